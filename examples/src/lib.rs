@@ -1,0 +1,1 @@
+//! Programs to copy from, every one run by the tests.

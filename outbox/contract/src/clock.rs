@@ -1,0 +1,253 @@
+//! Time: the instant that a message carries, and the clock that a relay reads.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// An instant in time: microseconds since 1970-01-01T00:00:00 UTC, without leap seconds.
+///
+/// A plain number, so that no date library of a version below 1 stands in our signatures; every such library converts
+/// from it. Printed and parsed as RFC 3339 in UTC.
+///
+/// ```
+/// use outbox_contract::Timestamp;
+///
+/// let instant = Timestamp::from_micros(1_700_000_000_123_456);
+/// assert_eq!(instant.to_string(), "2023-11-14T22:13:20.123456Z");
+/// assert_eq!(Timestamp::parse("2023-11-14T23:13:20.123456+01:00"), Some(instant));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+const MICROS_PER_SECOND: i64 = 1_000_000;
+const SECONDS_PER_DAY: i64 = 86_400;
+
+impl Timestamp {
+    /// Takes microseconds since 1970.
+    #[must_use]
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since 1970; negative before it.
+    #[must_use]
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// The system's wall clock, now.
+    #[must_use]
+    pub fn now() -> Self {
+        let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => Self(micros(since)),
+            Err(before) => Self(-micros(before.duration())),
+        }
+    }
+
+    /// This instant, later by a duration; stays at the last representable instant instead of overflowing.
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)))
+    }
+
+    /// How long after `earlier` this instant is; zero when it is not after it.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// Reads an RFC 3339 instant, with any offset. `None` when the text is not one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let bytes = text.as_bytes();
+        let number = |range: std::ops::Range<usize>| -> Option<i64> {
+            let digits = bytes.get(range)?;
+            digits.iter().all(u8::is_ascii_digit).then_some(())?;
+            std::str::from_utf8(digits).ok()?.parse().ok()
+        };
+        let separator = |at: usize, any: &[u8]| any.contains(bytes.get(at)?).then_some(());
+        separator(4, b"-")?;
+        separator(7, b"-")?;
+        separator(10, b"Tt ")?;
+        separator(13, b":")?;
+        separator(16, b":")?;
+        let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+        let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+        let in_range = (1..=12).contains(&month)
+            && (1..=days_in_month(year, month)).contains(&day)
+            && hour < 24
+            && minute < 60
+            && second < 61;
+        in_range.then_some(())?;
+
+        let mut rest = 19;
+        let mut micros = 0;
+        if bytes.get(rest) == Some(&b'.') {
+            rest += 1;
+            let digits = bytes[rest..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            (digits > 0).then_some(())?;
+            for place in 0..6 {
+                let digit = if place < digits { i64::from(bytes[rest + place] - b'0') } else { 0 };
+                micros = micros * 10 + digit;
+            }
+            rest += digits;
+        }
+        let offset_minutes = match bytes.get(rest)? {
+            b'Z' | b'z' if bytes.len() == rest + 1 => 0,
+            sign @ (b'+' | b'-') if bytes.len() == rest + 6 => {
+                separator(rest + 3, b":")?;
+                let minutes = number(rest + 1..rest + 3)? * 60 + number(rest + 4..rest + 6)?;
+                if *sign == b'-' { -minutes } else { minutes }
+            }
+            _ => return None,
+        };
+        let seconds =
+            days_from_civil(year, month, day) * SECONDS_PER_DAY + hour * 3600 + minute * 60 + second
+                - offset_minutes * 60;
+        Some(Self(seconds * MICROS_PER_SECOND + micros))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.div_euclid(MICROS_PER_SECOND);
+        let micros = self.0.rem_euclid(MICROS_PER_SECOND);
+        let (year, month, day) = civil_from_days(seconds.div_euclid(SECONDS_PER_DAY));
+        let of_day = seconds.rem_euclid(SECONDS_PER_DAY);
+        let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+    }
+}
+
+/// Days since 1970-01-01 of a date in the proleptic Gregorian calendar: years counted from March, in eras of 400.
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    (year, month, day_of_year - (153 * from_march + 2) / 5 + 1)
+}
+
+fn days_in_month(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// The clock that a relay measures its own leases with. A seam: tests put a clock under their own control here.
+///
+/// Leases themselves live on the database's clock; this one only tells a relay when to stop *before* that.
+pub trait Clock: Send + Sync + 'static {
+    /// Time passed since some fixed instant in this process's life. Never goes back, and goes on while the machine is
+    /// suspended: a relay that slept through its lease must know it when it wakes.
+    fn elapsed(&self) -> Duration;
+
+    /// The wall clock, for what people read.
+    fn now(&self) -> Timestamp;
+}
+
+/// The machine's own clock.
+///
+/// The monotonic clock of most systems stands still during suspend, and the wall clock can be set back; whichever has
+/// advanced more since the last reading is believed.
+#[derive(Debug)]
+pub struct SystemClock {
+    started: tokio::time::Instant,
+    started_wall: Timestamp,
+    latest: std::sync::atomic::AtomicU64,
+}
+
+impl SystemClock {
+    /// Starts the clock at zero.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            started: tokio::time::Instant::now(),
+            started_wall: Timestamp::now(),
+            latest: std::sync::atomic::AtomicU64::new(0),
+        }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn elapsed(&self) -> Duration {
+        let monotonic = self.started.elapsed();
+        let wall = Timestamp::now().since(self.started_wall);
+        let now = u64::try_from(monotonic.max(wall).as_micros()).unwrap_or(u64::MAX);
+        let latest = self.latest.fetch_max(now, std::sync::atomic::Ordering::Relaxed).max(now);
+        Duration::from_micros(latest)
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_instant_survives_printing_and_reading(micros in -62_135_596_800_000_000_i64..253_402_300_799_999_999) {
+            let instant = Timestamp::from_micros(micros);
+            prop_assert_eq!(Timestamp::parse(&instant.to_string()), Some(instant));
+        }
+
+        #[test]
+        fn no_text_makes_the_reader_panic(text in "\\PC{0,40}") {
+            let _ = Timestamp::parse(&text);
+        }
+    }
+
+    #[test]
+    fn known_instants_are_read() {
+        let read = |text| Timestamp::parse(text).map(Timestamp::as_micros);
+        assert_eq!(read("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(read("2000-02-29T12:00:00.5Z"), Some(951_825_600_500_000));
+        assert_eq!(read("2026-11-21T10:00:00.1234567-05:30"), Some(1_795_275_000_123_456));
+        for wrong in [
+            "",
+            "2026-11-21",
+            "2026-13-01T00:00:00Z",
+            "2026-02-30T00:00:00Z",
+            "2026-11-21T10:00:00",
+            "2026-11-21T10:00:00.Z",
+        ] {
+            assert_eq!(read(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_system_clock_does_not_go_back() {
+        let clock = SystemClock::new();
+        let first = clock.elapsed();
+        assert!(clock.elapsed() >= first);
+    }
+}

@@ -1,0 +1,81 @@
+//! Codecs: how an event becomes bytes, and again an event.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Turns events into payloads and back. [`Json`] unless another is chosen.
+pub trait Codec: Send + Sync + 'static {
+    /// The media type of what it writes, such as `application/json`.
+    fn content_type(&self) -> &'static str;
+
+    /// Writes an event.
+    ///
+    /// # Errors
+    ///
+    /// When the event does not encode: nothing was written, and the caller's transaction is untouched.
+    fn encode<E: Serialize + ?Sized>(&self, event: &E) -> Result<Bytes, CodecError>;
+
+    /// Reads an event.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are not an event of this type.
+    fn decode<E: DeserializeOwned>(&self, payload: &[u8]) -> Result<E, CodecError>;
+}
+
+/// JSON, as serde writes it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Json;
+
+impl Codec for Json {
+    fn content_type(&self) -> &'static str {
+        "application/json"
+    }
+
+    fn encode<E: Serialize + ?Sized>(&self, event: &E) -> Result<Bytes, CodecError> {
+        serde_json::to_vec(event)
+            .map(Bytes::from)
+            .map_err(|error| CodecError::new("write", std::any::type_name::<E>(), self.content_type(), error))
+    }
+
+    fn decode<E: DeserializeOwned>(&self, payload: &[u8]) -> Result<E, CodecError> {
+        serde_json::from_slice(payload)
+            .map_err(|error| CodecError::new("read", std::any::type_name::<E>(), self.content_type(), error))
+    }
+}
+
+/// An event that could not be written or read.
+#[derive(Debug)]
+pub struct CodecError {
+    action: &'static str,
+    what: &'static str,
+    content_type: &'static str,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl CodecError {
+    /// An error of a codec: `action` is `write` or `read`, `what` the event's Rust type.
+    pub fn new(
+        action: &'static str,
+        what: &'static str,
+        content_type: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { action, what, content_type, source: source.into() }
+    }
+}
+
+impl fmt::Display for CodecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "could not {} {} as {}: {}", self.action, self.what, self.content_type, self.source)
+    }
+}
+
+impl std::error::Error for CodecError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}

@@ -1,0 +1,41 @@
+//! A failure: what a broker, a handler or a codec said of a message, kept with it.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a message was not delivered: a class that policies can name, and the words.
+///
+/// Classes are short, lower-case and stable (`message-too-large`, `not-authorised`, `timeout`): they stand in retry
+/// policies, in metrics and in the dead letter. The words are for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What kind of failure, for policies and metrics.
+    pub class: Cow<'static, str>,
+    /// What was said, for people. At most [`MOST_BYTES`](Self::MOST_BYTES).
+    pub message: String,
+}
+
+impl Failure {
+    /// The most bytes of words that are kept.
+    pub const MOST_BYTES: usize = 1_000;
+
+    /// A failure of a class, with words; longer ones are cut.
+    #[must_use]
+    pub fn new(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > Self::MOST_BYTES {
+            let end = (0..=Self::MOST_BYTES - 3).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+            message.truncate(end);
+            message.push('…');
+        }
+        Self { class: class.into(), message }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}]", self.message, self.class)
+    }
+}

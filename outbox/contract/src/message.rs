@@ -1,0 +1,300 @@
+//! The message: what is written with the transaction, relayed, and handled once.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::bucket::Bucket;
+use crate::clock::Timestamp;
+use crate::codec::CodecError;
+use crate::headers::Headers;
+use crate::id::MessageId;
+use crate::name::{self, Key, KeyId, NameError, Route, Topic};
+use crate::transport::Rejection;
+
+/// One message: an event in the form in which it is stored and sent.
+///
+/// Cheap to clone: its texts and its payload are shared.
+///
+/// ```
+/// use outbox_contract::{Message, Topic};
+///
+/// let message = Message::new(Topic::new("orders")?, "order.placed")
+///     .with_key("order-1")?
+///     .with_payload(r#"{"total_cents":4200}"#)
+///     .with_header("tenant", "acme")?;
+/// message.validate()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Message {
+    /// Which message this is, for good.
+    pub id: MessageId,
+    /// What it is about, and where consumers find it.
+    pub topic: Topic,
+    /// What it is ordered by. None: it is ordered with nothing.
+    pub key: Option<Key>,
+    /// The stable name of the event's type on the wire, such as `order.placed`; never a Rust path.
+    pub event_type: Arc<str>,
+    /// The version of the payload's schema, from 1.
+    pub schema_version: u32,
+    /// The media type of the payload, such as `application/json`.
+    pub content_type: Arc<str>,
+    /// Named texts that travel along. W3C trace context is here, under `traceparent`.
+    pub headers: Headers,
+    /// The event, encoded.
+    pub payload: Bytes,
+    /// When what it tells of happened, by the clock of the program that says so.
+    pub occurred_at: Timestamp,
+}
+
+impl Message {
+    /// The most bytes that a payload may have: 16 MiB less a margin, the document size of MongoDB and more than what
+    /// brokers take by default (Kafka 1 MiB).
+    pub const MOST_PAYLOAD_BYTES: usize = 15 * 1024 * 1024;
+    /// The most bytes that the name of an event's type may have.
+    pub const MOST_TYPE_BYTES: usize = 255;
+
+    /// A message without key, headers and payload, made now, of schema version 1, `application/json`.
+    #[must_use]
+    pub fn new(topic: Topic, event_type: impl Into<Arc<str>>) -> Self {
+        Self {
+            id: MessageId::new(),
+            topic,
+            key: None,
+            event_type: event_type.into(),
+            schema_version: 1,
+            content_type: "application/json".into(),
+            headers: Headers::new(),
+            payload: Bytes::new(),
+            occurred_at: Timestamp::now(),
+        }
+    }
+
+    /// Sets the key.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with a key that is empty, too long, or has control characters.
+    pub fn with_key(mut self, key: impl AsRef<str>) -> Result<Self, NameError> {
+        self.key = Some(Key::new(key)?);
+        Ok(self)
+    }
+
+    /// Sets the payload.
+    #[must_use]
+    pub fn with_payload(mut self, payload: impl Into<Bytes>) -> Self {
+        self.payload = payload.into();
+        self
+    }
+
+    /// Sets the identifier.
+    #[must_use]
+    pub fn with_id(mut self, id: MessageId) -> Self {
+        self.id = id;
+        self
+    }
+
+    /// Sets the media type of the payload.
+    #[must_use]
+    pub fn with_content_type(mut self, content_type: impl Into<Arc<str>>) -> Self {
+        self.content_type = content_type.into();
+        self
+    }
+
+    /// Sets the version of the payload's schema.
+    #[must_use]
+    pub fn with_schema_version(mut self, version: u32) -> Self {
+        self.schema_version = version;
+        self
+    }
+
+    /// Sets when it happened.
+    #[must_use]
+    pub fn with_occurred_at(mut self, at: Timestamp) -> Self {
+        self.occurred_at = at;
+        self
+    }
+
+    /// Sets one header.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with a name or a value that can't be one.
+    pub fn with_header(
+        mut self,
+        name: impl Into<String>,
+        value: impl Into<String>,
+    ) -> Result<Self, NameError> {
+        self.headers.insert(name, value)?;
+        Ok(self)
+    }
+
+    /// What this message is ordered by: its topic and key, or its own identifier where it has no key.
+    #[must_use]
+    pub fn key_id(&self) -> KeyId {
+        KeyId { topic: self.topic.clone(), key: self.order_key() }
+    }
+
+    /// The key, or for a message without one its identifier: what `bucket` is computed from.
+    #[must_use]
+    pub fn order_key(&self) -> Key {
+        self.key.clone().unwrap_or_else(|| {
+            let mut text = uuid::Uuid::encode_buffer();
+            let text: &str = self.id.as_uuid().as_hyphenated().encode_lower(&mut text);
+            Key::new(text).unwrap_or_else(|_| unreachable!("a hyphenated UUID is a valid key"))
+        })
+    }
+
+    /// The bucket of this message.
+    #[must_use]
+    pub fn bucket(&self) -> Bucket {
+        Bucket::of(self.topic.as_str(), self.order_key().as_str())
+    }
+
+    /// What this message takes in memory, about, in bytes: what credit is counted in.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        const FIXED: usize = 256;
+        let key = self.key.as_ref().map_or(0, |key| key.as_str().len());
+        FIXED
+            + self.topic.as_str().len()
+            + key
+            + self.event_type.len()
+            + self.headers.bytes()
+            + self.payload.len()
+    }
+
+    /// Checks all that the types do not: names of types and media, headers, size. Every store's `append` calls it.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong, with its value and the remedy.
+    pub fn validate(&self) -> Result<(), MessageError> {
+        name::check("event type", &self.event_type, Self::MOST_TYPE_BYTES)?;
+        name::check("content type", &self.content_type, Self::MOST_TYPE_BYTES)?;
+        self.headers.validate()?;
+        if self.schema_version == 0 {
+            return Err(MessageError::SchemaVersion);
+        }
+        if self.payload.len() > Self::MOST_PAYLOAD_BYTES {
+            return Err(MessageError::TooLarge { bytes: self.payload.len(), most: Self::MOST_PAYLOAD_BYTES });
+        }
+        Ok(())
+    }
+}
+
+/// Shows everything but the payload and the values of headers: they are the user's, and may be secret.
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("id", &format_args!("{}", self.id))
+            .field("topic", &self.topic.as_str())
+            .field("key", &self.key.as_ref().map(Key::as_str))
+            .field("event_type", &self.event_type)
+            .field("schema_version", &self.schema_version)
+            .field("content_type", &self.content_type)
+            .field("headers", &self.headers)
+            .field("payload", &format_args!("{} bytes", self.payload.len()))
+            .field("occurred_at", &format_args!("{}", self.occurred_at))
+            .finish()
+    }
+}
+
+/// A message on its way into a store: with the route by which it leaves, and when.
+///
+/// A message that goes out by two routes is appended twice, with one `Outgoing` each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outgoing {
+    /// The message.
+    pub message: Message,
+    /// The route by which it leaves.
+    pub route: Route,
+    /// When it joins its key, by the database's clock. None: at once, in the order of commits. A scheduled message is
+    /// appended by the store when it is due, behind everything that was committed before that.
+    pub due_at: Option<Timestamp>,
+}
+
+impl Outgoing {
+    /// Sends the message by another route than `default`.
+    #[must_use]
+    pub fn by(mut self, route: Route) -> Self {
+        self.route = route;
+        self
+    }
+
+    /// Sends the message no earlier than this.
+    #[must_use]
+    pub fn due_at(mut self, due_at: Timestamp) -> Self {
+        self.due_at = Some(due_at);
+        self
+    }
+}
+
+impl From<Message> for Outgoing {
+    fn from(message: Message) -> Self {
+        Self { message, route: Route::default(), due_at: None }
+    }
+}
+
+/// A message that can't be one, and why.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// A topic, key, type or header that can't be one.
+    Name(NameError),
+    /// The payload is over the limit of the library; a broker's may be lower.
+    TooLarge {
+        /// What it has.
+        bytes: usize,
+        /// What it may have.
+        most: usize,
+    },
+    /// The schema version is 0.
+    SchemaVersion,
+    /// The event did not encode.
+    Codec(CodecError),
+    /// The transport can never carry it.
+    Rejected(Rejection),
+}
+
+impl fmt::Display for MessageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(error) => error.fmt(f),
+            Self::TooLarge { bytes, most } => write!(
+                f,
+                "the payload has {bytes} bytes, over the limit of {most}; store the data elsewhere and send a reference"
+            ),
+            Self::SchemaVersion => f.write_str("the schema version is 0; versions count from 1"),
+            Self::Codec(error) => error.fmt(f),
+            Self::Rejected(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for MessageError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Name(error) => Some(error),
+            Self::Codec(error) => Some(error),
+            Self::Rejected(error) => Some(error),
+            Self::TooLarge { .. } | Self::SchemaVersion => None,
+        }
+    }
+}
+
+impl From<NameError> for MessageError {
+    fn from(error: NameError) -> Self {
+        Self::Name(error)
+    }
+}
+
+impl From<CodecError> for MessageError {
+    fn from(error: CodecError) -> Self {
+        Self::Codec(error)
+    }
+}

@@ -1,0 +1,77 @@
+//! The names of all metrics, with their units and labels: the one table that code, dashboard and book share.
+
+/// A metric: its name, kind, unit, labels and meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// The name.
+    pub name: &'static str,
+    /// Counter, gauge or histogram.
+    pub kind: Kind,
+    /// The unit, such as `messages` or `seconds`.
+    pub unit: &'static str,
+    /// The labels that it carries.
+    pub labels: &'static [&'static str],
+    /// What it tells.
+    pub help: &'static str,
+}
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+macro_rules! metrics {
+    ($($constant:ident = $name:literal, $kind:ident, $unit:literal, [$($label:literal),*], $help:literal;)*) => {
+        $(#[doc = $help] pub const $constant: &str = $name;)*
+
+        /// Every metric.
+        pub const ALL: &[Metric] = &[
+            $(Metric { name: $name, kind: Kind::$kind, unit: $unit, labels: &[$($label),*], help: $help },)*
+        ];
+    };
+}
+
+metrics! {
+    DELIVERED = "outbox_delivered_total", Counter, "messages", ["route"], "Messages that the broker confirmed.";
+    FAILED = "outbox_failed_total", Counter, "messages", ["route"], "Attempts that failed for a reason of the message's own.";
+    UNKNOWN = "outbox_unknown_total", Counter, "messages", ["route"], "Attempts whose outcome is unknown; they are repeated.";
+    DEAD_LETTERED = "outbox_dead_lettered_total", Counter, "messages", ["route", "reason"], "Messages that became dead letters.";
+    PARKED = "outbox_parked_total", Counter, "messages", ["route"], "Messages that were set aside behind a failing key.";
+    REFUSED = "outbox_refused_total", Counter, "diversions", ["route"], "Diversions that the store refused: a lease was lost, or an operator was faster.";
+    RESETS = "outbox_resets_total", Counter, "resets", ["route", "cause"], "Times that a relay dropped what it knew and read again.";
+    RESTARTS = "outbox_restarts_total", Counter, "restarts", ["route", "actor"], "Parts of a relay that failed and were started again.";
+    OLDEST_AGE = "outbox_oldest_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message that waits, by the database's clock.";
+    PENDING = "outbox_pending", Gauge, "messages", ["route"], "Messages that wait to be published, up to the store's counting limit.";
+    PARKED_NOW = "outbox_parked", Gauge, "messages", ["route"], "Messages that wait behind a failing key.";
+    HELD_KEYS = "outbox_held_keys", Gauge, "keys", ["route"], "Keys that wait for an operator.";
+    RETRYING_KEYS = "outbox_retrying_keys", Gauge, "keys", ["route"], "Keys that are failing and will be tried again.";
+    DEAD = "outbox_dead_letters", Gauge, "messages", ["route"], "Dead letters in the store.";
+    BUCKETS = "outbox_buckets", Gauge, "buckets", ["route"], "Buckets that this relay owns.";
+    IN_FLIGHT = "outbox_in_flight", Gauge, "messages", ["route"], "Messages that this relay has in memory.";
+    IN_FLIGHT_BYTES = "outbox_in_flight_bytes", Gauge, "bytes", ["route"], "Bytes of messages that this relay has in memory.";
+    BREAKER_OPEN = "outbox_breaker_open", Gauge, "1 or 0", ["route"], "Whether the relay waits for an unavailable transport.";
+    LATENCY = "outbox_latency_seconds", Histogram, "seconds", ["route"], "Time from append, by the database's clock, to confirmation.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_end_as_their_kind_says() {
+        let mut names: Vec<_> = ALL.iter().map(|metric| metric.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+        for metric in ALL {
+            assert!(metric.name.starts_with("outbox_"));
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
+        }
+    }
+}

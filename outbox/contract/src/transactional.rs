@@ -1,0 +1,144 @@
+//! The writing side of a store: what happens inside the user's transaction.
+
+use async_trait::async_trait;
+
+use crate::error::{AppendError, StoreError};
+use crate::hints::Hints;
+use crate::id::MessageId;
+use crate::message::{Message, Outgoing};
+use crate::name::{Consumer, Route};
+use crate::store::Store;
+
+/// A store whose transactions can be appended to.
+///
+/// `Tx` is the driver's own *transaction* type, so that appending outside of one does not compile. Where the driver hands out a bare
+/// connection or session, one that is not in a transaction is refused with [`NotInTransaction`](crate::StoreErrorKind::NotInTransaction).
+#[async_trait]
+pub trait Transactional: Store {
+    /// The driver's transaction.
+    type Tx<'t>: Send;
+
+    /// Begins a transaction that can write.
+    ///
+    /// For the inbox and the unit of work; with `append` alone, begin your own. *Errors*: `Unavailable`. *Cancellation*: nothing began.
+    async fn begin(&self) -> Result<Self::Tx<'static>, StoreError>;
+
+    /// Commits, and rings [`hints`](Self::hints) with [`committed`](Hints::committed).
+    ///
+    /// - *Cancellation*: unknown. Ask with [`admitted`](Self::admitted).
+    async fn commit(&self, tx: Self::Tx<'static>) -> Committed;
+
+    /// Rolls back. Dropping the transaction does the same, later. *Errors*: `Unavailable`; it is rolled back all the same.
+    async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError>;
+
+    /// Writes messages in the user's transaction.
+    ///
+    /// - *Effect*: the messages exist if and only if the transaction commits (promise P1). Those with a due time are scheduled; the others join
+    ///   their keys. Rings [`hints`](Self::hints) with [`appended`](Hints::appended).
+    /// - *Ordering*: messages of one key take positions in the order given, under a lock on the key that is held until the transaction ends:
+    ///   position order is commit order, also against writers that lock nothing of their own.
+    /// - *Units and limits*: any number; one round trip where the driver can. All are validated before the first is written.
+    /// - *Errors*: see [`AppendError`]. Never retries: a conflict has ended the user's transaction, and only the user can start it again.
+    /// - *Cancellation*: the transaction's state is unknown; roll it back. *Concurrency*: the transaction is borrowed.
+    /// - *Repeat*: the messages are there twice, under the same ids; an inbox handles them once.
+    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError>;
+
+    /// Notes, in a handler's transaction, that a consumer handles these messages now.
+    ///
+    /// - *Effect*: each id is kept with the consumer if and only if the transaction commits (promise P4). One answer per message, in order.
+    ///   An id that is given twice in one call is `New` the first time.
+    /// - *Ordering*: none. *Units and limits*: one round trip where the driver can; the id is kept for the store's retention, 7 days by default.
+    /// - *Errors*: `Conflict` when another transaction handles one of them now, or the database says so: start again from the beginning. It is
+    ///   never reported as a duplicate: only committed evidence is one.
+    /// - *Cancellation*: roll back. *Concurrency*: two transactions with one id: one waits for the other, or conflicts. *Repeat*: `Duplicate`.
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError>;
+
+    /// Whether a consumer's handling of a message was committed: the answer to a commit whose result is unknown. Reads committed, current
+    /// data. *Errors*: `Unavailable`. *Cancellation*, *Concurrency*, *Repeat*: harmless.
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError>;
+
+    /// The bell that this store's appends ring.
+    fn hints(&self) -> &Hints;
+}
+
+/// Whether a consumer has handled a message before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Admission {
+    /// It has not: handle it in this transaction.
+    New,
+    /// It has, and that is committed: acknowledge and go on.
+    Duplicate,
+    /// It has not, but messages of its key wait in the store for this consumer ([`inbox_route`]): it must go behind them. It
+    /// was not noted.
+    Behind,
+}
+
+/// What became of a commit.
+#[derive(Debug)]
+#[must_use = "a commit may have failed, or its result may be unknown"]
+pub enum Committed {
+    /// It is committed.
+    Yes,
+    /// It is not, and never will be.
+    No(StoreError),
+    /// The connection was lost on the way: it may be or not.
+    Unknown(StoreError),
+}
+
+impl Committed {
+    /// As a result, for callers to whom not known is as bad as not done.
+    ///
+    /// # Errors
+    ///
+    /// The error of a commit that failed or whose result is unknown.
+    pub fn into_result(self) -> Result<(), StoreError> {
+        match self {
+            Self::Yes => Ok(()),
+            Self::No(error) | Self::Unknown(error) => Err(error),
+        }
+    }
+}
+
+/// The route under which messages wait in the store for a consumer's handler: an inbox that stores first, or a key whose handler fails.
+/// The relay's engine drains it into the handler, and the verbs of operators work on it as on any other.
+///
+/// # Panics
+///
+/// Never: a consumer's name is short enough.
+#[must_use]
+pub fn inbox_route(consumer: &Consumer) -> Route {
+    // A route has 64 bytes. A longer consumer keeps its readable beginning and gets the hash that tells it apart.
+    const PREFIX: &str = "inbox/";
+    let name = consumer.as_str();
+    let whole = format!("{PREFIX}{name}");
+    let text = if whole.len() <= Route::MOST_BYTES {
+        whole
+    } else {
+        use sha2::{Digest, Sha256};
+        let hash: String =
+            Sha256::digest(name.as_bytes())[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let room = Route::MOST_BYTES - PREFIX.len() - 1 - hash.len();
+        let end = (0..=room).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+        format!("{PREFIX}{}~{hash}", &name[..end])
+    };
+    Route::new(text).unwrap_or_else(|_| unreachable!("checked characters, bounded length"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_consumer_has_a_route_of_its_own() {
+        let route = |name: &str| inbox_route(&Consumer::new(name).unwrap());
+        assert_eq!(route("inventory"), "inbox/inventory");
+        let (long, other) = ("é".repeat(60) + "a", "é".repeat(60) + "b");
+        assert!(route(&long).as_str().len() <= Route::MOST_BYTES);
+        assert_ne!(route(&long), route(&other));
+    }
+}

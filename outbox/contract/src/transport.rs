@@ -1,0 +1,121 @@
+//! The transport: a broker, as the relay and the inbox see it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::TransportError;
+use crate::failure::Failure;
+use crate::fetch::Stored;
+use crate::id::RelayId;
+use crate::message::Message;
+use crate::name::Route;
+use crate::outcome::Outcomes;
+use crate::subscription::{Deliveries, Subscription};
+
+/// Messages to be published together.
+///
+/// A key is in at most one unconfirmed chunk of a relay; a chunk may hold several messages of a key, in order.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Chunk {
+    /// The route by which they go out.
+    pub route: Route,
+    /// The relay that sends them, for transports that can fence at the broker.
+    pub relay: RelayId,
+    /// The `source` attribute of CloudEvents: a URI reference that names the service. With the position as `sequence`
+    /// it lets a consumer without an inbox drop repeats.
+    pub source: Arc<str>,
+    /// The messages, in the order in which they must appear, key by key.
+    pub messages: Vec<Arc<Stored>>,
+    /// After this long the relay stops waiting and takes everything unreported as unknown. Shorter than the lease.
+    pub deadline: Duration,
+}
+
+impl Chunk {
+    /// A chunk of these messages.
+    #[must_use]
+    pub fn new(
+        route: Route,
+        relay: RelayId,
+        source: Arc<str>,
+        messages: Vec<Arc<Stored>>,
+        deadline: Duration,
+    ) -> Self {
+        Self { route, relay, source, messages, deadline }
+    }
+}
+
+/// A message that this transport can never carry, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection(pub Failure);
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Rejection {}
+
+/// A broker. Object-safe: the relay holds an `Arc<dyn Transport>`.
+///
+/// # The key-prefix property
+///
+/// What every implementation must keep, whatever fails: **if a message of a chunk is not delivered, no later message of
+/// its key in that chunk is delivered either**. On it rests the order of keys (promise P3). A transport that can't pipeline
+/// several messages of a key under this rule sends them one after the other.
+#[async_trait]
+pub trait Transport: Send + Sync + 'static {
+    /// What this transport is called in logs and metrics, such as `kafka`.
+    fn name(&self) -> &'static str;
+
+    /// Looks at the broker: can it be reached, are the credentials good, is what it needs there?
+    ///
+    /// - *Effect*: none that can be seen; connects.
+    /// - *Ordering*, *Units and limits*: none.
+    /// - *Errors*: what `publish` would meet, in the same kinds, with the remedy.
+    /// - *Cancellation*: safe. *Concurrency*: any. *Repeat*: the same again.
+    async fn check(&self) -> Result<(), TransportError>;
+
+    /// Says early what can never succeed: a payload that is too large for this broker, a topic name that it forbids.
+    ///
+    /// Pure and quick: called for each message before it is published, and at append where the writer knows the
+    /// transport.
+    ///
+    /// # Errors
+    ///
+    /// Why this message can't go out by this transport, ever.
+    fn validate(&self, message: &Message) -> Result<(), Rejection>;
+
+    /// Publishes the messages of a chunk and reports an outcome for each, as soon as it is known.
+    ///
+    /// - *Effect*: each message is on the broker when [`Delivered`](crate::Outcome::Delivered) is reported for it, safely as far as
+    ///   this broker keeps what it confirmed. A message that reached no queue was not delivered.
+    /// - *Ordering*: messages of one key appear in the order of the chunk, under the key-prefix property. Across keys: none.
+    /// - *Units and limits*: one chunk holds up to the relay's `chunk` messages.
+    /// - *Errors*: none as such: everything is an outcome. Returning with slots empty means *unknown* for them.
+    /// - *Cancellation*: the relay drops the future at the chunk's deadline. What was reported stands; the rest is unknown and may
+    ///   arrive later. The transport must not go on to *start* messages of this chunk after that.
+    /// - *Concurrency*: several chunks at once, never two with the same key.
+    /// - *Repeat*: the messages appear again.
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes);
+
+    /// Begins to receive.
+    ///
+    /// - *Effect*: joins the subscription's group; from now on the deliveries come.
+    /// - *Ordering*: at any time one live consumer per ordering unit (partition, queue). A new owner starts at or before the first
+    ///   unacknowledged delivery, in order.
+    /// - *Units and limits*: at most `prefetch` deliveries unacknowledged.
+    /// - *Errors*: [`Missing`](crate::TransportErrorKind::Missing) for a topic that is not there, and what `check` meets.
+    /// - *Cancellation*: safe; nothing was joined, or it leaves again.
+    /// - *Concurrency*: any; each call is a member of its own.
+    /// - *Repeat*: another member of the group.
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError>;
+
+    /// Lets go of connections after sending what was confirmed to be sent. Later calls fail with
+    /// [`Closed`](crate::TransportErrorKind::Closed). Safe to repeat.
+    async fn close(&self);
+}

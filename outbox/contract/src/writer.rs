@@ -1,0 +1,214 @@
+//! The outbox: what a service appends its events to.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::clock::Timestamp;
+use crate::codec::{Codec, Json};
+use crate::error::AppendError;
+use crate::event::DomainEvent;
+use crate::id::MessageId;
+use crate::message::{Message, MessageError, Outgoing};
+use crate::name::{NameError, Route, Topic};
+use crate::transactional::Transactional;
+use crate::transport::Transport;
+
+/// Turns events into messages and appends them to a store, in the user's own transaction. A value, not a global: a process may have many.
+///
+/// Cheap to clone.
+///
+/// ```ignore
+/// let outbox = Outbox::new(store);
+/// let mut tx = pool.begin().await?;
+/// sqlx::query("insert into orders …").execute(&mut *tx).await?;
+/// outbox.append(&mut tx, &OrderPlaced { order_id, total_cents }).await?;
+/// tx.commit().await?;
+/// ```
+#[derive(Debug)]
+pub struct Outbox<S, C = Json> {
+    store: Arc<S>,
+    codec: Arc<C>,
+    routes: Arc<[(Topic, Route)]>,
+    limits: Limits,
+}
+
+#[derive(Clone, Default)]
+struct Limits(Option<Arc<dyn Transport>>);
+
+impl std::fmt::Debug for Limits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.as_ref().map(|transport| transport.name()).fmt(f)
+    }
+}
+
+impl<S, C> Clone for Outbox<S, C> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            codec: Arc::clone(&self.codec),
+            routes: Arc::clone(&self.routes),
+            limits: self.limits.clone(),
+        }
+    }
+}
+
+impl<S: Transactional> Outbox<S> {
+    /// An outbox in this store that writes JSON and sends everything by the route `default`.
+    pub fn new(store: impl Into<Arc<S>>) -> Self {
+        Self { store: store.into(), codec: Arc::new(Json), routes: Arc::new([]), limits: Limits::default() }
+    }
+}
+
+impl<S: Transactional, C: Codec> Outbox<S, C> {
+    /// Writes events with another codec.
+    #[must_use]
+    pub fn with_codec<D: Codec>(self, codec: D) -> Outbox<S, D> {
+        Outbox { store: self.store, codec: Arc::new(codec), routes: self.routes, limits: self.limits }
+    }
+
+    /// Sends a topic by a route of its own instead of `default`. Called twice for one topic with two routes: by both, as two rows.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with a topic or a route that can't be one.
+    pub fn with_route(mut self, topic: impl AsRef<str>, route: impl AsRef<str>) -> Result<Self, NameError> {
+        let pair = (Topic::new(topic)?, Route::new(route)?);
+        if !self.routes.contains(&pair) {
+            self.routes = self.routes.iter().cloned().chain([pair]).collect();
+        }
+        Ok(self)
+    }
+
+    /// Refuses at append what this transport can never carry (a payload over the broker's limit), instead of making it a dead letter later.
+    #[must_use]
+    pub fn with_limits_of(mut self, transport: Arc<dyn Transport>) -> Self {
+        self.limits = Limits(Some(transport));
+        self
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<S> {
+        &self.store
+    }
+
+    /// Appends an event in a transaction. It is sent if and only if that commits.
+    ///
+    /// # Errors
+    ///
+    /// See [`AppendError`]: a conflict has ended the transaction; an event that can't be a message leaves it as it was.
+    pub async fn append<E>(&self, tx: &mut S::Tx<'_>, event: &E) -> Result<MessageId, AppendError>
+    where
+        E: DomainEvent + Serialize + Sync + ?Sized,
+    {
+        self.append_message(tx, self.encode(event)?).await
+    }
+
+    /// Appends several events in a transaction, in this order, in one round trip where the driver can.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append); an event that can't be a message means that none was written.
+    pub async fn append_all<'e, E, I>(
+        &self,
+        tx: &mut S::Tx<'_>,
+        events: I,
+    ) -> Result<Vec<MessageId>, AppendError>
+    where
+        E: DomainEvent + Serialize + Sync + 'e,
+        I: IntoIterator<Item = &'e E>,
+    {
+        let messages = events.into_iter().map(|event| self.encode(event)).collect::<Result<Vec<_>, _>>()?;
+        self.append_messages(tx, messages).await
+    }
+
+    /// Appends an event that joins its key no earlier than `due_at`, by the database's clock, behind everything committed before that.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub async fn schedule<E>(
+        &self,
+        tx: &mut S::Tx<'_>,
+        due_at: Timestamp,
+        event: &E,
+    ) -> Result<MessageId, AppendError>
+    where
+        E: DomainEvent + Serialize + Sync + ?Sized,
+    {
+        let message = self.encode(event)?;
+        let id = message.id;
+        let outgoing = self.check_and_route(message)?.into_iter().map(|outgoing| outgoing.due_at(due_at));
+        self.store.append(tx, &outgoing.collect::<Vec<_>>()).await?;
+        Ok(id)
+    }
+
+    /// Appends a message that was made by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub async fn append_message(
+        &self,
+        tx: &mut S::Tx<'_>,
+        message: Message,
+    ) -> Result<MessageId, AppendError> {
+        let id = message.id;
+        self.store.append(tx, &self.check_and_route(message)?).await?;
+        Ok(id)
+    }
+
+    /// Appends messages that were made by hand, in this order.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    pub async fn append_messages(
+        &self,
+        tx: &mut S::Tx<'_>,
+        messages: Vec<Message>,
+    ) -> Result<Vec<MessageId>, AppendError> {
+        let ids = messages.iter().map(|message| message.id).collect();
+        let mut outgoing = Vec::with_capacity(messages.len());
+        for message in messages {
+            outgoing.extend(self.check_and_route(message)?);
+        }
+        self.store.append(tx, &outgoing).await?;
+        Ok(ids)
+    }
+
+    /// Turns an event into a message, without appending it.
+    ///
+    /// # Errors
+    ///
+    /// Says what of the event can't be: a key that is empty or too long, a payload that does not encode.
+    pub fn encode<E>(&self, event: &E) -> Result<Message, MessageError>
+    where
+        E: DomainEvent + Serialize + ?Sized,
+    {
+        let kind = event.event_type();
+        let mut message = Message::new(Topic::new(kind.topic)?, kind.name)
+            .with_schema_version(kind.version)
+            .with_content_type(self.codec.content_type())
+            .with_payload(self.codec.encode(event)?);
+        if let Some(key) = event.key() {
+            message = message.with_key(key)?;
+        }
+        Ok(message)
+    }
+
+    fn check_and_route(&self, message: Message) -> Result<Vec<Outgoing>, MessageError> {
+        message.validate()?;
+        if let Some(transport) = &self.limits.0 {
+            transport.validate(&message).map_err(MessageError::Rejected)?;
+        }
+        let mut routes: Vec<&Route> =
+            self.routes.iter().filter(|(topic, _)| *topic == message.topic).map(|(_, route)| route).collect();
+        let default = Route::default();
+        if routes.is_empty() {
+            routes.push(&default);
+        }
+        Ok(routes.into_iter().map(|route| Outgoing::from(message.clone()).by(route.clone())).collect())
+    }
+}

@@ -1,0 +1,1 @@
+//! An outbox in memory: for tests, and for trying things out.

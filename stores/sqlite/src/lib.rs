@@ -1,0 +1,1 @@
+//! An outbox in SQLite: on one machine, with nothing to install.

@@ -1,0 +1,1 @@
+//! Topics, consumer groups and acknowledgements within one process.
