@@ -58,7 +58,8 @@ pub enum Step {
         /// Messages behind it that are known already, in order.
         behind: Vec<RowId>,
     },
-    /// These messages of a failing key are moved behind those parked. Rows that are not there are passed over.
+    /// These messages of a failing key are moved behind those parked. Rows that are not there are passed over. A key that has no row (it
+    /// flows again) is [`Stale`](Diverted::Stale): nobody would ever look at what was parked there.
     Park {
         /// The messages, in order.
         rows: Vec<RowId>,
