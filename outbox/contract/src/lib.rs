@@ -14,6 +14,7 @@ pub mod fetch;
 pub mod headers;
 pub mod hints;
 pub mod id;
+pub mod key;
 pub mod lease;
 pub mod maintain;
 pub mod message;
@@ -42,6 +43,7 @@ pub use fetch::{FetchRequest, Fetched, FetchedRow, Stored};
 pub use headers::Headers;
 pub use hints::Hints;
 pub use id::{Epoch, MessageId, Position, RelayId};
+pub use key::EventKey;
 pub use lease::{Lease, LeaseRequest, Leased};
 pub use message::{Message, MessageError, Outgoing};
 pub use name::{Consumer, Key, KeyId, NameError, Route, Topic};
@@ -52,3 +54,10 @@ pub use subscription::{Deliveries, Delivery, Subscription};
 pub use transactional::Transactional;
 pub use transport::{Chunk, Transport};
 pub use writer::Outbox;
+
+/// What the output of `#[derive(DomainEvent)]` names, and nobody else: it may change in any release.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::event::{DomainEvent, EventType};
+    pub use crate::key::EventKey;
+}
