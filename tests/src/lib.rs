@@ -1,1 +1,14 @@
-//! End-to-end tests and checks of the workspace.
+//! What the suites of this crate share. The suites themselves are the folders beside `src`:
+//!
+//! | suite | what it proves |
+//! |---|---|
+//! | `workspace` | the house is as it should be: who may depend on whom, what every crate and file must have |
+
+use std::path::{Path, PathBuf};
+
+/// The folder of the repository.
+#[must_use]
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
