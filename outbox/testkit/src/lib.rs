@@ -1,1 +1,3 @@
-//! Suites that every store and transport of outbox must pass, fault doubles, and a checker of histories.
+#![doc = include_str!("../README.md")]
+
+pub mod store_suite;

@@ -1,0 +1,75 @@
+//! A transport that goes nowhere: for benchmarks of everything before it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use outbox_contract::transport::Rejection;
+use outbox_contract::{
+    Chunk, Deliveries, Message, Outcome, Outcomes, Subscription, Transport, TransportError, TransportErrorKind,
+};
+
+/// Confirms every message at once, and counts.
+///
+/// It keeps nothing, so it costs next to nothing: what a benchmark measures with it is everything else.
+#[derive(Debug, Default)]
+pub struct NullTransport {
+    // Relaxed: a figure that is read when all is done, nothing is inferred from it about other memory.
+    messages: AtomicU64,
+    chunks: AtomicU64,
+}
+
+impl NullTransport {
+    /// A transport that has counted nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many messages were published.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
+    }
+
+    /// In how many chunks.
+    #[must_use]
+    pub fn chunks(&self) -> u64 {
+        self.chunks.load(Ordering::Relaxed)
+    }
+}
+
+#[async_trait]
+impl Transport for NullTransport {
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn validate(&self, _: &Message) -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        self.messages.fetch_add(u64::try_from(chunk.messages.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.chunks.fetch_add(1, Ordering::Relaxed);
+        outcomes.report_rest(&Outcome::Delivered);
+    }
+
+    async fn subscribe(&self, _: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        Err(nothing_to_receive())
+    }
+
+    async fn close(&self) {}
+}
+
+/// What a transport that only takes says to those who want to receive.
+pub(crate) fn nothing_to_receive() -> TransportError {
+    TransportError::new(
+        TransportErrorKind::Unsupported,
+        "subscribe",
+        "this transport only takes messages; use the in-process transport to receive them",
+    )
+}

@@ -1,0 +1,347 @@
+//! What the tests of the suite share: messages to write, a way to commit them, and a relay of few words.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::divert::{Diversion, Diverted, Step, Then};
+use outbox_contract::fetch::{Due, DueRequest, RowId, Scope};
+use outbox_contract::lease::{LeaseRequest, Leased};
+use outbox_contract::{
+    AppendError, BucketSet, Epoch, Failure, FetchRequest, Fetched, FetchedRow, KeyId, Lease, Message,
+    Outgoing, Position, RelayId, Route, Store, StoreError, Stored, Timestamp, Topic, Transactional,
+};
+
+use super::StoreHarness;
+
+/// A lease that does not run out while a test runs.
+pub(super) const LONG: Duration = Duration::from_secs(600);
+/// A lease that is waited out.
+pub(super) const SHORT: Duration = Duration::from_millis(500);
+/// Long enough for [`SHORT`] to be over.
+pub(super) const OVER: Duration = Duration::from_millis(750);
+
+/// The harness's store, migrated.
+pub(super) async fn prepared<H: StoreHarness>(harness: &H) -> Arc<H::Store> {
+    let store = harness.store();
+    store.migrate().await.expect("an empty database is migrated");
+    store
+}
+
+pub(super) fn topic(name: &str) -> Topic {
+    Topic::new(name).expect("a topic of the suite is valid")
+}
+
+pub(super) fn route(name: &str) -> Route {
+    Route::new(name).expect("a route of the suite is valid")
+}
+
+/// A message with a small payload that is its own.
+pub(super) fn message(topic_name: &str, key: &str) -> Message {
+    let message = Message::new(topic(topic_name), "suite.event");
+    let payload = format!(r#"{{"of":"{}"}}"#, message.id);
+    message.with_payload(payload).with_key(key).expect("a key of the suite is valid")
+}
+
+/// Several messages of one key.
+pub(super) fn messages(topic_name: &str, key: &str, count: usize) -> Vec<Message> {
+    (0..count).map(|_| message(topic_name, key)).collect()
+}
+
+pub(super) fn failure(words: &str) -> Failure {
+    Failure::new("suite", words)
+}
+
+/// Commits these in a transaction of their own, started again from its beginning whenever the database says conflict.
+pub(super) async fn write<S, I>(store: &S, messages: I)
+where
+    S: Transactional,
+    I: IntoIterator,
+    I::Item: Into<Outgoing>,
+{
+    let outgoing: Vec<Outgoing> = messages.into_iter().map(Into::into).collect();
+    for _ in 0..MOST_ATTEMPTS {
+        match try_write(store, &outgoing).await {
+            Ok(()) => return,
+            Err(error) if error.is_retryable() => back_off().await,
+            Err(error) => panic!("a valid message was not committed: {error}"),
+        }
+    }
+    panic!("{MOST_ATTEMPTS} transactions in a row ended in a conflict");
+}
+
+/// Begins, appends, commits, once.
+pub(super) async fn try_write<S: Transactional>(store: &S, outgoing: &[Outgoing]) -> Result<(), AppendError> {
+    let mut tx = store.begin().await?;
+    if let Err(error) = store.append(&mut tx, outgoing).await {
+        // What the rollback says does not matter: the append's error is the cause.
+        let _ = store.rollback(tx).await;
+        return Err(error);
+    }
+    Ok(store.commit(tx).await.into_result()?)
+}
+
+/// How often a transaction that conflicts is started again before a test gives up.
+pub(super) const MOST_ATTEMPTS: usize = 500;
+
+/// A short pause of random length before a transaction is started again.
+pub(super) async fn back_off() {
+    tokio::time::sleep(Duration::from_micros(fastrand::u64(100..5_000))).await;
+}
+
+/// The ids of messages, in order.
+pub(super) fn ids<'m>(messages: impl IntoIterator<Item = &'m Message>) -> Vec<outbox_contract::MessageId> {
+    messages.into_iter().map(|message| message.id).collect()
+}
+
+/// The ids of stored messages, in order.
+pub(super) fn stored_ids(stored: &[Arc<Stored>]) -> Vec<outbox_contract::MessageId> {
+    stored.iter().map(|stored| stored.message.id).collect()
+}
+
+/// Stored messages in the order that decides within a key: the number of the stripe where there is one, else the position.
+pub(super) fn in_key_order(mut stored: Vec<Arc<Stored>>) -> Vec<Arc<Stored>> {
+    stored.sort_by_key(|stored| stored.stripe.map_or(stored.position.0, |stripe| stripe.number));
+    stored
+}
+
+/// The database's clock, as it stamps what is appended now.
+pub(super) async fn database_now<S: Transactional>(store: &Arc<S>) -> Timestamp {
+    let relay = Relay::on(store, route("clock"), LONG).await;
+    let probe = message("clock", "clock");
+    write(&**store, [Outgoing::from(probe).by(relay.route.clone())]).await;
+    let read = relay.read().await;
+    relay.settle(&read).await;
+    relay.leave().await;
+    read.last().expect("the probe of the clock is fetched").appended_at
+}
+
+/// A relay of few words: asks for leases, reads, and moves what a test tells it to.
+pub(super) struct Relay<S> {
+    pub(super) store: Arc<S>,
+    pub(super) id: RelayId,
+    pub(super) route: Route,
+    pub(super) lasts: Duration,
+    pub(super) leases: Vec<Lease>,
+    pub(super) low_water: Position,
+}
+
+impl<S: Store> Relay<S> {
+    /// A relay of the default route that has had its first heartbeat, with leases that last for the test.
+    pub(super) async fn start(store: &Arc<S>) -> Self {
+        Self::on(store, Route::default(), LONG).await
+    }
+
+    /// A relay of a route that has had its first heartbeat.
+    pub(super) async fn on(store: &Arc<S>, route: Route, lasts: Duration) -> Self {
+        let mut relay = Self {
+            store: Arc::clone(store),
+            id: RelayId::new(),
+            route,
+            lasts,
+            leases: Vec::new(),
+            low_water: Position::START,
+        };
+        relay.beat().await;
+        relay
+    }
+
+    pub(super) fn lease_request(&self) -> LeaseRequest {
+        LeaseRequest {
+            relay: self.id,
+            label: "suite".into(),
+            route: self.route.clone(),
+            lasts: self.lasts,
+            transport_available: true,
+            fingerprint: 7,
+            low_water: self.low_water,
+            yielding: BucketSet::EMPTY,
+        }
+    }
+
+    /// A heartbeat; what is owned now is kept.
+    pub(super) async fn beat(&mut self) -> Leased {
+        let request = self.lease_request();
+        self.beat_with(&request).await
+    }
+
+    pub(super) async fn beat_with(&mut self, request: &LeaseRequest) -> Leased {
+        let leased = self.store.lease(request).await.expect("a heartbeat is answered");
+        self.leases.clone_from(&leased.leases);
+        leased
+    }
+
+    pub(super) fn owned(&self) -> BucketSet {
+        self.leases.iter().map(|lease| lease.bucket).collect()
+    }
+
+    /// Gives these leases back.
+    pub(super) async fn release(&self, leases: &[Lease], leaving: bool) {
+        Store::release(&*self.store, self.id, &self.route, leases, self.low_water, leaving)
+            .await
+            .expect("leases are given back");
+    }
+
+    /// Gives everything back and is gone.
+    pub(super) async fn leave(&self) {
+        self.release(&self.leases, true).await;
+    }
+
+    pub(super) fn fetch_request(&self) -> FetchRequest {
+        FetchRequest::new(self.route.clone(), self.id, BucketSet::ALL)
+    }
+
+    pub(super) async fn fetch_with(&self, request: &FetchRequest) -> Fetched {
+        let fetched = self.store.fetch(request).await.expect("a fetch is answered");
+        let positions: Vec<Position> = fetched.rows.iter().map(FetchedRow::position).collect();
+        assert!(
+            positions.windows(2).all(|pair| pair[0] < pair[1]),
+            "a fetch gives rows in ascending order of position, each once; it gave {positions:?}"
+        );
+        fetched
+    }
+
+    /// Everything there is to fetch, with a limit that does not matter.
+    pub(super) async fn fetch(&self) -> Vec<FetchedRow> {
+        let mut request = self.fetch_request();
+        (request.limit, request.bytes) = (100_000, usize::MAX >> 2);
+        self.fetch_with(&request).await.rows
+    }
+
+    /// Everything there is to fetch; panics when a row is not a message to be published.
+    pub(super) async fn read(&self) -> Vec<Arc<Stored>> {
+        self.fetch().await.into_iter().map(published).collect()
+    }
+
+    /// What can be read of one key, in the key's order.
+    pub(super) async fn read_key(&self, key: &KeyId) -> Vec<Arc<Stored>> {
+        let mut request = self.fetch_request();
+        request.scope = Scope::Key(key.clone());
+        let rows = self.fetch_with(&request).await.rows;
+        in_key_order(rows.into_iter().map(published).collect())
+    }
+
+    pub(super) async fn settle(&self, delivered: &[Arc<Stored>]) {
+        let rows: Vec<RowId> = delivered.iter().map(|stored| stored.row()).collect();
+        self.store.settle(&self.route, &rows).await.expect("what was delivered is settled");
+    }
+
+    /// The epoch under which this relay owns a key's bucket.
+    pub(super) fn epoch_of(&self, key: &KeyId) -> Epoch {
+        let bucket = key.bucket();
+        let lease = self.leases.iter().find(|lease| lease.bucket == bucket);
+        lease.expect("the relay owns the bucket of the key").epoch
+    }
+
+    pub(super) fn diversion(&self, key: &KeyId, version: Option<i64>, step: Step) -> Diversion {
+        Diversion {
+            route: self.route.clone(),
+            relay: self.id,
+            bucket: key.bucket(),
+            epoch: self.epoch_of(key),
+            key: key.clone(),
+            version,
+            step,
+        }
+    }
+
+    pub(super) async fn divert(&self, diversion: Diversion) -> Diverted {
+        divert(&*self.store, diversion).await
+    }
+
+    /// One step of a key, which must be done. The version that the key has now.
+    pub(super) async fn step(&self, key: &KeyId, version: Option<i64>, step: Step) -> Option<i64> {
+        let told = format!("{step:?}");
+        match self.divert(self.diversion(key, version, step)).await {
+            Diverted::Done(version) => version,
+            refused => panic!("{told} from version {version:?} was refused: {refused:?}"),
+        }
+    }
+
+    /// The first of these failed once, and the others are behind it. The version that the key has now.
+    pub(super) async fn fail(&self, stored: &[Arc<Stored>], then: Then) -> i64 {
+        let key = stored[0].message.key_id();
+        let version = self.step(&key, None, fail_step(stored, 1, then)).await;
+        version.expect("a key that failed has a state")
+    }
+
+    pub(super) fn due_request(&self) -> DueRequest {
+        DueRequest {
+            route: self.route.clone(),
+            relay: self.id,
+            buckets: BucketSet::ALL,
+            except: Vec::new(),
+            muted: Vec::new(),
+            keys: 100,
+            messages: 1_000,
+            bytes: usize::MAX >> 2,
+        }
+    }
+
+    pub(super) async fn due(&self) -> Due {
+        self.due_with(&self.due_request()).await
+    }
+
+    pub(super) async fn due_with(&self, request: &DueRequest) -> Due {
+        self.store.due(request).await.expect("the question for due keys is answered")
+    }
+
+    /// Asserts that a key flows: nothing of it is failing, held or parked, and a message that is appended to it now is there to be
+    /// published. A state of the key with nothing parked is closed first, as relays do.
+    pub(super) async fn assert_flows(&self, key: &KeyId)
+    where
+        S: Transactional,
+    {
+        for due in self.due().await.keys.iter().filter(|due| due.key == *key && due.parked.is_empty()) {
+            let closed = self.step(key, Some(due.version), Step::Resume { delivered: Vec::new() }).await;
+            assert_eq!(closed, None, "a key with nothing parked has no state after Resume");
+        }
+        let failing = self.store.failing_keys(&Default::default()).await.expect("failing keys are listed");
+        assert!(failing.iter().all(|failing| failing.key != *key), "{key} still has a state: {failing:?}");
+        let fresh = message(key.topic.as_str(), key.key.as_str());
+        write(&*self.store, [Outgoing::from(fresh.clone()).by(self.route.clone())]).await;
+        let read = self.read_key(key).await;
+        assert!(stored_ids(&read).contains(&fresh.id), "a new message of {key} is there to be published");
+        self.settle(&read.into_iter().filter(|stored| stored.message.id == fresh.id).collect::<Vec<_>>())
+            .await;
+    }
+}
+
+pub(super) async fn divert<S: Store>(store: &S, diversion: Diversion) -> Diverted {
+    let answers = store.divert(&[diversion]).await.expect("a diversion is answered");
+    assert_eq!(answers.len(), 1, "one diversion gets one answer");
+    answers[0]
+}
+
+/// The first of these failed, for the `attempts`th time, and the others are behind it.
+pub(super) fn fail_step(stored: &[Arc<Stored>], attempts: u32, then: Then) -> Step {
+    Step::Fail {
+        row: stored[0].row(),
+        attempts,
+        first: failure("first"),
+        last: failure("last"),
+        then,
+        behind: stored[1..].iter().map(|stored| stored.row()).collect(),
+    }
+}
+
+pub(super) fn bury_step(stored: &Stored, reason: &'static str) -> Step {
+    Step::Bury { row: stored.row(), reason, attempts: 3, first: failure("first"), last: failure("last") }
+}
+
+/// A retry that is due at once.
+pub(super) const NOW: Then = Then::RetryAfter(Duration::ZERO);
+/// A retry that is not due while the test runs.
+pub(super) const LATER: Then = Then::RetryAfter(Duration::from_secs(3_600));
+
+/// The message of a row that is to be published.
+pub(super) fn published(row: FetchedRow) -> Arc<Stored> {
+    match row {
+        FetchedRow::Message(stored) => stored,
+        other => panic!("expected a message to be published, got {other:?}"),
+    }
+}
+
+/// The kind of the error that was expected.
+pub(super) fn kind_of<T: std::fmt::Debug>(result: Result<T, StoreError>) -> outbox_contract::StoreErrorKind {
+    result.expect_err("this call is refused").kind()
+}
