@@ -1,0 +1,211 @@
+//! Checks what the user wrote, and says on the very token what is wrong. What comes out can be expanded without a doubt.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+
+use proc_macro2::Span;
+use syn::ext::IdentExt;
+use syn::{DeriveInput, Ident, LitStr, Path};
+
+use crate::ast::{Field, Input, Shape, Variant};
+use crate::attr::Attrs;
+use crate::error::Errors;
+use crate::key::{self, Key};
+use crate::rename::{self, Names};
+
+/// The most bytes of a topic. The contract's limit, which a test compares with this one.
+const MOST_TOPIC_BYTES: usize = 249;
+/// The most bytes of a type's name on the wire. The contract's limit likewise.
+const MOST_TYPE_BYTES: usize = 255;
+
+/// An event that is as it should be.
+pub(crate) struct Event<'a> {
+    pub(crate) node: &'a DeriveInput,
+    pub(crate) krate: Path,
+    pub(crate) shape: Checked<'a>,
+}
+
+pub(crate) enum Checked<'a> {
+    Struct(Kind<'a>),
+    Enum(Vec<(&'a Ident, Kind<'a>)>),
+}
+
+/// What one struct or variant is on the wire.
+pub(crate) struct Kind<'a> {
+    pub(crate) topic: String,
+    pub(crate) name: String,
+    pub(crate) version: u32,
+    pub(crate) key: Option<Key<'a>>,
+}
+
+/// A struct or a variant: what has a type of its own on the wire.
+pub(crate) struct Owner<'a> {
+    pub(crate) ident: &'a Ident,
+    pub(crate) attrs: &'a Attrs,
+    pub(crate) fields: &'a [Field<'a>],
+    pub(crate) container: Option<&'a Attrs>,
+}
+
+impl Owner<'_> {
+    /// `` `OrderPlaced` `` or `` variant `Placed` ``.
+    pub(crate) fn named(&self) -> String {
+        let what = if self.container.is_some() { "variant " } else { "" };
+        format!("{what}`{}`", self.ident.unraw())
+    }
+}
+
+pub(crate) fn check<'a>(input: &'a Input<'a>) -> syn::Result<Event<'a>> {
+    let mut errors = Errors::default();
+    let krate = input.attrs.krate.clone().unwrap_or_else(|| syn::parse_quote!(::outbox));
+    let shape = match &input.shape {
+        Shape::Struct(fields) => check_struct(input, fields, &mut errors).map(Checked::Struct),
+        Shape::Enum(variants) => check_enum(input, variants, &mut errors).map(Checked::Enum),
+    };
+    let shape = errors.finish(shape)?;
+    // Whoever gives no shape has said why; this stands in case one forgets.
+    let shape = shape.ok_or_else(|| syn::Error::new(input.node.ident.span(), "not an event"))?;
+    Ok(Event { node: input.node, krate, shape })
+}
+
+fn check_struct<'a>(input: &'a Input<'a>, fields: &'a [Field<'a>], errors: &mut Errors) -> Option<Kind<'a>> {
+    let ident = &input.node.ident;
+    if !input.attrs.any {
+        let suggested = rename::suggested(ident);
+        let message = format!(
+            "`{ident}` does not say what it is on the wire; \
+             add `#[event(topic = \"…\", type = \"{suggested}\")]` to it and `#[event(key)]` to the field it is ordered by"
+        );
+        errors.on(ident, message);
+        return None;
+    }
+    let owner = Owner { ident, attrs: &input.attrs, fields, container: None };
+    let topic = match &input.attrs.topic {
+        Some(topic) => checked("topic", topic, MOST_TOPIC_BYTES, errors),
+        None => {
+            let message = format!(
+                "`{ident}` has no topic; add `topic = \"…\"` to its `#[event(...)]`: where consumers find it"
+            );
+            errors.on(ident, message);
+            None
+        }
+    };
+    let name = name_of(&owner, &input.names, None, errors).map(|(name, _)| name);
+    let key = errors.note(key::of(&owner));
+    Some(Kind { topic: topic?, name: name?, version: input.attrs.version.unwrap_or(1), key: key? })
+}
+
+fn check_enum<'a>(
+    input: &'a Input<'a>,
+    variants: &'a [Variant<'a>],
+    errors: &mut Errors,
+) -> Option<Vec<(&'a Ident, Kind<'a>)>> {
+    let container = &input.attrs;
+    if variants.is_empty() {
+        errors.on(&input.node.ident, "an enum without variants can't be an event: it has no value to append");
+    }
+    if let (Some(keyless), Some(path)) = (container.keyless, &container.key_path) {
+        errors.at(keyless, format!("`keyless` contradicts `key = {:?}`; remove one of them", path.value()));
+    }
+    let common = container.topic.as_ref().map(|topic| checked("topic", topic, MOST_TOPIC_BYTES, errors));
+    let without: Vec<_> = variants.iter().filter(|variant| variant.attrs.topic.is_none()).collect();
+    if let (None, Some(variant)) = (&common, without.first()) {
+        let (ident, variant) = (&input.node.ident, variant.ident);
+        let message = format!(
+            "`{ident}` has no topic; add `#[event(topic = \"…\")]` to it, or to every variant \
+             (`{variant}` has none of its own)"
+        );
+        errors.on(ident, message);
+    }
+    let mut taken: HashMap<String, &Ident> = HashMap::new();
+    let kinds: Vec<_> = variants
+        .iter()
+        .map(|variant| {
+            let owner = Owner {
+                ident: variant.ident,
+                attrs: &variant.attrs,
+                fields: &variant.fields,
+                container: Some(container),
+            };
+            let topic = match &variant.attrs.topic {
+                Some(topic) => checked("topic", topic, MOST_TOPIC_BYTES, errors),
+                None => common.clone().flatten(),
+            };
+            let name = name_of(&owner, &variant.names, Some(&input.names), errors).map(|(name, span)| {
+                match taken.get(&name) {
+                    Some(first) => {
+                        let message = format!(
+                            "the type `{name}` is taken by variant `{first}`; in an enum every type needs a name of its own"
+                        );
+                        errors.at(span, message);
+                    }
+                    None => _ = taken.insert(name.clone(), variant.ident),
+                }
+                name
+            });
+            let key = errors.note(key::of(&owner));
+            let version = variant.attrs.version.unwrap_or(1);
+            Some((variant.ident, Kind { topic: topic?, name: name?, version, key: key? }))
+        })
+        .collect();
+    kinds.into_iter().collect()
+}
+
+/// The name on the wire, and where it was said: by `type`, by serde's `rename`, or by its `rename_all` on the enum.
+fn name_of(
+    owner: &Owner<'_>,
+    own: &Names,
+    container: Option<&Names>,
+    errors: &mut Errors,
+) -> Option<(String, Span)> {
+    if let Some(name) = owner.attrs.wire_type.as_ref().or(own.rename.as_ref()) {
+        return Some((checked("type", name, MOST_TYPE_BYTES, errors)?, name.span()));
+    }
+    if let Some(rule) = container.and_then(|container| container.rename_all) {
+        return Some((rule.of_variant(owner.ident), owner.ident.span()));
+    }
+    let (owned, suggested) = (owner.named(), rename::suggested(owner.ident));
+    let message = format!(
+        "{owned} has no name on the wire; add `#[event(type = \"{suggested}\")]` (or `#[serde(rename = \"…\")]`): \
+         its Rust name is never used, so that it can change"
+    );
+    errors.on(owner.ident, message);
+    None
+}
+
+/// A text that will stand in tables and headers, by the contract's rules and in its words.
+fn checked(what: &str, text: &LitStr, most: usize, errors: &mut Errors) -> Option<String> {
+    let value = text.value();
+    let mut wrong = |problem: &dyn Display| errors.at(text.span(), problem);
+    if value.is_empty() {
+        wrong(&format_args!("the {what} is empty; give it at least one character"));
+    } else if value.len() > most {
+        let bytes = value.len();
+        wrong(&format_args!("the {what} has {bytes} bytes; shorten it to {most} bytes or fewer"));
+    } else if let Some(found) = value.chars().find(|letter| letter.is_control()) {
+        let code = u32::from(found);
+        wrong(&format_args!("the {what} {value:?} has the control character U+{code:04X}; remove it"));
+    } else {
+        return Some(value);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_are_those_of_the_contract() {
+        assert_eq!(MOST_TOPIC_BYTES, outbox_contract::Topic::MOST_BYTES);
+        assert_eq!(MOST_TYPE_BYTES, outbox_contract::Message::MOST_TYPE_BYTES);
+    }
+
+    #[test]
+    fn a_text_at_the_limit_is_taken_and_one_byte_more_is_not() {
+        let ok = |bytes: usize| {
+            let text = LitStr::new(&"é".repeat(bytes)[..bytes & !1], Span::call_site());
+            checked("topic", &text, 248, &mut Errors::default()).is_some()
+        };
+        assert!(ok(248) && !ok(250));
+    }
+}
