@@ -1,0 +1,448 @@
+//! A transport that goes wrong on purpose, in every way that a broker may, and from a seed.
+//!
+//! Whatever it does, it keeps the key-prefix property: behind a message that it does not send, no message of that key in
+//! the chunk is sent. So everything that goes wrong behind it is the fault of who uses it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fastrand::Rng;
+use outbox_contract::fetch::Stored;
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::transport::Rejection;
+use outbox_contract::{
+    Chunk, Deliveries, Failure, KeyId, Message, MessageId, Outcome, Outcomes, Subscription, Topic, Transport,
+    TransportError, TransportErrorKind,
+};
+use tokio::time::{Instant, sleep};
+
+/// What can go wrong with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// It is reported failed, and not sent.
+    Failed,
+    /// It is reported rejected, and not sent.
+    Rejected,
+    /// It is reported unknown, and not sent: the request was lost.
+    UnknownWithoutEffect,
+    /// It and what follows of its key in the chunk is sent, but reported unknown: the confirmation was lost.
+    UnknownWithEffect,
+    /// Neither it nor what follows of its key is sent or reported, and `publish` does not return.
+    Hang,
+    /// `publish` panics before it sends anything of the chunk.
+    PanicBefore,
+    /// `publish` panics after it has sent the chunk, and before it reports anything.
+    PanicAfter,
+}
+
+/// How often things go wrong, from 0 (never, the default) to 1 (always).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FaultRates {
+    /// [`Fault::Failed`], of messages.
+    pub failed: f64,
+    /// [`Fault::Rejected`], of messages.
+    pub rejected: f64,
+    /// [`Fault::UnknownWithoutEffect`], of messages.
+    pub unknown_without_effect: f64,
+    /// [`Fault::UnknownWithEffect`], of messages.
+    pub unknown_with_effect: f64,
+    /// [`Fault::Hang`], of messages.
+    pub hang: f64,
+    /// [`Fault::PanicBefore`], of messages.
+    pub panic_before: f64,
+    /// [`Fault::PanicAfter`], of messages.
+    pub panic_after: f64,
+    /// That the whole route becomes unavailable, of chunks.
+    pub outage: f64,
+    /// How long such an outage lasts.
+    pub outage_lasts: Duration,
+    /// The longest that a chunk is held back before it is sent; each one waits for a part of it.
+    pub delay: Duration,
+}
+
+/// What went wrong so far, in messages unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Chunks that came in.
+    pub chunks: u64,
+    /// Given to the transport behind.
+    pub sent: u64,
+    /// Reported failed.
+    pub failed: u64,
+    /// Reported rejected.
+    pub rejected: u64,
+    /// Reported unknown and not sent.
+    pub unknown_without_effect: u64,
+    /// Sent and reported unknown.
+    pub unknown_with_effect: u64,
+    /// Reported unavailable.
+    pub unavailable: u64,
+    /// Reported blocked.
+    pub blocked: u64,
+    /// Neither sent nor reported.
+    pub hung: u64,
+    /// Panics, in chunks.
+    pub panics: u64,
+}
+
+/// Wraps a transport and lets things go wrong: at random from a seed, or for chosen messages.
+///
+/// Without rates and faults it passes everything on. [`calm`](Self::calm) ends all faults, so that a test can see the
+/// system heal.
+pub struct ChaosTransport {
+    inner: Arc<dyn Transport>,
+    // A plain mutex: held while a chunk's fate is decided, never across an await.
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for ChaosTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChaosTransport").field("inner", &self.inner.name()).finish_non_exhaustive()
+    }
+}
+
+impl ChaosTransport {
+    /// Wraps a transport. The same seed and the same calls give the same faults.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Transport>, seed: u64) -> Self {
+        Self { inner, state: Mutex::new(State::new(seed)) }
+    }
+
+    /// Sets how often things go wrong from the start.
+    #[must_use]
+    pub fn with_rates(self, rates: FaultRates) -> Self {
+        self.set_rates(rates);
+        self
+    }
+
+    /// Sets how often things go wrong from now on.
+    pub fn set_rates(&self, rates: FaultRates) {
+        self.state().rates = rates;
+    }
+
+    /// Lets this go wrong with this message, each time that it comes, until [`lift`](Self::lift).
+    pub fn inject(&self, id: MessageId, fault: Fault) {
+        self.inject_times(id, fault, usize::MAX);
+    }
+
+    /// Lets this go wrong with this message the next `times` that it comes; after that it is sent.
+    pub fn inject_times(&self, id: MessageId, fault: Fault, times: usize) {
+        self.state().injected.insert(id, (fault, times));
+    }
+
+    /// Lets nothing chosen go wrong with this message any more.
+    pub fn lift(&self, id: MessageId) {
+        self.state().injected.remove(&id);
+    }
+
+    /// Makes a topic unavailable until it is [healed](Self::heal_topic).
+    pub fn break_topic(&self, topic: Topic) {
+        self.state().broken.insert(topic);
+    }
+
+    /// Makes a topic available again.
+    pub fn heal_topic(&self, topic: &Topic) {
+        self.state().broken.remove(topic);
+    }
+
+    /// Makes the whole route unavailable until it [comes back](Self::come_back).
+    pub fn go_down(&self) {
+        self.state().outage = Outage::UntilSaid;
+    }
+
+    /// Makes the whole route unavailable for so long, on tokio's clock.
+    pub fn go_down_for(&self, span: Duration) {
+        self.state().outage = Outage::Until(Instant::now() + span);
+    }
+
+    /// Makes the route available again.
+    pub fn come_back(&self) {
+        self.state().outage = Outage::None;
+    }
+
+    /// Ends all faults: rates, chosen messages, broken topics and outages. What hangs already hangs on.
+    pub fn calm(&self) {
+        let mut state = self.state();
+        state.rates = FaultRates::default();
+        state.injected.clear();
+        state.broken.clear();
+        state.outage = Outage::None;
+    }
+
+    /// What went wrong so far.
+    #[must_use]
+    pub fn counts(&self) -> FaultCounts {
+        self.state().counts
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The panics that this type is for are raised outside of the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reachable(&self, operation: &'static str) -> Result<(), TransportError> {
+        if self.state().is_down() {
+            return Err(TransportError::new(
+                TransportErrorKind::Unavailable,
+                operation,
+                "an outage was injected",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Transport for ChaosTransport {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        self.reachable("check")?;
+        self.inner.check().await
+    }
+
+    fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        self.inner.validate(message)
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        let plan = self.state().plan(&chunk.messages);
+        if plan.panics == Some(Fault::PanicBefore) {
+            panic!("a panic before sending was injected");
+        }
+        if !plan.delay.is_zero() {
+            sleep(plan.delay).await;
+        }
+        for (index, fate) in plan.fates.iter().enumerate() {
+            if let Fate::Report(outcome) = fate {
+                outcomes.report(index, outcome.clone());
+            }
+        }
+
+        let sent: Vec<usize> = (0..plan.fates.len()).filter(|index| plan.fates[*index].is_sent()).collect();
+        if plan.fates.iter().all(|fate| *fate == Fate::Send) && plan.panics.is_none() {
+            // Nothing goes wrong: each outcome comes as soon as it is known.
+            return self.inner.publish(chunk, outcomes).await;
+        }
+        let mut pass_on = PassOn { outcomes, inner: Outcomes::new(sent.len()), sent: &sent, plan: &plan };
+        if !sent.is_empty() {
+            let mut rest = chunk.clone();
+            rest.messages = sent.iter().map(|index| Arc::clone(&chunk.messages[*index])).collect();
+            self.inner.publish(rest, &pass_on.inner).await;
+        }
+        if plan.panics.is_some() {
+            pass_on.sent = &[];
+            panic!("a panic after sending was injected");
+        }
+        drop(pass_on);
+        if plan.fates.contains(&Fate::Silence) {
+            pending::<()>().await;
+        }
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        self.reachable("subscribe")?;
+        self.inner.subscribe(subscription).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+/// Passes on what the transport behind reported: when it ends, and also when the chunk's future is dropped.
+struct PassOn<'a> {
+    outcomes: &'a Outcomes,
+    inner: Outcomes,
+    sent: &'a [usize],
+    plan: &'a Plan,
+}
+
+impl Drop for PassOn<'_> {
+    fn drop(&mut self) {
+        for (index, outcome) in self.sent.iter().zip(self.inner.take()) {
+            match (&self.plan.fates[*index], outcome) {
+                (Fate::SendInSilence, _) => self.outcomes.report(*index, unknown()),
+                (_, Some(outcome)) => self.outcomes.report(*index, outcome),
+                (_, None) => {}
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Outage {
+    None,
+    Until(Instant),
+    UntilSaid,
+}
+
+/// What happens to one message.
+#[derive(Clone, Debug, PartialEq)]
+enum Fate {
+    Send,
+    /// Sent, and reported unknown.
+    SendInSilence,
+    /// Not sent, and this is reported.
+    Report(Outcome),
+    /// Neither.
+    Silence,
+}
+
+impl Fate {
+    fn is_sent(&self) -> bool {
+        matches!(self, Self::Send | Self::SendInSilence)
+    }
+}
+
+/// What happens to one chunk.
+#[derive(Debug)]
+struct Plan {
+    fates: Vec<Fate>,
+    delay: Duration,
+    panics: Option<Fault>,
+}
+
+#[derive(Debug)]
+struct State {
+    rng: Rng,
+    rates: FaultRates,
+    injected: BTreeMap<MessageId, (Fault, usize)>,
+    broken: BTreeSet<Topic>,
+    outage: Outage,
+    counts: FaultCounts,
+}
+
+impl State {
+    fn new(seed: u64) -> Self {
+        Self {
+            rng: Rng::with_seed(seed),
+            rates: FaultRates::default(),
+            injected: BTreeMap::new(),
+            broken: BTreeSet::new(),
+            outage: Outage::None,
+            counts: FaultCounts::default(),
+        }
+    }
+
+    fn is_down(&self) -> bool {
+        match self.outage {
+            Outage::None => false,
+            Outage::Until(end) => Instant::now() < end,
+            Outage::UntilSaid => true,
+        }
+    }
+
+    fn plan(&mut self, messages: &[Arc<Stored>]) -> Plan {
+        self.counts.chunks += 1;
+        let delay = self.rates.delay.mul_f64(self.rng.f64());
+        if self.rng.f64() < self.rates.outage && !self.is_down() {
+            self.outage = Outage::Until(Instant::now() + self.rates.outage_lasts);
+        }
+        let down = self.is_down();
+        let mut plan = Plan { fates: Vec::with_capacity(messages.len()), delay, panics: None };
+        // What the messages that follow of a key share with the one that went wrong.
+        let mut followers: BTreeMap<KeyId, Fate> = BTreeMap::new();
+        for stored in messages {
+            let key = stored.message.key_id();
+            let fate = match followers.get(&key) {
+                _ if down => Fate::Report(unavailable(Unavailable::Route)),
+                Some(fate) => fate.clone(),
+                None if self.broken.contains(&key.topic) => Fate::Report(unavailable(Unavailable::Topic)),
+                None => match self.fault(stored.message.id) {
+                    None => Fate::Send,
+                    Some(Fault::Failed) => Fate::Report(Outcome::Failed(failure("a failure was injected"))),
+                    Some(Fault::Rejected) => {
+                        Fate::Report(Outcome::Rejected(failure("a rejection was injected")))
+                    }
+                    Some(Fault::UnknownWithoutEffect) => Fate::Report(unknown()),
+                    Some(Fault::UnknownWithEffect) => Fate::SendInSilence,
+                    Some(Fault::Hang) => Fate::Silence,
+                    Some(panic @ (Fault::PanicBefore | Fault::PanicAfter)) => {
+                        plan.panics.get_or_insert(panic);
+                        Fate::Send
+                    }
+                },
+            };
+            let shared = match &fate {
+                Fate::Send => None,
+                Fate::Report(_) => Some(Fate::Report(Outcome::Blocked)),
+                Fate::SendInSilence | Fate::Silence => Some(fate.clone()),
+            };
+            if let Some(shared) = shared {
+                followers.entry(key).or_insert(shared);
+            }
+            plan.fates.push(fate);
+        }
+        self.count(&plan);
+        plan
+    }
+
+    /// What goes wrong with this message, this time.
+    fn fault(&mut self, id: MessageId) -> Option<Fault> {
+        // One throw for each message, whatever else is set, so that a chosen fault does not shift those that follow.
+        let mut throw = self.rng.f64();
+        if let Some((fault, times)) = self.injected.get_mut(&id) {
+            let fault = *fault;
+            *times = times.saturating_sub(1);
+            if *times == 0 {
+                self.injected.remove(&id);
+            }
+            return Some(fault);
+        }
+        let rates = [
+            (self.rates.failed, Fault::Failed),
+            (self.rates.rejected, Fault::Rejected),
+            (self.rates.unknown_without_effect, Fault::UnknownWithoutEffect),
+            (self.rates.unknown_with_effect, Fault::UnknownWithEffect),
+            (self.rates.hang, Fault::Hang),
+            (self.rates.panic_before, Fault::PanicBefore),
+            (self.rates.panic_after, Fault::PanicAfter),
+        ];
+        for (rate, fault) in rates {
+            if throw < rate {
+                return Some(fault);
+            }
+            throw -= rate;
+        }
+        None
+    }
+
+    fn count(&mut self, plan: &Plan) {
+        let counts = &mut self.counts;
+        counts.panics += u64::from(plan.panics.is_some());
+        if plan.panics == Some(Fault::PanicBefore) {
+            return;
+        }
+        for fate in &plan.fates {
+            counts.sent += u64::from(fate.is_sent());
+            match fate {
+                Fate::Send | Fate::Report(Outcome::Delivered) => {}
+                Fate::SendInSilence => counts.unknown_with_effect += 1,
+                Fate::Silence => counts.hung += 1,
+                Fate::Report(Outcome::Failed(_)) => counts.failed += 1,
+                Fate::Report(Outcome::Rejected(_)) => counts.rejected += 1,
+                Fate::Report(Outcome::Unknown(_)) => counts.unknown_without_effect += 1,
+                Fate::Report(Outcome::Unavailable(..)) => counts.unavailable += 1,
+                Fate::Report(Outcome::Blocked) => counts.blocked += 1,
+            }
+        }
+    }
+}
+
+fn failure(words: &'static str) -> Failure {
+    Failure::new("chaos", words)
+}
+
+fn unknown() -> Outcome {
+    Outcome::Unknown(failure("a lost confirmation was injected"))
+}
+
+fn unavailable(what: Unavailable) -> Outcome {
+    Outcome::Unavailable(what, failure("an outage was injected"))
+}

@@ -1,0 +1,125 @@
+//! What can be set of an in-process transport: its builder, with the default and the reason of each value.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outbox_contract::transport::Rejection;
+use outbox_contract::{BUCKETS, Consumer, Failure, Message, Topic};
+
+use crate::load::Load;
+use crate::transport::MemoryTransport;
+
+/// When a message counts as delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Confirm {
+    /// When every consumer of its topic has acknowledged it.
+    Acknowledged,
+    /// When it is in the buffer of every consumer of its topic.
+    Enqueued,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) confirm: Confirm,
+    pub(crate) partitions: usize,
+    pub(crate) buffer: Load,
+    pub(crate) max_message_bytes: Option<usize>,
+    pub(crate) declared: BTreeMap<Topic, BTreeSet<Consumer>>,
+}
+
+impl Config {
+    /// Whether this message can ever be taken.
+    pub(crate) fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        match self.max_message_bytes {
+            Some(most) if message.bytes() > most => Err(Rejection(Failure::new(
+                "message-too-large",
+                format!(
+                    "the message has {} bytes, over the limit of {most}; raise max_message_bytes, or send a reference",
+                    message.bytes()
+                ),
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Builds a [`MemoryTransport`].
+///
+/// ```
+/// use outbox_contract::{Consumer, Topic};
+/// use outbox_transport_memory::MemoryTransport;
+///
+/// let transport = MemoryTransport::builder()
+///     .consumer(Topic::new("orders")?, Consumer::new("inventory")?)
+///     .partitions(4)
+///     .build();
+/// # Ok::<(), outbox_contract::NameError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct MemoryTransportBuilder {
+    config: Config,
+}
+
+impl MemoryTransportBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            config: Config {
+                confirm: Confirm::Acknowledged,
+                partitions: 8,
+                buffer: Load { messages: 10_000, bytes: 64 * 1024 * 1024 },
+                max_message_bytes: None,
+                declared: BTreeMap::new(),
+            },
+        }
+    }
+
+    /// Says that this consumer belongs to this topic, before it subscribes for the first time.
+    ///
+    /// Without it a consumer gets what is published after its first subscription. With it nothing of the topic is
+    /// confirmed without this consumer, so the order in which the parts of a program start does not matter.
+    pub fn consumer(mut self, topic: Topic, consumer: Consumer) -> Self {
+        self.config.declared.entry(topic).or_default().insert(consumer);
+        self
+    }
+
+    /// Confirms a message as soon as it is in the buffer of every consumer of its topic, whether or not one of them is
+    /// there. Default: when every consumer has acknowledged it.
+    ///
+    /// For tests and benchmarks that want the behaviour of a broker. What is in the buffers is lost with the process.
+    pub fn confirm_on_enqueue(mut self) -> Self {
+        self.config.confirm = Confirm::Enqueued;
+        self
+    }
+
+    /// How many partitions a topic has: how many members of a consumer can work side by side. 1 to 256, default 8.
+    pub fn partitions(mut self, partitions: usize) -> Self {
+        self.config.partitions = partitions.clamp(1, BUCKETS);
+        self
+    }
+
+    /// How many messages may wait, unacknowledged, for one consumer of one topic. At least 1, default 10,000. Publishing
+    /// waits for room.
+    pub fn buffer_messages(mut self, messages: usize) -> Self {
+        self.config.buffer.messages = messages.max(1);
+        self
+    }
+
+    /// How many bytes of messages may wait, unacknowledged, for one consumer of one topic. Default 64 MiB. A message that
+    /// is larger than this waits alone.
+    pub fn buffer_bytes(mut self, bytes: usize) -> Self {
+        self.config.buffer.bytes = bytes;
+        self
+    }
+
+    /// The most bytes that a message may have, headers and names included. Default: no limit.
+    pub fn max_message_bytes(mut self, bytes: usize) -> Self {
+        self.config.max_message_bytes = Some(bytes);
+        self
+    }
+
+    /// The transport.
+    #[must_use]
+    pub fn build(self) -> MemoryTransport {
+        MemoryTransport::with_config(self.config)
+    }
+}

@@ -1,0 +1,400 @@
+//! All that the transport knows, as one machine without async: topics, consumers, members, and chunks on their way.
+//!
+//! The shell around it holds the lock, calls one method, and waits on the signals that the methods give. Ordered maps
+//! throughout, so that the same calls give the same answers in every run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::subscription::{Origin, Tag, Unit};
+use outbox_contract::{
+    Chunk, Consumer, Delivery, Failure, Outcome, Outcomes, Subscription, Topic, TransportError,
+    TransportErrorKind,
+};
+use tokio::sync::Notify;
+
+use crate::config::{Config, Confirm};
+use crate::group::{Group, Move};
+use crate::load::Load;
+use crate::partition::{Entry, Waiter};
+use crate::publication::{Publication, PublicationId};
+
+/// Names one subscription; later ones have higher numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MemberId(pub(crate) u64);
+
+/// One subscription.
+#[derive(Debug)]
+struct Member {
+    consumer: Consumer,
+    topics: BTreeSet<Topic>,
+    prefetch: Load,
+    paused: BTreeSet<Unit>,
+    /// Units that were taken away and that the member does not know of yet.
+    revoked: BTreeSet<Unit>,
+    draining: bool,
+    /// Which of its units goes first next time, so that none starves behind a busy one.
+    turn: usize,
+    wake: Arc<Notify>,
+}
+
+/// What there is for a member.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Deliveries(Vec<Delivery>),
+    Revoked(Vec<Unit>),
+    Nothing,
+    Ended,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    config: Config,
+    topics: BTreeMap<Topic, BTreeMap<Consumer, Group>>,
+    members: BTreeMap<MemberId, Member>,
+    publications: BTreeMap<PublicationId, Publication>,
+    /// The next number for a member or a publication.
+    next_id: u64,
+    closed: bool,
+}
+
+impl State {
+    pub(crate) fn new(config: Config) -> Self {
+        let group = || Group::new(config.partitions);
+        let topics = config
+            .declared
+            .iter()
+            .map(|(topic, consumers)| {
+                (topic.clone(), consumers.iter().map(|consumer| (consumer.clone(), group())).collect())
+            })
+            .collect();
+        Self {
+            topics,
+            config,
+            members: BTreeMap::new(),
+            publications: BTreeMap::new(),
+            next_id: 0,
+            closed: false,
+        }
+    }
+
+    pub(crate) fn check(&self, operation: &'static str) -> Result<(), TransportError> {
+        if self.closed {
+            return Err(TransportError::new(
+                TransportErrorKind::Closed,
+                operation,
+                "the in-process transport was closed; build another one",
+            ));
+        }
+        Ok(())
+    }
+
+    // ---- publishing
+
+    /// Takes a chunk in; `advance` moves it.
+    pub(crate) fn open(&mut self, chunk: Chunk, outcomes: Outcomes) -> (PublicationId, Arc<Notify>) {
+        let id = PublicationId(self.take_id());
+        let publication = Publication::new(chunk, outcomes);
+        let wake = Arc::clone(&publication.wake);
+        self.publications.insert(id, publication);
+        (id, wake)
+    }
+
+    /// Enqueues as much of a chunk as there is room for. Says whether the chunk is done with.
+    pub(crate) fn advance(&mut self, id: PublicationId) -> bool {
+        let Some(mut publication) = self.publications.remove(&id) else { return true };
+        publication.waits_for_room = false;
+        if self.closed {
+            give_up(&mut publication);
+        }
+        let mut owners = BTreeSet::new();
+        while let Some((index, stored)) = publication.next() {
+            if let Err(rejection) = self.config.validate(&stored.message) {
+                publication.failed(index, Outcome::Rejected(rejection.0));
+                continue;
+            }
+            let topic = &stored.message.topic;
+            let groups = match groups_to_reach(&mut self.topics, topic, self.config.confirm) {
+                Ok(groups) => groups,
+                Err(failure) => {
+                    publication.failed(index, Outcome::Unavailable(Unavailable::Topic, failure));
+                    continue;
+                }
+            };
+            let bound = self.config.buffer;
+            let full = groups.values_mut().any(|group| {
+                let waits_already = group.partition_of(stored.bucket).contains(stored.message.id);
+                !waits_already && !group.load().has_room_for(stored.message.bytes(), bound)
+            });
+            if full {
+                publication.waits_for_room = true;
+                break;
+            }
+
+            let waiter = match self.config.confirm {
+                Confirm::Acknowledged => Some(Waiter { publication: id, index }),
+                Confirm::Enqueued => None,
+            };
+            for group in groups.values_mut() {
+                if let Some(entry) = group.partition_of(stored.bucket).find(stored.message.id) {
+                    // Sent again while it still waits: another copy would only pile up behind it. Publications that
+                    // were given up are forgotten here, so that a consumer who hangs does not collect them.
+                    entry.waiters.retain(|waiter| self.publications.contains_key(&waiter.publication));
+                    entry.waiters.extend(waiter);
+                } else {
+                    owners.extend(group.push(Entry {
+                        stored: Arc::clone(&stored),
+                        source: Arc::clone(publication.source()),
+                        waiters: waiter.into_iter().collect(),
+                    }));
+                }
+            }
+            publication.enqueued(index, if waiter.is_some() { groups.len() } else { 0 });
+        }
+        for owner in owners {
+            self.wake(owner);
+        }
+        let complete = publication.is_complete();
+        self.publications.insert(id, publication);
+        complete
+    }
+
+    /// Forgets a chunk: its future is gone. What is in a buffer stays there and arrives.
+    pub(crate) fn abandon(&mut self, id: PublicationId) {
+        self.publications.remove(&id);
+    }
+
+    // ---- receiving
+
+    pub(crate) fn subscribe(
+        &mut self,
+        subscription: Subscription,
+    ) -> Result<(MemberId, Arc<Notify>), TransportError> {
+        self.check("subscribe")?;
+        let invalid = |words: &str| TransportError::new(TransportErrorKind::Invalid, "subscribe", words);
+        if subscription.topics.is_empty() {
+            return Err(invalid("the subscription has no topics; name at least one"));
+        }
+        if subscription.prefetch == 0 {
+            return Err(invalid("the prefetch is 0, so nothing would ever come; set it to 1 or more"));
+        }
+        let id = MemberId(self.take_id());
+        let member = Member {
+            consumer: subscription.consumer,
+            topics: subscription.topics.into_iter().collect(),
+            prefetch: Load { messages: subscription.prefetch, bytes: subscription.prefetch_bytes },
+            paused: BTreeSet::new(),
+            revoked: BTreeSet::new(),
+            draining: false,
+            turn: 0,
+            wake: Arc::new(Notify::new()),
+        };
+        let (wake, consumer, topics) =
+            (Arc::clone(&member.wake), member.consumer.clone(), member.topics.clone());
+        self.members.insert(id, member);
+        for topic in &topics {
+            let partitions = self.config.partitions;
+            let groups = self.topics.entry(topic.clone()).or_default();
+            let group = groups.entry(consumer.clone()).or_insert_with(|| Group::new(partitions));
+            let moves = group.join(id);
+            self.announce(topic, moves);
+        }
+        Ok((id, wake))
+    }
+
+    /// What there is for a member now. Nothing is lost with the answer's future: it is given in one step.
+    pub(crate) fn take(&mut self, id: MemberId) -> Result<Taken, TransportError> {
+        self.check("receive")?;
+        let Some(member) = self.members.get_mut(&id) else { return Ok(Taken::Ended) };
+        if member.draining {
+            return Ok(Taken::Ended);
+        }
+        if !member.revoked.is_empty() {
+            return Ok(Taken::Revoked(std::mem::take(&mut member.revoked).into_iter().collect()));
+        }
+
+        let mut outstanding = Load::default();
+        let mut ready = Vec::new();
+        for topic in &member.topics {
+            let Some(group) = self.topics.get(topic).and_then(|groups| groups.get(&member.consumer)) else {
+                continue;
+            };
+            for (number, partition) in group.owned(id) {
+                outstanding.add(partition.dispatched());
+                let unit = Unit { topic: topic.clone(), number };
+                if partition.peek().is_some() && !member.paused.contains(&unit) {
+                    ready.push(unit);
+                }
+            }
+        }
+        if ready.is_empty() {
+            return Ok(Taken::Nothing);
+        }
+        member.turn = member.turn.wrapping_add(1);
+        let first = member.turn % ready.len();
+        ready.rotate_left(first);
+
+        let mut deliveries = Vec::new();
+        // Rounds: each unit gives its share of the room, and what is left over goes round again.
+        while !ready.is_empty() {
+            let share = (member.prefetch.messages.saturating_sub(outstanding.messages) / ready.len()).max(1);
+            ready.retain(|unit| {
+                let group = self.topics.get_mut(&unit.topic).and_then(|it| it.get_mut(&member.consumer));
+                let Some(partition) = group.and_then(|group| group.partition(unit.number)) else {
+                    return false;
+                };
+                for _ in 0..share {
+                    let Some(next) = partition.peek() else { return false };
+                    let load = next.load();
+                    if !outstanding.has_room_for(load.bytes, member.prefetch) {
+                        return false;
+                    }
+                    outstanding.add(load);
+                    let incarnation = partition.incarnation();
+                    if let Some((number, entry)) = partition.dispatch() {
+                        let tag = Tag { unit: unit.clone(), incarnation, number };
+                        let sequence = entry.stored.position.0;
+                        let origin = Origin { source: Arc::clone(&entry.source), sequence };
+                        deliveries.push(Delivery::new(tag, Ok(entry.stored.message.clone()), Some(origin)));
+                    }
+                }
+                true
+            });
+        }
+        Ok(if deliveries.is_empty() { Taken::Nothing } else { Taken::Deliveries(deliveries) })
+    }
+
+    pub(crate) fn acknowledge(&mut self, id: MemberId, tags: &[Tag]) -> Result<(), TransportError> {
+        self.check("acknowledge")?;
+        let Some(member) = self.members.get(&id) else { return Ok(()) };
+        for tag in tags {
+            let group = self.topics.get_mut(&tag.unit.topic).and_then(|it| it.get_mut(&member.consumer));
+            let entry =
+                group.and_then(|group| group.acknowledge(id, tag.unit.number, tag.incarnation, tag.number));
+            for waiter in entry.into_iter().flat_map(|entry| entry.waiters) {
+                if let Some(publication) = self.publications.get_mut(&waiter.publication) {
+                    publication.acknowledged(waiter.index);
+                }
+            }
+        }
+        // There is room again: in the prefetch of this member, and in the buffer for those who publish.
+        member.wake.notify_one();
+        self.wake_publications();
+        Ok(())
+    }
+
+    pub(crate) fn pause(&mut self, id: MemberId, units: &[Unit]) -> Result<(), TransportError> {
+        self.check("pause")?;
+        if let Some(member) = self.members.get_mut(&id) {
+            member.paused.extend(units.iter().cloned());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn resume(&mut self, id: MemberId, units: &[Unit]) -> Result<(), TransportError> {
+        self.check("resume")?;
+        if let Some(member) = self.members.get_mut(&id) {
+            member.paused.retain(|unit| !units.contains(unit));
+            member.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn drain(&mut self, id: MemberId) -> Result<(), TransportError> {
+        self.check("drain")?;
+        let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
+        member.draining = true;
+        member.wake.notify_one();
+        for topic in &member.topics {
+            if let Some(group) = self.topics.get_mut(topic).and_then(|it| it.get_mut(&member.consumer)) {
+                group.drain(id);
+            }
+        }
+        // Nobody may be left to take what waits for room.
+        self.wake_publications();
+        Ok(())
+    }
+
+    /// The member is gone, politely or not: its units go to others, from the first unacknowledged on.
+    pub(crate) fn leave(&mut self, id: MemberId) {
+        let Some(member) = self.members.remove(&id) else { return };
+        member.wake.notify_one();
+        for topic in &member.topics {
+            let group = self.topics.get_mut(topic).and_then(|it| it.get_mut(&member.consumer));
+            let moves = group.map(|group| group.leave(id)).unwrap_or_default();
+            self.announce(topic, moves);
+        }
+        self.wake_publications();
+    }
+
+    // ---- closing
+
+    /// Ends everything. What is in the buffers is gone with it.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        self.publications.values_mut().for_each(give_up);
+        self.members.values().for_each(|member| member.wake.notify_one());
+        self.topics.clear();
+    }
+
+    fn announce(&mut self, topic: &Topic, moves: Vec<Move>) {
+        tracing::debug!(%topic, partitions = moves.len(), "partitions moved");
+        for Move { partition, from, to } in moves {
+            let unit = Unit { topic: topic.clone(), number: partition };
+            if let Some(member) = from.and_then(|from| self.members.get_mut(&from)) {
+                // A pause belongs to the ownership that it was asked for.
+                member.paused.remove(&unit);
+                member.revoked.insert(unit);
+                member.wake.notify_one();
+            }
+            if let Some(to) = to {
+                self.wake(to);
+            }
+        }
+    }
+
+    fn wake(&self, member: MemberId) {
+        if let Some(member) = self.members.get(&member) {
+            member.wake.notify_one();
+        }
+    }
+
+    fn wake_publications(&self) {
+        let waiting = self.publications.values().filter(|publication| publication.waits_for_room);
+        waiting.for_each(|publication| publication.wake.notify_one());
+    }
+
+    fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+fn give_up(publication: &mut Publication) {
+    let failure = Failure::new("closed", "the in-process transport was closed; build another one");
+    let unknown = Outcome::Unknown(failure.clone());
+    publication.give_up(&unknown, &Outcome::Unavailable(Unavailable::Route, failure));
+}
+
+/// The consumers that a message of this topic has to reach, or why it can't.
+fn groups_to_reach<'t>(
+    topics: &'t mut BTreeMap<Topic, BTreeMap<Consumer, Group>>,
+    topic: &Topic,
+    confirm: Confirm,
+) -> Result<&'t mut BTreeMap<Consumer, Group>, Failure> {
+    let groups = topics.get_mut(topic).ok_or_else(|| {
+        no_subscriber(format!("nobody has subscribed to topic {topic}; subscribe, or declare its consumers"))
+    })?;
+    let absent = groups.iter().find(|(_, group)| !group.has_takers());
+    match absent {
+        Some((consumer, _)) if confirm == Confirm::Acknowledged => Err(no_subscriber(format!(
+            "consumer {consumer} of topic {topic} is not there; messages go on when it subscribes"
+        ))),
+        _ => Ok(groups),
+    }
+}
+
+fn no_subscriber(words: String) -> Failure {
+    Failure::new("no-subscriber", words)
+}
