@@ -1,1 +1,15 @@
-//! An outbox in memory: for tests, and for trying things out.
+#![doc = include_str!("../README.md")]
+
+mod admin;
+mod append;
+mod clock;
+mod config;
+mod locks;
+mod store;
+mod tables;
+mod transaction;
+
+pub use config::MemoryStoreBuilder;
+pub use store::MemoryStore;
+pub use tables::Snapshot;
+pub use transaction::MemoryTx;

@@ -1,0 +1,95 @@
+//! The writing side: transactions, appending and admitting.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use outbox_contract::fetch::Ordering;
+use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::{
+    AppendError, Consumer, Hints, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
+};
+
+use crate::locks::LockName;
+use crate::store::MemoryStore;
+use crate::transaction::MemoryTx;
+
+#[async_trait]
+impl Transactional for MemoryStore {
+    type Tx<'t> = MemoryTx;
+
+    async fn begin(&self) -> Result<MemoryTx, StoreError> {
+        Ok(MemoryTx::begin(Arc::clone(&self.shared)))
+    }
+
+    async fn commit(&self, tx: MemoryTx) -> Committed {
+        if let Err(error) = tx.check(&self.shared, "commit") {
+            return Committed::No(error);
+        }
+        tx.commit();
+        self.shared.hints.committed();
+        Committed::Yes
+    }
+
+    async fn rollback(&self, tx: MemoryTx) -> Result<(), StoreError> {
+        drop(tx);
+        Ok(())
+    }
+
+    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        for outgoing in messages {
+            outgoing.message.validate()?;
+        }
+        tx.check(&self.shared, "append")?;
+        if messages.is_empty() {
+            return Ok(());
+        }
+        tx.lock(self.locks_to_append(messages), "append").await?;
+        tx.append(messages);
+        self.shared.hints.appended();
+        Ok(())
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError> {
+        tx.check(&self.shared, "admit")?;
+        let locks = match self.shared.ordering {
+            Ordering::Single => BTreeSet::from([LockName::Writer]),
+            _ => messages.iter().map(|message| LockName::Admission(consumer.clone(), message.id)).collect(),
+        };
+        tx.lock(locks, "admit").await?;
+        let shared = Arc::clone(&tx.shared);
+        let mut state = shared.state();
+        let mut admissions = Vec::with_capacity(messages.len());
+        for message in messages {
+            let admission = state.tables.admission(consumer, message, &tx.written);
+            if admission == Admission::New {
+                tx.written.admitted.insert((consumer.clone(), message.id));
+            }
+            admissions.push(admission);
+        }
+        Ok(admissions)
+    }
+
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        Ok(self.shared.state().tables.admitted(consumer, id))
+    }
+
+    fn hints(&self) -> &Hints {
+        &self.shared.hints
+    }
+}
+
+impl MemoryStore {
+    /// The locks under which these messages are appended. Scheduled ones join their keys later, and those without a key have no order.
+    fn locks_to_append(&self, messages: &[Outgoing]) -> BTreeSet<LockName> {
+        if self.shared.ordering == Ordering::Single {
+            return BTreeSet::from([LockName::Writer]);
+        }
+        let ordered = |outgoing: &&Outgoing| outgoing.due_at.is_none() && outgoing.message.key.is_some();
+        messages.iter().filter(ordered).map(|outgoing| LockName::Key(outgoing.message.key_id())).collect()
+    }
+}

@@ -1,0 +1,90 @@
+//! What can be chosen about a memory store, with defaults that suit a trial.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::fetch::Ordering;
+use outbox_contract::{Clock, Timestamp};
+
+use crate::clock::RuntimeClock;
+use crate::store::MemoryStore;
+
+/// Builds a [`MemoryStore`].
+///
+/// ```
+/// use std::time::Duration;
+/// use outbox_store_memory::MemoryStore;
+///
+/// let store = MemoryStore::builder().concurrent_writers().history(Duration::from_secs(3_600)).build();
+/// # drop(store);
+/// ```
+#[must_use = "nothing is made before `build`"]
+pub struct MemoryStoreBuilder {
+    pub(crate) ordering: Ordering,
+    pub(crate) history_kept: Option<Duration>,
+    pub(crate) admissions_kept: Duration,
+    pub(crate) clock: Option<Arc<dyn Clock>>,
+}
+
+impl MemoryStoreBuilder {
+    /// How long admitted ids are kept unless said otherwise: 7 days, as every store does.
+    pub const ADMISSIONS_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+    /// Lets several transactions write at once, as PostgreSQL does: they wait for one another only where they write the same key.
+    /// Default: one writing transaction at a time, as SQLite does.
+    pub fn concurrent_writers(mut self) -> Self {
+        self.ordering = Ordering::Writers;
+        self
+    }
+
+    /// Keeps delivered messages for this long, for replays. Default: not at all.
+    pub fn history(mut self, kept: Duration) -> Self {
+        self.history_kept = Some(kept);
+        self
+    }
+
+    /// Keeps admitted ids for this long. Default: [7 days](Self::ADMISSIONS_KEPT).
+    pub fn admissions_kept(mut self, kept: Duration) -> Self {
+        self.admissions_kept = kept;
+        self
+    }
+
+    /// Reads the time of the database from this clock ([`Clock::now`]). Default: the wall clock when the store was made, carried on by
+    /// tokio's time, so that paused time pauses leases too.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Starts the default clock at a given instant, so that two runs under paused time see the same instants.
+    pub fn starting_at(self, start: Timestamp) -> Self {
+        self.clock(Arc::new(RuntimeClock::starting_at(start)))
+    }
+
+    /// Makes the store, empty.
+    #[must_use]
+    pub fn build(self) -> MemoryStore {
+        MemoryStore::with(self)
+    }
+}
+
+impl Default for MemoryStoreBuilder {
+    fn default() -> Self {
+        Self {
+            ordering: Ordering::Single,
+            history_kept: None,
+            admissions_kept: Self::ADMISSIONS_KEPT,
+            clock: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for MemoryStoreBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStoreBuilder")
+            .field("ordering", &self.ordering)
+            .field("history_kept", &self.history_kept)
+            .field("admissions_kept", &self.admissions_kept)
+            .finish_non_exhaustive()
+    }
+}

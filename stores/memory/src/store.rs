@@ -1,0 +1,201 @@
+//! The store: the tables behind a mutex, as relays see them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_core::stream::BoxStream;
+use futures_util::StreamExt;
+use futures_util::stream;
+use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
+use outbox_contract::hints::Wakeup;
+use outbox_contract::lease::LeaseRequest;
+use outbox_contract::maintain::Maintained;
+use outbox_contract::{
+    Backlog, Clock, Diversion, Diverted, FetchRequest, Fetched, Hints, KeyId, Lease, Leased, Position,
+    RelayId, Route, Store, StoreError, Timestamp, async_trait,
+};
+
+use crate::clock::RuntimeClock;
+use crate::config::MemoryStoreBuilder;
+use crate::locks::{LockName, Locks, TxId};
+use crate::tables::{Appendable, Snapshot, Tables};
+use crate::transaction::MemoryTx;
+
+/// An outbox in memory. Clones share it; it is gone with the last of them.
+#[derive(Clone)]
+pub struct MemoryStore {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What the clones of a store, and its transactions, share.
+pub(crate) struct Shared {
+    pub(crate) ordering: Ordering,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) hints: Hints,
+    /// A plain mutex, held for the length of one statement and never across an await.
+    state: Mutex<State>,
+}
+
+/// What the mutex guards.
+pub(crate) struct State {
+    pub(crate) tables: Tables,
+    pub(crate) locks: Locks,
+    last_tx: TxId,
+}
+
+impl MemoryStore {
+    /// An empty store where one transaction writes at a time, without a history.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// Chooses how the store works.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder::default()
+    }
+
+    /// Everything that is in the tables now. For tests: it copies a reference to every row.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared.state().tables.snapshot()
+    }
+
+    pub(crate) fn with(builder: MemoryStoreBuilder) -> Self {
+        let clock = builder.clock.unwrap_or_else(|| Arc::new(RuntimeClock::starting_at(Timestamp::now())));
+        let tables = Tables::new(builder.history_kept, builder.admissions_kept);
+        let state = Mutex::new(State { tables, locks: Locks::default(), last_tx: 0 });
+        Self { shared: Arc::new(Shared { ordering: builder.ordering, clock, hints: Hints::new(), state }) }
+    }
+
+    /// Takes the locks of keys that a verb appends to. They are held until the transaction is dropped.
+    ///
+    /// With one writer at a time no lock is needed: rows get their positions when they are committed.
+    pub(crate) async fn lock_keys(
+        &self,
+        keys: Vec<KeyId>,
+        operation: &'static str,
+    ) -> Result<(MemoryTx, Appendable), StoreError> {
+        let mut tx = MemoryTx::begin(Arc::clone(&self.shared));
+        if self.shared.ordering == Ordering::Single {
+            return Ok((tx, Appendable::All));
+        }
+        tx.lock(keys.iter().cloned().map(LockName::Key).collect(), operation).await?;
+        Ok((tx, Appendable::Keys(keys.into_iter().collect())))
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").field("ordering", &self.shared.ordering).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// A panic elsewhere (in an effect of a commit) leaves the tables whole, so a poisoned mutex is used on.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does one statement, at one instant.
+    pub(crate) fn statement<T>(&self, statement: impl FnOnce(&mut Tables, Timestamp) -> T) -> T {
+        let mut state = self.state();
+        statement(&mut state.tables, self.clock.now())
+    }
+}
+
+impl State {
+    pub(crate) fn next_tx(&mut self) -> TxId {
+        self.last_tx += 1;
+        self.last_tx
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn ordering(&self) -> Ordering {
+        self.shared.ordering
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        Ok(self.shared.statement(|tables, now| tables.lease(request, now)))
+    }
+
+    async fn release(
+        &self,
+        relay: RelayId,
+        route: &Route,
+        leases: &[Lease],
+        low_water: Position,
+        leaving: bool,
+    ) -> Result<(), StoreError> {
+        self.shared.state().tables.release_leases(relay, route, leases, low_water, leaving);
+        Ok(())
+    }
+
+    async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        Ok(self.shared.statement(|tables, now| tables.fetch(request, now)))
+    }
+
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        Ok(Writers(self.shared.state().tables.writers().map(|tx| tx.to_string()).collect()))
+    }
+
+    async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        Ok(self.shared.statement(|tables, now| tables.due(request, now)))
+    }
+
+    async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+        self.shared.statement(|tables, now| tables.settle(route, delivered, now));
+        Ok(())
+    }
+
+    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+        Ok(self
+            .shared
+            .statement(|tables, now| diversions.iter().map(|step| tables.divert(step, now)).collect()))
+    }
+
+    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
+        Ok(self.shared.statement(|tables, now| tables.elect(role, relay, lasts, now)))
+    }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        let keys = self.shared.statement(|tables, now| tables.due_keys(limit, now));
+        let (_locked, appendable) = self.lock_keys(keys, "maintain").await?;
+        let maintained = self.shared.statement(|tables, now| tables.maintain(limit, &appendable, now));
+        if maintained.promoted > 0 {
+            self.shared.hints.committed();
+        }
+        Ok(maintained)
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        Ok(self.shared.statement(|tables, now| tables.backlog(route, now)))
+    }
+
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        let rings = stream::unfold(self.shared.hints.listen(), |mut listener| async {
+            Some((listener.next().await, listener))
+        });
+        rings.boxed()
+    }
+}

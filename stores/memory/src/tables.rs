@@ -1,0 +1,152 @@
+//! The tables: plain data and plain methods, without locks, time or waiting of their own.
+//!
+//! Every method is one transaction: it is called under the store's mutex, told what time it is, and leaves the tables whole. Whatever
+//! can be seen from outside comes from ordered maps, so that a run can be replayed.
+
+mod admissions;
+mod archive;
+mod divert;
+mod fetch;
+mod keys;
+mod lease;
+mod maintain;
+mod operate;
+mod route;
+mod scheduled;
+mod snapshot;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::fetch::RowId;
+use outbox_contract::{KeyId, Message, Position, RelayId, Route, Stored, Timestamp};
+
+use crate::locks::TxId;
+use crate::transaction::Written;
+use admissions::Admissions;
+use archive::Archive;
+use route::RouteTables;
+use scheduled::Scheduled;
+pub use snapshot::Snapshot;
+
+/// All tables of a store.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    routes: BTreeMap<Route, RouteTables>,
+    scheduled: Scheduled,
+    archive: Archive,
+    admissions: Admissions,
+    roles: BTreeMap<String, (RelayId, Timestamp)>,
+    /// The last position given out. Never goes back.
+    position: Position,
+    /// The last version of any key's row. One count for all of them: a row that was removed and opened again never repeats a version.
+    version: i64,
+    /// The first position of each transaction that has taken one and is not over.
+    writers: BTreeMap<TxId, Position>,
+}
+
+/// Which keys a verb may append to: those whose locks it holds.
+pub(crate) enum Appendable {
+    /// All: one transaction writes at a time, and this is its turn.
+    All,
+    /// Messages of these keys, and those that are ordered with nothing.
+    Keys(BTreeSet<KeyId>),
+}
+
+impl Appendable {
+    fn covers(&self, message: &Message) -> bool {
+        match self {
+            Self::All => true,
+            Self::Keys(keys) => message.key.is_none() || keys.contains(&message.key_id()),
+        }
+    }
+}
+
+impl Tables {
+    pub(crate) fn new(history_kept: Option<Duration>, admissions_kept: Duration) -> Self {
+        Self {
+            routes: BTreeMap::new(),
+            scheduled: Scheduled::default(),
+            archive: Archive::new(history_kept),
+            admissions: Admissions::new(admissions_kept),
+            roles: BTreeMap::new(),
+            position: Position::START,
+            version: 0,
+            writers: BTreeMap::new(),
+        }
+    }
+
+    /// Gives positions to rows that are not committed yet: their transaction is a writer from now on.
+    pub(crate) fn take_positions(&mut self, tx: TxId, rows: &mut [(Route, Stored)]) {
+        for (_, row) in rows {
+            row.position = self.next_position();
+            self.writers.entry(tx).or_insert(row.position);
+        }
+    }
+
+    /// The transaction is over.
+    pub(crate) fn forget_writer(&mut self, tx: TxId) {
+        self.writers.remove(&tx);
+    }
+
+    /// The transactions that took a position and are not over.
+    pub(crate) fn writers(&self) -> impl Iterator<Item = TxId> {
+        self.writers.keys().copied()
+    }
+
+    /// Makes everything that a transaction wrote visible at once. Rows without a position get one now: with one writer at a time that is
+    /// the order of commits, whatever else is appended meanwhile.
+    pub(crate) fn commit(&mut self, tx: TxId, written: Written, now: Timestamp) {
+        for (route, mut stored) in written.rows {
+            if stored.position == Position::START {
+                stored.position = self.next_position();
+            }
+            self.route(&route).insert_hot(Arc::new(stored));
+        }
+        for (due_at, route, message) in written.scheduled {
+            self.scheduled.add(due_at, route, message);
+        }
+        for (consumer, id) in written.admitted {
+            self.admissions.add(consumer, id, now);
+        }
+        self.forget_writer(tx);
+    }
+
+    /// Appends a message, visible at once. The caller holds its key's lock, where keys have locks.
+    fn append(&mut self, route: &Route, message: Message, now: Timestamp) {
+        let stored = Stored::new(self.next_position(), now, message);
+        self.route(route).insert_hot(Arc::new(stored));
+    }
+
+    /// Removes delivered rows by position and id.
+    pub(crate) fn settle(&mut self, route: &Route, delivered: &[RowId], now: Timestamp) {
+        let Some(tables) = self.routes.get_mut(route) else { return };
+        for row in delivered {
+            if let Some(stored) = tables.remove_hot(*row) {
+                self.archive.add_delivered(route, stored, now);
+            }
+        }
+    }
+
+    /// Gives a role to a relay if nobody else has it.
+    pub(crate) fn elect(&mut self, role: &str, relay: RelayId, lasts: Duration, now: Timestamp) -> bool {
+        let free = self.roles.get(role).is_none_or(|(holder, until)| *holder == relay || *until <= now);
+        if free {
+            self.roles.insert(role.to_owned(), (relay, now.plus(lasts)));
+        }
+        free
+    }
+
+    fn route(&mut self, route: &Route) -> &mut RouteTables {
+        if !self.routes.contains_key(route) {
+            self.routes.insert(route.clone(), RouteTables::default());
+        }
+        self.routes.entry(route.clone()).or_default()
+    }
+
+    fn next_position(&mut self) -> Position {
+        self.position = Position(self.position.0 + 1);
+        self.position
+    }
+}

@@ -1,0 +1,100 @@
+//! Admitted ids: which messages a consumer has handled.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::{Consumer, Message, MessageId, Timestamp};
+
+use super::Tables;
+use crate::transaction::Written;
+
+/// The ids that were admitted, and when.
+#[derive(Debug)]
+pub(super) struct Admissions {
+    /// Only looked up, never walked.
+    ids: HashMap<Consumer, HashSet<MessageId>>,
+    /// In the order of commits.
+    by_time: VecDeque<(Timestamp, Consumer, MessageId)>,
+    kept: Duration,
+}
+
+impl Admissions {
+    pub(super) fn new(kept: Duration) -> Self {
+        Self { ids: HashMap::new(), by_time: VecDeque::new(), kept }
+    }
+
+    pub(super) fn add(&mut self, consumer: Consumer, id: MessageId, now: Timestamp) {
+        if self.ids.entry(consumer.clone()).or_default().insert(id) {
+            self.by_time.push_back((now, consumer, id));
+        }
+    }
+
+    pub(super) fn contains(&self, consumer: &Consumer, id: MessageId) -> bool {
+        self.ids.get(consumer).is_some_and(|ids| ids.contains(&id))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_time.len()
+    }
+
+    /// Removes what is over its time, the oldest first. Says how many, and whether there is more.
+    pub(super) fn expire(&mut self, limit: usize, now: Timestamp) -> (u64, bool) {
+        let mut removed = 0;
+        while self.by_time.front().is_some_and(|(at, ..)| at.plus(self.kept) <= now) {
+            if removed == limit {
+                return (removed as u64, true);
+            }
+            if let Some((_, consumer, id)) = self.by_time.pop_front()
+                && let Some(ids) = self.ids.get_mut(&consumer)
+            {
+                ids.remove(&id);
+                removed += 1;
+            }
+        }
+        (removed as u64, false)
+    }
+}
+
+impl Tables {
+    pub(crate) fn admitted(&self, consumer: &Consumer, id: MessageId) -> bool {
+        self.admissions.contains(consumer, id)
+    }
+
+    /// Whether a consumer may handle a message now, as a transaction sees it that has written this so far.
+    ///
+    /// A message goes behind those of its key that wait for the consumer and are not handled yet. So one that waits itself is
+    /// admitted when everything before it has been, and not before.
+    pub(crate) fn admission(
+        &mut self,
+        consumer: &Consumer,
+        message: &Message,
+        written: &Written,
+    ) -> Admission {
+        let admissions = &self.admissions;
+        let own: &BTreeSet<(Consumer, MessageId)> = &written.admitted;
+        let is_handled = |id| admissions.contains(consumer, id) || own.contains(&(consumer.clone(), id));
+        if is_handled(message.id) {
+            return Admission::Duplicate;
+        }
+        let (route, key) = (inbox_route(consumer), message.key_id());
+        let mut first_waiting = None;
+        let mut held = false;
+        if let Some(tables) = self.routes.get_mut(&route) {
+            held = tables.keys.get(&key).is_some_and(|row| row.held);
+            first_waiting = tables.waiting_of(&key).find(|id| !is_handled(*id));
+        }
+        let first_waiting = first_waiting.or_else(|| {
+            let of_key = |(to, row): &&(outbox_contract::Route, outbox_contract::Stored)| {
+                *to == route && row.message.key_id() == key
+            };
+            written.rows.iter().filter(of_key).map(|(_, row)| row.message.id).find(|id| !is_handled(*id))
+        });
+        match first_waiting {
+            Some(first) if first == message.id => Admission::New,
+            Some(_) => Admission::Behind,
+            None if held => Admission::Behind,
+            None => Admission::New,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What has left its key: dead letters, and delivered messages where a history is kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::admin::{DeadLetter, Filter, Past};
+use outbox_contract::{Failure, KeyId, Message, Route, Stored, Timestamp};
+
+use super::{Appendable, Tables};
+
+/// When, and the how-manieth of all: in the order of time, none at the same place as another.
+type When = (Timestamp, u64);
+
+/// Dead letters and history, each by when it came here.
+#[derive(Debug)]
+pub(super) struct Archive {
+    pub(super) dead: BTreeMap<When, DeadLetter>,
+    pub(super) history: BTreeMap<When, Past>,
+    history_kept: Option<Duration>,
+    dead_by_route: BTreeMap<Route, u64>,
+    count: u64,
+}
+
+/// Why and after what a message became a dead letter.
+pub(super) struct Death {
+    pub(super) reason: &'static str,
+    pub(super) attempts: u32,
+    pub(super) first: Option<Failure>,
+    pub(super) last: Option<Failure>,
+}
+
+impl Archive {
+    pub(super) fn new(history_kept: Option<Duration>) -> Self {
+        Self {
+            dead: BTreeMap::new(),
+            history: BTreeMap::new(),
+            history_kept,
+            dead_by_route: BTreeMap::new(),
+            count: 0,
+        }
+    }
+
+    pub(super) fn bury(&mut self, route: &Route, stored: Arc<Stored>, death: Death, now: Timestamp) {
+        let mut letter = DeadLetter::new(route.clone(), stored, death.reason, now);
+        letter.attempts = death.attempts;
+        letter.first_failure = death.first;
+        letter.last_failure = death.last;
+        *self.dead_by_route.entry(route.clone()).or_default() += 1;
+        let when = self.when(now);
+        self.dead.insert(when, letter);
+    }
+
+    /// Keeps a delivered message, where a history is kept.
+    pub(super) fn add_delivered(&mut self, route: &Route, stored: Arc<Stored>, now: Timestamp) {
+        if self.history_kept.is_some() {
+            let when = self.when(now);
+            self.history.insert(when, Past::new(route.clone(), stored, now));
+        }
+    }
+
+    /// Removes what is over its time, the oldest first. Says how many, and whether there is more.
+    pub(super) fn expire(&mut self, limit: usize, now: Timestamp) -> (u64, bool) {
+        let Some(kept) = self.history_kept else { return (0, false) };
+        let is_over = |(at, _): &When| at.plus(kept) <= now;
+        let mut removed = 0;
+        while let Some(oldest) = self.history.first_entry().filter(|oldest| is_over(oldest.key())) {
+            if removed == limit {
+                return (removed as u64, true);
+            }
+            oldest.remove();
+            removed += 1;
+        }
+        (removed as u64, false)
+    }
+
+    pub(super) fn dead_of(&self, route: &Route) -> u64 {
+        self.dead_by_route.get(route).copied().unwrap_or_default()
+    }
+
+    pub(super) fn find_dead<'f>(
+        &'f self,
+        filter: &'f Filter,
+    ) -> impl Iterator<Item = (&'f When, &'f DeadLetter)> {
+        self.dead
+            .iter()
+            .filter(|(_, letter)| covers(filter, &letter.route, &letter.stored.message, letter.died_at))
+    }
+
+    pub(super) fn find_history<'f>(&'f self, filter: &'f Filter) -> impl Iterator<Item = &'f Past> {
+        self.history
+            .values()
+            .filter(|past| covers(filter, &past.route, &past.message.message, past.delivered_at))
+    }
+
+    fn remove_dead(&mut self, when: &When) -> Option<DeadLetter> {
+        let letter = self.dead.remove(when)?;
+        if let Some(count) = self.dead_by_route.get_mut(&letter.route) {
+            *count -= 1;
+        }
+        Some(letter)
+    }
+
+    fn when(&mut self, now: Timestamp) -> When {
+        self.count += 1;
+        (now, self.count)
+    }
+}
+
+impl Tables {
+    pub(crate) fn dead_letters(&self, filter: &Filter) -> Vec<DeadLetter> {
+        page(self.archive.find_dead(filter).map(|(_, letter)| letter.clone()), filter)
+    }
+
+    pub(crate) fn history(&self, filter: &Filter) -> Vec<Past> {
+        page(self.archive.find_history(filter).cloned(), filter)
+    }
+
+    /// The keys that a requeue would append to.
+    pub(crate) fn dead_keys(&self, filter: &Filter) -> Vec<KeyId> {
+        keys_of(self.archive.find_dead(filter).map(|(_, letter)| &letter.stored.message), filter)
+    }
+
+    /// The keys that a replay would append to.
+    pub(crate) fn history_keys(&self, filter: &Filter) -> Vec<KeyId> {
+        keys_of(self.archive.find_history(filter).map(|past| &past.message.message), filter)
+    }
+
+    pub(crate) fn requeue(&mut self, filter: &Filter, appendable: &Appendable, now: Timestamp) -> u64 {
+        let found: Vec<When> = self
+            .archive
+            .find_dead(filter)
+            .take(filter.limit())
+            .filter(|(_, letter)| appendable.covers(&letter.stored.message))
+            .map(|(when, _)| *when)
+            .collect();
+        let letters = found.iter().filter_map(|when| self.archive.remove_dead(when));
+        let letters = letters.map(|letter| (letter.route, letter.stored)).collect();
+        self.append_again(letters, now)
+    }
+
+    pub(crate) fn replay(&mut self, filter: &Filter, appendable: &Appendable, now: Timestamp) -> u64 {
+        let found = self.archive.find_history(filter).take(filter.limit());
+        let found = found.filter(|past| appendable.covers(&past.message.message));
+        let delivered = found.map(|past| (past.route.clone(), Arc::clone(&past.message))).collect();
+        self.append_again(delivered, now)
+    }
+
+    pub(crate) fn purge(&mut self, filter: &Filter) -> u64 {
+        let found: Vec<When> =
+            self.archive.find_dead(filter).take(filter.limit()).map(|(when, _)| *when).collect();
+        found.iter().filter_map(|when| self.archive.remove_dead(when)).count() as u64
+    }
+
+    /// Appends messages in the order in which they once stood.
+    fn append_again(&mut self, mut messages: Vec<(Route, Arc<Stored>)>, now: Timestamp) -> u64 {
+        messages.sort_by_key(|(_, stored)| stored.position);
+        for (route, stored) in &messages {
+            self.append(route, stored.message.clone(), now);
+        }
+        messages.len() as u64
+    }
+}
+
+/// Whether a filter means this message, set aside at this instant.
+pub(super) fn covers(filter: &Filter, route: &Route, message: &Message, at: Timestamp) -> bool {
+    filter.route.as_ref().is_none_or(|wanted| wanted == route)
+        && filter.topic.as_ref().is_none_or(|wanted| *wanted == message.topic)
+        && filter.key.as_ref().is_none_or(|wanted| *wanted == message.order_key())
+        && (filter.ids.is_empty() || filter.ids.contains(&message.id))
+        && is_within(filter, at)
+}
+
+pub(super) fn is_within(filter: &Filter, at: Timestamp) -> bool {
+    filter.since.is_none_or(|since| at >= since) && filter.before.is_none_or(|before| at < before)
+}
+
+/// One page of what was found.
+pub(super) fn page<T>(found: impl Iterator<Item = T>, filter: &Filter) -> Vec<T> {
+    found.skip(filter.offset).take(filter.limit()).collect()
+}
+
+fn keys_of<'m>(messages: impl Iterator<Item = &'m Message>, filter: &Filter) -> Vec<KeyId> {
+    messages.take(filter.limit()).filter(|message| message.key.is_some()).map(Message::key_id).collect()
+}

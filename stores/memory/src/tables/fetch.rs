@@ -1,0 +1,136 @@
+//! Reading what is to be published, and failing keys that are due.
+
+use std::ops::Bound::{Excluded, Included};
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::fetch::{Due, DueKey, DueRequest, Scope, Waiting};
+use outbox_contract::{FetchRequest, Fetched, FetchedRow, KeyId, Message, Stored, Timestamp};
+
+use super::Tables;
+use super::keys::KeyRow;
+use super::route::RouteTables;
+
+impl Tables {
+    pub(crate) fn fetch(&self, request: &FetchRequest, now: Timestamp) -> Fetched {
+        self.routes.get(&request.route).map(|tables| tables.fetch(request, now)).unwrap_or_default()
+    }
+
+    pub(crate) fn due(&self, request: &DueRequest, now: Timestamp) -> Due {
+        self.routes.get(&request.route).map(|tables| tables.due(request, now)).unwrap_or_default()
+    }
+}
+
+impl RouteTables {
+    fn fetch(&self, request: &FetchRequest, now: Timestamp) -> Fetched {
+        let mut fetched = Fetched::default();
+        let buckets = request.buckets.intersection(&self.owned(request.relay, now));
+        if buckets.is_empty() || request.after >= request.until {
+            return fetched;
+        }
+        let limit = request.limit.max(1);
+        // Both are in ascending order: what is in flight is passed over in step.
+        let mut in_flight = request.except.iter().peekable();
+        // The usual fetch has no need of keys, and making one takes longer than all the rest.
+        let keys_matter =
+            request.scope != Scope::Everything || !request.muted.is_empty() || !self.keys.is_empty();
+        let mut bytes = 0;
+        for (position, stored) in self.hot.range((Excluded(request.after), Included(request.until))) {
+            while in_flight.next_if(|except| *except < position).is_some() {}
+            if in_flight.peek() == Some(&position) || !buckets.contains(stored.bucket) {
+                continue;
+            }
+            let row = if keys_matter {
+                let key = stored.message.key_id();
+                if !request.scope.covers(&key) {
+                    continue;
+                }
+                self.row(stored, key, &request.muted)
+            } else {
+                FetchedRow::Message(Arc::clone(stored))
+            };
+            let more = if matches!(row, FetchedRow::Message(_)) { content_bytes(&stored.message) } else { 0 };
+            if bytes > 0 && bytes + more > request.bytes {
+                fetched.full = true;
+                break;
+            }
+            bytes += more;
+            fetched.rows.push(row);
+            if fetched.rows.len() == limit {
+                fetched.full = true;
+                break;
+            }
+        }
+        fetched
+    }
+
+    fn row(&self, stored: &Arc<Stored>, key: KeyId, muted: &[Scope]) -> FetchedRow {
+        if muted.iter().any(|scope| scope.covers(&key)) {
+            FetchedRow::Muted(stored.position)
+        } else if self.keys.contains(&key) {
+            FetchedRow::Failing(Waiting {
+                at: stored.row(),
+                key,
+                bucket: stored.bucket,
+                stripe: stored.stripe,
+            })
+        } else {
+            FetchedRow::Message(Arc::clone(stored))
+        }
+    }
+
+    fn due(&self, request: &DueRequest, now: Timestamp) -> Due {
+        let mut due = Due::default();
+        let buckets = request.buckets.intersection(&self.owned(request.relay, now));
+        if buckets.is_empty() {
+            return due;
+        }
+        let mut room = request.bytes;
+        for (at, key, row) in self.keys.by_due_time() {
+            let bucket = key.bucket();
+            let asked = buckets.contains(bucket)
+                && !request.except.contains(key)
+                && !request.muted.iter().any(|scope| scope.covers(key));
+            if !asked {
+                continue;
+            }
+            if at > now || due.keys.len() >= request.keys.max(1) {
+                due.next = Some(at.since(now));
+                break;
+            }
+            let parked = take_parked(row, request.messages.max(1), &mut room);
+            let failing = row.failing.filter(|failing| row.first_parked() == Some(*failing));
+            due.keys.push(DueKey {
+                key: key.clone(),
+                bucket,
+                version: row.version,
+                failing: failing.map(|row| row.id),
+                attempts: row.attempts,
+                first_failure: row.first.clone(),
+                parked,
+            });
+        }
+        debug_assert!(due.next != Some(Duration::ZERO) || due.keys.len() >= request.keys.max(1));
+        due
+    }
+}
+
+/// The oldest parked messages of a key, as many as fit; the first one always.
+fn take_parked(row: &KeyRow, most: usize, room: &mut usize) -> Vec<Arc<Stored>> {
+    let mut taken = Vec::new();
+    for parked in row.parked.values().take(most) {
+        let bytes = content_bytes(&parked.stored.message);
+        if !taken.is_empty() && bytes > *room {
+            break;
+        }
+        *room = room.saturating_sub(bytes);
+        taken.push(Arc::clone(&parked.stored));
+    }
+    taken
+}
+
+/// The bytes of payload and headers.
+fn content_bytes(message: &Message) -> usize {
+    message.payload.len()
+        + message.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+}

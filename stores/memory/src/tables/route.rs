@@ -1,0 +1,103 @@
+//! The tables of one route: what is to be published, which keys fail, and who relays it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use outbox_contract::fetch::RowId;
+use outbox_contract::{
+    BUCKETS, Backlog, Bucket, KeyId, MessageId, Position, RelayId, Stored, Timestamp, Topic,
+};
+
+use super::keys::FailingKeys;
+use super::lease::{Ownership, Relay};
+
+/// What there is of one route.
+#[derive(Debug, Default)]
+pub(super) struct RouteTables {
+    /// What is to be published. A row that is here has not been confirmed.
+    pub(super) hot: BTreeMap<Position, Arc<Stored>>,
+    /// How many hot rows each bucket has.
+    waiting: PerBucket,
+    /// Where the hot rows of each key stand. Kept from the first question on: only a consumer's inbox asks, and no other route pays.
+    by_key: Option<HashMap<KeyId, BTreeSet<Position>>>,
+    pub(super) keys: FailingKeys,
+    pub(super) relays: BTreeMap<RelayId, Relay>,
+    pub(super) owners: BTreeMap<Bucket, Ownership>,
+    pub(super) paused: bool,
+    pub(super) paused_topics: BTreeSet<Topic>,
+}
+
+#[derive(Debug)]
+struct PerBucket([u64; BUCKETS]);
+
+impl Default for PerBucket {
+    fn default() -> Self {
+        Self([0; BUCKETS])
+    }
+}
+
+impl RouteTables {
+    pub(super) fn insert_hot(&mut self, stored: Arc<Stored>) {
+        self.waiting.0[usize::from(stored.bucket.0)] += 1;
+        if let Some(by_key) = &mut self.by_key {
+            by_key.entry(stored.message.key_id()).or_default().insert(stored.position);
+        }
+        self.hot.insert(stored.position, stored);
+    }
+
+    /// Removes a row, if exactly it is there.
+    pub(super) fn remove_hot(&mut self, row: RowId) -> Option<Arc<Stored>> {
+        self.hot.get(&row.position).filter(|stored| stored.message.id == row.id)?;
+        let stored = self.hot.remove(&row.position)?;
+        self.waiting.0[usize::from(stored.bucket.0)] -= 1;
+        if let Some(by_key) = &mut self.by_key {
+            let key = stored.message.key_id();
+            if let Some(positions) = by_key.get_mut(&key) {
+                positions.remove(&row.position);
+                if positions.is_empty() {
+                    by_key.remove(&key);
+                }
+            }
+        }
+        Some(stored)
+    }
+
+    /// The messages of a key that wait, in the order in which they will go out.
+    pub(super) fn waiting_of(&mut self, key: &KeyId) -> impl Iterator<Item = MessageId> {
+        let hot = &self.hot;
+        let by_key = self.by_key.get_or_insert_with(|| {
+            let mut by_key: HashMap<KeyId, BTreeSet<Position>> = HashMap::new();
+            for (position, stored) in hot {
+                by_key.entry(stored.message.key_id()).or_default().insert(*position);
+            }
+            by_key
+        });
+        let parked = self.keys.get(key).into_iter().flat_map(|row| row.parked.values());
+        let behind = by_key.get(key).into_iter().flatten().filter_map(|position| hot.get(position));
+        parked.map(|parked| parked.stored.message.id).chain(behind.map(|stored| stored.message.id))
+    }
+
+    /// What waits here. Dead letters and scheduled messages are counted elsewhere.
+    pub(super) fn backlog(&self, now: Timestamp) -> Backlog {
+        let live =
+            |bucket: Bucket| self.owners.get(&bucket).is_some_and(|owned| self.owner(owned, now).is_some());
+        let mut waiting: BTreeSet<Bucket> =
+            (0..=u8::MAX).filter(|bucket| self.waiting.0[usize::from(*bucket)] > 0).map(Bucket).collect();
+        let mut backlog = Backlog::default();
+        let mut oldest = self.hot.values().next().map(|stored| stored.appended_at);
+        for row in self.keys.rows().values() {
+            backlog.held_keys += u64::from(row.held);
+            backlog.retrying_keys += u64::from(!row.held);
+            backlog.parked += row.parked.len() as u64;
+            if let Some(first) = row.parked.values().next() {
+                waiting.insert(first.stored.bucket);
+                let appended_at = first.stored.appended_at;
+                oldest = Some(oldest.map_or(appended_at, |oldest| oldest.min(appended_at)));
+            }
+        }
+        backlog.pending = self.hot.len() as u64;
+        backlog.oldest_age = oldest.map(|oldest| now.since(oldest));
+        backlog.unowned_buckets = waiting.into_iter().filter(|bucket| !live(*bucket)).count() as u64;
+        backlog
+    }
+}

@@ -1,0 +1,83 @@
+//! Scheduled messages: those that join their keys later.
+
+use std::collections::BTreeMap;
+
+use outbox_contract::admin::Filter;
+use outbox_contract::{KeyId, Message, MessageId, Route, Timestamp};
+
+use super::archive::{covers, page};
+use super::{Appendable, Tables};
+
+/// Scheduled messages by due time, then by their scheduling.
+#[derive(Debug, Default)]
+pub(super) struct Scheduled {
+    messages: BTreeMap<(Timestamp, u64), (Route, Message)>,
+    by_route: BTreeMap<Route, u64>,
+    count: u64,
+}
+
+impl Scheduled {
+    pub(super) fn add(&mut self, due_at: Timestamp, route: Route, message: Message) {
+        self.count += 1;
+        *self.by_route.entry(route.clone()).or_default() += 1;
+        self.messages.insert((due_at, self.count), (route, message));
+    }
+
+    pub(super) fn of(&self, route: &Route) -> u64 {
+        self.by_route.get(route).copied().unwrap_or_default()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        self.messages.keys().next().map(|(due_at, _)| *due_at)
+    }
+
+    fn due(&self, now: Timestamp) -> impl Iterator<Item = (&(Timestamp, u64), &Message)> {
+        self.messages.range(..=(now, u64::MAX)).map(|(when, (_, message))| (when, message))
+    }
+
+    fn remove(&mut self, when: &(Timestamp, u64)) -> Option<(Route, Message)> {
+        let (route, message) = self.messages.remove(when)?;
+        if let Some(count) = self.by_route.get_mut(&route) {
+            *count -= 1;
+        }
+        Some((route, message))
+    }
+}
+
+impl Tables {
+    pub(crate) fn scheduled(&self, filter: &Filter) -> Vec<(Timestamp, Message)> {
+        let all = self.scheduled.messages.iter();
+        let found = all.filter(|((due_at, _), (route, message))| covers(filter, route, message, *due_at));
+        page(found.map(|((due_at, _), (_, message))| (*due_at, message.clone())), filter)
+    }
+
+    pub(crate) fn cancel_scheduled(&mut self, ids: &[MessageId]) -> u64 {
+        let all = self.scheduled.messages.iter();
+        let found: Vec<(Timestamp, u64)> =
+            all.filter(|(_, (_, message))| ids.contains(&message.id)).map(|(when, _)| *when).collect();
+        found.iter().filter_map(|when| self.scheduled.remove(when)).count() as u64
+    }
+
+    /// The keys that [`promote`](Self::promote) would append to.
+    pub(crate) fn due_keys(&self, limit: usize, now: Timestamp) -> Vec<KeyId> {
+        let due = self.scheduled.due(now).take(limit).map(|(_, message)| message);
+        due.filter(|message| message.key.is_some()).map(Message::key_id).collect()
+    }
+
+    /// Moves what is due into its route, in order. Says how many.
+    pub(super) fn promote(&mut self, limit: usize, appendable: &Appendable, now: Timestamp) -> u64 {
+        let due = self.scheduled.due(now).take(limit);
+        let due: Vec<(Timestamp, u64)> =
+            due.filter(|(_, message)| appendable.covers(message)).map(|(when, _)| *when).collect();
+        for when in &due {
+            if let Some((route, message)) = self.scheduled.remove(when) {
+                self.append(&route, message, now);
+            }
+        }
+        due.len() as u64
+    }
+}

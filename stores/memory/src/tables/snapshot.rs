@@ -1,0 +1,53 @@
+//! A look at all tables at once, for tests.
+
+use std::sync::Arc;
+
+use outbox_contract::{RelayId, Route, Stored};
+
+use super::Tables;
+
+/// What a store held at one instant. For tests: it shows what no verb of operators does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// What is to be published, by route and position.
+    pub hot: Vec<(Route, Arc<Stored>)>,
+    /// What is parked behind failing keys, by route, key and position.
+    pub parked: Vec<(Route, Arc<Stored>)>,
+    /// How many keys are failing or held.
+    pub failing_keys: usize,
+    /// How many dead letters there are.
+    pub dead: usize,
+    /// How many messages are scheduled.
+    pub scheduled: usize,
+    /// How many delivered messages are in the history.
+    pub history: usize,
+    /// How many admitted ids are kept.
+    pub admissions: usize,
+    /// Every relay that is known, live or not, with its label.
+    pub relays: Vec<(Route, RelayId, String)>,
+}
+
+impl Tables {
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let routes = || self.routes.iter();
+        let hot = routes().flat_map(|(route, tables)| tables.hot.values().map(move |stored| (route, stored)));
+        let parked = routes().flat_map(|(route, tables)| {
+            let rows = tables.keys.rows().values();
+            rows.flat_map(|row| row.parked.values()).map(move |parked| (route, &parked.stored))
+        });
+        let relays = routes().flat_map(|(route, tables)| {
+            tables.relays.iter().map(move |(id, relay)| (route.clone(), *id, relay.label.clone()))
+        });
+        Snapshot {
+            hot: hot.map(|(route, stored)| (route.clone(), Arc::clone(stored))).collect(),
+            parked: parked.map(|(route, stored)| (route.clone(), Arc::clone(stored))).collect(),
+            failing_keys: routes().map(|(_, tables)| tables.keys.rows().len()).sum(),
+            dead: self.archive.dead.len(),
+            scheduled: self.scheduled.len(),
+            history: self.archive.history.len(),
+            admissions: self.admissions.len(),
+            relays: relays.collect(),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! A transaction of the memory store: what it has written and nobody else sees yet, and the locks that it holds.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use outbox_contract::fetch::Ordering;
+use outbox_contract::{
+    Consumer, Message, MessageId, Outgoing, Position, Route, StoreError, StoreErrorKind, Stored, Timestamp,
+};
+
+use crate::locks::{LockName, Requested, TxId};
+use crate::store::Shared;
+
+type Effect = Box<dyn FnOnce() + Send>;
+
+/// A transaction of a [`MemoryStore`](crate::MemoryStore). Dropping it rolls it back.
+///
+/// It owns what it needs, so it can be kept and passed on freely.
+pub struct MemoryTx {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: TxId,
+    pub(crate) written: Written,
+    effects: Vec<Effect>,
+    over: bool,
+}
+
+/// What a transaction has written: it joins the tables at the commit.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// Messages, with their positions where those are taken at append.
+    pub(crate) rows: Vec<(Route, Stored)>,
+    pub(crate) scheduled: Vec<(Timestamp, Route, Message)>,
+    pub(crate) admitted: BTreeSet<(Consumer, MessageId)>,
+}
+
+impl MemoryTx {
+    pub(crate) fn begin(shared: Arc<Shared>) -> Self {
+        let id = shared.state().next_tx();
+        Self { shared, id, written: Written::default(), effects: Vec::new(), over: false }
+    }
+
+    /// Attaches an effect that happens at the very instant of the commit: nobody sees the one without the other. It takes the place
+    /// of the business write that a real database would have in the same transaction.
+    ///
+    /// It runs while the tables are locked, so it must not call the store. A rolled back transaction never runs it.
+    pub fn on_commit(&mut self, effect: impl FnOnce() + Send + 'static) {
+        self.effects.push(Box::new(effect));
+    }
+
+    /// Takes locks and keeps them until the end. Waits for other transactions; a deadlock ends this one.
+    pub(crate) async fn lock(
+        &mut self,
+        names: BTreeSet<LockName>,
+        operation: &'static str,
+    ) -> Result<(), StoreError> {
+        for name in names {
+            let requested = self.shared.state().locks.request(self.id, name.clone());
+            match requested {
+                Requested::Held => {}
+                Requested::Wait(granted) => {
+                    let _request = Request { shared: &self.shared, tx: self.id };
+                    granted.notified().await;
+                }
+                Requested::Deadlock => {
+                    self.end();
+                    return Err(StoreError::new(
+                        StoreErrorKind::Conflict,
+                        operation,
+                        format!(
+                            "deadlock: {name} is locked by a transaction that waits for this one; this one is rolled \
+                             back, start it again from its beginning"
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes messages, whose locks are held.
+    pub(crate) fn append(&mut self, messages: &[Outgoing]) {
+        let now = self.shared.clock.now();
+        let first = self.written.rows.len();
+        for outgoing in messages {
+            let (route, message) = (outgoing.route.clone(), outgoing.message.clone());
+            match outgoing.due_at {
+                Some(due_at) => self.written.scheduled.push((due_at, route, message)),
+                None => self.written.rows.push((route, Stored::new(Position::START, now, message))),
+            }
+        }
+        let rows = &mut self.written.rows[first..];
+        if self.shared.ordering == Ordering::Writers && !rows.is_empty() {
+            self.shared.state().tables.take_positions(self.id, rows);
+        }
+    }
+
+    /// Commits: effects first, so that one that panics leaves nothing behind.
+    pub(crate) fn commit(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let now = shared.clock.now();
+        let mut state = shared.state();
+        for effect in std::mem::take(&mut self.effects) {
+            effect();
+        }
+        state.tables.commit(self.id, std::mem::take(&mut self.written), now);
+        state.locks.release_all(self.id);
+        self.over = true;
+    }
+
+    /// Refuses a transaction that is over, or another store's.
+    pub(crate) fn check(&self, shared: &Arc<Shared>, operation: &'static str) -> Result<(), StoreError> {
+        if !Arc::ptr_eq(&self.shared, shared) {
+            return Err(StoreError::new(
+                StoreErrorKind::NotInTransaction,
+                operation,
+                "the transaction belongs to another memory store; begin it on the store that is written to",
+            ));
+        }
+        if self.over {
+            return Err(StoreError::new(
+                StoreErrorKind::Conflict,
+                operation,
+                "a conflict has ended the transaction before; start it again from its beginning",
+            ));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        if !std::mem::replace(&mut self.over, true) {
+            self.written = Written::default();
+            let mut state = self.shared.state();
+            state.tables.forget_writer(self.id);
+            state.locks.release_all(self.id);
+        }
+    }
+}
+
+impl Drop for MemoryTx {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl std::fmt::Debug for MemoryTx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryTx")
+            .field("id", &self.id)
+            .field("rows", &self.written.rows.len())
+            .field("scheduled", &self.written.scheduled.len())
+            .field("admitted", &self.written.admitted.len())
+            .field("over", &self.over)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request for a lock that is taken back when its future is dropped.
+struct Request<'s> {
+    shared: &'s Shared,
+    tx: TxId,
+}
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        self.shared.state().locks.cancel(self.tx);
+    }
+}
