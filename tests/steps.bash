@@ -1,0 +1,69 @@
+# Named steps with their times, for tests/run and .ci/run. Sourced, not run.
+#
+# Every step runs in a process group of its own, so that an interrupt ends all of it: nothing goes on in the background.
+
+steps_done=()    # lines of the summary
+steps_skipped=() # what was not done, each with its reason
+steps_failed=0
+step_running=""
+step_group=""
+
+# step NAME COMMAND...: runs a command as a step. A failing step is noted and does not end the script.
+step() {
+  local name=$1 began=$SECONDS code=0
+  shift
+  printf '\n==> %s\n' "$name"
+  step_running=$name
+  set -m
+  ("$@") </dev/null &
+  step_group=$!
+  set +m
+  wait "$step_group" || code=$?
+  step_group="" step_running=""
+  local took
+  took=$(duration $((SECONDS - began)))
+  if [ "$code" -eq 0 ]; then
+    printf '    ok: %s (%s)\n' "$name" "$took"
+    steps_done+=("$(printf 'ok      %-34s %10s' "$name" "$took")")
+  else
+    printf '    FAILED: %s (%s, exit code %s)\n' "$name" "$took" "$code"
+    steps_done+=("$(printf 'FAILED  %-34s %10s' "$name" "$took")")
+    steps_failed=$((steps_failed + 1))
+  fi
+  return "$code"
+}
+
+# skipped WHAT WHY: notes what this run does not do.
+skipped() {
+  printf '\n==> skipped: %s (%s)\n' "$1" "$2"
+  steps_skipped+=("$1 ($2)")
+}
+
+# summary: says how every step ended; returns 1 if one failed.
+summary() {
+  printf '\nSummary, after %s\n' "$(duration "$SECONDS")"
+  [ ${#steps_done[@]} -eq 0 ] || printf '  %s\n' "${steps_done[@]}"
+  if [ ${#steps_skipped[@]} -eq 0 ]; then
+    printf '  nothing was skipped\n'
+  else
+    printf '  skipped: %s\n' "${steps_skipped[@]}"
+  fi
+  [ "$steps_failed" -eq 0 ]
+}
+
+duration() {
+  if [ "$1" -lt 60 ]; then printf '%d s' "$1"; else printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); fi
+}
+
+# Ends the running step with everything that it started.
+interrupted() {
+  trap '' INT TERM
+  if [ -n "$step_group" ]; then
+    kill -TERM -- "-$step_group" 2>/dev/null || :
+    wait "$step_group" 2>/dev/null || :
+  fi
+  printf '\nInterrupted%s. Nothing is left running; run it again, and it takes up what is built.\n' \
+    "${step_running:+ in: $step_running}" >&2
+  exit 130
+}
+trap interrupted INT TERM HUP
