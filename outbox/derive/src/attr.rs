@@ -157,8 +157,16 @@ fn closest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&
         .map(|(_, known)| known)
 }
 
+/// `a struct, an enum or a variant`.
 fn list_of(places: &[Place]) -> String {
-    places.iter().map(|place| place.named()).collect::<Vec<_>>().join(" or ")
+    let names: Vec<_> = places.iter().map(|place| place.named()).collect();
+    match &names[..] {
+        [others @ .., first, last] => {
+            let others: String = others.iter().map(|name| format!("{name}, ")).collect();
+            format!("{others}{first} or {last}")
+        }
+        names => names.concat(),
+    }
 }
 
 /// `name = "text"`.

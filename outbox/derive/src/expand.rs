@@ -1,7 +1,7 @@
 //! Writes the implementation.
 //!
-//! Nothing in it depends on what is in scope where the derive stands: paths are absolute, the few local names are of the
-//! macro's own hygiene, and what belongs to a trait is named through the trait.
+//! Nothing in it depends on what is in scope where the derive stands: paths are absolute, the one local name is the macro's
+//! own, and what belongs to a trait is named through the trait.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -68,7 +68,8 @@ fn variant_key(krate: &Path, variant: &Ident, kind: &Kind<'_>) -> TokenStream {
         return quote!(Self::#variant { .. } => ::core::option::Option::None,);
     };
     let member = key.member;
-    let field = Ident::new("field", Span::mixed_site());
+    // A constant of the user's would be taken for a pattern whatever the hygiene: only an odd name keeps clear of it.
+    let field = Ident::new("__outbox_key", Span::mixed_site());
     let text = some_text(krate, key, &field.to_token_stream());
     quote!(Self::#variant { #member: #field, .. } => #text,)
 }

@@ -69,7 +69,9 @@ fn agree(owner: &Owner<'_>, marked: Option<(&Field<'_>, Span)>) -> Result<()> {
         let (field, path) = (shown(&field.member), path.value());
         return wrong(
             span,
-            format_args!("the field `{field}` is the key here, and `key = {path:?}` names one; remove one"),
+            format_args!(
+                "the field `{field}` is marked as the key, and `key = {path:?}` names one; remove one of them"
+            ),
         );
     }
     if let (Some(keyless), Some(path)) = (own.keyless, path) {
@@ -80,7 +82,9 @@ fn agree(owner: &Owner<'_>, marked: Option<(&Field<'_>, Span)>) -> Result<()> {
         let (owned, field) = (owner.named(), shown(&field.member));
         return wrong(
             span,
-            format_args!("the field `{field}` is the key here, and {owned} is `keyless`; remove one"),
+            format_args!(
+                "the field `{field}` is marked as the key, and {owned} is `keyless`; remove one of them"
+            ),
         );
     }
     let said_here = marked.map(|(_, span)| span).or(path.map(LitStr::span));
@@ -230,6 +234,9 @@ fn shown(member: &Member) -> String {
 fn member(part: &str, span: Span) -> Option<Member> {
     if let Ok(index) = part.parse() {
         return Some(Member::Unnamed(Index { index, span }));
+    }
+    if part.contains(char::is_whitespace) {
+        return None;
     }
     let mut ident: Ident = syn::parse_str(part).or_else(|_| syn::parse_str(&format!("r#{part}"))).ok()?;
     ident.set_span(span);

@@ -92,8 +92,8 @@ impl Case {
             Self::Camel => first(&name, |letter| letter.to_ascii_lowercase()),
             Self::Snake => words(&name, '_'),
             Self::ScreamingSnake => words(&name, '_').to_ascii_uppercase(),
-            Self::Kebab => words(&name, '-'),
-            Self::ScreamingKebab => words(&name, '-').to_ascii_uppercase(),
+            Self::Kebab => words(&name, '_').replace('_', "-"),
+            Self::ScreamingKebab => words(&name, '_').replace('_', "-").to_ascii_uppercase(),
         }
     }
 

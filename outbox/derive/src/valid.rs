@@ -103,6 +103,15 @@ fn check_enum<'a>(
     if variants.is_empty() {
         errors.on(&input.node.ident, "an enum without variants can't be an event: it has no value to append");
     }
+    if !container.any && variants.iter().all(|variant| !variant.attrs.any) {
+        let ident = &input.node.ident;
+        let message = format!(
+            "`{ident}` does not say what it is on the wire; add `#[event(topic = \"…\")]` to it, \
+             `#[event(type = \"…\")]` to each variant, and `#[event(key)]` to the field that each is ordered by"
+        );
+        errors.on(ident, message);
+        return None;
+    }
     if let (Some(keyless), Some(path)) = (container.keyless, &container.key_path) {
         errors.at(keyless, format!("`keyless` contradicts `key = {:?}`; remove one of them", path.value()));
     }

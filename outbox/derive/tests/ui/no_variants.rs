@@ -1,0 +1,7 @@
+use outbox_derive::DomainEvent;
+
+#[derive(DomainEvent)]
+#[event(crate = outbox_contract, topic = "orders", keyless)]
+enum Nothing {}
+
+fn main() {}
