@@ -134,21 +134,16 @@ fn follow<'a>(owner: &Owner<'a>, path: &LitStr, blame: Span) -> Result<Key<'a>> 
     if let Some(field) = find(owner, &written, blame)? {
         return direct(field, path.span());
     }
-    let (head, tail) = match written.split_once('.') {
-        Some((head, tail)) => (head, Some(tail)),
-        None => (&written[..], None),
-    };
-    let Some((field, tail)) = find(owner, head, blame)?.zip(tail) else {
-        return Err(Error::new(blame, no_field(owner, head)));
-    };
+    let (head, tail) = written.split_once('.').unwrap_or((&written, ""));
     let rest: Option<Vec<_>> = tail.split('.').map(|part| member(part, path.span())).collect();
-    let Some(rest) = rest else {
-        return wrong(
+    match (find(owner, head, blame)?, rest) {
+        (Some(field), Some(rest)) => Ok(Key { member: &field.member, ty: field.ty, rest, span: path.span() }),
+        (None, _) if !head.is_empty() => Err(Error::new(blame, no_field(owner, head))),
+        _ => wrong(
             path.span(),
-            format_args!("{written:?} is not a way to a field, such as `customer.id`"),
-        );
-    };
-    Ok(Key { member: &field.member, ty: field.ty, rest, span: path.span() })
+            format_args!("the key {written:?} is not a way to a field, such as `customer.id`"),
+        ),
+    }
 }
 
 /// The field of this name, in Rust or by serde.

@@ -170,7 +170,8 @@ fn name_of(
         return Some((checked("type", name, MOST_TYPE_BYTES, errors)?, name.span()));
     }
     if let Some(rule) = container.and_then(|container| container.rename_all) {
-        return Some((rule.of_variant(owner.ident), owner.ident.span()));
+        let name = LitStr::new(&rule.of_variant(owner.ident), owner.ident.span());
+        return Some((checked("type", &name, MOST_TYPE_BYTES, errors)?, name.span()));
     }
     let (owned, suggested) = (owner.named(), rename::suggested(owner.ident));
     let message = format!(

@@ -40,16 +40,16 @@ mod without_a_prelude {
 
     impl Struct {
         const TYPES: () = ();
-        fn event_type(&self) {}
-        fn key(&self) {}
-        fn event_key(&self) {}
+        fn event_type() {}
+        fn key() {}
+        fn event_key() {}
     }
 
     #[derive(::outbox_derive::DomainEvent)]
     #[event(topic = "t", key = "field")]
     pub(crate) enum Enum<'field, T, const TYPES: ::core::primitive::usize> {
         #[event(type = "a")]
-        TYPES { field: T, this: &'field [T; TYPES] },
+        Types { field: T, this: &'field [T; TYPES] },
         #[event(type = "b")]
         None { field: ::std::string::String },
         #[event(type = "c", key = "0")]
@@ -104,7 +104,7 @@ fn the_output_means_the_same_everywhere() {
     }
 
     assert_eq!(key(&Struct { key: 7 }).unwrap(), "7");
-    assert_eq!(key(&Enum::TYPES { field: "f", this: &["this"] }).unwrap(), "f");
+    assert_eq!(key(&Enum::Types { field: "f", this: &["this"] }).unwrap(), "f");
     let none: Enum<'_, u8, 0> = Enum::None { field: "n".to_owned() };
     assert_eq!(key(&none).unwrap(), "n");
     assert_eq!(key(&Enum::<'_, u8, 0>::Some(1, 2)).unwrap(), "1");
