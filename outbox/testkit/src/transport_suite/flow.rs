@@ -1,0 +1,157 @@
+//! How much comes at once, and when nothing does.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use outbox_contract::Delivery;
+use outbox_contract::subscription::Received;
+
+use super::TransportHarness;
+use super::receiver::{Log, Receiver, received, stored_ids, subscription};
+use super::sender::{Sender, message};
+
+/// However many wait, no more than the prefetch is in a member's hands.
+pub async fn no_more_than_the_prefetch_is_unacknowledged<H: TransportHarness>(harness: &H) {
+    const PREFETCH: usize = 5;
+    let (topic, log) = (harness.topic().await, Log::default());
+    let member = subscription("reader", &topic).with_prefetch(PREFETCH);
+    let receiver = Receiver::join(&*harness.transport(), member, &log).await;
+    let sender = Sender::new(harness.transport());
+    let messages = sender.messages(&topic, &["a", "b", "c"], 23);
+    let sending = sender.start(&messages);
+    let mut in_hand = receiver.receive(PREFETCH).await;
+    assert_eq!(in_hand.len(), PREFETCH);
+    receiver.assert_quiet(harness.quiet(), "the prefetch is used up").await;
+
+    let mut left = messages.len();
+    while left > 0 {
+        // One at a time, so that the prefetch stays as full as it may be.
+        let finished = in_hand.remove(0);
+        receiver.acknowledge(&[finished]).await;
+        left -= 1;
+        while in_hand.len() < PREFETCH.min(left) {
+            in_hand.extend(receiver.deliveries().await);
+        }
+        assert!(in_hand.len() <= PREFETCH, "{} are unacknowledged", in_hand.len());
+    }
+    sending.finish().await;
+    log.assert_complete_and_in_order(&messages);
+}
+
+/// The bytes in a member's hands are bounded as well; a message that is larger than the bound comes alone.
+pub async fn the_prefetch_is_bounded_in_bytes_too<H: TransportHarness>(harness: &H) {
+    const PREFETCH_BYTES: usize = 25_000;
+    let (topic, log) = (harness.topic().await, Log::default());
+    let mut member = subscription("reader", &topic);
+    member.prefetch_bytes = PREFETCH_BYTES;
+    let receiver = Receiver::join(&*harness.transport(), member, &log).await;
+    let sender = Sender::new(harness.transport());
+    let sizes = [10_000, 10_000, 10_000, 40_000, 10_000, 10_000, 40_000, 10_000];
+    let messages: Vec<_> =
+        sizes.iter().map(|size| sender.store(message(&topic, "a").with_payload(vec![b'x'; *size]))).collect();
+    let sending = sender.start(&messages);
+    let payload = |of: &[Delivery]| of.iter().map(|it| received(it).payload.len()).sum::<usize>();
+
+    let mut left = messages.len();
+    while left > 0 {
+        let mut in_hand = receiver.deliveries().await;
+        // Whatever else may come without an acknowledgement comes now.
+        while let Some(Ok(Received::Deliveries(more))) = receiver.inner().next().now_or_never() {
+            receiver.write_down(&Received::Deliveries(more.clone()));
+            in_hand.extend(more);
+        }
+        assert!(
+            payload(&in_hand) <= PREFETCH_BYTES || in_hand.len() == 1,
+            "{} messages of {} bytes together are unacknowledged",
+            in_hand.len(),
+            payload(&in_hand)
+        );
+        receiver.acknowledge(&in_hand).await;
+        left = left.saturating_sub(in_hand.len());
+    }
+    sending.finish().await;
+    log.assert_complete_and_in_order(&messages);
+}
+
+/// A paused unit waits, another one does not, and after it is resumed everything comes in order.
+pub async fn a_paused_unit_delivers_nothing_and_loses_nothing<H: TransportHarness>(harness: &H) {
+    let (topic, log) = (harness.topic().await, Log::default());
+    let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
+    let sender = Sender::new(harness.transport());
+    // One message of many keys tells in which unit each key is.
+    let keys: Vec<String> = (0..32).map(|key| format!("key-{key}")).collect();
+    let first: Vec<_> = keys.iter().map(|key| sender.store(message(&topic, key))).collect();
+    let sending = sender.start(&first);
+    let mut deliveries = Vec::new();
+    while deliveries.len() < first.len() {
+        let more = receiver.deliveries().await;
+        receiver.acknowledge(&more).await;
+        deliveries.extend(more);
+    }
+    sending.finish().await;
+    let paused = deliveries[0].tag.unit.clone();
+    let key_in = |in_it: bool| {
+        let delivery = deliveries.iter().find(|it| (it.tag.unit == paused) == in_it);
+        delivery.map(|delivery| received(delivery).order_key())
+    };
+    let waiting_key = key_in(true).expect("the unit of a delivery has a key");
+
+    receiver.inner().pause(std::slice::from_ref(&paused)).await.expect("a unit can be paused");
+    receiver.inner().pause(std::slice::from_ref(&paused)).await.expect("and again");
+    let waiting = sender.messages(&topic, &[waiting_key.as_str()], 5);
+    let waiting_sent = sender.start(&waiting);
+    let mut all = [first, waiting.clone()].concat();
+    match key_in(false) {
+        Some(other_key) => {
+            let others = sender.messages(&topic, &[other_key.as_str()], 5);
+            let others_sent = sender.start(&others);
+            receiver.finish(&others).await;
+            others_sent.finish().await;
+            all.extend(others);
+        }
+        None => assert!(!harness.capabilities().units, "32 keys are in several units of the topic"),
+    }
+    receiver.assert_quiet(harness.quiet(), "the unit is paused").await;
+    let came = log.ids();
+    assert!(!stored_ids(&waiting).iter().any(|id| came.contains(id)), "the unit is paused");
+
+    receiver.inner().resume(std::slice::from_ref(&paused)).await.expect("a unit can be resumed");
+    receiver.inner().resume(&[paused]).await.expect("and again");
+    receiver.finish(&waiting).await;
+    waiting_sent.finish().await;
+    log.assert_complete_and_in_order(&all);
+}
+
+/// A `next` that is dropped before it has an answer takes nothing along.
+pub async fn a_next_that_is_dropped_loses_nothing<H: TransportHarness>(harness: &H) {
+    let (topic, log) = (harness.topic().await, Log::default());
+    let member = subscription("reader", &topic).with_prefetch(7);
+    let receiver = Receiver::join(&*harness.transport(), member, &log).await;
+    let sender = Sender::new(harness.transport());
+    let messages = sender.messages(&topic, &["a", "b", "c"], 60);
+    let sending = sender.start(&messages);
+    let mut in_hand: Vec<Delivery> = Vec::new();
+    for round in 0..2_000_u64 {
+        // Dropped after one look, or after a short wait, by turns.
+        let wait = Duration::from_micros(round % 4 * 500);
+        let answer = tokio::time::timeout(wait, receiver.inner().next()).await;
+        if let Ok(answer) = answer {
+            let answer = answer.expect("receiving goes on");
+            receiver.write_down(&answer);
+            if let Received::Deliveries(deliveries) = answer {
+                in_hand.extend(deliveries);
+            }
+        }
+        if round % 3 == 0 {
+            receiver.acknowledge(&in_hand).await;
+            in_hand.clear();
+        }
+        if log.len() >= messages.len() && in_hand.is_empty() {
+            break;
+        }
+    }
+    receiver.acknowledge(&in_hand).await;
+    receiver.finish(&messages).await;
+    sending.finish().await;
+    log.assert_complete_and_in_order(&messages);
+}

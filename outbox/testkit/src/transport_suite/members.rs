@@ -1,0 +1,140 @@
+//! Consumers and their members: who gets what, and what happens when they come and go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::subscription::Received;
+use tokio::time::{sleep, timeout};
+
+use super::receiver::{Log, Receiver, ids, stored_ids, subscription};
+use super::sender::{Sender, message};
+use super::{PATIENCE, TransportHarness, not_supported};
+
+/// Consumers do not take messages from each other.
+pub async fn two_consumers_each_get_everything<H: TransportHarness>(harness: &H) {
+    let topic = harness.topic().await;
+    let (one, other) = (Log::default(), Log::default());
+    let transport = harness.transport();
+    let first = Receiver::join(&*transport, subscription("inventory", &topic), &one).await;
+    let second = Receiver::join(&*transport, subscription("billing", &topic), &other).await;
+    let sender = Sender::new(transport);
+    let messages = sender.messages(&topic, &["a", "b", "c"], 30);
+    let sending = sender.start(&messages);
+    tokio::join!(first.finish(&messages), second.finish(&messages));
+    sending.finish().await;
+    one.assert_complete_and_in_order(&messages);
+    other.assert_complete_and_in_order(&messages);
+}
+
+/// Members of a consumer work side by side, each unit with one of them.
+pub async fn members_share_the_units_and_each_unit_has_one_owner<H: TransportHarness>(harness: &H) {
+    let name = "members_share_the_units_and_each_unit_has_one_owner";
+    let capabilities = harness.capabilities();
+    if !capabilities.units || !capabilities.units_move {
+        return not_supported(name, "units stay with their owner until it leaves, or there is only one");
+    }
+    let (topic, log) = (harness.topic().await, Log::default());
+    let other = harness.as_another_process().await;
+    let first = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
+    let second = Receiver::join(&*other, subscription("reader", &topic), &log).await;
+    let sender = Sender::new(harness.transport());
+
+    let mut all = Vec::new();
+    let rounds = async {
+        // Until both had something: a broker takes its time to share out units. Then one more round, in which nothing moves.
+        loop {
+            let settled = log.members() == 2;
+            let since = log.len();
+            let round: Vec<_> =
+                (0..64).map(|key| sender.store(message(&topic, &format!("key-{key}")))).collect();
+            all.extend(round.iter().cloned());
+            sender.deliver(&round).await;
+            while !round.iter().all(|stored| log.ids().contains(&stored.message.id)) {
+                sleep(Duration::from_millis(5)).await;
+            }
+            if settled {
+                return since;
+            }
+        }
+    };
+    let receive = |receiver: Receiver| async move {
+        loop {
+            if let Received::Deliveries(deliveries) = receiver.next().await {
+                receiver.acknowledge(&deliveries).await;
+            }
+        }
+    };
+    let since = tokio::select! {
+        since = timeout(PATIENCE, rounds) => since.expect("both members get a share of the units"),
+        () = receive(first) => unreachable!("receiving goes on"),
+        () = receive(second) => unreachable!("receiving goes on"),
+    };
+    log.assert_one_owner_for_each_unit(since);
+    log.assert_complete_and_in_order(&all);
+}
+
+/// Members join, crash with unacknowledged deliveries, and leave; nothing is lost, and first deliveries stay in order.
+pub async fn first_deliveries_keep_their_order_while_members_come_and_crash<H: TransportHarness>(
+    harness: &H,
+) {
+    let (topic, log) = (harness.topic().await, Log::default());
+    let join = |prefetch: usize| {
+        let subscription = subscription("reader", &topic).with_prefetch(prefetch);
+        let log = &log;
+        async move { Receiver::join(&*harness.transport(), subscription, log).await }
+    };
+    let sender = Sender::new(harness.transport());
+    let messages = sender.messages(&topic, &["a", "b", "c", "d", "e", "f", "g"], 210);
+    let mut present = join(20).await;
+    let sending = sender.start(&messages);
+    for round in 0..6 {
+        let newcomer = join(20).await;
+        let received = present.deliveries().await;
+        // Some of what it got is finished, the rest is in its hands when it goes.
+        present.acknowledge(&received[..received.len() / 2]).await;
+        if round % 2 == 0 {
+            drop(present);
+        } else {
+            present.close().await;
+        }
+        present = newcomer;
+    }
+    present.finish(&messages).await;
+    sending.finish().await;
+    log.assert_complete_and_in_order(&messages);
+}
+
+/// A member stops politely while its prefetch is full and another one waits for its units: nothing finished comes again, nothing is
+/// lost, nothing overtakes.
+pub async fn a_polite_stop_with_a_full_prefetch_loses_and_reorders_nothing<H: TransportHarness>(harness: &H) {
+    const PREFETCH: usize = 10;
+    let (topic, log) = (harness.topic().await, Log::default());
+    let sender = Sender::new(harness.transport());
+    let messages = sender.messages(&topic, &["a", "b", "c", "d", "e"], 100);
+    let member = || subscription("reader", &topic).with_prefetch(PREFETCH);
+    let first = Receiver::join(&*harness.transport(), member(), &log).await;
+    let sending = sender.start(&messages);
+    let in_hand = first.receive(PREFETCH).await;
+    first.drain().await;
+    first.drain().await;
+    assert!(matches!(first.next().await, Received::Ended), "a drained subscription has ended");
+
+    let after = Log::default();
+    let transport = harness.as_another_process().await;
+    let (second, ()) = tokio::join!(Receiver::join(&*transport, member(), &after), async {
+        first.acknowledge(&in_hand).await;
+        assert!(matches!(first.next().await, Received::Ended), "and stays so");
+    });
+    first.close().await;
+    let unfinished: Vec<_> = messages
+        .iter()
+        .filter(|stored| !ids(&in_hand).contains(&stored.message.id))
+        .map(Arc::clone)
+        .collect();
+    second.finish(&unfinished).await;
+    sending.finish().await;
+    let repeated = after.ids().iter().filter(|id| ids(&in_hand).contains(id)).count();
+    assert_eq!(repeated, 0, "what was acknowledged before the close came again");
+    after.assert_complete_and_in_order(&unfinished);
+    assert_eq!(stored_ids(&messages).len(), in_hand.len() + unfinished.len());
+}

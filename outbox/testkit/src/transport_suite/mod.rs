@@ -1,0 +1,176 @@
+//! The suite that every transport must pass: one named test for each thing that the traits [`Transport`] and [`Deliveries`] promise.
+//!
+//! A backend's author writes a [`TransportHarness`] and calls [`transport_conformance!`](crate::transport_conformance); every test
+//! gets a fresh harness. The tests are plain functions as well (`transport_suite::order::…`), for whoever wants to run one alone.
+//!
+//! Messages are sent by a relay of few words: it sends again whatever was not delivered, key by key in order, as the real
+//! one does. It runs beside the receiving side, because a transport within the process may confirm only what is
+//! acknowledged. The suite never asks for more than *at least once*: it looks at first deliveries, unless the contract says
+//! that something does not come again.
+//!
+//! The suite panics when a promise is broken, as tests do. Which tests there are is no part of the crate's compatibility: a
+//! minor version may add some, for promises that were there before.
+//!
+//! [`Transport`]: outbox_contract::Transport
+//! [`Deliveries`]: outbox_contract::Deliveries
+
+pub mod acknowledge;
+pub mod fidelity;
+pub mod flow;
+mod harness;
+pub mod members;
+pub mod order;
+pub mod outcome;
+mod receiver;
+mod sender;
+
+use std::time::Duration;
+
+pub use harness::{Capabilities, TransportHarness};
+
+/// How long a single test may take before it counts as hanging.
+const MOST_TIME: Duration = Duration::from_secs(180);
+
+/// How long the suite waits for one thing that must happen. Long: brokers take seconds to share out units.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs one test of the suite on a fresh harness. What [`transport_conformance!`](crate::transport_conformance) expands to.
+///
+/// # Panics
+///
+/// When the transport breaks the promise, when the test hangs, or when the backend can't be had and `REQUIRE_BACKENDS` is 1.
+pub async fn run<H: TransportHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
+    if let Some(why) = H::skipped() {
+        let required = std::env::var_os("REQUIRE_BACKENDS").is_some_and(|value| value == "1");
+        assert!(!required, "{name} must not be skipped with REQUIRE_BACKENDS=1: {why}");
+        eprintln!("skipped {name}: {why}");
+        return;
+    }
+    let harness = H::fresh().await;
+    let finished = tokio::time::timeout(MOST_TIME, test(&harness)).await;
+    assert!(finished.is_ok(), "{name} hangs: it was not over after {MOST_TIME:?}");
+}
+
+/// Says that a property does not apply to this transport.
+fn not_supported(property: &str, why: &str) {
+    eprintln!("skipped {property}: {why}");
+}
+
+/// Makes one `#[tokio::test]` of each property that a transport must have, named after it.
+///
+/// Takes a [`TransportHarness`](crate::transport_suite::TransportHarness), and after it what `#[tokio::test]` shall be given: by default
+/// two worker threads; `start_paused = true` for a transport that waits for nothing outside of the process. The calling crate needs
+/// tokio with `macros` and `rt` (and `rt-multi-thread`, or `test-util` for paused time).
+///
+/// ```ignore
+/// outbox_testkit::transport_conformance!(MyHarness);
+/// ```
+#[macro_export]
+macro_rules! transport_conformance {
+    ($harness:ty $(,)?) => {
+        $crate::transport_conformance!($harness, flavor = "multi_thread", worker_threads = 2);
+    };
+    ($harness:ty, $($how:tt)+) => {
+        $crate::__transport_properties!($crate::__transport_tests, $harness, ($($how)+));
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __transport_tests {
+    ($harness:ty, $how:tt, $($module:ident { $($name:ident)* })*) => {
+        $(
+            mod $module {
+                use super::*;
+                $crate::__transport_tests!(@module $harness, $how, $module, $($name)*);
+            }
+        )*
+    };
+    (@module $harness:ty, $how:tt, $module:ident, $($name:ident)*) => {
+        $( $crate::__transport_tests!(@test $harness, $how, $module, $name); )*
+    };
+    (@test $harness:ty, ($($how:tt)+), $module:ident, $name:ident) => {
+        #[tokio::test($($how)+)]
+        async fn $name() {
+            $crate::transport_suite::run::<$harness>(stringify!($name), $crate::transport_suite::$module::$name).await;
+        }
+    };
+}
+
+/// Every property, once: a test below compares this list with the functions of the suite.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __transport_properties {
+    ($callback:path, $($arguments:tt)*) => {
+        $callback! { $($arguments)*,
+            fidelity {
+                what_is_published_arrives_byte_for_byte
+                an_empty_and_a_large_payload_arrive
+                a_delivery_says_where_it_came_from
+            }
+            order {
+                messages_of_a_key_keep_their_order_within_a_chunk
+                messages_of_a_key_keep_their_order_across_chunks
+                chunks_of_different_keys_can_be_published_at_once
+            }
+            outcome {
+                every_message_of_a_chunk_gets_an_outcome
+                an_unroutable_topic_is_unavailable_and_holds_up_no_other
+                a_message_that_is_too_large_is_rejected_and_blocks_its_key_alone
+                what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key
+                a_closed_transport_takes_nothing_more
+            }
+            acknowledge {
+                what_was_not_acknowledged_comes_again_in_order_after_a_crash
+                what_was_acknowledged_does_not_come_again
+                acknowledging_out_of_order_loses_nothing
+                a_stale_acknowledgement_is_ignored
+            }
+            members {
+                two_consumers_each_get_everything
+                members_share_the_units_and_each_unit_has_one_owner
+                first_deliveries_keep_their_order_while_members_come_and_crash
+                a_polite_stop_with_a_full_prefetch_loses_and_reorders_nothing
+            }
+            flow {
+                no_more_than_the_prefetch_is_unacknowledged
+                the_prefetch_is_bounded_in_bytes_too
+                a_paused_unit_delivers_nothing_and_loses_nothing
+                a_next_that_is_dropped_loses_nothing
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    macro_rules! names {
+        ($_:tt, $($module:ident { $($name:ident)* })*) => {
+            BTreeSet::from([$($((stringify!($module), stringify!($name)),)*)*])
+        };
+    }
+
+    #[test]
+    fn every_property_of_the_suite_is_in_its_list() {
+        let listed = crate::__transport_properties!(names, ());
+        let sources = [
+            ("fidelity", include_str!("fidelity.rs")),
+            ("order", include_str!("order.rs")),
+            ("outcome", include_str!("outcome.rs")),
+            ("acknowledge", include_str!("acknowledge.rs")),
+            ("members", include_str!("members.rs")),
+            ("flow", include_str!("flow.rs")),
+        ];
+        let written: BTreeSet<_> = sources
+            .iter()
+            .flat_map(|(module, source)| {
+                source.lines().filter_map(|line| line.strip_prefix("pub async fn ")).map(|rest| {
+                    (*module, rest.split_once('<').expect("a property is generic over its harness").0)
+                })
+            })
+            .collect();
+        assert_eq!(listed, written);
+    }
+}

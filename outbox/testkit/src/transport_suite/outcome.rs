@@ -1,0 +1,163 @@
+//! What is said of each message of a chunk, and what it means for those behind it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::{Outcome, Outcomes, TransportErrorKind};
+use tokio::time::{sleep, timeout};
+
+use super::receiver::{Log, Receiver, stored_ids, subscription};
+use super::sender::{Sender, assert_key_prefix, message};
+use super::{PATIENCE, TransportHarness, not_supported};
+
+/// Where nothing goes wrong, a publish that returns has said of every message that it is delivered.
+pub async fn every_message_of_a_chunk_gets_an_outcome<H: TransportHarness>(harness: &H) {
+    let (topic, log) = (harness.topic().await, Log::default());
+    let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
+    let sender = Sender::new(harness.transport());
+    // Connections are made and units shared out before the chunk that counts.
+    let first = sender.messages(&topic, &["warm"], 1);
+    tokio::join!(sender.deliver(&first), receiver.finish(&first));
+
+    let messages = sender.messages(&topic, &["a", "b", "c"], 60);
+    let (outcomes, ()) = tokio::join!(sender.publish(&messages), receiver.finish(&messages));
+    assert_eq!(outcomes, vec![Some(Outcome::Delivered); messages.len()]);
+}
+
+/// A topic that is not there, or that reaches nobody, is unavailable. Nothing of it counts as delivered, and other topics in the
+/// same chunk go on (promise P5).
+pub async fn an_unroutable_topic_is_unavailable_and_holds_up_no_other<H: TransportHarness>(harness: &H) {
+    let Some(unroutable) = harness.capabilities().unroutable_topic else {
+        return not_supported("an_unroutable_topic_is_unavailable", "the harness names no unroutable topic");
+    };
+    let (topic, log) = (harness.topic().await, Log::default());
+    let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
+    let sender = Sender::new(harness.transport());
+    let mut chunk = sender.messages(&unroutable, &["a", "a", "b"], 3);
+    let routable = sender.messages(&topic, &["a", "b"], 4);
+    chunk.extend(routable.iter().cloned());
+
+    let publish = async {
+        let mut outcomes = sender.publish(&chunk).await;
+        // The broker may be slow to share out the good topic: it is sent again until it is through.
+        while !outcomes[3..].iter().all(|it| *it == Some(Outcome::Delivered)) {
+            sleep(Duration::from_millis(50)).await;
+            outcomes = sender.publish(&chunk).await;
+        }
+        outcomes
+    };
+    let (outcomes, ()) = tokio::join!(timeout(PATIENCE, publish), receiver.finish(&routable));
+    let outcomes = outcomes.expect("a topic goes on beside one that is unavailable");
+    for (index, outcome) in outcomes[..3].iter().enumerate() {
+        let blocked = index == 1 && *outcome == Some(Outcome::Blocked);
+        assert!(
+            blocked || matches!(outcome, Some(Outcome::Unavailable(..))),
+            "message {index}, to a topic that reaches nobody, is unavailable or blocked, but it is {outcome:?}"
+        );
+    }
+    log.assert_complete_and_in_order(&routable);
+}
+
+/// A message that the broker never takes is rejected for good; what follows of its key waits for what is decided of it, and other
+/// keys go on.
+pub async fn a_message_that_is_too_large_is_rejected_and_blocks_its_key_alone<H: TransportHarness>(
+    harness: &H,
+) {
+    let Some(bytes) = harness.capabilities().too_large else {
+        return not_supported("a_message_that_is_too_large_is_rejected", "the harness names no such size");
+    };
+    let (topic, log) = (harness.topic().await, Log::default());
+    let transport = harness.transport();
+    let receiver = Receiver::join(&*transport, subscription("reader", &topic), &log).await;
+    let sender = Sender::new(Arc::clone(&transport));
+    let before = sender.store(message(&topic, "a"));
+    let large = sender.store(message(&topic, "a").with_payload(vec![b'x'; bytes]));
+    let behind = sender.store(message(&topic, "a"));
+    let other = sender.store(message(&topic, "b"));
+    assert!(transport.validate(&large.message).is_err(), "what can never be sent is known early");
+    assert!(transport.validate(&before.message).is_ok());
+
+    let chunk = [Arc::clone(&before), large, behind, Arc::clone(&other)];
+    let publish = async {
+        loop {
+            let outcomes = sender.publish(&chunk).await;
+            let through = [0, 3].iter().all(|at| outcomes[*at] == Some(Outcome::Delivered));
+            if through && matches!(outcomes[1], Some(Outcome::Rejected(_))) {
+                return outcomes;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let expected = [before, other];
+    let (outcomes, ()) = tokio::join!(timeout(PATIENCE, publish), receiver.finish(&expected));
+    let outcomes =
+        outcomes.expect("the large message is rejected, the one before it and other keys are delivered");
+    assert_eq!(outcomes[2], Some(Outcome::Blocked), "what follows the rejected message of its key");
+
+    // Whatever had been sent of the two in the middle would come before this one.
+    let last = sender.store(message(&topic, "a"));
+    let last = [last];
+    tokio::join!(sender.deliver(&last), receiver.finish(&last));
+    let mut sent = expected.to_vec();
+    sent.extend(last);
+    log.assert_complete_and_in_order(&sent);
+}
+
+/// The relay drops a publish at its deadline. Whatever arrived of it until then, or later, is a prefix of each key: sent again as a
+/// whole, first deliveries are in order.
+pub async fn what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key<H: TransportHarness>(harness: &H) {
+    let transport = harness.transport();
+    let sender = Sender::new(Arc::clone(&transport));
+    for arrived_before in [0, 1, 10, 60] {
+        let (topic, log) = (harness.topic().await, Log::default());
+        let receiver = Receiver::join(&*transport, subscription("reader", &topic), &log).await;
+        let messages = sender.messages(&topic, &["a", "b", "c", "d"], 100);
+        let outcomes = Outcomes::new(messages.len());
+        {
+            let mut publish = transport.publish(sender.chunk(&messages), &outcomes);
+            let arrived = async {
+                while log.len() < arrived_before {
+                    let deliveries = receiver.deliveries().await;
+                    receiver.acknowledge(&deliveries).await;
+                }
+            };
+            // In this order, so that the publish is begun even where nothing has to arrive.
+            tokio::select! {
+                biased;
+                () = &mut publish => {}
+                () = arrived => {}
+            }
+        }
+        let reported = outcomes.take();
+        assert_key_prefix(&messages, &reported);
+        let left: Vec<_> = messages
+            .iter()
+            .zip(&reported)
+            .filter(|(_, outcome)| **outcome != Some(Outcome::Delivered))
+            .map(|(stored, _)| Arc::clone(stored))
+            .collect();
+        tokio::join!(sender.deliver(&left), receiver.finish(&messages));
+        log.assert_complete_and_in_order(&messages);
+    }
+}
+
+/// A closed transport says so, and delivers nothing.
+pub async fn a_closed_transport_takes_nothing_more<H: TransportHarness>(harness: &H) {
+    let topic = harness.topic().await;
+    let transport = harness.transport();
+    let sender = Sender::new(Arc::clone(&transport));
+    transport.close().await;
+    transport.close().await;
+
+    let closed = Some(TransportErrorKind::Closed);
+    assert_eq!(transport.check().await.err().map(|error| error.kind()), closed, "check");
+    let subscribed = transport.subscribe(subscription("reader", &topic)).await;
+    assert_eq!(subscribed.err().map(|error| error.kind()), closed, "subscribe");
+    let messages = sender.messages(&topic, &["a", "b"], 4);
+    let outcomes = sender.publish(&messages).await;
+    assert!(
+        !outcomes.contains(&Some(Outcome::Delivered)),
+        "{} messages to a closed transport: {outcomes:?}",
+        stored_ids(&messages).len()
+    );
+}

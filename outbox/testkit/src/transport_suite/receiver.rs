@@ -1,0 +1,220 @@
+//! The receiving side of the suite: members that write down what they get in one log, and what must be true of it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outbox_contract::subscription::{Received, Tag, Unit};
+use outbox_contract::{
+    Consumer, Deliveries, Delivery, KeyId, Message, MessageId, Stored, Subscription, Topic, Transport,
+};
+use tokio::time::{sleep, timeout};
+
+use super::PATIENCE;
+
+/// One member of a consumer.
+pub(super) struct Receiver {
+    deliveries: Box<dyn Deliveries>,
+    member: usize,
+    log: Log,
+}
+
+impl Receiver {
+    /// Joins a consumer.
+    pub(super) async fn join(transport: &dyn Transport, subscription: Subscription, log: &Log) -> Self {
+        let deliveries = transport.subscribe(subscription).await.expect("a valid subscription is taken");
+        Self { deliveries, member: log.new_member(), log: log.clone() }
+    }
+
+    pub(super) fn inner(&self) -> &dyn Deliveries {
+        self.deliveries.as_ref()
+    }
+
+    /// What comes next, written down.
+    pub(super) async fn next(&self) -> Received {
+        let next = async {
+            loop {
+                match self.deliveries.next().await {
+                    Ok(received) => return received,
+                    Err(error) if error.is_retryable() => sleep(Duration::from_millis(50)).await,
+                    Err(error) => panic!("receiving failed: {error}"),
+                }
+            }
+        };
+        let Ok(received) = timeout(PATIENCE, next).await else {
+            panic!("nothing came within {PATIENCE:?}; so far {} deliveries came", self.log.len());
+        };
+        self.write_down(&received);
+        received
+    }
+
+    pub(super) fn write_down(&self, received: &Received) {
+        if let Received::Deliveries(deliveries) = received {
+            assert!(!deliveries.is_empty(), "deliveries are never an empty list");
+            self.log.extend(self.member, deliveries);
+        }
+    }
+
+    /// The next deliveries, whatever is revoked before them.
+    pub(super) async fn deliveries(&self) -> Vec<Delivery> {
+        loop {
+            match self.next().await {
+                Received::Deliveries(deliveries) => return deliveries,
+                Received::Revoked(_) => {}
+                other => panic!("deliveries were expected, {other:?} came"),
+            }
+        }
+    }
+
+    /// Receives this many deliveries or a few more, and acknowledges none.
+    pub(super) async fn receive(&self, count: usize) -> Vec<Delivery> {
+        let mut received = Vec::new();
+        while received.len() < count {
+            received.extend(self.deliveries().await);
+        }
+        received
+    }
+
+    /// Receives and acknowledges until each of these messages was logged, by whichever member.
+    pub(super) async fn finish(&self, messages: &[Arc<Stored>]) {
+        while !self.log.has_all(messages) {
+            let deliveries = self.deliveries().await;
+            self.acknowledge(&deliveries).await;
+        }
+    }
+
+    pub(super) async fn acknowledge(&self, deliveries: &[Delivery]) {
+        let tags: Vec<Tag> = deliveries.iter().map(|delivery| delivery.tag.clone()).collect();
+        self.acknowledge_tags(&tags).await;
+    }
+
+    pub(super) async fn acknowledge_tags(&self, tags: &[Tag]) {
+        let done = timeout(PATIENCE, self.deliveries.acknowledge(tags)).await;
+        done.expect("an acknowledgement returns").expect("an acknowledgement is taken");
+    }
+
+    /// No delivery comes for this long.
+    pub(super) async fn assert_quiet(&self, quiet: Duration, why: &str) {
+        if let Ok(came) = timeout(quiet, self.deliveries()).await {
+            panic!("{why}, but {:?} came", came.iter().map(|delivery| &delivery.tag).collect::<Vec<_>>());
+        }
+    }
+
+    pub(super) async fn drain(&self) {
+        self.deliveries.drain().await.expect("a subscription can be drained");
+    }
+
+    pub(super) async fn close(self) {
+        self.deliveries.close().await.expect("a subscription can be closed");
+    }
+}
+
+/// What all members of a test received, in the order in which they did.
+#[derive(Clone, Default)]
+pub(super) struct Log {
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    members: usize,
+    entries: Vec<(usize, Delivery)>,
+}
+
+impl Log {
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new_member(&self) -> usize {
+        let mut seen = self.lock();
+        seen.members += 1;
+        seen.members
+    }
+
+    fn extend(&self, member: usize, deliveries: &[Delivery]) {
+        self.lock().entries.extend(deliveries.iter().map(|delivery| (member, delivery.clone())));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    /// How many members received something.
+    pub(super) fn members(&self) -> usize {
+        let members: std::collections::BTreeSet<usize> =
+            self.lock().entries.iter().map(|(member, _)| *member).collect();
+        members.len()
+    }
+
+    /// The ids of what came, in order, repeats included.
+    pub(super) fn ids(&self) -> Vec<MessageId> {
+        self.lock().entries.iter().map(|(_, delivery)| received(delivery).id).collect()
+    }
+
+    fn has_all(&self, messages: &[Arc<Stored>]) -> bool {
+        let ids: std::collections::BTreeSet<MessageId> = self.ids().into_iter().collect();
+        messages.iter().all(|stored| ids.contains(&stored.message.id))
+    }
+
+    /// Every message came, nothing else did, and the first deliveries of each key are in the order of the store.
+    pub(super) fn assert_complete_and_in_order(&self, messages: &[Arc<Stored>]) {
+        let mut first: BTreeMap<KeyId, Vec<MessageId>> = BTreeMap::new();
+        for (_, delivery) in &self.lock().entries {
+            let message = received(delivery);
+            let ids = first.entry(message.key_id()).or_default();
+            if !ids.contains(&message.id) {
+                ids.push(message.id);
+            }
+        }
+        let mut sent: BTreeMap<KeyId, Vec<MessageId>> = BTreeMap::new();
+        for stored in messages {
+            sent.entry(stored.message.key_id()).or_default().push(stored.message.id);
+        }
+        for (key, ids) in &sent {
+            let places = |of: &[MessageId]| -> Vec<Option<usize>> {
+                of.iter().map(|id| ids.iter().position(|sent| sent == id)).collect()
+            };
+            let came = first.get(key).map(Vec::as_slice).unwrap_or_default();
+            assert_eq!(
+                places(came),
+                places(ids),
+                "first deliveries of key {key}, as places in the order in which they were sent"
+            );
+        }
+        assert_eq!(first.len(), sent.len(), "nothing came but what was sent");
+    }
+
+    /// From the `since`-th delivery on each unit was with one member, and no incarnation went back.
+    pub(super) fn assert_one_owner_for_each_unit(&self, since: usize) {
+        let mut owners: BTreeMap<Unit, (usize, u64)> = BTreeMap::new();
+        for (member, delivery) in &self.lock().entries[since..] {
+            let Tag { unit, incarnation, .. } = &delivery.tag;
+            let (owner, latest) = owners.entry(unit.clone()).or_insert((*member, *incarnation));
+            assert_eq!(owner, member, "unit {unit} has one owner while nobody joins or leaves");
+            assert!(*latest <= *incarnation, "the incarnation of unit {unit} went back");
+            *latest = *incarnation;
+        }
+    }
+}
+
+/// The message of a delivery.
+pub(super) fn received(delivery: &Delivery) -> &Message {
+    match &delivery.message {
+        Ok(message) => message,
+        Err(undecodable) => panic!("what was published as a message came as none: {undecodable}"),
+    }
+}
+
+pub(super) fn ids(deliveries: &[Delivery]) -> Vec<MessageId> {
+    deliveries.iter().map(|delivery| received(delivery).id).collect()
+}
+
+pub(super) fn stored_ids(messages: &[Arc<Stored>]) -> Vec<MessageId> {
+    messages.iter().map(|stored| stored.message.id).collect()
+}
+
+/// A subscription of a consumer of the suite.
+pub(super) fn subscription(consumer: &str, topic: &Topic) -> Subscription {
+    Subscription::new(Consumer::new(consumer).expect("a consumer of the suite is valid"), [topic.clone()])
+}

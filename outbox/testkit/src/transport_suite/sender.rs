@@ -1,0 +1,131 @@
+//! The sending side of the suite: a relay of few words.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use outbox_contract::{
+    Chunk, Message, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Topic, Transport,
+};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::PATIENCE;
+
+/// The source that all messages of the suite name.
+pub(super) const SOURCE: &str = "/suite";
+
+/// After this long a chunk is given up, and what was not reported of it is sent again.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The pause before something is sent again.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How many messages a chunk of the relay has at most.
+const CHUNK: usize = 100;
+
+/// Sends messages of one store to one transport.
+#[derive(Clone)]
+pub(super) struct Sender {
+    transport: Arc<dyn Transport>,
+    relay: RelayId,
+    position: Arc<AtomicI64>,
+}
+
+impl Sender {
+    pub(super) fn new(transport: Arc<dyn Transport>) -> Self {
+        Self { transport, relay: RelayId::new(), position: Arc::new(AtomicI64::new(0)) }
+    }
+
+    /// The message as it stands in the store: each one behind the last.
+    pub(super) fn store(&self, message: Message) -> Arc<Stored> {
+        let position = Position(self.position.fetch_add(1, Ordering::Relaxed) + 1);
+        Arc::new(Stored::new(position, Timestamp::now(), message))
+    }
+
+    /// So many messages of these keys, in turn.
+    pub(super) fn messages(&self, topic: &Topic, keys: &[&str], count: usize) -> Vec<Arc<Stored>> {
+        (0..count).map(|at| self.store(message(topic, keys[at % keys.len()]))).collect()
+    }
+
+    pub(super) fn chunk(&self, messages: &[Arc<Stored>]) -> Chunk {
+        Chunk::new(Route::default(), self.relay, SOURCE.into(), messages.to_vec(), DEADLINE)
+    }
+
+    /// Publishes one chunk, once.
+    pub(super) async fn publish(&self, messages: &[Arc<Stored>]) -> Vec<Option<Outcome>> {
+        let outcomes = Outcomes::new(messages.len());
+        // What is not reported by then is unknown: nothing else to be done with the result.
+        let _ = timeout(DEADLINE, self.transport.publish(self.chunk(messages), &outcomes)).await;
+        let outcomes = outcomes.take();
+        assert_key_prefix(messages, &outcomes);
+        outcomes
+    }
+
+    /// Publishes messages, again and again until every one is delivered.
+    pub(super) async fn deliver(&self, messages: &[Arc<Stored>]) {
+        for chunk in messages.chunks(CHUNK) {
+            let mut left = chunk.to_vec();
+            while !left.is_empty() {
+                let outcomes = self.publish(&left).await;
+                let rejected = outcomes.iter().find(|it| matches!(it, Some(Outcome::Rejected(_))));
+                assert_eq!(rejected, None, "a valid message was rejected");
+                let mut outcomes = outcomes.into_iter();
+                left.retain(|_| outcomes.next().flatten() != Some(Outcome::Delivered));
+                if !left.is_empty() {
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Delivers messages beside whatever the test does meanwhile.
+    pub(super) fn start(&self, messages: &[Arc<Stored>]) -> Sending {
+        let (sender, messages) = (self.clone(), messages.to_vec());
+        Sending(tokio::spawn(async move { sender.deliver(&messages).await }))
+    }
+}
+
+/// Messages on their way; given up when dropped.
+#[must_use = "messages are given up when this is dropped"]
+pub(super) struct Sending(JoinHandle<()>);
+
+impl Sending {
+    /// Waits until every message is delivered.
+    pub(super) async fn finish(mut self) {
+        match timeout(PATIENCE, &mut self.0).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => panic!("a message could not be delivered: {error}"),
+            Err(_) => panic!("a message that arrived was not reported delivered within {PATIENCE:?}"),
+        }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A message with a payload that is its own.
+pub(super) fn message(topic: &Topic, key: &str) -> Message {
+    let message = Message::new(topic.clone(), "suite.event");
+    let payload = format!(r#"{{"of":"{}"}}"#, message.id);
+    message.with_payload(payload).with_key(key).expect("a key of the suite is valid")
+}
+
+/// Behind a message that is not delivered, none of its key is.
+pub(super) fn assert_key_prefix(messages: &[Arc<Stored>], outcomes: &[Option<Outcome>]) {
+    assert_eq!(messages.len(), outcomes.len(), "a slot for each message");
+    let mut undelivered = BTreeSet::new();
+    for (index, (stored, outcome)) in messages.iter().zip(outcomes).enumerate() {
+        let key = stored.message.key_id();
+        if *outcome != Some(Outcome::Delivered) {
+            undelivered.insert(key);
+        } else {
+            assert!(
+                !undelivered.contains(&key),
+                "message {index} of the chunk was delivered behind an undelivered one of its key {key}: {outcomes:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The suite of all transports, on the one within the process: in both of its modes, on a single thread in paused time and
+//! on several in real time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use outbox_contract::{Topic, Transport};
+use outbox_testkit::transport_suite::{Capabilities, TransportHarness};
+use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
+
+const LIMIT: usize = 1024 * 1024;
+
+struct Memory<const ENQUEUED: bool> {
+    transport: MemoryTransport,
+    topics: AtomicUsize,
+}
+
+/// Small buffers, so that publishing has to wait for room.
+fn builder() -> MemoryTransportBuilder {
+    MemoryTransport::builder().buffer_messages(50).max_message_bytes(LIMIT)
+}
+
+impl<const ENQUEUED: bool> TransportHarness for Memory<ENQUEUED> {
+    async fn fresh() -> Self {
+        let builder = if ENQUEUED { builder().confirm_on_enqueue() } else { builder() };
+        Self { transport: builder.build(), topics: AtomicUsize::new(0) }
+    }
+
+    fn transport(&self) -> Arc<dyn Transport> {
+        Arc::new(self.transport.clone())
+    }
+
+    async fn topic(&self) -> Topic {
+        Topic::new(format!("topic-{}", self.topics.fetch_add(1, Ordering::Relaxed))).unwrap()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let nobody = Topic::new("nobody-subscribes-to-this").unwrap();
+        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT)
+    }
+
+    fn quiet(&self) -> Duration {
+        Duration::from_millis(50)
+    }
+}
+
+mod confirmed_when_acknowledged {
+    use super::*;
+    outbox_testkit::transport_conformance!(Memory<false>, start_paused = true);
+}
+
+mod confirmed_when_enqueued {
+    use super::*;
+    outbox_testkit::transport_conformance!(Memory<true>, start_paused = true);
+}
+
+mod on_several_threads {
+    use super::*;
+    outbox_testkit::transport_conformance!(Memory<false>);
+}
