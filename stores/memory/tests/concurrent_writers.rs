@@ -1,4 +1,5 @@
 //! What only the mode with concurrent writers shows: late commits, locks held to the end, deadlocks.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap is an assertion")]
 
 mod support;
 

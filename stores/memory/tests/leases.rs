@@ -1,4 +1,5 @@
 //! Leases: the cases that need a clock under control or a lost answer.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap is an assertion")]
 
 mod support;
 

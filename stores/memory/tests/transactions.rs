@@ -1,4 +1,5 @@
 //! Transactions of either mode: effects at the commit, handles of another store, replays of a run.
+#![allow(clippy::unwrap_used, reason = "in a test, an unwrap is an assertion")]
 
 mod support;
 
