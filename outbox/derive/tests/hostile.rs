@@ -60,7 +60,6 @@ mod without_a_prelude {
 }
 
 /// Each of these would draw a warning if the output did not allow it.
-#[expect(deprecated, reason = "deprecated things can be derived for without a word from the derive")]
 mod without_a_warning {
     use std::convert::Infallible;
 
@@ -75,6 +74,17 @@ mod without_a_warning {
         Never(Infallible),
     }
 
+    #[derive(outbox_derive::DomainEvent)]
+    #[event(topic = "t", type = "t")]
+    #[deprecated]
+    #[expect(unused_qualifications, dead_code, reason = "said once, for the type that is written so")]
+    pub(crate) struct Qualified {
+        #[deprecated]
+        #[event(key)]
+        key: std::string::String,
+    }
+
+    #[expect(deprecated, reason = "the warning is for who uses it, and the derive does not")]
     pub(crate) fn old() -> Old {
         Old::Was(String::from("key"))
     }
