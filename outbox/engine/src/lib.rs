@@ -1,1 +1,5 @@
-//! The relay of outbox: moves committed messages from a store to a transport, in order, at least once.
+#![doc = include_str!("../README.md")]
+
+mod relay;
+
+pub use relay::{Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status};

@@ -1,0 +1,161 @@
+//! The breaker: whether a route may be used, or waits for its transport to come back.
+//!
+//! An unavailable transport burns no attempts (promise P5): while the breaker is open nothing is sent, and then one chunk at a time tries whether the
+//! transport is back.
+
+use std::time::Duration;
+
+/// Opens on the first sign that the transport is away, or after several chunks of which nothing was heard; pure.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    state: State,
+    silent_chunks: u32,
+    failures: u32,
+    first_delay: Duration,
+    most_delay: Duration,
+    since: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Closed,
+    /// Nothing is sent before this instant.
+    Open(Duration),
+    /// One chunk is out to try; if nothing is heard of it by this instant, another may.
+    Trying(Duration),
+}
+
+/// Whether a chunk may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Permission {
+    /// It may.
+    Granted,
+    /// It may not; ask again at this instant.
+    Later(Duration),
+}
+
+/// How many chunks in a row may end without a word before the transport counts as unavailable.
+const SILENT_CHUNKS: u32 = 3;
+
+impl Breaker {
+    pub(crate) fn new(first_delay: Duration, most_delay: Duration) -> Self {
+        Self { state: State::Closed, silent_chunks: 0, failures: 0, first_delay, most_delay, since: None }
+    }
+
+    /// Whether a chunk may be sent now.
+    pub(crate) fn permission(&self, now: Duration) -> Permission {
+        match self.state {
+            State::Closed => Permission::Granted,
+            State::Open(until) | State::Trying(until) if now >= until => Permission::Granted,
+            State::Open(until) | State::Trying(until) => Permission::Later(until),
+        }
+    }
+
+    /// A chunk was sent.
+    pub(crate) fn began(&mut self, now: Duration) {
+        if self.state != State::Closed {
+            self.state = State::Trying(now + self.most_delay);
+        }
+    }
+
+    /// Something was delivered, or refused for reasons of its own: the transport is there. Says whether it was thought away.
+    pub(crate) fn heard(&mut self) -> bool {
+        let was_open = self.state != State::Closed;
+        self.state = State::Closed;
+        self.silent_chunks = 0;
+        self.failures = 0;
+        self.since = None;
+        was_open
+    }
+
+    /// The transport said that it is not to be had. Says whether that is news.
+    pub(crate) fn unavailable(&mut self, now: Duration, draw: f64) -> bool {
+        let news = self.state == State::Closed;
+        if let State::Open(until) = self.state
+            && now < until
+        {
+            return false;
+        }
+        self.failures = self.failures.saturating_add(1);
+        let bound = self
+            .first_delay
+            .saturating_mul(1 << self.failures.saturating_sub(1).min(16))
+            .min(self.most_delay);
+        // Between half the bound and all of it: relays of one broker should not come back in step, nor at once.
+        self.state = State::Open(now + bound.mul_f64(0.5 + draw.clamp(0.0, 1.0) / 2.0));
+        self.since.get_or_insert(now);
+        news
+    }
+
+    /// A chunk ended and nothing was heard of any of its messages. Says whether the transport now counts as away, and that is news.
+    pub(crate) fn silent(&mut self, now: Duration, draw: f64) -> bool {
+        self.silent_chunks = self.silent_chunks.saturating_add(1);
+        if matches!(self.state, State::Trying(_)) || self.silent_chunks >= SILENT_CHUNKS {
+            return self.unavailable(now, draw);
+        }
+        false
+    }
+
+    /// Since when the transport has been away.
+    pub(crate) fn away_since(&self) -> Option<Duration> {
+        self.since
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn breaker() -> Breaker {
+        Breaker::new(S, S * 8)
+    }
+
+    #[test]
+    fn while_open_nothing_passes_and_then_one_chunk_tries() {
+        let mut breaker = breaker();
+        assert!(breaker.unavailable(S, 1.0), "it is news");
+        assert_eq!(breaker.permission(S), Permission::Later(S * 2));
+        assert_eq!(breaker.permission(S * 2), Permission::Granted);
+        breaker.began(S * 2);
+        assert_eq!(breaker.permission(S * 2), Permission::Later(S * 10), "one at a time");
+        assert_eq!(breaker.permission(S * 10), Permission::Granted, "the one that tried was lost");
+        assert!(breaker.heard());
+        assert_eq!(breaker.permission(S * 2), Permission::Granted);
+        assert_eq!(breaker.away_since(), None);
+    }
+
+    #[test]
+    fn waits_grow_to_their_bound_and_start_again() {
+        let mut breaker = breaker();
+        let mut now = S;
+        let mut waits = Vec::new();
+        for _ in 0..6 {
+            breaker.unavailable(now, 1.0);
+            let Permission::Later(until) = breaker.permission(now) else { panic!("open") };
+            waits.push((until - now).as_secs());
+            now = until;
+            breaker.began(now);
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 8, 8]);
+        assert_eq!(breaker.away_since(), Some(S), "since the first failure");
+    }
+
+    #[test]
+    fn chunks_without_a_word_open_it_after_a_few() {
+        let mut breaker = breaker();
+        assert!(!breaker.silent(S, 0.0) && !breaker.silent(S, 0.0));
+        assert_eq!(breaker.permission(S), Permission::Granted);
+        assert!(breaker.silent(S, 0.0), "the third");
+        assert!(matches!(breaker.permission(S), Permission::Later(_)));
+    }
+
+    #[test]
+    fn a_late_report_does_not_lengthen_the_wait() {
+        let mut breaker = breaker();
+        breaker.unavailable(S, 1.0);
+        assert!(!breaker.unavailable(S + S / 2, 1.0));
+        assert_eq!(breaker.permission(S * 2), Permission::Granted);
+    }
+}

@@ -1,0 +1,305 @@
+//! How a relay is put together and started.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::fetch::Ordering;
+use outbox_contract::{
+    Clock, RelayId, RetryPolicy, Route, Store, StoreError, SystemClock, Topic, Transport, TransportError,
+};
+use ractor::{Actor, ActorRef};
+
+use super::config::RelayConfig;
+use super::context::Context;
+use super::handle::RelayHandle;
+use super::janitor::Janitor;
+use super::policies::Policies;
+use super::supervisor::{RouteMsg, RouteSupervisor};
+
+/// Moves committed messages from a store to a transport: in the order of their commits, key by key, at least once.
+///
+/// ```no_run
+/// # async fn run(store: std::sync::Arc<dyn outbox_contract::Store>, transport: std::sync::Arc<dyn outbox_contract::Transport>)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// use outbox_engine::Relay;
+/// use std::time::Duration;
+///
+/// let relay = Relay::builder(store, transport).label("orders-relay").start().await?;
+/// // … until the process is asked to stop:
+/// let drained = relay.stop(Duration::from_secs(20)).await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Relay;
+
+impl Relay {
+    /// A relay that sends the route `default` of a store to a transport.
+    pub fn builder(store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> RelayBuilder {
+        RelayBuilder {
+            store,
+            routes: vec![(Route::default().to_string(), transport)],
+            config: RelayConfig::default(),
+            topics: Vec::new(),
+            clock: Arc::new(SystemClock::new()),
+            seed: None,
+            id: None,
+        }
+    }
+}
+
+/// Sets a relay up. Nothing is checked before [`start`](Self::start), which then reports everything that is wrong at once.
+#[must_use = "nothing runs before `start`"]
+pub struct RelayBuilder {
+    store: Arc<dyn Store>,
+    routes: Vec<(String, Arc<dyn Transport>)>,
+    config: RelayConfig,
+    topics: Vec<(String, RetryPolicy)>,
+    clock: Arc<dyn Clock>,
+    seed: Option<u64>,
+    id: Option<RelayId>,
+}
+
+impl fmt::Debug for RelayBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let routes: Vec<_> = self.routes.iter().map(|(route, transport)| (route, transport.name())).collect();
+        f.debug_struct("RelayBuilder")
+            .field("store", &self.store.name())
+            .field("routes", &routes)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $type:ty),* $(,)?) => {
+        $($(#[$doc])*
+        pub fn $name(mut self, $name: $type) -> Self {
+            self.config.$name = $name;
+            self
+        })*
+    };
+}
+
+impl RelayBuilder {
+    /// Sends another route of the store to a transport of its own.
+    pub fn route(mut self, name: impl Into<String>, transport: Arc<dyn Transport>) -> Self {
+        self.routes.push((name.into(), transport));
+        self
+    }
+
+    /// Replaces the whole configuration.
+    pub fn config(mut self, config: RelayConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// What people call this relay. See [`RelayConfig::label`].
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.config.label = label.into();
+        self
+    }
+
+    /// The `source` of CloudEvents. See [`RelayConfig::source`].
+    pub fn source(mut self, source: impl Into<String>) -> Self {
+        self.config.source = source.into();
+        self
+    }
+
+    /// Retries failing messages of a topic by a policy of its own.
+    pub fn topic(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
+        self.topics.push((topic.into(), retry));
+        self
+    }
+
+    settings! {
+        /// How long leases last. See [`RelayConfig::lease`].
+        lease: Duration,
+        /// How often leases are renewed. See [`RelayConfig::heartbeat`].
+        heartbeat: Duration,
+        /// How long a chunk may take. See [`RelayConfig::publish_timeout`].
+        publish_timeout: Duration,
+        /// How long a call to the store may take. See [`RelayConfig::store_timeout`].
+        store_timeout: Duration,
+        /// The most messages of one fetch. See [`RelayConfig::batch`].
+        batch: usize,
+        /// The most messages in memory. See [`RelayConfig::credit`].
+        credit: usize,
+        /// The most bytes of messages in memory. See [`RelayConfig::credit_bytes`].
+        credit_bytes: usize,
+        /// The most messages of one key in memory. See [`RelayConfig::per_key`].
+        per_key: usize,
+        /// How many lanes keep the order of keys. See [`RelayConfig::lanes`].
+        lanes: usize,
+        /// How many chunks each lane may have unconfirmed. See [`RelayConfig::depth`].
+        depth: usize,
+        /// The most messages of a chunk. See [`RelayConfig::chunk`].
+        chunk: usize,
+        /// How often an idle relay looks by itself. See [`RelayConfig::idle_poll`].
+        idle_poll: Duration,
+        /// The age of the oldest waiting message from which on the relay is unhealthy. See [`RelayConfig::unhealthy_age`].
+        unhealthy_age: Duration,
+        /// How failing messages are tried again. See [`RelayConfig::retry`].
+        retry: RetryPolicy,
+    }
+
+    /// The clock that leases are measured with. A seam for tests.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// The seed of all randomness (jitter). A seam for tests: with a seed, an id, a clock under control, the memory backends and one thread, a run is
+    /// the same again to the last step.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The id of this life of the relay. A seam for tests: an id that was used before is a relay that was never gone.
+    pub fn id(mut self, id: RelayId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Checks everything, then starts the relay on the current Tokio runtime.
+    ///
+    /// A transport that can't be reached now does not keep the relay from starting: it waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached or was not migrated;
+    /// [`StartError::Transport`] when the transport says that it will never work as it is.
+    pub async fn start(self) -> Result<RelayHandle, StartError> {
+        let (routes, policies) = self.checked()?;
+        self.store.check().await.map_err(StartError::Store)?;
+        if self.store.ordering() == Ordering::Stripes {
+            return Err(StartError::Config(vec![format!(
+                "the store {} orders by stripes, which this version of the engine does not read; use matching versions of the crates",
+                self.store.name()
+            )]));
+        }
+        for (route, transport) in &routes {
+            if let Err(error) = transport.check().await {
+                if !error.is_retryable() {
+                    return Err(StartError::Transport(route.clone(), error));
+                }
+                tracing::warn!(%route, %error, "the transport is not to be had yet; starting all the same");
+            }
+        }
+        let relay = self.id.unwrap_or_else(RelayId::new);
+        let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
+        let policies = Arc::new(policies);
+        let fingerprint = fingerprint(&policies);
+        let mut contexts = Vec::new();
+        let mut supervisors: Vec<(Arc<Context>, ActorRef<RouteMsg>)> = Vec::new();
+        for (number, (route, transport)) in (0u64..).zip(routes) {
+            let context = Arc::new(Context::new(
+                Arc::clone(&self.store),
+                transport,
+                route,
+                relay,
+                Arc::clone(&self.clock),
+                seed.wrapping_add(number << 32),
+                self.config.clone(),
+                Arc::clone(&policies),
+                fingerprint,
+            ));
+            contexts.push(Arc::clone(&context));
+            let supervisor = RouteSupervisor { context: Arc::clone(&context) };
+            let (supervisor, _) = Actor::spawn(None, supervisor, ()).await.map_err(StartError::from_spawn)?;
+            supervisors.push((context, supervisor));
+        }
+        let (janitor, _) =
+            Actor::spawn(None, Janitor { routes: contexts }, ()).await.map_err(StartError::from_spawn)?;
+        Ok(RelayHandle::new(relay, supervisors, janitor.get_cell()))
+    }
+
+    #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
+    fn checked(&self) -> Result<(Vec<(Route, Arc<dyn Transport>)>, Policies), StartError> {
+        let mut problems = self.config.problems();
+        let mut routes: BTreeMap<Route, Arc<dyn Transport>> = BTreeMap::new();
+        for (name, transport) in &self.routes {
+            match Route::new(name) {
+                Ok(route) if routes.contains_key(&route) => {
+                    problems.push(format!("there are two routes named {route}; give each a name of its own"));
+                }
+                Ok(route) => {
+                    routes.insert(route, Arc::clone(transport));
+                }
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        let mut policies = Policies { default: self.config.retry.clone(), by_topic: BTreeMap::new() };
+        for (name, policy) in &self.topics {
+            problems.extend(policy.problems().into_iter().map(|problem| format!("topic {name}: {problem}")));
+            match Topic::new(name) {
+                Ok(topic) => {
+                    if policies.by_topic.insert(topic, policy.clone()).is_some() {
+                        problems.push(format!("topic {name} has two policies; give it one"));
+                    }
+                }
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        if problems.is_empty() {
+            Ok((routes.into_iter().collect(), policies))
+        } else {
+            Err(StartError::Config(problems))
+        }
+    }
+}
+
+/// A number that two relays share if they treat failing messages alike.
+fn fingerprint(policies: &Policies) -> i64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    format!("{policies:?}").hash(&mut hasher);
+    hasher.finish().cast_signed()
+}
+
+/// Why a relay was not started. Nothing runs.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration makes no sense: everything that is wrong with it.
+    Config(Vec<String>),
+    /// The store can't be reached, or is not ready.
+    Store(StoreError),
+    /// The transport of a route will never work as it is.
+    Transport(Route, TransportError),
+    /// The parts of the relay could not be started.
+    Runtime(String),
+}
+
+impl StartError {
+    fn from_spawn(error: ractor::SpawnErr) -> Self {
+        Self::Runtime(error.to_string())
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(problems) => {
+                f.write_str("the relay can't be started as it is configured:")?;
+                problems.iter().try_for_each(|problem| write!(f, "\n- {problem}"))
+            }
+            Self::Store(error) => write!(f, "the relay can't be started: {error}"),
+            Self::Transport(route, error) => write!(f, "the relay can't be started: route {route}: {error}"),
+            Self::Runtime(error) => write!(f, "the relay can't be started: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Transport(_, error) => Some(error),
+            Self::Config(_) | Self::Runtime(_) => None,
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! How a relay is set up: every number with its unit, its default, and why.
+
+use std::time::Duration;
+
+use outbox_contract::RetryPolicy;
+
+/// The configuration of a relay. [`RelayBuilder`](super::RelayBuilder) has a method of the same name for each field.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RelayConfig {
+    /// What people call this relay, in logs and in the database. It decides nothing. Default `relay`.
+    pub label: String,
+    /// The `source` attribute of CloudEvents: a URI reference that names this service. Default `/outbox`.
+    pub source: String,
+    /// How long leases last. Another relay takes over at most this long, and a heartbeat, after this one was killed. Default 15 s.
+    pub lease: Duration,
+    /// How often leases are renewed. Default 5 s: two renewals may fail before publishing stops.
+    pub heartbeat: Duration,
+    /// How long a chunk may take before its messages count as unknown and are sent again. Default 5 s.
+    pub publish_timeout: Duration,
+    /// How long a call to the store may take before it counts as failed. Default 5 s.
+    pub store_timeout: Duration,
+    /// The most messages of one fetch. Default 1,000: from 500 to 2,000 the cost per message is flat.
+    pub batch: usize,
+    /// The most bytes of one fetch. Default 8 MiB. A message that has more is fetched alone.
+    pub batch_bytes: usize,
+    /// The most messages in memory. Default 2,000: one batch is published while the next is fetched. It bounds what can be repeated after a kill.
+    pub credit: usize,
+    /// The most bytes of messages in memory. Default 16 MiB; one message may exceed it.
+    pub credit_bytes: usize,
+    /// The most messages of one key in memory, so that one key can't take all credit. Default 500.
+    pub per_key: usize,
+    /// How many lanes keep the order of keys, side by side. Default 4.
+    pub lanes: usize,
+    /// How many chunks each lane may have unconfirmed, of different keys. Default 2.
+    pub depth: usize,
+    /// The most messages of a chunk. Default 250: beyond it brokers gain nothing.
+    pub chunk: usize,
+    /// The most bytes of a chunk. Default 1 MiB, Kafka's own default for a batch. One message may have more.
+    pub chunk_bytes: usize,
+    /// How often an idle relay looks by itself; wake-ups come in between. Default 1 s.
+    pub idle_poll: Duration,
+    /// How often failing keys are looked for that an operator released, or that another relay left. Those of its own it looks for when they are due. Default 5 s.
+    pub due_poll: Duration,
+    /// How often the janitor looks for scheduled messages, and for what is over its time. Default 2 s.
+    pub maintain_every: Duration,
+    /// How often the backlog is measured, for metrics and health. Default 5 s.
+    pub observe_every: Duration,
+    /// The age of the oldest waiting message from which on the relay is unhealthy. Default 60 s.
+    pub unhealthy_age: Duration,
+    /// How long to wait first when a transport or topic is unavailable. Default 200 ms.
+    pub outage_first_delay: Duration,
+    /// The longest such wait. Default 5 s: the relay is back at most this long after the transport.
+    pub outage_most_delay: Duration,
+    /// How failing messages are tried again, where their topic has no policy of its own.
+    pub retry: RetryPolicy,
+}
+
+impl Default for RelayConfig {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            label: "relay".to_owned(),
+            source: "/outbox".to_owned(),
+            lease: seconds(15),
+            heartbeat: seconds(5),
+            publish_timeout: seconds(5),
+            store_timeout: seconds(5),
+            batch: 1_000,
+            batch_bytes: 8 * 1024 * 1024,
+            credit: 2_000,
+            credit_bytes: 16 * 1024 * 1024,
+            per_key: 500,
+            lanes: 4,
+            depth: 2,
+            chunk: 250,
+            chunk_bytes: 1024 * 1024,
+            idle_poll: seconds(1),
+            due_poll: seconds(5),
+            maintain_every: seconds(2),
+            observe_every: seconds(5),
+            unhealthy_age: seconds(60),
+            outage_first_delay: Duration::from_millis(200),
+            outage_most_delay: seconds(5),
+            retry: RetryPolicy::default(),
+        }
+    }
+}
+
+impl RelayConfig {
+    /// Everything that is wrong, each with its value and the remedy; empty when nothing is.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let durations = [
+            ("lease", self.lease),
+            ("heartbeat", self.heartbeat),
+            ("publish_timeout", self.publish_timeout),
+            ("store_timeout", self.store_timeout),
+            ("idle_poll", self.idle_poll),
+            ("due_poll", self.due_poll),
+            ("maintain_every", self.maintain_every),
+            ("observe_every", self.observe_every),
+            ("unhealthy_age", self.unhealthy_age),
+            ("outage_first_delay", self.outage_first_delay),
+            ("outage_most_delay", self.outage_most_delay),
+        ];
+        for (name, value) in durations {
+            if value < Duration::from_millis(1) {
+                problems.push(format!("{name} is {value:?}; give it at least 1 ms"));
+            } else if value > Duration::from_secs(86_400) {
+                problems.push(format!("{name} is {value:?}; give it at most a day"));
+            }
+        }
+        let counts = [
+            ("batch", self.batch),
+            ("batch_bytes", self.batch_bytes),
+            ("credit", self.credit),
+            ("credit_bytes", self.credit_bytes),
+            ("per_key", self.per_key),
+            ("lanes", self.lanes),
+            ("depth", self.depth),
+            ("chunk", self.chunk),
+            ("chunk_bytes", self.chunk_bytes),
+        ];
+        for (name, value) in counts {
+            if value == 0 {
+                problems.push(format!("{name} is 0; give it at least 1"));
+            }
+        }
+        if self.lanes > 256 {
+            problems.push(format!("lanes is {}; there are 256 buckets, so give it at most 256", self.lanes));
+        }
+        if self.heartbeat.saturating_mul(2) + self.publish_timeout > self.lease {
+            problems.push(format!(
+                "lease ({:?}) is too short for two heartbeats ({:?} each) and a publish_timeout ({:?}): one late heartbeat would stop \
+                 the relay; lengthen the lease or shorten the others",
+                self.lease, self.heartbeat, self.publish_timeout
+            ));
+        }
+        if self.credit < self.batch {
+            problems.push(format!(
+                "credit ({}) is less than batch ({}): a full batch would never fit; raise credit, best to twice the batch",
+                self.credit, self.batch
+            ));
+        }
+        if self.outage_most_delay < self.outage_first_delay {
+            problems.push(format!(
+                "outage_most_delay ({:?}) is shorter than outage_first_delay ({:?}); make it at least as long",
+                self.outage_most_delay, self.outage_first_delay
+            ));
+        }
+        if self.label.is_empty() || self.label.len() > 255 {
+            problems.push(format!("label has {} bytes; give it 1 to 255", self.label.len()));
+        }
+        if self.source.is_empty() || self.source.chars().any(char::is_control) {
+            problems.push(
+                "source is empty or has control characters; give it a URI reference such as /orders-service"
+                    .to_owned(),
+            );
+        }
+        problems.extend(self.retry.problems());
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_consistent() {
+        assert_eq!(RelayConfig::default().problems(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once_with_their_values() {
+        let config = RelayConfig {
+            lease: Duration::from_secs(4),
+            batch: 0,
+            lanes: 300,
+            label: String::new(),
+            ..RelayConfig::default()
+        };
+        let problems = config.problems();
+        assert_eq!(problems.len(), 4, "{problems:#?}");
+        assert!(problems.iter().any(|problem| problem.contains("lease (4s) is too short")), "{problems:#?}");
+    }
+}

@@ -1,0 +1,106 @@
+//! What all actors of a route share.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outbox_contract::{Clock, RelayId, Route, Store, Transport};
+
+use super::breaker::Breaker;
+use super::config::RelayConfig;
+use super::credit::Credit;
+use super::policies::Policies;
+use super::stats::Counters;
+use super::tenure::Tenure;
+
+/// One route of one relay.
+pub(crate) struct Context {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) route: Route,
+    pub(crate) relay: RelayId,
+    pub(crate) source: Arc<str>,
+    pub(crate) fingerprint: i64,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) seed: u64,
+    pub(crate) config: RelayConfig,
+    pub(crate) policies: Arc<Policies>,
+    pub(crate) counters: Counters,
+    pub(crate) tenure: Tenure,
+    pub(crate) credit: Arc<Credit>,
+    /// How many fetches have begun. Written by the poller, read by lanes when a key begins to fail.
+    pub(crate) fetches: AtomicU64,
+    // Locked for a few instructions, never across an await; asked by lanes before each chunk.
+    breaker: Mutex<Breaker>,
+}
+
+impl Context {
+    #[expect(clippy::too_many_arguments, reason = "the parts of a route, once, from the builder")]
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        transport: Arc<dyn Transport>,
+        route: Route,
+        relay: RelayId,
+        clock: Arc<dyn Clock>,
+        seed: u64,
+        config: RelayConfig,
+        policies: Arc<Policies>,
+        fingerprint: i64,
+    ) -> Self {
+        Self {
+            store,
+            transport,
+            source: config.source.as_str().into(),
+            fingerprint,
+            relay,
+            clock,
+            seed,
+            policies,
+            counters: Counters::new(route.clone()),
+            tenure: Tenure::default(),
+            credit: Credit::new(config.credit, config.credit_bytes),
+            fetches: AtomicU64::new(0),
+            breaker: Mutex::new(Breaker::new(config.outage_first_delay, config.outage_most_delay)),
+            route,
+            config,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    pub(crate) fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the transport has been away for longer than a lease.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.breaker().away_since().is_some_and(|since| self.now().saturating_sub(since) > self.config.lease)
+    }
+}
+
+/// Why a part of a relay stopped: everything known is dropped and read again.
+#[derive(Debug)]
+pub(crate) struct Broken(pub(crate) String);
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// Waits for a call to the store, but no longer than the configuration allows.
+pub(crate) async fn in_time<T, E: std::fmt::Display>(
+    limit: Duration,
+    what: &str,
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, Broken> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(Broken(error.to_string())),
+        Err(_) => Err(Broken(format!("{what}: no answer from the store within {limit:?}"))),
+    }
+}

@@ -1,0 +1,190 @@
+//! One key in memory: what waits of it, and what is being done with it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::divert::Step;
+use outbox_contract::fetch::RowId;
+use outbox_contract::{Bucket, Epoch, Failure, KeyId, MessageId, Stored};
+
+use super::credit::Hold;
+
+/// A message in memory, with its share of the credit.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) stored: Arc<Stored>,
+    pub(crate) hold: Hold,
+}
+
+/// A row of the hot table that was delivered and is to be deleted. It keeps its share of the credit until then, so that what could be
+/// repeated after a crash stays bounded too.
+#[derive(Debug)]
+pub(crate) struct Delivered {
+    pub(crate) row: RowId,
+    pub(crate) _hold: Hold,
+}
+
+impl From<Held> for Delivered {
+    fn from(held: Held) -> Self {
+        Self { row: held.stored.row(), _hold: held.hold }
+    }
+}
+
+/// A row of the hot table that waits in a lane.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// To be published.
+    Message(Held),
+    /// To be parked: its key is failing.
+    Failing(RowId),
+    /// To become a dead letter: it is not a message.
+    Malformed(RowId, String),
+}
+
+impl Work {
+    pub(crate) fn row(&self) -> RowId {
+        match self {
+            Self::Message(held) => held.stored.row(),
+            Self::Failing(row) | Self::Malformed(row, _) => *row,
+        }
+    }
+}
+
+/// A failing key that is due, with what is parked behind it.
+#[derive(Debug)]
+pub(crate) struct Retry {
+    pub(crate) version: i64,
+    pub(crate) failing: Option<MessageId>,
+    pub(crate) attempts: u32,
+    pub(crate) first_failure: Option<Failure>,
+    /// What is still to be sent, the failing message first.
+    pub(crate) parked: VecDeque<Held>,
+    /// What was delivered and is to be removed.
+    pub(crate) delivered: Vec<RowId>,
+    /// A failure that is to be recorded when what was delivered before it has been removed.
+    pub(crate) failed: Option<(RowId, Failure, Verdict)>,
+}
+
+/// Whether a failure is of the kind that can pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It may succeed another time.
+    Failed,
+    /// It never will.
+    Rejected,
+}
+
+/// What is being done with a key. One thing at a time.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Busy {
+    /// Nothing.
+    No,
+    /// Some of its messages are in a chunk that is not confirmed.
+    Chunk,
+    /// A step of its state machine is on its way to the store.
+    Step(StepKind),
+}
+
+/// Which step, and which rows leave the hot table when it is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StepKind {
+    /// A message in the hot table failed; it and all behind it are parked. With the wait until it is due, if it is.
+    Fail { rows: Vec<RowId>, due_in: Option<Duration> },
+    /// A row of the hot table becomes a dead letter.
+    Bury(RowId),
+    /// Rows of the hot table are parked.
+    Park(Vec<RowId>),
+    /// Delivered parked messages are removed.
+    Resume,
+    /// The first parked message failed again. With the wait until it is due, if it is.
+    FailAgain { due_in: Option<Duration> },
+    /// The first parked message becomes a dead letter.
+    BuryParked,
+}
+
+/// A step for the store, with what the lane needs to take the answer.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    pub(crate) key: KeyId,
+    pub(crate) generation: u64,
+    pub(crate) bucket: Bucket,
+    pub(crate) epoch: Epoch,
+    pub(crate) version: Option<i64>,
+    pub(crate) step: Step,
+}
+
+/// The state of one key.
+#[derive(Debug)]
+pub(crate) struct KeyState {
+    /// One stay of the key in memory. What comes back from an earlier one may settle, and nothing else.
+    pub(crate) generation: u64,
+    pub(crate) bucket: Bucket,
+    pub(crate) epoch: Epoch,
+    pub(crate) queue: VecDeque<Work>,
+    pub(crate) retry: Option<Retry>,
+    pub(crate) busy: Busy,
+    /// Whether the key stands in the lane's line.
+    pub(crate) in_line: bool,
+    /// Whether it rests after an unknown outcome, and may not stand in line.
+    pub(crate) resting: bool,
+    /// Attempts in a row whose outcome is unknown.
+    pub(crate) unknown: u32,
+    /// Its first message was in flight when something broke, and is sent again alone.
+    pub(crate) alone: bool,
+    /// How often things broke while it was alone.
+    pub(crate) strikes: u32,
+    /// How much the lane had delivered at the last strike.
+    pub(crate) delivered_at_strike: u64,
+}
+
+impl KeyState {
+    pub(crate) fn new(generation: u64, bucket: Bucket, epoch: Epoch) -> Self {
+        Self {
+            generation,
+            bucket,
+            epoch,
+            queue: VecDeque::new(),
+            retry: None,
+            busy: Busy::No,
+            in_line: false,
+            resting: false,
+            unknown: 0,
+            alone: false,
+            strikes: 0,
+            delivered_at_strike: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.retry.is_none() && self.busy == Busy::No
+    }
+
+    /// Whether the store must do something before more of the key can be sent.
+    pub(crate) fn needs_step(&self) -> bool {
+        match self.queue.front() {
+            Some(Work::Failing(_) | Work::Malformed(..)) => true,
+            Some(Work::Message(_)) if self.retry.is_some() => true,
+            _ => self.retry.as_ref().is_some_and(|retry| retry.parked.is_empty() || retry.failed.is_some()),
+        }
+    }
+
+    /// Rows at the head of the line that can be parked together.
+    pub(crate) fn failing_run(&self) -> Vec<RowId> {
+        self.queue
+            .iter()
+            .map_while(|work| if let Work::Failing(row) = work { Some(*row) } else { None })
+            .take(MOST_ROWS_PER_STEP)
+            .collect()
+    }
+
+    /// The first message went through, or is gone: what was held against it is over.
+    pub(crate) fn absolve(&mut self) {
+        self.unknown = 0;
+        self.alone = false;
+        self.strikes = 0;
+    }
+}
+
+/// The most rows that one step moves.
+pub(crate) const MOST_ROWS_PER_STEP: usize = 500;

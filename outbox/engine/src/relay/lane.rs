@@ -1,0 +1,346 @@
+//! A lane: keeps the order of its keys, and feeds its publishers.
+//!
+//! It carries messages between [`Keys`], which decides, and the publishers, the settler, the diverter and the poller.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use outbox_contract::divert::Diverted;
+use outbox_contract::fetch::DueKey;
+use outbox_contract::{Bucket, BucketSet, Epoch, KeyId, Outcomes, Topic};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+
+use super::breaker::Permission;
+use super::context::Context;
+use super::diverter::DiverterMsg;
+use super::effects::Effects;
+use super::key::{Held, Work};
+use super::keys::{Keys, KeysLimits};
+use super::poller::PollerMsg;
+use super::publisher::{Publish, Publisher};
+use super::settler::SettlerMsg;
+
+pub(crate) struct Lane;
+
+/// What a lane is started with.
+pub(crate) struct LaneSetup {
+    pub(crate) context: Arc<Context>,
+    pub(crate) index: usize,
+    pub(crate) settler: ActorRef<SettlerMsg>,
+    pub(crate) diverter: ActorRef<DiverterMsg>,
+}
+
+pub(crate) enum LaneMsg {
+    /// Who reads for this lane. First of all.
+    Poller(ActorRef<PollerMsg>),
+    /// Rows of one fetch.
+    Batch { fetch: u64, rows: Vec<LaneRow> },
+    /// Failing keys that are due.
+    Due(Vec<(DueKey, Epoch, VecDeque<Held>)>),
+    /// A publisher is done with a chunk.
+    Published { publisher: ActorId, number: u64 },
+    /// The store's answers to steps.
+    Diverted(Vec<(KeyId, u64, Diverted)>),
+    /// The poller echoes that a key was forgotten.
+    KeyForgotten(KeyId),
+    /// A topic was closed: drop what is here of it, and say so.
+    ForgetTopic(Topic),
+    /// These buckets belong to this relay no more.
+    Lose(BucketSet),
+    /// Drop what is not in flight of these buckets, and tell the poller when nothing is.
+    Yield { buckets: BucketSet, ticket: u64 },
+    /// Drop everything that is not in flight, and answer when nothing is.
+    Retire(RpcReplyPort<()>),
+    /// Look whether something may be sent.
+    Pump,
+}
+
+/// A row for a lane.
+pub(crate) struct LaneRow {
+    pub(crate) key: KeyId,
+    pub(crate) bucket: Bucket,
+    pub(crate) epoch: Epoch,
+    pub(crate) work: Work,
+}
+
+pub(crate) struct LaneState {
+    context: Arc<Context>,
+    index: usize,
+    keys: Keys,
+    settler: ActorRef<SettlerMsg>,
+    diverter: ActorRef<DiverterMsg>,
+    poller: Option<ActorRef<PollerMsg>>,
+    publishers: Vec<Desk>,
+    random: fastrand::Rng,
+    pump_at: Option<Duration>,
+    yields: Vec<(BucketSet, u64)>,
+    retiring: Option<RpcReplyPort<()>>,
+}
+
+/// A publisher, and the chunk that it has.
+struct Desk {
+    publisher: ActorRef<Publish>,
+    chunk: Option<(u64, Outcomes)>,
+}
+
+#[ractor::actor(message = LaneMsg, state = LaneState, arguments = LaneSetup)]
+impl Lane {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<LaneMsg>,
+        setup: LaneSetup,
+    ) -> Result<LaneState, ActorProcessingErr> {
+        let LaneSetup { context, index, settler, diverter } = setup;
+        let config = &context.config;
+        let limits = KeysLimits {
+            chunk: config.chunk,
+            chunk_bytes: config.chunk_bytes,
+            first_delay: config.outage_first_delay,
+            most_delay: config.outage_most_delay,
+        };
+        let seed = context.seed.wrapping_add(1 + index as u64);
+        let mut publishers = Vec::new();
+        for _ in 0..config.depth {
+            publishers.push(Desk { publisher: hire(&context, &myself).await?, chunk: None });
+        }
+        Ok(LaneState {
+            keys: Keys::new(limits, Arc::clone(&context.policies), seed),
+            random: fastrand::Rng::with_seed(!seed),
+            context,
+            index,
+            settler,
+            diverter,
+            poller: None,
+            publishers,
+            pump_at: None,
+            yields: Vec::new(),
+            retiring: None,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<LaneMsg>,
+        message: LaneMsg,
+        state: &mut LaneState,
+    ) -> Result<(), ActorProcessingErr> {
+        let mut effects = Effects::default();
+        state.take(message, &mut effects);
+        state.carry_out(&myself, effects)?;
+        state.pump(&myself)?;
+        state.report_quiet();
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<LaneMsg>,
+        event: SupervisionEvent,
+        state: &mut LaneState,
+    ) -> Result<(), ActorProcessingErr> {
+        let (SupervisionEvent::ActorFailed(who, _) | SupervisionEvent::ActorTerminated(who, _, _)) = event
+        else {
+            return Ok(());
+        };
+        let Some(desk) = state.publishers.iter_mut().find(|desk| desk.publisher.get_id() == who.get_id())
+        else {
+            return Ok(());
+        };
+        tracing::warn!(route = %state.context.route, lane = state.index, "a publisher failed; what it had in hand is sent again alone");
+        state.context.counters.restarted();
+        desk.publisher = hire(&state.context, &myself).await?;
+        let mut effects = Effects::default();
+        if let Some((number, outcomes)) = desk.chunk.take() {
+            state.keys.outcomes(number, outcomes.take(), true, state.context.now(), &mut effects);
+        }
+        state.carry_out(&myself, effects)?;
+        state.pump(&myself)?;
+        state.report_quiet();
+        Ok(())
+    }
+}
+
+async fn hire(
+    context: &Arc<Context>,
+    lane: &ActorRef<LaneMsg>,
+) -> Result<ActorRef<Publish>, ActorProcessingErr> {
+    let publisher = Publisher { context: Arc::clone(context), lane: lane.clone() };
+    let (publisher, _) = Actor::spawn_linked(None, publisher, (), lane.get_cell()).await?;
+    Ok(publisher)
+}
+
+impl LaneState {
+    fn take(&mut self, message: LaneMsg, effects: &mut Effects) {
+        match message {
+            LaneMsg::Poller(poller) => self.poller = Some(poller),
+            LaneMsg::Batch { fetch, rows } => {
+                if self.retiring.is_some() {
+                    return;
+                }
+                self.keys.begin_batch(fetch);
+                for row in rows {
+                    self.keys.push(&row.key, row.bucket, row.epoch, row.work, effects);
+                }
+            }
+            LaneMsg::Due(keys) => {
+                if self.retiring.is_some() {
+                    return;
+                }
+                for (due, epoch, parked) in keys {
+                    self.keys.retry(due, epoch, parked, effects);
+                }
+            }
+            LaneMsg::Published { publisher, number } => self.published(publisher, number, effects),
+            LaneMsg::Diverted(answers) => {
+                let fetches = self.context.fetches.load(Ordering::Acquire);
+                for (key, generation, answer) in answers {
+                    self.keys.diverted(&key, generation, answer, fetches, effects);
+                }
+            }
+            LaneMsg::KeyForgotten(key) => self.keys.key_forgotten(&key),
+            LaneMsg::ForgetTopic(topic) => {
+                self.keys.forget_topic(&topic, effects);
+                self.keys.topic_forgotten(&topic);
+                effects.topics_forgotten.push(topic);
+            }
+            LaneMsg::Lose(buckets) => self.keys.lose(&buckets, effects),
+            LaneMsg::Yield { buckets, ticket } => {
+                self.keys.lose(&buckets, effects);
+                self.yields.push((buckets, ticket));
+            }
+            LaneMsg::Retire(reply) => {
+                self.keys.lose(&BucketSet::ALL, effects);
+                self.retiring = Some(reply);
+            }
+            LaneMsg::Pump => self.pump_at = None,
+        }
+    }
+
+    fn published(&mut self, publisher: ActorId, number: u64, effects: &mut Effects) {
+        let Some(desk) = self.publishers.iter_mut().find(|desk| desk.publisher.get_id() == publisher) else {
+            return;
+        };
+        let Some((_, outcomes)) = desk.chunk.take_if(|(chunk, _)| *chunk == number) else { return };
+        let now = self.context.now();
+        self.keys.outcomes(number, outcomes.take(), false, now, effects);
+        let counts = effects.counts;
+        let draw = self.random.f64();
+        let mut breaker = self.context.breaker();
+        let news = if let Some(failure) = &effects.unavailable {
+            let news = breaker.unavailable(now, draw);
+            if news {
+                tracing::warn!(route = %self.context.route, %failure, "the transport is unavailable; waiting for it");
+            }
+            false
+        } else if counts.delivered + counts.failed > 0 || !effects.broken.is_empty() {
+            breaker.heard()
+        } else if counts.unknown > 0 {
+            if breaker.silent(now, draw) {
+                tracing::warn!(route = %self.context.route, "nothing is heard from the transport; waiting for it");
+            }
+            false
+        } else {
+            false
+        };
+        drop(breaker);
+        if news {
+            tracing::info!(route = %self.context.route, "the transport is back");
+            effects.transport_is_back = true;
+        }
+    }
+
+    fn carry_out(&mut self, myself: &ActorRef<LaneMsg>, effects: Effects) -> Result<(), ActorProcessingErr> {
+        self.context.counters.add(&effects.counts);
+        if !effects.delivered.is_empty() {
+            self.settler.cast(SettlerMsg::Delivered(effects.delivered))?;
+        }
+        if !effects.asks.is_empty() {
+            self.diverter.cast(DiverterMsg { lane: myself.clone(), asks: effects.asks })?;
+        }
+        let Some(poller) = &self.poller else { return Ok(()) };
+        // In this order: what left is no longer known when it is said what is to be read again.
+        if !effects.left.is_empty() {
+            poller.cast(PollerMsg::Left(effects.left))?;
+        }
+        for (topic, failure) in effects.broken {
+            poller.cast(PollerMsg::Broken { topic, failure })?;
+        }
+        for (key, rows) in effects.forgotten {
+            poller.cast(PollerMsg::Forgotten { lane: self.index, key, rows })?;
+        }
+        for topic in effects.topics_forgotten {
+            poller.cast(PollerMsg::TopicForgotten(topic))?;
+        }
+        if !effects.worked.is_empty() {
+            poller.cast(PollerMsg::Worked(effects.worked))?;
+        }
+        if !effects.lost.is_empty() {
+            poller.cast(PollerMsg::Lost(effects.lost.into_iter().collect()))?;
+        }
+        if effects.transport_is_back {
+            poller.cast(PollerMsg::TransportIsBack)?;
+        }
+        Ok(())
+    }
+
+    fn pump(&mut self, myself: &ActorRef<LaneMsg>) -> Result<(), ActorProcessingErr> {
+        let now = self.context.now();
+        let mut next = self.keys.wake(now);
+        let mut effects = Effects::default();
+        self.keys.next_steps(&mut effects);
+        while self.keys.has_work() {
+            let Some(desk) = self.publishers.iter_mut().find(|desk| desk.chunk.is_none()) else { break };
+            if !self.context.tenure.holds(now) {
+                // The keeper is about to renew, or the leases are gone; in both cases somebody tells this lane before long.
+                next = earlier(next, now + self.context.config.heartbeat);
+                break;
+            }
+            if let Permission::Later(until) = self.context.breaker().permission(now) {
+                next = earlier(next, until);
+                break;
+            }
+            let Some(plan) = self.keys.next_chunk() else { break };
+            self.context.breaker().began(now);
+            let outcomes = Outcomes::new(plan.messages.len());
+            desk.chunk = Some((plan.number, outcomes.clone()));
+            desk.publisher.cast(Publish { number: plan.number, messages: plan.messages, outcomes })?;
+        }
+        // Taking from the line may have found keys that need a step first.
+        self.keys.next_steps(&mut effects);
+        if !effects.asks.is_empty() {
+            self.diverter.cast(DiverterMsg { lane: myself.clone(), asks: effects.asks })?;
+        }
+        if let Some(at) = next
+            && self.pump_at.is_none_or(|planned| at < planned)
+        {
+            self.pump_at = Some(at);
+            myself.send_after(at.saturating_sub(now), || LaneMsg::Pump);
+        }
+        Ok(())
+    }
+
+    fn report_quiet(&mut self) {
+        let keys = &self.keys;
+        let poller = &self.poller;
+        self.yields.retain(|(buckets, ticket)| {
+            let quiet = keys.is_quiet(buckets);
+            if quiet && let Some(poller) = poller {
+                // The poller is gone only when the whole route is being started again.
+                let _ = poller.cast(PollerMsg::Quiet(*ticket));
+            }
+            !quiet
+        });
+        if keys.is_quiet(&BucketSet::ALL)
+            && let Some(reply) = self.retiring.take()
+        {
+            // Whoever asked may have given up waiting.
+            let _ = reply.send(());
+        }
+    }
+}
+
+fn earlier(next: Option<Duration>, at: Duration) -> Option<Duration> {
+    Some(next.map_or(at, |next| next.min(at)))
+}

@@ -1,0 +1,118 @@
+//! A publisher: sends one chunk at a time.
+//!
+//! Each lane has as many as it may have chunks unconfirmed. A publisher runs code that is not ours; if that panics, the lane sees its publisher
+//! fail, takes what was reported by then, and starts another.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use outbox_contract::{Chunk, Outcome, Outcomes, Stored};
+use ractor::{ActorProcessingErr, ActorRef};
+use tracing::Instrument;
+
+use super::context::Context;
+use super::lane::LaneMsg;
+
+pub(crate) struct Publisher {
+    pub(crate) context: Arc<Context>,
+    pub(crate) lane: ActorRef<LaneMsg>,
+}
+
+/// A chunk to send.
+pub(crate) struct Publish {
+    pub(crate) number: u64,
+    pub(crate) messages: Vec<Arc<Stored>>,
+    pub(crate) outcomes: Outcomes,
+}
+
+#[ractor::actor(message = Publish, state = ())]
+impl Publisher {
+    async fn pre_start(&self, _myself: ActorRef<Publish>, (): ()) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Publish>,
+        publish: Publish,
+        _state: &mut (),
+    ) -> Result<(), ActorProcessingErr> {
+        let Publish { number, messages, outcomes } = publish;
+        let span = tracing::debug_span!("publish", route = %self.context.route, messages = messages.len());
+        self.publish(messages, &outcomes).instrument(span).await;
+        // The lane is gone only when all of this is over; then nobody needs the outcome.
+        let _ = self.lane.cast(LaneMsg::Published { publisher: myself.get_id(), number });
+        Ok(())
+    }
+}
+
+impl Publisher {
+    async fn publish(&self, messages: Vec<Arc<Stored>>, outcomes: &Outcomes) {
+        let context = &self.context;
+        // This is what keeps a relay that slept past its lease from doing harm: it looks at the clock, not at what it was told.
+        if !context.tenure.holds(context.now()) {
+            outcomes.report_rest(&Outcome::Blocked);
+            return;
+        }
+        let (messages, slots) = self.validated(messages, outcomes);
+        if messages.is_empty() {
+            return;
+        }
+        let deadline = context.config.publish_timeout;
+        let whole = slots.is_none();
+        let count = messages.len();
+        let chunk =
+            Chunk::new(context.route.clone(), context.relay, Arc::clone(&context.source), messages, deadline);
+        let inner = if whole { outcomes.clone() } else { Outcomes::new(count) };
+        if tokio::time::timeout(deadline, context.transport.publish(chunk, &inner)).await.is_err() {
+            tracing::warn!(
+                ?deadline,
+                "the transport did not confirm a chunk in time; what is unconfirmed is sent again"
+            );
+        }
+        for (slot, outcome) in slots.unwrap_or_default().into_iter().zip(inner_outcomes(whole, &inner)) {
+            if let Some(outcome) = outcome {
+                outcomes.report(slot, outcome);
+            }
+        }
+    }
+
+    /// Leaves out what the transport can never carry, and what stands behind it of the same key. None: all may go.
+    fn validated(
+        &self,
+        messages: Vec<Arc<Stored>>,
+        outcomes: &Outcomes,
+    ) -> (Vec<Arc<Stored>>, Option<Vec<usize>>) {
+        let mut cut = BTreeSet::new();
+        for (slot, stored) in messages.iter().enumerate() {
+            if let Err(rejection) = self.context.transport.validate(&stored.message) {
+                let key = stored.message.key_id();
+                let behind = cut.contains(&key);
+                outcomes.report(slot, if behind { Outcome::Blocked } else { Outcome::Rejected(rejection.0) });
+                cut.insert(key);
+            } else if !cut.is_empty() && cut.contains(&stored.message.key_id()) {
+                outcomes.report(slot, Outcome::Blocked);
+            }
+        }
+        if cut.is_empty() {
+            return (messages, None);
+        }
+        let mut first_cut = BTreeSet::new();
+        let mut kept = Vec::new();
+        let mut slots = Vec::new();
+        for (slot, stored) in messages.into_iter().enumerate() {
+            let key = stored.message.key_id();
+            if first_cut.contains(&key) || self.context.transport.validate(&stored.message).is_err() {
+                first_cut.insert(key);
+            } else {
+                slots.push(slot);
+                kept.push(stored);
+            }
+        }
+        (kept, Some(slots))
+    }
+}
+
+fn inner_outcomes(whole: bool, inner: &Outcomes) -> Vec<Option<Outcome>> {
+    if whole { Vec::new() } else { inner.take() }
+}

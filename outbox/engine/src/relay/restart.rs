@@ -1,0 +1,65 @@
+//! When a part of a relay that failed is started again: pure.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Restarts for ever, ever more slowly while failures go on, and tells when there are too many of them.
+#[derive(Debug)]
+pub(crate) struct RestartPolicy {
+    first_delay: Duration,
+    most_delay: Duration,
+    window: Duration,
+    failures: VecDeque<Duration>,
+}
+
+/// How many failures within the window make a relay unhealthy.
+const UNHEALTHY: usize = 3;
+/// How many failures are remembered.
+const REMEMBERED: usize = 32;
+
+impl RestartPolicy {
+    pub(crate) fn new(first_delay: Duration, most_delay: Duration, window: Duration) -> Self {
+        Self { first_delay, most_delay, window, failures: VecDeque::new() }
+    }
+
+    /// Notes a failure; says how long to wait before the restart. `draw` is uniform between 0 and 1.
+    pub(crate) fn failed(&mut self, now: Duration, draw: f64) -> Duration {
+        self.forget_old(now);
+        if self.failures.len() == REMEMBERED {
+            self.failures.pop_front();
+        }
+        self.failures.push_back(now);
+        let doublings = u32::try_from(self.failures.len() - 1).unwrap_or(u32::MAX).min(16);
+        let bound = self.first_delay.saturating_mul(1 << doublings).min(self.most_delay);
+        bound.mul_f64(0.5 + draw.clamp(0.0, 1.0) / 2.0)
+    }
+
+    /// Whether failures go on: the relay is unhealthy.
+    pub(crate) fn keeps_failing(&mut self, now: Duration) -> bool {
+        self.forget_old(now);
+        self.failures.len() >= UNHEALTHY
+    }
+
+    fn forget_old(&mut self, now: Duration) {
+        while self.failures.front().is_some_and(|failure| *failure + self.window < now) {
+            self.failures.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn waits_grow_and_a_quiet_time_forgives() {
+        let mut policy = RestartPolicy::new(S, S * 8, S * 60);
+        let waits: Vec<u64> = (0..5).map(|n| policy.failed(S * n, 1.0).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 8]);
+        assert!(policy.keeps_failing(S * 5));
+        assert!(!policy.keeps_failing(S * 70));
+        assert_eq!(policy.failed(S * 70, 1.0), S);
+    }
+}

@@ -1,0 +1,209 @@
+//! What a relay counts.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use outbox_contract::{Backlog, Route, metric};
+
+use super::effects::Counts;
+
+/// Counters of one route, shared by its actors. Written with relaxed order: each is only ever read as a number.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    route: Route,
+    delivered: AtomicU64,
+    settled: AtomicU64,
+    failed: AtomicU64,
+    unknown: AtomicU64,
+    buried: AtomicU64,
+    parked: AtomicU64,
+    refused: AtomicU64,
+    resets: AtomicU64,
+    restarts: AtomicU64,
+    fetches: AtomicU64,
+    pub(crate) buckets: AtomicUsize,
+    pub(crate) disagreeing: AtomicBool,
+    pub(crate) keeps_failing: AtomicBool,
+    observed: Mutex<Observed>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Observed {
+    backlog: Option<(Duration, Backlog)>,
+    last_error: Option<String>,
+    broken: Vec<String>,
+}
+
+impl Counters {
+    pub(crate) fn new(route: Route) -> Self {
+        Self {
+            route,
+            delivered: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            unknown: AtomicU64::new(0),
+            buried: AtomicU64::new(0),
+            parked: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            resets: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+            fetches: AtomicU64::new(0),
+            buckets: AtomicUsize::new(0),
+            disagreeing: AtomicBool::new(false),
+            keeps_failing: AtomicBool::new(false),
+            observed: Mutex::new(Observed::default()),
+        }
+    }
+
+    pub(crate) fn add(&self, counts: &Counts) {
+        let pairs = [
+            (&self.delivered, counts.delivered, metric::DELIVERED),
+            (&self.failed, counts.failed, metric::FAILED),
+            (&self.unknown, counts.unknown, metric::UNKNOWN),
+            (&self.buried, counts.buried, metric::DEAD_LETTERED),
+            (&self.parked, counts.parked, metric::PARKED),
+            (&self.refused, counts.refused, metric::REFUSED),
+        ];
+        for (counter, count, name) in pairs {
+            self.count(counter, count, name);
+        }
+    }
+
+    pub(crate) fn settled(&self, count: usize) {
+        self.settled.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn fetched(&self) {
+        self.fetches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reset(&self, cause: &str) {
+        self.count(&self.resets, 1, metric::RESETS);
+        self.observed().last_error = Some(cause.to_owned());
+    }
+
+    pub(crate) fn restarted(&self) {
+        self.count(&self.restarts, 1, metric::RESTARTS);
+    }
+
+    pub(crate) fn observe(&self, now: Duration, backlog: Backlog) {
+        let gauge = |name: &'static str, value: f64| {
+            metrics::gauge!(name, "route" => self.route.as_str().to_owned()).set(value);
+        };
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a gauge is a float, and no backlog has 2^52 messages"
+        )]
+        let number = |value: u64| value as f64;
+        gauge(metric::PENDING, number(backlog.pending));
+        gauge(metric::PARKED_NOW, number(backlog.parked));
+        gauge(metric::HELD_KEYS, number(backlog.held_keys));
+        gauge(metric::RETRYING_KEYS, number(backlog.retrying_keys));
+        gauge(metric::DEAD, number(backlog.dead));
+        gauge(metric::OLDEST_AGE, backlog.oldest_age.map_or(0.0, |age| age.as_secs_f64()));
+        gauge(metric::BUCKETS, number(self.buckets.load(Ordering::Relaxed) as u64));
+        self.observed().backlog = Some((now, backlog));
+    }
+
+    pub(crate) fn failed_to_observe(&self, error: &str) {
+        self.observed().last_error = Some(error.to_owned());
+    }
+
+    pub(crate) fn broken(&self, topics: Vec<String>) {
+        self.observed().broken = topics;
+    }
+
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.observed().last_error.clone()
+    }
+
+    pub(crate) fn broken_topics(&self) -> Vec<String> {
+        self.observed().broken.clone()
+    }
+
+    pub(crate) fn backlog(&self) -> Option<(Duration, Backlog)> {
+        self.observed().backlog.clone()
+    }
+
+    pub(crate) fn snapshot(&self, in_flight: (usize, usize)) -> RelayStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RelayStats {
+            delivered: read(&self.delivered),
+            settled: read(&self.settled),
+            failed: read(&self.failed),
+            unknown: read(&self.unknown),
+            dead_lettered: read(&self.buried),
+            parked: read(&self.parked),
+            refused: read(&self.refused),
+            resets: read(&self.resets),
+            restarts: read(&self.restarts),
+            fetches: read(&self.fetches),
+            buckets: self.buckets.load(Ordering::Relaxed),
+            in_flight: in_flight.0,
+            in_flight_bytes: in_flight.1,
+        }
+    }
+
+    fn count(&self, counter: &AtomicU64, count: u64, name: &'static str) {
+        if count > 0 {
+            counter.fetch_add(count, Ordering::Relaxed);
+            metrics::counter!(name, "route" => self.route.as_str().to_owned()).increment(count);
+        }
+    }
+
+    fn observed(&self) -> std::sync::MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a relay has done since it was started, over all its routes, and what it has in memory now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RelayStats {
+    /// Messages that the broker confirmed, repeats included.
+    pub delivered: u64,
+    /// Delivered messages that were removed from the store.
+    pub settled: u64,
+    /// Attempts that failed for a reason of the message's own.
+    pub failed: u64,
+    /// Attempts whose outcome is unknown; they are repeated.
+    pub unknown: u64,
+    /// Messages that became dead letters.
+    pub dead_lettered: u64,
+    /// Messages that were set aside behind a failing key.
+    pub parked: u64,
+    /// Steps that the store refused, because a lease was lost or an operator was faster.
+    pub refused: u64,
+    /// Times that everything known was dropped and read again.
+    pub resets: u64,
+    /// Publishers that failed and were started again.
+    pub restarts: u64,
+    /// Fetches from the store.
+    pub fetches: u64,
+    /// Buckets owned now.
+    pub buckets: usize,
+    /// Messages in memory now, delivered ones included until they are removed from the store.
+    pub in_flight: usize,
+    /// The bytes that they are counted with.
+    pub in_flight_bytes: usize,
+}
+
+impl std::ops::AddAssign for RelayStats {
+    fn add_assign(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.settled += other.settled;
+        self.failed += other.failed;
+        self.unknown += other.unknown;
+        self.dead_lettered += other.dead_lettered;
+        self.parked += other.parked;
+        self.refused += other.refused;
+        self.resets += other.resets;
+        self.restarts += other.restarts;
+        self.fetches += other.fetches;
+        self.buckets += other.buckets;
+        self.in_flight += other.in_flight;
+        self.in_flight_bytes += other.in_flight_bytes;
+    }
+}

@@ -1,0 +1,240 @@
+//! The supervisor of one route: starts its actors, and starts them again when one fails.
+//!
+//! What a route has in memory hangs together: positions, leases, what is in flight. So when a part of it fails, or the store can't be
+//! reached, all of it is dropped and read again: what is in flight is waited for, what was delivered is removed, and then a new
+//! incarnation begins, after a pause that grows. Only publishers, which run code that is not ours, are replaced one by one, by their lane;
+//! and the settler outlives all, because what was delivered stays delivered.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use outbox_contract::Position;
+use ractor::{
+    Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent, call_t,
+};
+
+use super::context::{Broken, Context};
+use super::diverter::Diverter;
+use super::keeper::{Keeper, KeeperMsg};
+use super::lane::{Lane, LaneMsg, LaneSetup};
+use super::poller::{Poller, PollerMsg, PollerSetup};
+use super::restart::RestartPolicy;
+use super::settler::{Settler, SettlerMsg};
+
+pub(crate) struct RouteSupervisor {
+    pub(crate) context: Arc<Context>,
+}
+
+pub(crate) enum RouteMsg {
+    /// Begin a new incarnation, if this is the one that was planned.
+    Begin(u64),
+    /// The store can't be relied on: drop everything and read again.
+    Reset(Broken),
+    /// Take no more, finish what is in flight, remove it, give the leases back. Answers whether all of it was done.
+    Stop(RpcReplyPort<bool>),
+}
+
+pub(crate) struct RouteState {
+    settler: Option<ActorRef<SettlerMsg>>,
+    incarnation: Option<Incarnation>,
+    planned: u64,
+    policy: RestartPolicy,
+    random: fastrand::Rng,
+    stopping: bool,
+}
+
+/// The actors of one life of a route.
+struct Incarnation {
+    poller: ActorRef<PollerMsg>,
+    keeper: ActorRef<KeeperMsg>,
+    lanes: Vec<ActorRef<LaneMsg>>,
+    cells: Vec<ActorCell>,
+}
+
+#[ractor::actor(message = RouteMsg, state = RouteState)]
+impl RouteSupervisor {
+    async fn pre_start(&self, _myself: ActorRef<RouteMsg>, (): ()) -> Result<RouteState, ActorProcessingErr> {
+        let config = &self.context.config;
+        let window = Duration::from_secs(60);
+        Ok(RouteState {
+            settler: None,
+            incarnation: None,
+            planned: 0,
+            policy: RestartPolicy::new(config.outage_first_delay, config.outage_most_delay, window),
+            random: fastrand::Rng::with_seed(self.context.seed),
+            stopping: false,
+        })
+    }
+
+    async fn post_start(
+        &self,
+        myself: ActorRef<RouteMsg>,
+        _state: &mut RouteState,
+    ) -> Result<(), ActorProcessingErr> {
+        Ok(myself.cast(RouteMsg::Begin(0))?)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<RouteMsg>,
+        message: RouteMsg,
+        state: &mut RouteState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            RouteMsg::Begin(planned) => {
+                if planned == state.planned && state.incarnation.is_none() && !state.stopping {
+                    self.begin(&myself, state).await?;
+                }
+            }
+            RouteMsg::Reset(cause) => self.start_again(&myself, state, &cause.0).await,
+            RouteMsg::Stop(reply) => {
+                state.stopping = true;
+                let drained = self.drain(state).await;
+                // Whoever asked may have given up waiting.
+                let _ = reply.send(drained);
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<RouteMsg>,
+        event: SupervisionEvent,
+        state: &mut RouteState,
+    ) -> Result<(), ActorProcessingErr> {
+        let (who, cause) = match event {
+            SupervisionEvent::ActorFailed(who, error) => (who.get_id(), error.to_string()),
+            SupervisionEvent::ActorTerminated(who, _, reason) => {
+                (who.get_id(), reason.unwrap_or_else(|| "stopped".to_owned()))
+            }
+            _ => return Ok(()),
+        };
+        if state.settler.as_ref().is_some_and(|settler| settler.get_id() == who) {
+            state.settler = None;
+        } else if !state.incarnation.as_ref().is_some_and(|incarnation| incarnation.has(who)) {
+            // One of an incarnation that is over already.
+            return Ok(());
+        }
+        self.start_again(&myself, state, &cause).await;
+        Ok(())
+    }
+}
+
+impl RouteSupervisor {
+    async fn begin(
+        &self,
+        myself: &ActorRef<RouteMsg>,
+        state: &mut RouteState,
+    ) -> Result<(), ActorProcessingErr> {
+        let context = &self.context;
+        let settler = match &state.settler {
+            Some(settler) => settler.clone(),
+            None => {
+                let settler = Settler { context: Arc::clone(context), supervisor: myself.clone() };
+                let (settler, _) = Actor::spawn_linked(None, settler, (), myself.get_cell()).await?;
+                state.settler.insert(settler).clone()
+            }
+        };
+        let diverter = Diverter { context: Arc::clone(context) };
+        let (diverter, _) = Actor::spawn_linked(None, diverter, (), myself.get_cell()).await?;
+        let mut cells = vec![diverter.get_cell()];
+        let mut lanes = Vec::new();
+        for index in 0..context.config.lanes {
+            let setup = LaneSetup {
+                context: Arc::clone(context),
+                index,
+                settler: settler.clone(),
+                diverter: diverter.clone(),
+            };
+            let (lane, _) = Actor::spawn_linked(None, Lane, setup, myself.get_cell()).await?;
+            cells.push(lane.get_cell());
+            lanes.push(lane);
+        }
+        let setup =
+            PollerSetup { context: Arc::clone(context), lanes: lanes.clone(), settler: settler.clone() };
+        let (poller, _) = Actor::spawn_linked(None, Poller, setup, myself.get_cell()).await?;
+        cells.push(poller.get_cell());
+        for lane in &lanes {
+            lane.cast(LaneMsg::Poller(poller.clone()))?;
+        }
+        settler.cast(SettlerMsg::Serve(poller.clone()))?;
+        let keeper = Keeper { context: Arc::clone(context), poller: poller.clone() };
+        let (keeper, _) = Actor::spawn_linked(None, keeper, (), myself.get_cell()).await?;
+        cells.push(keeper.get_cell());
+        poller.cast(PollerMsg::Keeper(keeper.clone()))?;
+        state.incarnation = Some(Incarnation { poller, keeper, lanes, cells });
+        Ok(())
+    }
+
+    /// Ends the incarnation and plans the next one.
+    async fn start_again(&self, myself: &ActorRef<RouteMsg>, state: &mut RouteState, cause: &str) {
+        if state.stopping {
+            return;
+        }
+        let context = &self.context;
+        let Some(incarnation) = state.incarnation.take() else { return };
+        let now = context.now();
+        let wait = state.policy.failed(now, state.random.f64());
+        let keeps_failing = state.policy.keeps_failing(now);
+        context.counters.keeps_failing.store(keeps_failing, Ordering::Relaxed);
+        context.counters.reset(cause);
+        tracing::warn!(route = %context.route, cause, ?wait, keeps_failing, "dropping what is known and reading it again");
+        incarnation.poller.kill();
+        incarnation.keeper.kill();
+        let limit = context.config.publish_timeout;
+        incarnation.retire_lanes(limit).await;
+        incarnation.end();
+        if let Some(settler) = &state.settler {
+            // What was delivered and is still there would be sent again; but a store that is away must not keep the route from trying.
+            let _ = call_t!(settler, SettlerMsg::Barrier, millis(context.config.outage_most_delay));
+        }
+        state.planned += 1;
+        let planned = state.planned;
+        myself.send_after(wait, move || RouteMsg::Begin(planned));
+    }
+
+    /// Stops in order. The caller holds the deadline.
+    async fn drain(&self, state: &mut RouteState) -> bool {
+        let Some(incarnation) = state.incarnation.take() else { return true };
+        let config = &self.context.config;
+        let limit = config.publish_timeout + config.store_timeout;
+        let low_water = call_t!(incarnation.poller, PollerMsg::Halt, millis(limit));
+        let mut clean = low_water.is_ok() && incarnation.retire_lanes(limit).await;
+        if let Some(settler) = &state.settler {
+            clean &= call_t!(settler, SettlerMsg::Barrier, millis(limit)).is_ok();
+        }
+        let low_water = low_water.unwrap_or(Position::START);
+        let leave = |reply| KeeperMsg::Leave { low_water, reply };
+        clean &= call_t!(incarnation.keeper, leave, millis(config.store_timeout)).is_ok();
+        incarnation.end();
+        clean
+    }
+}
+
+impl Incarnation {
+    fn has(&self, who: ActorId) -> bool {
+        self.cells.iter().any(|cell| cell.get_id() == who)
+    }
+
+    /// Waits until no lane has anything in flight. Says whether that came to pass.
+    async fn retire_lanes(&self, limit: Duration) -> bool {
+        let calls = self.lanes.iter().map(|lane| async move {
+            let retired = call_t!(lane, LaneMsg::Retire, millis(limit));
+            retired.is_ok()
+        });
+        join_all(calls).await.into_iter().all(|retired| retired)
+    }
+
+    fn end(self) {
+        for cell in &self.cells {
+            cell.kill();
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
