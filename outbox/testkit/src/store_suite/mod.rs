@@ -11,9 +11,20 @@
 //! [`Transactional`]: outbox_contract::Transactional
 
 pub mod append;
+pub mod dead_letters;
+pub mod due;
+pub mod failing;
+pub mod fence;
+pub mod fetch;
 mod harness;
+pub mod inbox;
+pub mod lease;
+pub mod operators;
 pub mod order;
+pub mod schedule;
+pub mod settle;
 mod support;
+pub mod upkeep;
 
 use std::time::Duration;
 
@@ -89,8 +100,181 @@ macro_rules! __store_properties {
         $callback! { $($arguments)*,
             append {
                 a_committed_message_is_fetched_byte_for_byte
+                unicode_is_kept_in_every_text
+                the_longest_names_are_kept
+                a_large_payload_is_kept
+                an_empty_payload_is_kept
+                a_message_without_a_key_stays_without_one
+                the_extremes_of_numbers_are_kept
+                a_rolled_back_message_never_exists
+                a_message_of_a_dropped_transaction_never_exists
+                a_message_appears_with_its_commit_and_not_before
+                all_messages_are_validated_before_the_first_is_written
+                appending_nothing_is_allowed
+                a_batch_of_thousands_is_written_whole_and_in_order
+                a_message_on_two_routes_is_two_rows
+                a_scheduled_message_is_not_fetched_before_it_is_due
+                the_time_of_appending_is_kept
             }
             order {
+                messages_of_one_append_keep_their_order
+                several_appends_of_one_transaction_keep_their_order
+                positions_ascend_along_a_key
+                positions_do_not_come_back_when_everything_is_settled
+                concurrent_writers_of_a_key_are_in_commit_order
+                a_second_writer_of_a_key_does_not_overtake_the_first
+                an_open_transaction_hides_nothing_that_others_commit
+                a_rollback_leaves_no_hole_that_blocks
+                a_reader_that_follows_the_last_position_misses_nothing
+                keys_that_read_alike_are_different_keys
+            }
+            fetch {
+                a_fetch_stops_at_its_limit_of_rows
+                a_fetch_stops_at_its_limit_of_bytes
+                the_first_row_comes_whatever_it_has
+                rows_in_flight_count_for_nothing
+                thousands_of_rows_in_flight_are_left_out
+                a_window_leaves_out_what_is_before_and_behind_it
+                a_scope_reads_only_its_topic_or_key
+                a_message_without_a_key_is_read_by_its_id
+                muted_rows_come_bare_and_count_as_rows
+                only_the_owner_of_a_bucket_reads_it
+                two_relays_read_disjoint_parts
+                an_expired_lease_reads_nothing
+                a_fetch_reads_only_the_buckets_asked_for
+                rows_of_failing_keys_are_flagged
+                a_fetch_sees_every_settle_that_returned_before_it
+                routes_do_not_see_each_other
+                a_fetch_repeated_gives_the_same_rows
+            }
+            lease {
+                a_relay_alone_acquires_every_bucket
+                two_relays_come_to_share_fairly
+                three_relays_come_to_share_fairly
+                relays_that_start_at_once_share_without_overlap
+                an_expired_bucket_is_taken_under_the_next_epoch
+                a_relay_that_slept_through_its_lease_acquires_again
+                a_relay_that_was_replaced_is_told_so
+                a_heartbeat_renews_every_lease
+                a_released_bucket_is_taken_at_once
+                only_the_owner_gives_a_bucket_back
+                a_yielded_bucket_is_not_acquired_again
+                a_relay_that_leaves_counts_no_more
+                a_relay_without_transport_is_counted_out
+                relays_keep_their_shares_when_no_transport_is_available
+                the_low_water_mark_is_handed_over
+                relays_are_told_whether_they_agree
+                relays_of_another_route_count_in_no_share
+                a_heartbeat_tells_what_is_paused
+            }
+            settle {
+                settled_rows_are_gone_and_no_others
+                a_row_is_settled_by_position_and_id_together
+                a_relay_that_lost_its_lease_may_still_settle
+                settling_again_does_nothing
+                thousands_of_rows_are_settled_at_once
+                delivered_messages_go_to_the_history
+            }
+            failing {
+                a_failing_message_and_those_behind_it_are_parked_in_order
+                parked_messages_come_back_byte_for_byte
+                a_failing_key_is_due_when_its_time_has_come
+                a_second_failure_sets_the_attempts
+                later_messages_are_parked_behind_the_earlier_ones
+                parking_passes_over_rows_that_are_not_there
+                a_step_repeated_has_no_second_effect
+                a_key_resumes_in_part_and_then_flows
+                a_key_keeps_its_order_through_failure_and_recovery
+                other_keys_flow_past_a_failing_one
+                a_held_key_is_never_due
+                a_first_failure_may_hold_the_key
+                a_hot_message_is_buried_and_its_key_flows
+                a_parked_message_is_buried_and_the_next_is_due
+                a_key_whose_last_parked_message_is_buried_flows
+                a_message_that_is_gone_is_neither_parked_nor_buried
+                parking_without_a_failing_key_strands_nothing
+                many_steps_in_one_call_are_answered_one_by_one
+            }
+            fence {
+                an_expired_lease_is_refused
+                a_relay_that_was_replaced_can_divert_nothing
+                another_epoch_is_refused
+                another_relay_is_refused
+                a_released_lease_is_refused
+                an_old_version_of_a_key_is_refused
+                a_version_of_a_key_that_flows_is_refused
+                a_relay_is_refused_after_an_operator_changed_its_key
+                a_version_does_not_come_back
+            }
+            due {
+                the_longest_due_key_comes_first
+                keys_that_are_worked_on_are_left_out
+                muted_parts_are_not_due
+                no_more_keys_are_given_than_asked_for
+                the_oldest_parked_messages_are_given
+                due_messages_stop_at_the_limit_of_bytes
+                only_the_owner_of_a_key_is_given_it
+            }
+            operators {
+                a_held_key_waits_for_the_operator
+                holding_again_changes_nothing
+                a_hold_survives_a_failure
+                a_released_key_with_nothing_parked_flows
+                a_released_key_is_tried_now
+                verbs_on_a_key_that_flows_are_invalid
+                a_skipped_message_makes_way_for_the_next
+                a_key_skipped_to_its_end_flows
+                a_discarded_key_flows_again
+                failing_keys_are_filtered_and_paged
+                pauses_of_a_route_and_its_topics_are_apart
+            }
+            dead_letters {
+                dead_letters_are_filtered_and_paged
+                requeued_dead_letters_join_at_the_end_in_their_old_order
+                dead_letters_are_requeued_to_their_own_route
+                purged_dead_letters_are_gone
+                a_requeued_message_can_die_again
+                replayed_messages_join_at_the_end_in_their_old_order
+                the_history_is_filtered_and_paged
+            }
+            schedule {
+                due_messages_join_in_the_order_of_their_due_times
+                nothing_joins_before_its_time
+                a_due_message_is_what_was_scheduled
+                a_due_message_stands_behind_what_was_committed_before
+                a_round_moves_no_more_than_its_limit
+                rounds_at_once_move_each_message_once
+                a_rolled_back_schedule_never_exists
+                scheduled_messages_are_listed
+                a_cancelled_message_never_comes
+                a_message_due_on_a_failing_key_waits_behind_it
+            }
+            inbox {
+                a_message_is_new_once
+                an_admission_that_was_rolled_back_never_was
+                each_consumer_handles_a_message_itself
+                a_batch_is_answered_one_by_one
+                a_message_given_twice_in_one_call_is_new_the_first_time
+                of_handlers_at_once_exactly_one_commits
+                what_a_handler_emits_commits_with_its_admission
+                a_message_goes_behind_those_that_wait_for_its_consumer
+                a_message_goes_behind_those_that_are_parked_for_its_consumer
+                a_handled_message_is_a_duplicate_even_when_others_wait
+            }
+            upkeep {
+                a_check_tells_whether_the_tables_are_there
+                migrating_again_keeps_what_is_there
+                programs_that_migrate_at_once_all_succeed
+                one_relay_is_elected_until_its_time_is_over
+                of_candidates_at_once_one_is_elected
+                the_backlog_counts_everything_by_its_name
+                the_backlog_counts_what_is_to_be_published
+                the_age_of_the_oldest_message_is_known
+                buckets_that_nobody_works_on_are_counted
+                the_bell_rings_at_append_and_at_commit
+                every_listener_is_woken_by_a_commit
+                a_listener_that_is_dropped_hinders_nobody
+                an_error_says_what_was_attempted
             }
         }
     };

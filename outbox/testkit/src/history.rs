@@ -1,0 +1,292 @@
+//! The checker: compares what was committed with what consumers saw (promises P1 to P4).
+//!
+//! A test records what its writers do and what its consumers receive in a [`History`] and asks it for a [`Report`]. Order is judged by real
+//! time: message A is before message B if both have one topic and key, and A's commit had returned before B's append began, or
+//! one transaction appended both, A first. Never by position or time stamp, for those are what is on trial; and messages of
+//! which neither is before the other may come in any order. Only *first* deliveries can be out of order; a repeat behind a newer
+//! message is a *stale repeat*, any other a *duplicate*.
+//!
+//! A commit whose result is unknown makes a message that may be delivered and may be missing.
+//!
+//! It takes about 60 bytes for a message and 32 for a delivery, and while it checks, 64 more for a message. Where writers number the
+//! messages of each key themselves, [`KeySequences`] finds the same defects in a few bytes for a key.
+
+mod merge;
+mod report;
+mod sequences;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use outbox_contract::{Key, Message, MessageId, Topic};
+
+pub use report::{Example, Found, Report};
+pub use sequences::KeySequences;
+
+use merge::{Check, Merged};
+
+/// A point in the order of what happened. Compared, never subtracted.
+///
+/// [`History::now`] gives them, for one process. The parts of a history that several processes recorded take one clock that
+/// all of them can read, such as the nanoseconds of the machine's monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub u64);
+
+/// One of the consumers of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConsumerId(usize);
+
+/// What became of a transaction, as far as its writer knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its commit had returned at this moment.
+    Committed(Moment),
+    /// It was rolled back: nothing of it may ever be delivered.
+    RolledBack,
+    /// Nobody knows: its messages may be delivered, and may be missing.
+    Unknown,
+}
+
+/// What writers did and what consumers saw.
+///
+/// Shared by reference among the tasks of a test. Recording takes a lock for less than a microsecond.
+///
+/// ```
+/// use outbox_contract::{Message, Topic};
+/// use outbox_testkit::history::History;
+///
+/// let history = History::new();
+/// let consumer = history.consumer("inventory");
+/// let message = Message::new(Topic::new("orders")?, "order.placed").with_key("order-1")?;
+///
+/// let mut writing = history.begin();
+/// writing.append(&message); // before the store is asked to
+/// writing.committed(); // after its commit returned
+/// history.delivered(consumer, &message);
+///
+/// history.check().assert_exactly_once();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct History {
+    // Ahead of everything recorded so far: taking the next one is what orders events of different tasks.
+    clock: AtomicU64,
+    // A plain mutex: held for a push, never across an await. Written by every task of the test, read by `check`.
+    events: Mutex<Events>,
+}
+
+#[derive(Debug, Default)]
+struct Events {
+    keys: HashMap<OrderKey, u32>,
+    transactions: Vec<Fate>,
+    appended: Vec<Appended>,
+    consumers: Vec<Consumer>,
+    dead: Vec<MessageId>,
+}
+
+/// One append of one message. An id may have several: a transaction that was started again appends it again.
+#[derive(Clone, Debug)]
+struct Appended {
+    id: MessageId,
+    began: Moment,
+    key: u32,
+    transaction: u32,
+    order: u32,
+    scheduled: bool,
+}
+
+#[derive(Debug)]
+struct Consumer {
+    name: String,
+    topics: Vec<Topic>,
+    deliveries: Vec<Delivered>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Delivered {
+    id: MessageId,
+    at: Moment,
+    key: u32,
+}
+
+/// What a message is ordered by; messages of a topic that have no key are in no order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct OrderKey {
+    topic: Topic,
+    key: Option<Key>,
+}
+
+impl History {
+    /// A history in which nothing has happened.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next moment.
+    pub fn now(&self) -> Moment {
+        Moment(self.clock.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    /// Begins to record a transaction. Dropped without a verdict, its fate is unknown, as a cancelled commit's is.
+    pub fn begin(&self) -> Writing<'_> {
+        let mut events = self.events();
+        let transaction = index(events.transactions.len());
+        events.transactions.push(Fate::Unknown);
+        Writing { history: self, transaction, order: 0 }
+    }
+
+    /// Records a whole transaction that another process reports: its messages in order, with the moment at which the append of each
+    /// began, and its fate.
+    pub fn record(&self, appended: &[(Moment, &Message)], fate: Fate) {
+        let mut writing = self.begin();
+        for (began, message) in appended {
+            writing.push(message, *began, false);
+        }
+        self.events().transactions[writing.transaction as usize] = fate;
+    }
+
+    /// Introduces a consumer that is to receive every message.
+    pub fn consumer(&self, name: impl Into<String>) -> ConsumerId {
+        self.consumer_of(name, &[])
+    }
+
+    /// Introduces a consumer that is to receive every message of these topics; of no other, if any is named.
+    pub fn consumer_of(&self, name: impl Into<String>, topics: &[Topic]) -> ConsumerId {
+        let mut events = self.events();
+        events.consumers.push(Consumer {
+            name: name.into(),
+            topics: topics.to_vec(),
+            deliveries: Vec::new(),
+        });
+        ConsumerId(events.consumers.len() - 1)
+    }
+
+    /// Records that a consumer received a message, now. Call it in the order in which it received them.
+    pub fn delivered(&self, consumer: ConsumerId, message: &Message) {
+        self.delivered_id(consumer, message.id, &message.topic, message.key.as_ref(), None);
+    }
+
+    /// Records that a consumer received a message of this id, topic and key; at this moment, or now.
+    ///
+    /// # Panics
+    ///
+    /// When the consumer is of another history.
+    pub fn delivered_id(
+        &self,
+        consumer: ConsumerId,
+        id: MessageId,
+        topic: &Topic,
+        key: Option<&Key>,
+        at: Option<Moment>,
+    ) {
+        let mut events = self.events();
+        // Taken under the lock, so that deliveries and their moments are in one order.
+        let at = at.unwrap_or_else(|| self.now());
+        let key = events.key(topic, key);
+        let consumer =
+            events.consumers.get_mut(consumer.0).expect("the consumer was introduced to this history");
+        consumer.deliveries.push(Delivered { id, at, key });
+    }
+
+    /// Records that a message became a dead letter: it may be missing, and joins its key again at the end if it is requeued.
+    pub fn dead_lettered(&self, id: MessageId) {
+        self.events().dead.push(id);
+    }
+
+    /// Compares what was committed with what each consumer saw. Takes a time that grows as n log n; more can be recorded afterwards.
+    #[must_use]
+    pub fn check(&self) -> Report {
+        let mut events = self.events();
+        let events = &mut *events;
+        events.appended.sort_unstable_by_key(|appended| (appended.id, appended.transaction, appended.order));
+        let keys = events.keys_by_number();
+        let merged = Merged::of(&events.appended, &events.transactions, &events.dead, &keys);
+        let mut check = Check::new(&merged, &keys);
+        for consumer in &events.consumers {
+            check.consumer(consumer);
+        }
+        check.report
+    }
+
+    fn events(&self) -> MutexGuard<'_, Events> {
+        // A panic of a test's task between lock and unlock leaves whole entries only: each is pushed at once.
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Events {
+    fn key(&mut self, topic: &Topic, key: Option<&Key>) -> u32 {
+        let next = index(self.keys.len());
+        *self.keys.entry(OrderKey { topic: topic.clone(), key: key.cloned() }).or_insert(next)
+    }
+
+    fn keys_by_number(&self) -> Vec<OrderKey> {
+        let mut keys: Vec<(&OrderKey, u32)> = self.keys.iter().map(|(key, number)| (key, *number)).collect();
+        keys.sort_unstable_by_key(|(_, number)| *number);
+        keys.into_iter().map(|(key, _)| key.clone()).collect()
+    }
+}
+
+/// Histories have fewer than 4 thousand million of anything: each takes some bytes.
+fn index(len: usize) -> u32 {
+    u32::try_from(len).expect("a history has fewer than 2^32 entries of a kind")
+}
+
+/// A transaction that is being recorded.
+#[derive(Debug)]
+#[must_use = "a transaction without a verdict is one whose fate is unknown"]
+pub struct Writing<'h> {
+    history: &'h History,
+    transaction: u32,
+    order: u32,
+}
+
+impl Writing<'_> {
+    /// Records that the append of this message begins now. Call it *before* the store's append.
+    pub fn append(&mut self, message: &Message) {
+        self.push(message, self.history.now(), false);
+    }
+
+    /// As [`append`](Self::append), for a message that is due later: when it joins its key is the store's affair, so it has no place in the
+    /// order.
+    pub fn schedule(&mut self, message: &Message) {
+        self.push(message, self.history.now(), true);
+    }
+
+    /// Records that the commit has returned, now.
+    pub fn committed(self) {
+        let now = self.history.now();
+        self.end(Fate::Committed(now));
+    }
+
+    /// Records that the transaction was rolled back, or that its commit certainly failed.
+    pub fn rolled_back(self) {
+        self.end(Fate::RolledBack);
+    }
+
+    /// Records that nobody knows whether it committed.
+    pub fn unknown(self) {
+        self.end(Fate::Unknown);
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "a transaction ends once")]
+    fn end(self, fate: Fate) {
+        self.history.events().transactions[self.transaction as usize] = fate;
+    }
+
+    fn push(&mut self, message: &Message, began: Moment, scheduled: bool) {
+        let mut events = self.history.events();
+        let key = events.key(&message.topic, message.key.as_ref());
+        events.appended.push(Appended {
+            id: message.id,
+            began,
+            key,
+            transaction: self.transaction,
+            order: self.order,
+            scheduled,
+        });
+        self.order += 1;
+    }
+}

@@ -1,0 +1,186 @@
+//! Dead letters and history: browse, requeue, purge, replay.
+
+use outbox_contract::admin::Filter;
+use outbox_contract::{Admin, KeyId, MessageId, Outgoing, Store, Transactional};
+
+use super::StoreHarness;
+use super::support::{
+    LONG, Relay, bury_step, ids, message, messages, prepared, route, stored_ids, topic, write,
+};
+
+async fn dead<S: Store>(store: &S, filter: &Filter) -> Vec<MessageId> {
+    let dead = store.dead_letters(filter).await.expect("dead letters are listed");
+    dead.into_iter().map(|dead| dead.stored.message.id).collect()
+}
+
+/// Appends this many messages of a key and buries them, one after the other.
+async fn buried<S: Transactional>(
+    relay: &Relay<S>,
+    topic: &str,
+    key: &str,
+    count: usize,
+) -> (KeyId, Vec<MessageId>) {
+    let written = messages(topic, key, count);
+    let key = written[0].key_id();
+    write(&*relay.store, written.into_iter().map(|message| Outgoing::from(message).by(relay.route.clone())))
+        .await;
+    let stored = relay.read_key(&key).await;
+    for stored in &stored {
+        relay.step(&key, None, bury_step(stored, "rejected")).await;
+    }
+    (key, stored_ids(&stored))
+}
+
+/// The oldest first; by every field of the filter.
+pub async fn dead_letters_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let audit = Relay::on(&store, route("audit"), LONG).await;
+    let (key, of_key) = buried(&relay, "orders", "a", 3).await;
+    harness.advance(std::time::Duration::from_millis(20)).await;
+    let (_, of_topic) = buried(&relay, "customers", "a", 1).await;
+    let (_, of_route) = buried(&audit, "orders", "b", 1).await;
+
+    let all: Vec<_> = of_key.iter().chain(&of_topic).chain(&of_route).copied().collect();
+    assert_eq!(dead(&*store, &Filter::default()).await, all);
+    assert_eq!(dead(&*store, &Filter { route: Some(route("audit")), ..Filter::default() }).await, of_route);
+    assert_eq!(
+        dead(&*store, &Filter { topic: Some(topic("customers")), ..Filter::default() }).await,
+        of_topic
+    );
+    let by_key = Filter { topic: Some(key.topic.clone()), key: Some(key.key.clone()), ..Filter::default() };
+    assert_eq!(dead(&*store, &by_key).await, of_key);
+    assert_eq!(
+        dead(&*store, &Filter { ids: vec![all[1], all[3]], ..Filter::default() }).await,
+        [all[1], all[3]]
+    );
+    assert_eq!(dead(&*store, &Filter { limit: Some(2), offset: 1, ..Filter::default() }).await, all[1..3]);
+
+    let letters = store.dead_letters(&Filter::default()).await.expect("dead letters are listed");
+    let since = letters[3].died_at;
+    assert!(since > letters[2].died_at);
+    assert_eq!(dead(&*store, &Filter { since: Some(since), ..Filter::default() }).await, all[3..]);
+    assert_eq!(dead(&*store, &Filter { before: Some(since), ..Filter::default() }).await, all[..3]);
+}
+
+/// Requeued, they join their key at its end, in their old order, as they were.
+pub async fn requeued_dead_letters_join_at_the_end_in_their_old_order<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (key, old) = buried(&relay, "orders", "a", 3).await;
+    let before = store.dead_letters(&Filter::default()).await.expect("dead letters are listed");
+    let newer = messages("orders", "a", 2);
+    write(&*store, newer.clone()).await;
+
+    let filter = Filter { topic: Some(key.topic.clone()), key: Some(key.key.clone()), ..Filter::default() };
+    assert_eq!(store.requeue(&filter).await.expect("dead letters are requeued"), 3);
+    let read = relay.read_key(&key).await;
+    let expected: Vec<_> = ids(&newer).into_iter().chain(old).collect();
+    assert_eq!(stored_ids(&read), expected);
+    for (letter, again) in before.iter().zip(&read[2..]) {
+        assert_eq!(again.message, letter.stored.message, "with its old id and in every field");
+        assert!(again.position > letter.stored.position, "an append takes a new position");
+    }
+    assert!(dead(&*store, &Filter::default()).await.is_empty());
+    assert_eq!(store.requeue(&filter).await.expect("nothing is left to requeue"), 0);
+}
+
+/// By the route that each was on; only what the filter says.
+pub async fn dead_letters_are_requeued_to_their_own_route<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let audit = Relay::on(&store, route("audit"), LONG).await;
+    let (_, by_default) = buried(&relay, "orders", "a", 2).await;
+    let (_, by_audit) = buried(&audit, "orders", "a", 1).await;
+    assert_eq!(
+        store.requeue(&Filter { ids: by_audit.clone(), ..Filter::default() }).await.expect("requeued"),
+        1
+    );
+    assert_eq!(stored_ids(&audit.read().await), by_audit);
+    assert!(relay.fetch().await.is_empty());
+    assert_eq!(dead(&*store, &Filter::default()).await, by_default);
+    assert_eq!(store.requeue(&Filter { limit: Some(1), ..Filter::default() }).await.expect("requeued"), 1);
+    assert_eq!(stored_ids(&relay.read().await), by_default[..1], "the oldest first");
+}
+
+/// Purged ones are gone for good; others stay.
+pub async fn purged_dead_letters_are_gone<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (_, ids) = buried(&relay, "orders", "a", 3).await;
+    assert_eq!(store.purge(&Filter { ids: vec![ids[1]], ..Filter::default() }).await.expect("purged"), 1);
+    assert_eq!(dead(&*store, &Filter::default()).await, [ids[0], ids[2]]);
+    assert_eq!(store.purge(&Filter { limit: Some(1), ..Filter::default() }).await.expect("purged"), 1);
+    assert_eq!(dead(&*store, &Filter::default()).await, [ids[2]], "the oldest first");
+    assert_eq!(store.purge(&Filter::default()).await.expect("purged"), 1);
+    assert_eq!(store.requeue(&Filter::default()).await.expect("nothing is left"), 0);
+    assert!(relay.fetch().await.is_empty());
+}
+
+/// A message that dies again after a requeue is one dead letter, not two.
+pub async fn a_requeued_message_can_die_again<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (key, ids) = buried(&relay, "orders", "a", 1).await;
+    for _ in 0..2 {
+        assert_eq!(store.requeue(&Filter::default()).await.expect("requeued"), 1);
+        let stored = relay.read_key(&key).await;
+        assert_eq!(stored_ids(&stored), ids);
+        relay.step(&key, None, bury_step(&stored[0], "exhausted")).await;
+        assert_eq!(dead(&*store, &Filter::default()).await, ids);
+    }
+}
+
+/// Where a history is kept, what was delivered is appended again on request, and stays in the history.
+pub async fn replayed_messages_join_at_the_end_in_their_old_order<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 4);
+    let other = message("customers", "a");
+    write(&*store, all.iter().cloned().chain([other])).await;
+    let read = relay.read().await;
+    relay.settle(&read).await;
+    let newer = message("orders", "a");
+    write(&*store, [newer.clone()]).await;
+
+    let filter = Filter { topic: Some(topic("orders")), limit: Some(3), ..Filter::default() };
+    let replayed = store.replay(&filter).await.expect("the history is replayed");
+    if !harness.capabilities().history {
+        assert_eq!(replayed, 0, "there is no history");
+        return;
+    }
+    assert_eq!(replayed, 3);
+    let again = relay.read_key(&newer.key_id()).await;
+    let expected: Vec<_> = [newer.id].into_iter().chain(ids(&all[..3])).collect();
+    assert_eq!(stored_ids(&again), expected, "the oldest first, behind what is there");
+    assert!(again[1..].iter().zip(&all).all(|(again, old)| again.message == *old), "in every field");
+}
+
+/// By route, topic, key, id, time and page.
+pub async fn the_history_is_filtered_and_paged<H: StoreHarness>(harness: &H) {
+    if !harness.capabilities().history {
+        return;
+    }
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (orders, customers) = (messages("orders", "a", 3), messages("customers", "b", 2));
+    for part in [&orders, &customers] {
+        write(&*store, part.iter().cloned()).await;
+        relay.settle(&relay.read().await).await;
+        harness.advance(std::time::Duration::from_millis(20)).await;
+    }
+    let past = async |filter: Filter| -> Vec<MessageId> {
+        let past = store.history(&filter).await.expect("the history is listed");
+        past.into_iter().map(|past| past.message.message.id).collect()
+    };
+    let all: Vec<_> = ids(orders.iter().chain(&customers));
+    assert_eq!(past(Filter::default()).await, all);
+    assert_eq!(past(Filter { topic: Some(topic("customers")), ..Filter::default() }).await, all[3..]);
+    assert_eq!(past(Filter { key: orders[0].key.clone(), ..Filter::default() }).await, all[..3]);
+    assert_eq!(past(Filter { ids: vec![all[4], all[0]], ..Filter::default() }).await, [all[0], all[4]]);
+    assert_eq!(past(Filter { limit: Some(2), offset: 2, ..Filter::default() }).await, all[2..4]);
+    assert!(past(Filter { route: Some(route("audit")), ..Filter::default() }).await.is_empty());
+    let since = store.history(&Filter::default()).await.expect("listed")[3].delivered_at;
+    assert_eq!(past(Filter { since: Some(since), ..Filter::default() }).await, all[3..]);
+    assert_eq!(past(Filter { before: Some(since), ..Filter::default() }).await, all[..3]);
+}

@@ -1,0 +1,159 @@
+//! Due keys: which failing keys a relay is given, in which order, and how much of each.
+
+use std::time::Duration;
+
+use outbox_contract::divert::Then;
+use outbox_contract::fetch::Scope;
+use outbox_contract::{Bucket, BucketSet, KeyId, Store};
+
+use super::StoreHarness;
+use super::support::{LATER, NOW, OVER, Relay, SHORT, messages, prepared, stored_ids, topic, write};
+
+/// A failing key with this many parked messages of 1,000 bytes.
+async fn failing<S: outbox_contract::Transactional>(
+    relay: &Relay<S>,
+    topic: &str,
+    key: &str,
+    count: usize,
+    then: Then,
+) -> KeyId {
+    let written: Vec<_> =
+        messages(topic, key, count).into_iter().map(|message| message.with_payload(vec![7; 1_000])).collect();
+    let key = written[0].key_id();
+    write(&*relay.store, written).await;
+    relay.fail(&relay.read_key(&key).await, then).await;
+    key
+}
+
+fn keys(due: &outbox_contract::fetch::Due) -> Vec<KeyId> {
+    due.keys.iter().map(|due| due.key.clone()).collect()
+}
+
+/// The key that has been due longest comes first, whenever it failed.
+pub async fn the_longest_due_key_comes_first<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let third = failing(&relay, "orders", "third", 1, Then::RetryAfter(Duration::from_millis(900))).await;
+    let second = failing(&relay, "orders", "second", 1, Then::RetryAfter(Duration::from_millis(500))).await;
+    let first = failing(&relay, "orders", "first", 1, NOW).await;
+    let later = failing(&relay, "orders", "later", 1, LATER).await;
+    harness.advance(Duration::from_secs(2)).await;
+    let due = relay.due().await;
+    // The first may be due before the second or behind it, by how long the writes in between took: only what is certain is asserted.
+    let order = keys(&due);
+    assert_eq!(order.len(), 3, "{order:?}");
+    assert!(!order.contains(&later));
+    let place = |key: &KeyId| order.iter().position(|other| other == key).expect("the key is due");
+    assert!(place(&second) < place(&third), "{order:?}");
+    assert!(place(&first) < 3);
+    let next = due.next.expect("one is due later");
+    assert!(next > Duration::from_secs(3_000) && next <= Duration::from_secs(3_600), "{next:?}");
+}
+
+/// Keys that are being worked on are left out, and don't use up the limit.
+pub async fn keys_that_are_worked_on_are_left_out<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let a = failing(&relay, "orders", "a", 1, NOW).await;
+    let b = failing(&relay, "orders", "b", 1, NOW).await;
+    let same_key_of_another_topic = failing(&relay, "customers", "a", 1, NOW).await;
+    let mut request = relay.due_request();
+    request.except = vec![a.clone()];
+    request.keys = 2;
+    let mut due = keys(&relay.due_with(&request).await);
+    due.sort();
+    let mut expected = vec![b, same_key_of_another_topic];
+    expected.sort();
+    assert_eq!(due, expected);
+}
+
+/// Parts that are paused or broken are left out.
+pub async fn muted_parts_are_not_due<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let a = failing(&relay, "orders", "a", 1, NOW).await;
+    let b = failing(&relay, "orders", "b", 1, NOW).await;
+    failing(&relay, "broken", "a", 1, NOW).await;
+    let mut request = relay.due_request();
+    request.muted = vec![Scope::Topic(topic("broken")), Scope::Key(a)];
+    assert_eq!(keys(&relay.due_with(&request).await), [b]);
+    request.muted = vec![Scope::Everything];
+    assert!(relay.due_with(&request).await.keys.is_empty());
+}
+
+/// At most so many keys; and the answer says that there are more.
+pub async fn no_more_keys_are_given_than_asked_for<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    for key in ["a", "b", "c"] {
+        failing(&relay, "orders", key, 1, NOW).await;
+    }
+    let mut request = relay.due_request();
+    request.keys = 2;
+    let due = relay.due_with(&request).await;
+    assert_eq!(due.keys.len(), 2);
+    assert_eq!(due.next, Some(Duration::ZERO), "there are more now");
+    request.keys = 3;
+    let due = relay.due_with(&request).await;
+    assert_eq!((due.keys.len(), due.next), (3, None));
+}
+
+/// Of each key the oldest parked messages, up to the limit.
+pub async fn the_oldest_parked_messages_are_given<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let written = messages("orders", "a", 5);
+    let key = written[0].key_id();
+    write(&*store, written).await;
+    let stored = relay.read_key(&key).await;
+    relay.fail(&stored, NOW).await;
+    failing(&relay, "orders", "b", 5, NOW).await;
+    let mut request = relay.due_request();
+    request.messages = 3;
+    let due = relay.due_with(&request).await;
+    assert!(due.keys.iter().all(|due| due.parked.len() == 3), "three of each key");
+    let of_a = due.keys.iter().find(|due| due.key == key).expect("the key is due");
+    assert_eq!(stored_ids(&of_a.parked), stored_ids(&stored[..3]));
+}
+
+/// Bytes are bounded over all keys, but each key gets its first message.
+pub async fn due_messages_stop_at_the_limit_of_bytes<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    failing(&relay, "orders", "a", 5, NOW).await;
+    failing(&relay, "orders", "b", 5, NOW).await;
+    let mut request = relay.due_request();
+    request.bytes = 4_500;
+    let due = relay.due_with(&request).await;
+    assert_eq!(due.keys.len(), 2);
+    let parked: usize = due.keys.iter().map(|due| due.parked.len()).sum();
+    assert!((2..=5).contains(&parked), "{parked} messages of 1,000 bytes with a limit of 4,500");
+    request.bytes = 1;
+    let due = relay.due_with(&request).await;
+    assert!(due.keys.iter().all(|due| due.parked.len() == 1), "the first of each comes whatever it has");
+}
+
+/// Only under one's own unexpired lease, only of the buckets asked for, only of one's route.
+pub async fn only_the_owner_of_a_key_is_given_it<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let mut relay = Relay::on(&store, Default::default(), SHORT).await;
+    let written = messages("orders", "a", 1);
+    let key = written[0].key_id();
+    write(&*store, written).await;
+    // Renewed right before it is used: between two waits it must not run out.
+    relay.beat().await;
+    let stored = relay.read_key(&key).await;
+    relay.fail(&stored, NOW).await;
+    harness.advance(OVER).await;
+    assert!(relay.due().await.keys.is_empty(), "the lease is over");
+
+    let next = Relay::start(&store).await;
+    assert_eq!(keys(&next.due().await), [key.clone()]);
+    let mut request = next.due_request();
+    request.buckets = BucketSet::ALL.without(&BucketSet::from_iter([key.bucket()]));
+    assert!(next.due_with(&request).await.keys.is_empty(), "another bucket");
+    request.buckets = BucketSet::from_iter([key.bucket(), Bucket(key.bucket().0.wrapping_add(1))]);
+    assert_eq!(keys(&next.due_with(&request).await), [key]);
+    request.route = super::support::route("audit");
+    assert!(store.due(&request).await.expect("answered").keys.is_empty(), "another route");
+}

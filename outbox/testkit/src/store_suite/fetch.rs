@@ -1,0 +1,276 @@
+//! Fetching: limits, windows, parts, flags; only under one's own unexpired lease; never anything that was settled before.
+
+use outbox_contract::fetch::Scope;
+use outbox_contract::{Bucket, BucketSet, FetchedRow, Position, RelayId, Store};
+
+use super::StoreHarness;
+use super::support::{
+    LATER, LONG, OVER, Relay, SHORT, ids, message, messages, prepared, published, route, stored_ids, topic,
+    write,
+};
+
+/// At most as many rows as asked for, the lowest positions; and the answer says whether there may be more.
+pub async fn a_fetch_stops_at_its_limit_of_rows<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 5);
+    write(&*store, all.iter().cloned()).await;
+    let mut request = relay.fetch_request();
+
+    request.limit = 2;
+    let first = relay.fetch_with(&request).await;
+    assert_eq!(read_ids(first.rows), ids(&all[..2]));
+    assert!(first.full, "the limit cut it short");
+    request.limit = 10;
+    let whole = relay.fetch_with(&request).await;
+    assert_eq!(read_ids(whole.rows), ids(&all));
+    assert!(!whole.full, "nothing cut it short");
+}
+
+/// At most as many bytes of content as asked for.
+pub async fn a_fetch_stops_at_its_limit_of_bytes<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all: Vec<_> =
+        messages("orders", "a", 4).into_iter().map(|m| m.with_payload(vec![7; 1_000])).collect();
+    write(&*store, all.iter().cloned()).await;
+    let mut request = relay.fetch_request();
+    request.bytes = 2_500;
+    let fetched = relay.fetch_with(&request).await;
+    assert_eq!(read_ids(fetched.rows), ids(&all[..2]), "two payloads of 1,000 bytes fit in 2,500");
+    assert!(fetched.full, "the limit cut it short");
+}
+
+/// A message over the limit of bytes comes alone instead of never.
+pub async fn the_first_row_comes_whatever_it_has<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all: Vec<_> =
+        messages("orders", "a", 2).into_iter().map(|m| m.with_payload(vec![7; 10_000])).collect();
+    write(&*store, all.iter().cloned()).await;
+    let mut request = relay.fetch_request();
+    request.bytes = 1;
+    let fetched = relay.fetch_with(&request).await;
+    assert_eq!(read_ids(fetched.rows), ids(&all[..1]));
+    assert!(fetched.full);
+}
+
+/// Rows in flight are left out in the statement itself: they use up neither the limit of rows nor that of bytes.
+pub async fn rows_in_flight_count_for_nothing<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all: Vec<_> = messages("orders", "a", 30).into_iter().map(|m| m.with_payload(vec![7; 100])).collect();
+    write(&*store, all.iter().cloned()).await;
+    let stored = relay.read().await;
+
+    let mut request = relay.fetch_request();
+    request.except = stored[..20].iter().map(|stored| stored.position).collect();
+    (request.limit, request.bytes) = (5, 550);
+    assert_eq!(read_ids(relay.fetch_with(&request).await.rows), ids(&all[20..25]));
+    // Not only a prefix of them.
+    request.except = [1, 3, 4].map(|at: usize| stored[at].position).into();
+    request.limit = 3;
+    assert_eq!(read_ids(relay.fetch_with(&request).await.rows), [all[0].id, all[2].id, all[5].id]);
+}
+
+/// More rows in flight than a statement has parameters.
+pub async fn thousands_of_rows_in_flight_are_left_out<H: StoreHarness>(harness: &H) {
+    const IN_FLIGHT: usize = 4_000;
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    write(&*store, messages("orders", "a", IN_FLIGHT + 1)).await;
+    let stored = relay.read().await;
+    let mut request = relay.fetch_request();
+    request.except = stored[..IN_FLIGHT].iter().map(|stored| stored.position).collect();
+    request.limit = 1;
+    let rest = relay.fetch_with(&request).await.rows;
+    assert_eq!(rest.len(), 1);
+    assert_eq!(rest[0].position(), stored[IN_FLIGHT].position);
+}
+
+/// A window: what is behind `after`, up to `until` and with it.
+pub async fn a_window_leaves_out_what_is_before_and_behind_it<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 6);
+    write(&*store, all.iter().cloned()).await;
+    let stored = relay.read().await;
+    let mut request = relay.fetch_request();
+    (request.after, request.until) = (stored[1].position, stored[4].position);
+    assert_eq!(read_ids(relay.fetch_with(&request).await.rows), ids(&all[2..=4]));
+    (request.after, request.until) = (stored[5].position, Position::END);
+    assert!(relay.fetch_with(&request).await.rows.is_empty(), "nothing is behind the last");
+}
+
+/// A part: one topic, one key.
+pub async fn a_scope_reads_only_its_topic_or_key<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (a, b, other) = (message("orders", "a"), message("orders", "b"), message("customers", "a"));
+    write(&*store, [other.clone(), a.clone(), b.clone()]).await;
+    let mut request = relay.fetch_request();
+    request.scope = Scope::Topic(topic("orders"));
+    assert_eq!(read_ids(relay.fetch_with(&request).await.rows), [a.id, b.id]);
+    request.scope = Scope::Key(a.key_id());
+    request.limit = 1;
+    assert_eq!(read_ids(relay.fetch_with(&request).await.rows), [a.id]);
+}
+
+/// The key of a message that has none is its id.
+pub async fn a_message_without_a_key_is_read_by_its_id<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let keyless = outbox_contract::Message::new(topic("orders"), "suite.event");
+    write(&*store, [message("orders", "a"), keyless.clone()]).await;
+    assert_eq!(stored_ids(&relay.read_key(&keyless.key_id()).await), [keyless.id]);
+}
+
+/// Muted parts come as bare positions, in their place, and count as rows.
+pub async fn muted_rows_come_bare_and_count_as_rows<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (muted, heard) = (message("broken", "a").with_payload(vec![7; 1_000]), message("orders", "a"));
+    let (muted_key, other_key) = (message("orders", "muted"), message("orders", "other"));
+    write(&*store, [muted, heard.clone(), muted_key.clone(), other_key.clone()]).await;
+
+    let mut request = relay.fetch_request();
+    request.muted = vec![Scope::Topic(topic("broken")), Scope::Key(muted_key.key_id())];
+    let rows = relay.fetch_with(&request).await.rows;
+    let shown: Vec<_> = rows
+        .iter()
+        .map(|row| match row {
+            FetchedRow::Muted(_) => None,
+            row => Some(published(row.clone()).message.id),
+        })
+        .collect();
+    assert_eq!(shown, [None, Some(heard.id), None, Some(other_key.id)]);
+    // The content of a muted row is not read, so it uses up no bytes; its row is one of the limit.
+    (request.limit, request.bytes) = (2, 100);
+    let fetched = relay.fetch_with(&request).await;
+    assert!(matches!(fetched.rows[..], [FetchedRow::Muted(_), FetchedRow::Message(_)]), "{:?}", fetched.rows);
+    assert!(fetched.full);
+}
+
+/// A relay that owns nothing reads nothing.
+pub async fn only_the_owner_of_a_bucket_reads_it<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let owner = Relay::start(&store).await;
+    let late = Relay::start(&store).await;
+    write(&*store, messages("orders", "a", 3)).await;
+    assert_eq!(owner.read().await.len(), 3);
+    assert!(late.leases.is_empty(), "everything belongs to the first relay");
+    assert!(late.fetch().await.is_empty(), "a relay without a lease reads nothing");
+    let mut stranger = owner.fetch_request();
+    stranger.relay = RelayId::new();
+    assert!(owner.fetch_with(&stranger).await.rows.is_empty(), "nor does one that was never heard of");
+}
+
+/// Each of two relays reads its own buckets, and both together everything.
+pub async fn two_relays_read_disjoint_parts<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let mut first = Relay::start(&store).await;
+    let mut second = Relay::start(&store).await;
+    let surplus: Vec<_> = first.leases[..128].to_vec();
+    first.release(&surplus, false).await;
+    first.beat().await;
+    second.beat().await;
+    let written: Vec<_> = (0..100).map(|at| message("orders", &format!("key-{at}"))).collect();
+    write(&*store, written.iter().cloned()).await;
+
+    let (one, two) = (first.read().await, second.read().await);
+    assert!(!one.is_empty() && !two.is_empty(), "a hundred keys are in the buckets of both");
+    assert!(one.iter().all(|stored| first.owned().contains(stored.bucket)));
+    assert!(two.iter().all(|stored| second.owned().contains(stored.bucket)));
+    assert_eq!(one.len() + two.len(), written.len());
+}
+
+/// A lease that ran out reads nothing, though nobody took its place.
+pub async fn an_expired_lease_reads_nothing<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let mut relay = Relay::on(&store, Default::default(), SHORT).await;
+    write(&*store, messages("orders", "a", 1)).await;
+    harness.advance(OVER).await;
+    assert!(relay.fetch().await.is_empty(), "the lease is over");
+    relay.beat().await;
+    assert_eq!(relay.read().await.len(), 1, "and with a new one it reads again");
+}
+
+/// Of the buckets that are owned, only those asked for.
+pub async fn a_fetch_reads_only_the_buckets_asked_for<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let written: Vec<_> = (0..50).map(|at| message("orders", &format!("key-{at}"))).collect();
+    write(&*store, written.iter().cloned()).await;
+    let wanted: BucketSet = (0..=127).map(Bucket).collect();
+    let mut request = relay.fetch_request();
+    request.buckets = wanted;
+    let expected = written.iter().filter(|message| wanted.contains(message.bucket()));
+    assert_eq!(read_ids(relay.fetch_with(&request).await.rows), ids(expected));
+    request.buckets = BucketSet::EMPTY;
+    assert!(relay.fetch_with(&request).await.rows.is_empty());
+}
+
+/// What stands behind a failing message of its key is flagged, and comes without content; other keys do not.
+pub async fn rows_of_failing_keys_are_flagged<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let failing = messages("orders", "failing", 3);
+    let fine = message("orders", "fine");
+    write(&*store, failing.iter().cloned().chain([fine.clone()])).await;
+    let head = relay.read_key(&failing[0].key_id()).await;
+    relay.fail(&head[..1], LATER).await;
+
+    let (mut flagged, mut others) = (Vec::new(), Vec::new());
+    for row in relay.fetch().await {
+        match row {
+            FetchedRow::Failing(waiting) => {
+                assert_eq!((&waiting.key, waiting.bucket), (&failing[0].key_id(), failing[0].bucket()));
+                flagged.push(waiting.at);
+            }
+            row => others.push(published(row).message.id),
+        }
+    }
+    assert_eq!(flagged, [head[1].row(), head[2].row()], "the failing message itself is not hot any more");
+    assert_eq!(others, [fine.id]);
+}
+
+/// A settle that returned before a fetch began is in that fetch: nothing comes twice to a relay that waits for its own writes.
+pub async fn a_fetch_sees_every_settle_that_returned_before_it<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    for turn in 0..20 {
+        write(&*store, messages("orders", &format!("key-{turn}"), 2)).await;
+        let read = relay.read().await;
+        assert_eq!(read.len(), 2, "turn {turn}: only what was not settled");
+        relay.settle(&read).await;
+    }
+    assert!(relay.fetch().await.is_empty());
+}
+
+/// Each route has rows, relays and leases of its own.
+pub async fn routes_do_not_see_each_other<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let default = Relay::start(&store).await;
+    write(&*store, messages("orders", "a", 1)).await;
+    let audit = Relay::on(&store, route("audit"), LONG).await;
+    assert_eq!(audit.leases.len(), outbox_contract::BUCKETS, "the other route's relay is no competition");
+    assert!(audit.fetch().await.is_empty());
+    let mut foreign = default.fetch_request();
+    foreign.route = route("audit");
+    assert!(
+        store.fetch(&foreign).await.expect("answered").rows.is_empty(),
+        "leases of one route read no other"
+    );
+}
+
+/// A fetch changes nothing: a second one gives the same rows.
+pub async fn a_fetch_repeated_gives_the_same_rows<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    write(&*store, messages("orders", "a", 3)).await;
+    assert_eq!(relay.read().await, relay.read().await);
+}
+
+fn read_ids(rows: Vec<FetchedRow>) -> Vec<outbox_contract::MessageId> {
+    rows.into_iter().map(|row| published(row).message.id).collect()
+}

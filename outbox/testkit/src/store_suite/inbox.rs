@@ -1,0 +1,255 @@
+//! Promise P4 in the store: a consumer's handling of a message is committed once, whatever is redelivered and whoever handles it.
+
+use std::sync::Arc;
+
+use outbox_contract::transactional::{Admission, Committed, inbox_route};
+use outbox_contract::{Consumer, Message, Outgoing, StoreError, StoreErrorKind, Transactional};
+
+use super::StoreHarness;
+use super::support::{
+    LATER, LONG, MOST_ATTEMPTS, Relay, back_off, message, messages, prepared, stored_ids, write,
+};
+
+fn consumer(name: &str) -> Consumer {
+    Consumer::new(name).expect("a consumer of the suite is valid")
+}
+
+/// Admits in a transaction of its own that commits; started again on a conflict.
+async fn admit<S: Transactional>(store: &S, consumer: &Consumer, messages: &[&Message]) -> Vec<Admission> {
+    for _ in 0..MOST_ATTEMPTS {
+        match try_admit(store, consumer, messages).await {
+            Ok(admissions) => return admissions,
+            Err(error) if error.is_retryable() => back_off().await,
+            Err(error) => panic!("a message is admitted or not: {error}"),
+        }
+    }
+    panic!("{MOST_ATTEMPTS} transactions in a row ended in a conflict");
+}
+
+async fn try_admit<S: Transactional>(
+    store: &S,
+    consumer: &Consumer,
+    messages: &[&Message],
+) -> Result<Vec<Admission>, StoreError> {
+    let mut tx = store.begin().await?;
+    match store.admit(&mut tx, consumer, messages).await {
+        Ok(admissions) => store.commit(tx).await.into_result().map(|()| admissions),
+        Err(error) => {
+            // What the rollback says does not matter: the error of the admission is the cause.
+            let _ = store.rollback(tx).await;
+            Err(error)
+        }
+    }
+}
+
+async fn is_admitted<S: Transactional>(store: &S, consumer: &Consumer, message: &Message) -> bool {
+    store.admitted(consumer, message.id).await.expect("the question is answered")
+}
+
+/// New, and once that is committed, a duplicate for good.
+pub async fn a_message_is_new_once<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let (inventory, message) = (consumer("inventory"), message("orders", "a"));
+    assert!(!is_admitted(&*store, &inventory, &message).await);
+    assert_eq!(admit(&*store, &inventory, &[&message]).await, [Admission::New]);
+    assert!(is_admitted(&*store, &inventory, &message).await);
+    for _ in 0..2 {
+        assert_eq!(admit(&*store, &inventory, &[&message]).await, [Admission::Duplicate]);
+    }
+    let other_process = harness.as_another_process().await;
+    assert_eq!(admit(&*other_process, &inventory, &[&message]).await, [Admission::Duplicate]);
+}
+
+/// Rolled back or dropped: it was not handled, so it is new again.
+pub async fn an_admission_that_was_rolled_back_never_was<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let (inventory, message) = (consumer("inventory"), message("orders", "a"));
+    for dropped in [false, true] {
+        let mut tx = store.begin().await.expect("a transaction begins");
+        let admissions = store.admit(&mut tx, &inventory, &[&message]).await.expect("admitted");
+        assert_eq!(admissions, [Admission::New]);
+        if dropped {
+            drop(tx);
+        } else {
+            store.rollback(tx).await.expect("the transaction is rolled back");
+            assert!(!is_admitted(&*store, &inventory, &message).await);
+        }
+    }
+    assert_eq!(admit(&*store, &inventory, &[&message]).await, [Admission::New]);
+}
+
+/// What one consumer handled, another still has to.
+pub async fn each_consumer_handles_a_message_itself<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let message = message("orders", "a");
+    // Names that a careless database takes for one, and the longest there can be.
+    let names = ["inventory".to_owned(), "Inventory".to_owned(), "inventory ".to_owned(), "é".repeat(64)];
+    for name in &names {
+        assert_eq!(admit(&*store, &consumer(name), &[&message]).await, [Admission::New], "{name:?}");
+    }
+    for name in &names {
+        assert_eq!(admit(&*store, &consumer(name), &[&message]).await, [Admission::Duplicate], "{name:?}");
+    }
+}
+
+/// A batch is answered one by one, in its order, and only what is new becomes admitted.
+pub async fn a_batch_is_answered_one_by_one<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let inventory = consumer("inventory");
+    let batch: Vec<Message> = (0..300).map(|at| message("orders", &format!("key-{at}"))).collect();
+    let known: Vec<&Message> = batch.iter().step_by(3).collect();
+    admit(&*store, &inventory, &known).await;
+    let all: Vec<&Message> = batch.iter().collect();
+    let admissions = admit(&*store, &inventory, &all).await;
+    assert_eq!(admissions.len(), batch.len());
+    for (at, admission) in admissions.into_iter().enumerate() {
+        let expected = if at % 3 == 0 { Admission::Duplicate } else { Admission::New };
+        assert_eq!(admission, expected, "message {at} of the batch");
+    }
+    assert_eq!(admit(&*store, &inventory, &[]).await, []);
+}
+
+/// The same message twice in one batch: handled the first time.
+pub async fn a_message_given_twice_in_one_call_is_new_the_first_time<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let (inventory, twice, once) = (consumer("inventory"), message("orders", "a"), message("orders", "b"));
+    let admissions = admit(&*store, &inventory, &[&twice, &once, &twice]).await;
+    assert_eq!(admissions, [Admission::New, Admission::New, Admission::Duplicate]);
+}
+
+/// However many handle it at once, one commits that it was new; the others learn it only from what is committed.
+pub async fn of_handlers_at_once_exactly_one_commits<H: StoreHarness>(harness: &H) {
+    const HANDLERS: usize = 8;
+    let store = prepared(harness).await;
+    let other_process = harness.as_another_process().await;
+    let relay = Relay::start(&store).await;
+    for round in 0..5 {
+        let handled = Arc::new(message("orders", &format!("key-{round}")));
+        let handlers: Vec<_> = (0..HANDLERS)
+            .map(|at| {
+                let store = Arc::clone(if at % 2 == 0 { &store } else { &other_process });
+                let handled = Arc::clone(&handled);
+                tokio::spawn(async move { handle(&*store, &handled).await })
+            })
+            .collect();
+        let mut news = 0;
+        for handler in handlers {
+            news += usize::from(handler.await.expect("a handler finishes") == Admission::New);
+        }
+        assert_eq!(news, 1, "one of {HANDLERS} handlers committed it as new");
+        let effects = relay.read().await;
+        assert_eq!(effects.len(), 1, "and its effect is there once");
+        relay.settle(&effects).await;
+    }
+}
+
+/// A handler as the inbox runs it: admit, an effect if it is new, commit; from the beginning on a conflict.
+async fn handle<S: Transactional>(store: &S, handled: &Message) -> Admission {
+    for _ in 0..MOST_ATTEMPTS {
+        match try_handle(store, handled).await {
+            Ok(admission) => return admission,
+            Err(error) => {
+                assert!(error.is_retryable(), "a conflict is no duplicate and no other error: {error}")
+            }
+        }
+        back_off().await;
+    }
+    panic!("{MOST_ATTEMPTS} handlers in a row ended in a conflict");
+}
+
+async fn try_handle<S: Transactional>(store: &S, handled: &Message) -> Result<Admission, StoreError> {
+    let mut tx = store.begin().await?;
+    let admission = match store.admit(&mut tx, &consumer("inventory"), &[handled]).await {
+        Ok(admissions) => admissions[0],
+        Err(error) => {
+            let _ = store.rollback(tx).await;
+            return Err(error);
+        }
+    };
+    if admission != Admission::New {
+        store.rollback(tx).await?;
+        return Ok(admission);
+    }
+    if let Err(error) = store.append(&mut tx, &[message("effects", "of-it").into()]).await {
+        let _ = store.rollback(tx).await;
+        return Err(StoreError::new(StoreErrorKind::Conflict, "append", error.to_string()));
+    }
+    match store.commit(tx).await {
+        Committed::Yes => Ok(Admission::New),
+        Committed::No(error) => Err(error),
+        Committed::Unknown(error) => panic!("no connection was cut, so the result is known: {error}"),
+    }
+}
+
+/// Admission, effects and emitted messages are one transaction.
+pub async fn what_a_handler_emits_commits_with_its_admission<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (inventory, handled, emitted) =
+        (consumer("inventory"), message("orders", "a"), message("stock", "a"));
+    for commits in [false, true] {
+        let mut tx = store.begin().await.expect("a transaction begins");
+        let admissions = store.admit(&mut tx, &inventory, &[&handled]).await.expect("admitted");
+        assert_eq!(admissions, [Admission::New]);
+        store.append(&mut tx, &[emitted.clone().into()]).await.expect("a valid message is appended");
+        if commits {
+            store.commit(tx).await.into_result().expect("the transaction commits");
+        } else {
+            store.rollback(tx).await.expect("the transaction is rolled back");
+        }
+        assert_eq!(is_admitted(&*store, &inventory, &handled).await, commits);
+        assert_eq!(relay.read().await.len(), usize::from(commits));
+    }
+}
+
+/// A message of a key of which earlier ones wait for this consumer in the store must not overtake them.
+pub async fn a_message_goes_behind_those_that_wait_for_its_consumer<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let inventory = consumer("inventory");
+    let all = messages("orders", "a", 2);
+    let (waiting, follower) = (&all[0], &all[1]);
+    let other_key = message("orders", "b");
+    let waits = Outgoing::from(waiting.clone()).by(inbox_route(&inventory));
+    write(&*store, [waits]).await;
+
+    let admissions = admit(&*store, &inventory, &[follower, &other_key]).await;
+    assert_eq!(admissions, [Admission::Behind, Admission::New], "another key waits for nobody");
+    assert!(!is_admitted(&*store, &inventory, follower).await, "what must wait was not noted");
+    assert_eq!(
+        admit(&*store, &consumer("billing"), &[follower]).await,
+        [Admission::New],
+        "another consumer waits for nobody"
+    );
+
+    let relay = Relay::on(&store, inbox_route(&inventory), LONG).await;
+    let read = relay.read().await;
+    assert_eq!(stored_ids(&read), [waiting.id]);
+    relay.settle(&read).await;
+    assert_eq!(
+        admit(&*store, &inventory, &[follower]).await,
+        [Admission::New],
+        "nothing is before it any more"
+    );
+}
+
+/// So it is when they are parked because the handler fails.
+pub async fn a_message_goes_behind_those_that_are_parked_for_its_consumer<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let inventory = consumer("inventory");
+    let all = messages("orders", "a", 2);
+    let relay = Relay::on(&store, inbox_route(&inventory), LONG).await;
+    write(&*store, [Outgoing::from(all[0].clone()).by(inbox_route(&inventory))]).await;
+    relay.fail(&relay.read().await, LATER).await;
+    assert!(relay.fetch().await.is_empty(), "it is parked");
+    assert_eq!(admit(&*store, &inventory, &[&all[1]]).await, [Admission::Behind]);
+}
+
+/// A message that was handled is a duplicate, whatever waits.
+pub async fn a_handled_message_is_a_duplicate_even_when_others_wait<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let inventory = consumer("inventory");
+    let all = messages("orders", "a", 2);
+    assert_eq!(admit(&*store, &inventory, &[&all[0]]).await, [Admission::New]);
+    write(&*store, [Outgoing::from(all[1].clone()).by(inbox_route(&inventory))]).await;
+    assert_eq!(admit(&*store, &inventory, &[&all[0]]).await, [Admission::Duplicate]);
+}

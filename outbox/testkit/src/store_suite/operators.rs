@@ -1,0 +1,235 @@
+//! The verbs of operators on keys and routes: hold, release, skip, discard, pause, resume.
+
+use outbox_contract::admin::{FailingKey, Filter};
+use outbox_contract::divert::{Step, Then};
+use outbox_contract::fetch::RowId;
+use outbox_contract::{Admin, FetchedRow, KeyId, MessageId, Store, StoreErrorKind, Transactional};
+
+use super::StoreHarness;
+use super::support::{
+    LATER, NOW, Relay, fail_step, kind_of, message, messages, prepared, route, stored_ids, topic, write,
+};
+
+async fn failing_keys<S: Store>(store: &S, filter: &Filter) -> Vec<FailingKey> {
+    store.failing_keys(filter).await.expect("failing keys are listed")
+}
+
+async fn dead<S: Store>(store: &S) -> Vec<(MessageId, String)> {
+    let dead = store.dead_letters(&Filter::default()).await.expect("dead letters are listed");
+    dead.into_iter().map(|dead| (dead.stored.message.id, dead.reason)).collect()
+}
+
+/// A key whose messages are all parked, and their ids.
+async fn parked_key<S: Transactional>(
+    relay: &Relay<S>,
+    key: &str,
+    count: usize,
+    then: Then,
+) -> (KeyId, Vec<MessageId>) {
+    let written = messages("orders", key, count);
+    let key = written[0].key_id();
+    write(&*relay.store, written).await;
+    let stored = relay.read_key(&key).await;
+    relay.fail(&stored, then).await;
+    (key, stored_ids(&stored))
+}
+
+/// A flowing key is held: its messages are flagged, parked behind each other, and never due until it is released.
+pub async fn a_held_key_waits_for_the_operator<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let written = messages("orders", "a", 2);
+    let key = written[0].key_id();
+    store.hold(&relay.route, &key).await.expect("a key that flows is held");
+    write(&*store, written.clone()).await;
+    write(&*store, [message("orders", "b")]).await;
+
+    let rows: Vec<RowId> = relay
+        .fetch()
+        .await
+        .into_iter()
+        .filter_map(|row| match row {
+            FetchedRow::Failing(row) => Some(row.at),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(rows.len(), 2, "the rows of the held key are flagged, the other key's is not");
+    relay.step(&key, None, Step::Park { rows }).await.expect("a held key has a state");
+    let due = relay.due().await;
+    assert!(due.keys.is_empty() && due.next.is_none(), "{due:?}");
+    let failing = failing_keys(&*store, &Filter::default()).await;
+    assert_eq!((failing.len(), failing[0].held, failing[0].parked), (1, true, 2));
+    assert_eq!((failing[0].attempts, failing[0].next_attempt_at), (0, None));
+
+    Admin::release(&*store, &relay.route, &key).await.expect("a held key is released");
+    let due = relay.due().await;
+    assert_eq!(stored_ids(&due.keys[0].parked), super::support::ids(&written));
+    let delivered = due.keys[0].parked.iter().map(|stored| stored.row()).collect();
+    relay.step(&key, Some(due.keys[0].version), Step::Resume { delivered }).await;
+    relay.assert_flows(&key).await;
+}
+
+/// Holding what is held, or failing, is no error.
+pub async fn holding_again_changes_nothing<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (key, ids) = parked_key(&relay, "a", 2, NOW).await;
+    store.hold(&relay.route, &key).await.expect("a failing key is held");
+    store.hold(&relay.route, &key).await.expect("a held key is held");
+    let failing = failing_keys(&*store, &Filter::default()).await;
+    assert_eq!(
+        (failing.len(), failing[0].held, failing[0].parked, failing[0].first),
+        (1, true, 2, Some(ids[0]))
+    );
+    assert!(relay.due().await.keys.is_empty(), "a hold ends the retries");
+}
+
+/// A relay had a message in flight when the operator held the key: its failure does not undo the hold.
+pub async fn a_hold_survives_a_failure<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let written = messages("orders", "a", 2);
+    let key = written[0].key_id();
+    write(&*store, written).await;
+    let stored = relay.read_key(&key).await;
+    store.hold(&relay.route, &key).await.expect("a key that flows is held");
+    relay.step(&key, None, fail_step(&stored, 1, NOW)).await.expect("a held key has a state");
+    let failing = failing_keys(&*store, &Filter::default()).await;
+    assert_eq!((failing[0].held, failing[0].parked), (true, 2));
+    assert!(relay.due().await.keys.is_empty(), "it stays held");
+}
+
+/// Held and empty, then released: it flows again.
+pub async fn a_released_key_with_nothing_parked_flows<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let key = message("orders", "a").key_id();
+    store.hold(&relay.route, &key).await.expect("a key that flows is held");
+    Admin::release(&*store, &relay.route, &key).await.expect("a held key is released");
+    relay.assert_flows(&key).await;
+}
+
+/// A failing key that would be tried in an hour is tried now, and its attempts count from 0.
+pub async fn a_released_key_is_tried_now<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (key, ids) = parked_key(&relay, "a", 2, LATER).await;
+    assert!(relay.due().await.keys.is_empty());
+    Admin::release(&*store, &relay.route, &key).await.expect("a failing key is released");
+    let due = relay.due().await;
+    assert_eq!((due.keys.len(), stored_ids(&due.keys[0].parked), due.keys[0].attempts), (1, ids, 0));
+}
+
+/// Verbs on a key that is neither held nor failing say so.
+pub async fn verbs_on_a_key_that_flows_are_invalid<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let other = parked_key(&relay, "other", 1, LATER).await;
+    let key = message("orders", "a").key_id();
+    write(&*store, [message("orders", "a")]).await;
+    assert_eq!(kind_of(Admin::release(&*store, &relay.route, &key).await), StoreErrorKind::Invalid);
+    assert_eq!(kind_of(store.skip(&relay.route, &key).await), StoreErrorKind::Invalid);
+    assert_eq!(kind_of(store.discard(&relay.route, &key).await), StoreErrorKind::Invalid);
+    // The key that fails, on a route on which it flows.
+    assert_eq!(kind_of(Admin::release(&*store, &route("audit"), &other.0).await), StoreErrorKind::Invalid);
+    assert_eq!(relay.read_key(&key).await.len(), 1, "and nothing happened");
+    assert_eq!(failing_keys(&*store, &Filter::default()).await.len(), 1);
+}
+
+/// The first parked message becomes a dead letter, and the next is tried now.
+pub async fn a_skipped_message_makes_way_for_the_next<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (key, ids) = parked_key(&relay, "a", 3, Then::Hold).await;
+    assert_eq!(store.skip(&relay.route, &key).await.expect("a held key's message is skipped"), Some(ids[0]));
+    assert_eq!(dead(&*store).await, [(ids[0], "skipped".to_owned())]);
+    let due = relay.due().await;
+    assert_eq!(stored_ids(&due.keys[0].parked), ids[1..], "the key goes on at once");
+    assert_eq!((due.keys[0].attempts, due.keys[0].failing), (0, None));
+    assert!(!failing_keys(&*store, &Filter::default()).await[0].held);
+}
+
+/// Skipped to the end: the key flows, and before that there is nothing to skip.
+pub async fn a_key_skipped_to_its_end_flows<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (key, ids) = parked_key(&relay, "a", 1, Then::Hold).await;
+    assert_eq!(store.skip(&relay.route, &key).await.expect("a held key's message is skipped"), Some(ids[0]));
+    relay.assert_flows(&key).await;
+
+    store.hold(&relay.route, &key).await.expect("a key that flows is held");
+    assert_eq!(store.skip(&relay.route, &key).await.expect("nothing is parked"), None);
+    assert_eq!(dead(&*store).await.len(), 1);
+}
+
+/// Everything parked becomes a dead letter, in order, and the key flows.
+pub async fn a_discarded_key_flows_again<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (key, ids) = parked_key(&relay, "a", 3, Then::Hold).await;
+    let (_, others) = parked_key(&relay, "b", 1, LATER).await;
+    assert_eq!(store.discard(&relay.route, &key).await.expect("a held key is discarded"), 3);
+    let expected: Vec<_> = ids.iter().map(|id| (*id, "discarded".to_owned())).collect();
+    assert_eq!(dead(&*store).await, expected, "the oldest first");
+    relay.assert_flows(&key).await;
+    let parked = store.parked(&Filter::default()).await.expect("parked messages are listed");
+    assert_eq!(stored_ids(&parked), others, "other keys keep theirs");
+}
+
+/// The longest failing first; by route, topic, key and page.
+pub async fn failing_keys_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let mut expected = Vec::new();
+    for key in ["c", "a", "b"] {
+        expected.push(parked_key(&relay, key, 2, LATER).await);
+        harness.advance(std::time::Duration::from_millis(5)).await;
+    }
+    store.hold(&route("audit"), &message("customers", "a").key_id()).await.expect("a key is held");
+
+    let names = |failing: Vec<FailingKey>| failing.into_iter().map(|key| key.key).collect::<Vec<_>>();
+    let default = Filter { route: Some(relay.route.clone()), ..Filter::default() };
+    let in_order: Vec<KeyId> = expected.iter().map(|(key, _)| key.clone()).collect();
+    assert_eq!(names(failing_keys(&*store, &default).await), in_order);
+    assert_eq!(failing_keys(&*store, &Filter::default()).await.len(), 4);
+    let page = Filter { limit: Some(1), offset: 1, ..default.clone() };
+    assert_eq!(names(failing_keys(&*store, &page).await), in_order[1..2]);
+    let by_topic = Filter { topic: Some(topic("customers")), ..Filter::default() };
+    assert_eq!(failing_keys(&*store, &by_topic).await.len(), 1);
+    let by_key = Filter { key: Some(in_order[2].key.clone()), ..default };
+    assert_eq!(names(failing_keys(&*store, &by_key).await), in_order[2..]);
+
+    let parked = store.parked(&by_key).await.expect("parked messages are listed");
+    assert_eq!(stored_ids(&parked), expected[2].1);
+    let one = Filter { ids: vec![expected[0].1[1]], ..Filter::default() };
+    assert_eq!(stored_ids(&store.parked(&one).await.expect("listed")), [expected[0].1[1]]);
+}
+
+/// Pauses of a route and of its topics are apart, each taken back on its own, any number of times.
+pub async fn pauses_of_a_route_and_its_topics_are_apart<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let mut relay = Relay::start(&store).await;
+    let (default, orders) = (relay.route.clone(), topic("orders"));
+    for _ in 0..2 {
+        store.pause(&default, None).await.expect("a route is paused");
+        store.pause(&default, Some(&orders)).await.expect("a topic is paused");
+    }
+    store.pause(&default, Some(&topic("customers"))).await.expect("another topic is paused");
+    store.pause(&route("audit"), None).await.expect("another route is paused");
+
+    store.resume(&default, Some(&orders)).await.expect("a topic is resumed");
+    let paused = relay.beat().await.paused;
+    assert!(
+        paused.route && paused.topics == [topic("customers")],
+        "a topic's end is not the route's: {paused:?}"
+    );
+    store.resume(&default, None).await.expect("a route is resumed");
+    store.resume(&default, None).await.expect("it may be resumed again");
+    let paused = relay.beat().await.paused;
+    assert!(
+        !paused.route && paused.topics == [topic("customers")],
+        "a route's end is not the topic's: {paused:?}"
+    );
+    store.resume(&default, Some(&topic("customers"))).await.expect("a topic is resumed");
+    assert_eq!(relay.beat().await.paused, Default::default(), "the other route's pause is its own");
+}

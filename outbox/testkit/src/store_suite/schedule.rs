@@ -1,0 +1,196 @@
+//! Scheduled messages: they join their key when they are due, as an append does, and can be looked at and cancelled before.
+
+use std::time::Duration;
+
+use outbox_contract::admin::Filter;
+use outbox_contract::maintain::Maintained;
+use outbox_contract::{Admin, Message, Outgoing, Store, Timestamp, Transactional};
+
+use super::StoreHarness;
+use super::support::{
+    Relay, database_now, ids, message, messages, prepared, route, stored_ids, topic, write,
+};
+
+fn due(message: &Message, at: Timestamp) -> Outgoing {
+    Outgoing::from(message.clone()).due_at(at)
+}
+
+async fn maintain<S: Store>(store: &S, limit: usize) -> Maintained {
+    store.maintain(limit).await.expect("a round of maintenance is done")
+}
+
+/// In the order of their due times, not of their scheduling; of one due time, in the order of scheduling.
+pub async fn due_messages_join_in_the_order_of_their_due_times<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let now = database_now(&store).await;
+    let all = messages("orders", "a", 4);
+    let (soon, later) = (now.plus(Duration::from_millis(200)), now.plus(Duration::from_millis(400)));
+    write(&*store, [due(&all[2], later), due(&all[0], soon), due(&all[3], later), due(&all[1], soon)]).await;
+    harness.advance(Duration::from_millis(600)).await;
+    let done = maintain(&*store, 100).await;
+    assert_eq!((done.promoted, done.more, done.next_due), (4, false, None));
+    assert_eq!(stored_ids(&relay.read_key(&all[0].key_id()).await), ids(&all));
+    assert_eq!(maintain(&*store, 100).await.promoted, 0, "nothing is moved twice");
+}
+
+/// Before its time nothing is moved; and the answer says when to come again.
+pub async fn nothing_joins_before_its_time<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let now = database_now(&store).await;
+    let (soon, never) = (message("orders", "a"), message("orders", "a"));
+    write(
+        &*store,
+        [due(&soon, now.plus(Duration::from_secs(2))), due(&never, Timestamp::from_micros(i64::MAX))],
+    )
+    .await;
+    let done = maintain(&*store, 100).await;
+    assert_eq!(done.promoted, 0);
+    let next = done.next_due.expect("one is scheduled");
+    assert!(next > Duration::ZERO && next <= Duration::from_secs(2), "{next:?}");
+    assert!(relay.fetch().await.is_empty());
+
+    harness.advance(Duration::from_millis(2_200)).await;
+    let done = maintain(&*store, 100).await;
+    assert_eq!(done.promoted, 1);
+    assert!(done.next_due.is_some(), "the other is still scheduled");
+    assert_eq!(stored_ids(&relay.read().await), [soon.id]);
+}
+
+/// A message that was due in the past when it was scheduled joins at the next round, in every field as it was given.
+pub async fn a_due_message_is_what_was_scheduled<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let full = message("orders", "ключ 🗝️")
+        .with_header("tenant", "acme")
+        .expect("valid")
+        .with_schema_version(3)
+        .with_content_type("application/x-protobuf")
+        .with_payload(vec![0, 255, 10])
+        .with_occurred_at(Timestamp::from_micros(-1));
+    let keyless = Message::new(topic("orders"), "suite.event");
+    let past = Timestamp::from_micros(1_000_000);
+    write(&*store, [due(&full, past), due(&keyless, past).by(route("audit"))]).await;
+    assert_eq!(maintain(&*store, 100).await.promoted, 2);
+    let read = relay.read().await;
+    assert_eq!(read.len(), 1, "each by its own route");
+    assert_eq!(read[0].message, full);
+    let audit = Relay::on(&store, route("audit"), super::support::LONG).await;
+    assert_eq!(audit.read().await[0].message, keyless);
+}
+
+/// A scheduled message stands behind everything that was committed before it was due.
+pub async fn a_due_message_stands_behind_what_was_committed_before<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (scheduled, direct) = (message("orders", "a"), message("orders", "a"));
+    write(&*store, [due(&scheduled, Timestamp::from_micros(1))]).await;
+    write(&*store, [direct.clone()]).await;
+    maintain(&*store, 100).await;
+    assert_eq!(stored_ids(&relay.read_key(&direct.key_id()).await), [direct.id, scheduled.id]);
+}
+
+/// A round does no more than it is asked for, the next due first, and says that there is more.
+pub async fn a_round_moves_no_more_than_its_limit<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 5);
+    write(
+        &*store,
+        all.iter().enumerate().map(|(at, message)| due(message, Timestamp::from_micros(at as i64))),
+    )
+    .await;
+    let done = maintain(&*store, 3).await;
+    assert_eq!((done.promoted, done.more), (3, true));
+    assert_eq!(stored_ids(&relay.read().await), ids(&all[..3]));
+    let done = maintain(&*store, 3).await;
+    assert_eq!((done.promoted, done.more), (2, false));
+    assert_eq!(stored_ids(&relay.read_key(&all[0].key_id()).await), ids(&all));
+}
+
+/// Two relays do it at once: nothing is moved twice, nothing left out, the order kept.
+pub async fn rounds_at_once_move_each_message_once<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let other_process = harness.as_another_process().await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 60);
+    write(&*store, all.iter().map(|message| due(message, Timestamp::from_micros(1)))).await;
+    let mut promoted = 0;
+    while promoted < 60 {
+        let (one, other) = tokio::join!(store.maintain(7), other_process.maintain(7));
+        for done in [one, other] {
+            match done {
+                Ok(done) => promoted += done.promoted,
+                Err(error) => {
+                    assert!(error.is_retryable(), "a round may meet a conflict, and nothing else: {error}")
+                }
+            }
+        }
+    }
+    assert_eq!(promoted, 60, "each round counts what it moved itself");
+    assert_eq!(stored_ids(&relay.read_key(&all[0].key_id()).await), ids(&all));
+}
+
+/// Scheduling is part of the transaction.
+pub async fn a_rolled_back_schedule_never_exists<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let mut tx = store.begin().await.expect("a transaction begins");
+    let scheduled = due(&message("orders", "a"), Timestamp::from_micros(1));
+    store.append(&mut tx, &[scheduled]).await.expect("a valid message is scheduled");
+    store.rollback(tx).await.expect("the transaction is rolled back");
+    assert_eq!(maintain(&*store, 100).await.promoted, 0);
+    assert!(relay.fetch().await.is_empty());
+}
+
+/// The next due first, with its due time; by the filter.
+pub async fn scheduled_messages_are_listed<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let now = database_now(&store).await;
+    let (a, b, c) = (message("orders", "a"), message("orders", "b"), message("customers", "a"));
+    let at = |hours: u64| now.plus(Duration::from_secs(hours * 3_600));
+    write(&*store, [due(&b, at(3)), due(&a, at(1)), due(&c, at(2))]).await;
+    let listed = store.scheduled(&Filter::default()).await.expect("scheduled messages are listed");
+    assert_eq!(listed, [(at(1), a.clone()), (at(2), c.clone()), (at(3), b.clone())]);
+    let orders = Filter { topic: Some(topic("orders")), ..Filter::default() };
+    let listed = store.scheduled(&orders).await.expect("listed");
+    assert_eq!(ids(listed.iter().map(|(_, message)| message)), [a.id, b.id]);
+    let page = Filter { limit: Some(1), offset: 1, ..Filter::default() };
+    assert_eq!(store.scheduled(&page).await.expect("listed"), [(at(2), c)]);
+}
+
+/// Cancelled ones never come; the others do.
+pub async fn a_cancelled_message_never_comes<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 3);
+    let hot = message("orders", "a");
+    write(&*store, all.iter().map(|message| due(message, Timestamp::from_micros(1)))).await;
+    write(&*store, [hot.clone()]).await;
+    let cancel = [all[0].id, all[2].id, hot.id, outbox_contract::MessageId::new()];
+    assert_eq!(store.cancel_scheduled(&cancel).await.expect("scheduled messages are cancelled"), 2);
+    assert_eq!(store.cancel_scheduled(&cancel).await.expect("they are gone"), 0);
+    assert_eq!(store.cancel_scheduled(&[]).await.expect("none is no error"), 0);
+    assert_eq!(maintain(&*store, 100).await.promoted, 1);
+    assert_eq!(
+        stored_ids(&relay.read_key(&hot.key_id()).await),
+        [hot.id, all[1].id],
+        "what is hot is not scheduled"
+    );
+}
+
+/// A message that fell due while its key was failing waits behind what is parked.
+pub async fn a_message_due_on_a_failing_key_waits_behind_it<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (failing, scheduled) = (message("orders", "a"), message("orders", "a"));
+    write(&*store, [failing.clone().into(), due(&scheduled, Timestamp::from_micros(1))]).await;
+    relay.fail(&relay.read_key(&failing.key_id()).await, super::support::LATER).await;
+    maintain(&*store, 100).await;
+    let rows = relay.fetch().await;
+    assert!(
+        matches!(&rows[..], [outbox_contract::FetchedRow::Failing(row)] if row.at.id == scheduled.id),
+        "{rows:?}"
+    );
+}

@@ -1,0 +1,97 @@
+//! Settling: exactly what was delivered is removed, by position and id, by anybody, any number of times.
+
+use outbox_contract::admin::Filter;
+use outbox_contract::fetch::RowId;
+use outbox_contract::{Admin, MessageId, Position, Store};
+
+use super::StoreHarness;
+use super::support::{OVER, Relay, SHORT, ids, message, messages, prepared, stored_ids, write};
+
+/// Of several, those named.
+pub async fn settled_rows_are_gone_and_no_others<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 5);
+    write(&*store, all.iter().cloned()).await;
+    let read = relay.read().await;
+    relay.settle(&[read[3].clone(), read[0].clone()]).await;
+    assert_eq!(stored_ids(&relay.read().await), [all[1].id, all[2].id, all[4].id]);
+}
+
+/// A position with another id than stands there, or an id with another position, removes nothing (positions come back after a restore).
+pub async fn a_row_is_settled_by_position_and_id_together<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 2);
+    write(&*store, all.iter().cloned()).await;
+    let read = relay.read().await;
+    let wrong = [
+        RowId { position: read[0].position, id: MessageId::new() },
+        RowId { position: read[0].position, id: all[1].id },
+        RowId { position: read[1].position, id: all[0].id },
+        RowId { position: Position(read[1].position.0 + 1_000), id: all[1].id },
+    ];
+    store.settle(&relay.route, &wrong).await.expect("nothing to remove is no error");
+    assert_eq!(stored_ids(&relay.read().await), ids(&all));
+}
+
+/// What the broker confirmed may be removed by whoever knows it, lease or not (promise P7).
+pub async fn a_relay_that_lost_its_lease_may_still_settle<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let slept = Relay::on(&store, Default::default(), SHORT).await;
+    let all = messages("orders", "a", 2);
+    write(&*store, all.iter().cloned()).await;
+    let read = slept.read().await;
+    harness.advance(OVER).await;
+    let next = Relay::start(&store).await;
+    slept.settle(&read[..1]).await;
+    assert_eq!(stored_ids(&next.read().await), [all[1].id]);
+}
+
+/// Twice, with rows that are gone among others, and with none at all.
+pub async fn settling_again_does_nothing<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let all = messages("orders", "a", 3);
+    write(&*store, all.iter().cloned()).await;
+    let read = relay.read().await;
+    relay.settle(&read[..1]).await;
+    relay.settle(&read[..2]).await;
+    relay.settle(&read[..2]).await;
+    relay.settle(&[]).await;
+    assert_eq!(stored_ids(&relay.read().await), [all[2].id]);
+    if harness.capabilities().history {
+        let past = store.history(&Filter::default()).await.expect("the history is listed");
+        assert_eq!(past.len(), 2, "and nothing is in the history twice");
+    }
+}
+
+/// More than a statement has parameters.
+pub async fn thousands_of_rows_are_settled_at_once<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let kept = message("orders", "kept");
+    write(&*store, messages("orders", "a", 3_000).into_iter().chain([kept.clone()])).await;
+    let read = relay.read().await;
+    let delivered: Vec<_> = read.into_iter().filter(|stored| stored.message.id != kept.id).collect();
+    relay.settle(&delivered).await;
+    assert_eq!(stored_ids(&relay.read().await), [kept.id]);
+}
+
+/// Where a history is kept, delivered messages are in it, as they were.
+pub async fn delivered_messages_go_to_the_history<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    write(&*store, messages("orders", "a", 3)).await;
+    let read = relay.read().await;
+    relay.settle(&read[..2]).await;
+    let past = store.history(&Filter::default()).await.expect("the history is listed");
+    if !harness.capabilities().history {
+        assert!(past.is_empty(), "this store keeps no history, or should say so");
+        return;
+    }
+    let kept: Vec<_> = past.iter().map(|past| past.message.clone()).collect();
+    assert_eq!(kept, read[..2], "the delivered ones, the oldest first, in every field");
+    assert!(past.iter().all(|past| past.route == relay.route));
+    assert!(past.iter().all(|past| past.delivered_at >= past.message.appended_at));
+}

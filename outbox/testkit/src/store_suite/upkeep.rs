@@ -1,0 +1,229 @@
+//! Everything around the messages: migrating, electing, counting, ringing.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use outbox_contract::hints::Wakeup;
+use outbox_contract::{Admin, Outgoing, RelayId, Store, StoreErrorKind, Timestamp, Transactional};
+
+use super::StoreHarness;
+use super::support::{
+    LATER, LONG, NOW, OVER, Relay, SHORT, bury_step, database_now, kind_of, message, messages, prepared,
+    route, write,
+};
+
+/// A database that nobody migrated says so; once migrated, it is fine.
+pub async fn a_check_tells_whether_the_tables_are_there<H: StoreHarness>(harness: &H) {
+    let store = harness.store();
+    if harness.capabilities().migrations {
+        let error = store.check().await.expect_err("nobody has migrated this database");
+        assert_eq!(error.kind(), StoreErrorKind::NotMigrated, "{error}");
+    }
+    store.migrate().await.expect("an empty database is migrated");
+    store.check().await.expect("a migrated database is fine");
+}
+
+/// Migrating again keeps everything.
+pub async fn migrating_again_keeps_what_is_there<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    write(&*store, messages("orders", "a", 3)).await;
+    let before = relay.read().await;
+    store.migrate().await.expect("a migrated database is migrated again");
+    store.check().await.expect("and is fine");
+    assert_eq!(relay.read().await, before);
+}
+
+/// A fleet that starts at once: one migrates, the others wait.
+pub async fn programs_that_migrate_at_once_all_succeed<H: StoreHarness>(harness: &H) {
+    let mut stores = Vec::new();
+    for at in 0..4 {
+        stores.push(if at % 2 == 0 { harness.store() } else { harness.as_another_process().await });
+    }
+    let migrated = futures_util::future::join_all(stores.iter().map(|store| store.migrate())).await;
+    for (at, migrated) in migrated.into_iter().enumerate() {
+        migrated.unwrap_or_else(|error| panic!("program {at} could not migrate: {error}"));
+    }
+    stores[0].check().await.expect("the database is fine");
+    let relay = Relay::start(&stores[0]).await;
+    write(&*stores[1], messages("orders", "a", 1)).await;
+    assert_eq!(relay.read().await.len(), 1);
+}
+
+/// One relay at a time, until its time is over.
+pub async fn one_relay_is_elected_until_its_time_is_over<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let (one, other) = (RelayId::new(), RelayId::new());
+    let elect = async |relay: RelayId, lasts: Duration| {
+        store.elect("janitor", relay, lasts).await.expect("an election is held")
+    };
+    assert!(elect(one, LONG).await, "the role is free");
+    assert!(!elect(other, LONG).await, "and now it is not");
+    assert!(elect(one, SHORT).await, "whoever has it may have it again, for another time");
+    assert!(
+        store.elect("auditor", other, LONG).await.expect("an election is held"),
+        "another role is another election"
+    );
+    harness.advance(OVER).await;
+    assert!(elect(other, LONG).await, "the holder's time is over");
+    assert!(!elect(one, LONG).await);
+}
+
+/// Of many at once, one.
+pub async fn of_candidates_at_once_one_is_elected<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let other_process = harness.as_another_process().await;
+    for round in 0..5 {
+        let role = format!("role-{round}");
+        let votes = (0..8).map(|at| {
+            let store = if at % 2 == 0 { &store } else { &other_process };
+            store.elect(&role, RelayId::new(), LONG)
+        });
+        let votes = futures_util::future::join_all(votes).await;
+        let elected = votes.into_iter().filter(|vote| *vote.as_ref().expect("an election is held")).count();
+        assert_eq!(elected, 1, "round {round}");
+    }
+}
+
+/// What is hot, parked, failing, held, dead and scheduled is counted, each by its name.
+pub async fn the_backlog_counts_everything_by_its_name<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let empty = store.backlog(&relay.route).await.expect("the backlog is counted");
+    assert_eq!(empty, Default::default(), "nothing waits");
+
+    write(&*store, messages("orders", "failing", 3)).await;
+    write(&*store, messages("orders", "poison", 1)).await;
+    write(&*store, messages("orders", "hot", 5)).await;
+    let later = database_now(&store).await.plus(Duration::from_secs(3_600));
+    write(
+        &*store,
+        messages("orders", "later", 2).into_iter().map(|message| Outgoing::from(message).due_at(later)),
+    )
+    .await;
+    relay.fail(&relay.read_key(&message("orders", "failing").key_id()).await, LATER).await;
+    store.hold(&relay.route, &message("orders", "held").key_id()).await.expect("a key is held");
+    let poison = message("orders", "poison").key_id();
+    relay.step(&poison, None, bury_step(&relay.read_key(&poison).await[0], "rejected")).await;
+
+    let backlog = store.backlog(&relay.route).await.expect("the backlog is counted");
+    assert_eq!((backlog.parked, backlog.retrying_keys, backlog.held_keys), (3, 1, 1));
+    assert_eq!((backlog.dead, backlog.scheduled, backlog.unowned_buckets), (1, 2, 0));
+    assert!(!backlog.pending_is_at_least, "so few are counted exactly");
+    let other = store.backlog(&route("audit")).await.expect("the backlog is counted");
+    assert_eq!(other, Default::default(), "another route has a backlog of its own");
+}
+
+/// Hot messages are counted exactly, and not any more once they are settled.
+pub async fn the_backlog_counts_what_is_to_be_published<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let pending = async || store.backlog(&relay.route).await.expect("the backlog is counted").pending;
+    write(&*store, messages("orders", "a", 5)).await;
+    assert_eq!(pending().await, 5);
+    let read = relay.read().await;
+    relay.settle(&read[..3]).await;
+    assert_eq!(pending().await, 2);
+}
+
+/// Promise P9: the age of the oldest message that waits, hot or parked, by the database's clock.
+pub async fn the_age_of_the_oldest_message_is_known<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let age = async || store.backlog(&relay.route).await.expect("the backlog is counted").oldest_age;
+    assert_eq!(age().await, None);
+    // Its own clock says 1970: that is not how long it has waited.
+    write(&*store, [message("orders", "a").with_occurred_at(Timestamp::from_micros(0))]).await;
+    let parked = relay.read().await;
+    harness.advance(Duration::from_millis(400)).await;
+    write(&*store, [message("orders", "b")]).await;
+    let hot = age().await.expect("two wait");
+    assert!(hot >= Duration::from_millis(400) && hot < Duration::from_secs(100), "{hot:?}");
+
+    let version = relay.fail(&parked, NOW).await;
+    let still = age().await.expect("two wait");
+    assert!(still >= hot, "a parked message waits as well: {still:?} after {hot:?}");
+    relay.step(&parked[0].message.key_id(), Some(version), bury_step(&parked[0], "exhausted")).await;
+    let younger = age().await.expect("one waits");
+    assert!(younger < still, "a dead letter waits no more: {younger:?} after {still:?}");
+}
+
+/// Promise P9: messages in buckets that no live relay owns are noticed.
+pub async fn buckets_that_nobody_works_on_are_counted<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let unowned =
+        async || store.backlog(&Default::default()).await.expect("the backlog is counted").unowned_buckets;
+    write(&*store, messages("orders", "a", 3)).await;
+    assert_eq!(unowned().await, 1, "three messages of one key are one bucket");
+    let relay = Relay::on(&store, Default::default(), SHORT).await;
+    let while_owned = unowned().await;
+    harness.advance(OVER).await;
+    assert_eq!(unowned().await, 1, "its owner's time is over");
+    let next = Relay::start(&store).await;
+    assert_eq!((while_owned, unowned().await), (0, 0));
+    relay.settle(&next.read().await).await;
+    next.leave().await;
+    assert_eq!(unowned().await, 0, "nothing waits in it");
+}
+
+/// A relay of the same process hears of an append, and exactly of a commit.
+pub async fn the_bell_rings_at_append_and_at_commit<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let mut listener = store.hints().listen();
+    let mut tx = store.begin().await.expect("a transaction begins");
+    store.append(&mut tx, &[message("orders", "a").into()]).await.expect("a valid message is appended");
+    let heard = tokio::time::timeout(PATIENCE, listener.next()).await;
+    assert_eq!(heard.expect("an append rings"), Wakeup::Soon);
+    store.commit(tx).await.into_result().expect("the transaction commits");
+    let heard = tokio::time::timeout(PATIENCE, listener.next()).await;
+    assert_eq!(heard.expect("a commit rings"), Wakeup::Now);
+}
+
+/// Whoever waits for wake-ups is woken by a commit; every listener for itself; and the stream does not end.
+pub async fn every_listener_is_woken_by_a_commit<H: StoreHarness>(harness: &H) {
+    if !harness.capabilities().wakeups {
+        return;
+    }
+    let store = prepared(harness).await;
+    let mut listeners = [store.wakeups(), store.wakeups()];
+    for listener in &mut listeners {
+        // The first poll is what begins to listen, where that takes a connection; it must not end the stream.
+        let early = tokio::time::timeout(Duration::from_millis(200), listener.next()).await;
+        assert!(!matches!(early, Ok(None)), "wake-ups end never");
+    }
+    for round in 0..2 {
+        write(&*store, messages("orders", "a", 1)).await;
+        for listener in &mut listeners {
+            let woken = tokio::time::timeout(PATIENCE, listener.next()).await;
+            assert!(
+                matches!(woken, Ok(Some(_))),
+                "round {round}: a commit wakes every listener, got {woken:?}"
+            );
+        }
+    }
+}
+
+/// Listening costs the writers nothing: they neither wait for listeners nor fail without them.
+pub async fn a_listener_that_is_dropped_hinders_nobody<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let mut listener = store.wakeups();
+    let _ = tokio::time::timeout(Duration::from_millis(50), listener.next()).await;
+    drop(listener);
+    write(&*store, messages("orders", "a", 2)).await;
+    assert_eq!(relay.read().await.len(), 2);
+}
+
+/// Errors of operators and programs are told apart by their kind, not by their words.
+pub async fn an_error_says_what_was_attempted<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let key = message("orders", "a").key_id();
+    let error = store.skip(&Default::default(), &key).await.expect_err("the key flows");
+    assert_eq!((error.kind(), error.operation().is_empty()), (StoreErrorKind::Invalid, false));
+    assert!(!error.is_retryable());
+    assert!(error.to_string().contains('a'), "the words name the key: {error}");
+    assert_eq!(kind_of(store.discard(&Default::default(), &key).await), StoreErrorKind::Invalid);
+}
+
+/// How long a wake-up that must come may take.
+const PATIENCE: Duration = Duration::from_secs(20);
