@@ -1,0 +1,4 @@
+//! `orders`: what happens in a shop, from a file or made up.
+
+mod generate;
+mod input;
