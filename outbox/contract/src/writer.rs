@@ -139,7 +139,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
     {
         let message = self.encode(event)?;
         let id = message.id;
-        let outgoing = self.check_and_route(message)?.into_iter().map(|outgoing| outgoing.due_at(due_at));
+        let outgoing = self.check_and_route(&message)?.into_iter().map(|outgoing| outgoing.due_at(due_at));
         self.store.append(tx, &outgoing.collect::<Vec<_>>()).await?;
         Ok(id)
     }
@@ -155,7 +155,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         message: Message,
     ) -> Result<MessageId, AppendError> {
         let id = message.id;
-        self.store.append(tx, &self.check_and_route(message)?).await?;
+        self.store.append(tx, &self.check_and_route(&message)?).await?;
         Ok(id)
     }
 
@@ -172,7 +172,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         let ids = messages.iter().map(|message| message.id).collect();
         let mut outgoing = Vec::with_capacity(messages.len());
         for message in messages {
-            outgoing.extend(self.check_and_route(message)?);
+            outgoing.extend(self.check_and_route(&message)?);
         }
         self.store.append(tx, &outgoing).await?;
         Ok(ids)
@@ -198,10 +198,10 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         Ok(message)
     }
 
-    fn check_and_route(&self, message: Message) -> Result<Vec<Outgoing>, MessageError> {
+    fn check_and_route(&self, message: &Message) -> Result<Vec<Outgoing>, MessageError> {
         message.validate()?;
         if let Some(transport) = &self.limits.0 {
-            transport.validate(&message).map_err(MessageError::Rejected)?;
+            transport.validate(message).map_err(MessageError::Rejected)?;
         }
         let mut routes: Vec<&Route> =
             self.routes.iter().filter(|(topic, _)| *topic == message.topic).map(|(_, route)| route).collect();

@@ -209,11 +209,14 @@ impl RelayBuilder {
             ));
             contexts.push(Arc::clone(&context));
             let supervisor = RouteSupervisor { context: Arc::clone(&context) };
-            let (supervisor, _) = Actor::spawn(None, supervisor, ()).await.map_err(StartError::from_spawn)?;
+            let (supervisor, _) = Actor::spawn(None, supervisor, ())
+                .await
+                .map_err(|error| StartError::Runtime(error.to_string()))?;
             supervisors.push((context, supervisor));
         }
-        let (janitor, _) =
-            Actor::spawn(None, Janitor { routes: contexts }, ()).await.map_err(StartError::from_spawn)?;
+        let (janitor, _) = Actor::spawn(None, Janitor { routes: contexts }, ())
+            .await
+            .map_err(|error| StartError::Runtime(error.to_string()))?;
         Ok(RelayHandle::new(relay, supervisors, janitor.get_cell()))
     }
 
@@ -272,12 +275,6 @@ pub enum StartError {
     Transport(Route, TransportError),
     /// The parts of the relay could not be started.
     Runtime(String),
-}
-
-impl StartError {
-    fn from_spawn(error: ractor::SpawnErr) -> Self {
-        Self::Runtime(error.to_string())
-    }
 }
 
 impl fmt::Display for StartError {

@@ -74,7 +74,10 @@ pub(crate) struct PollerState {
     pace: Pace,
     topics: Topics,
     working: BTreeSet<KeyId>,
-    next_due: Duration,
+    /// When a failing key is known to be due.
+    next_due: Option<Duration>,
+    /// When to ask anyway: an operator may have released one.
+    ask_due: Duration,
     next_probe: Duration,
     yields: BTreeMap<u64, Yield>,
     tickets: u64,
@@ -125,7 +128,8 @@ impl Poller {
             pace: Pace::new(config.idle_poll),
             topics: Topics::new(config.outage_first_delay, config.outage_most_delay, lanes.len()),
             working: BTreeSet::new(),
-            next_due: Duration::ZERO,
+            next_due: None,
+            ask_due: Duration::ZERO,
             next_probe: Duration::ZERO,
             yields: BTreeMap::new(),
             tickets: 0,
@@ -169,11 +173,12 @@ impl PollerState {
         match message {
             PollerMsg::Keeper(keeper) => self.keeper = Some(keeper),
             PollerMsg::Leased { leased, surplus } => {
-                self.leased(&leased)?;
+                let was_idle = self.paused || self.reader.owned().is_empty();
+                let gained = self.leased(&leased)?;
                 if !surplus.is_empty() {
                     self.give_up(surplus)?;
                 }
-                return Ok(true);
+                return Ok(gained || was_idle);
             }
             PollerMsg::Wake(wakeup) => {
                 self.pace.woken(wakeup);
@@ -196,7 +201,8 @@ impl PollerState {
                 for (key, due_in) in keys {
                     self.working.remove(&key);
                     if let Some(due_in) = due_in {
-                        self.next_due = self.next_due.min(now + due_in);
+                        let at = now + due_in;
+                        self.next_due = Some(self.next_due.map_or(at, |next| next.min(at)));
                     }
                 }
                 return Ok(true);
@@ -228,8 +234,8 @@ impl PollerState {
         Ok(false)
     }
 
-    /// Takes over what was gained, and drops what was lost. A bucket that came back under another epoch was both.
-    fn leased(&mut self, leased: &Leased) -> Result<(), ActorProcessingErr> {
+    /// Takes over what was gained, and drops what was lost; a bucket that came back under another epoch was both. Says whether any was gained.
+    fn leased(&mut self, leased: &Leased) -> Result<bool, ActorProcessingErr> {
         let yielding = self.yields.values().fold(BucketSet::EMPTY, |set, given| set.union(&given.buckets));
         let same = |lease: &&outbox_contract::Lease| self.epochs[usize::from(lease.bucket.0)] == lease.epoch;
         let kept: BucketSet = leased.leases.iter().filter(same).map(|lease| lease.bucket).collect();
@@ -251,13 +257,13 @@ impl PollerState {
             tracing::info!(route = %self.context.route, buckets = gained.len(), "took over buckets");
             self.reader.acquire(gained, low_water);
             // Failing keys may have come along.
-            self.next_due = Duration::ZERO;
+            self.ask_due = Duration::ZERO;
         }
         self.pause(&leased.paused)?;
         if let Some(keeper) = &self.keeper {
             keeper.cast(KeeperMsg::LowWater(self.reader.low_water()))?;
         }
-        Ok(())
+        Ok(!gained.is_empty())
     }
 
     fn pause(&mut self, paused: &outbox_contract::lease::Paused) -> Result<(), ActorProcessingErr> {
@@ -358,12 +364,9 @@ impl PollerState {
         let mut wait = self.pace.after_look(found);
         // Nothing says when another process appends: the next look looks, whatever causes it.
         self.reader.look();
-        for at in
-            [Some(self.next_due), self.topics.next(), self.reader.wants_writers().then_some(self.next_probe)]
-        {
-            if let Some(at) = at {
-                wait = wait.min(at.saturating_sub(now).max(DUE_PAUSE));
-            }
+        let probe = self.reader.wants_writers().then_some(self.next_probe);
+        for at in [self.next_due, self.topics.next(), probe].into_iter().flatten() {
+            wait = wait.min(at.saturating_sub(now).max(DUE_PAUSE));
         }
         wait
     }
@@ -424,7 +427,8 @@ impl PollerState {
     async fn fetch_due(&mut self) -> Result<(), ActorProcessingErr> {
         let now = self.context.now();
         let (messages, bytes) = self.context.credit.room();
-        if now < self.next_due || self.reader.owned().is_empty() || messages == 0 {
+        let is_time = now >= self.ask_due || self.next_due.is_some_and(|at| now >= at);
+        if !is_time || self.reader.owned().is_empty() || messages == 0 {
             return Ok(());
         }
         let context = Arc::clone(&self.context);
@@ -439,8 +443,8 @@ impl PollerState {
             bytes: bytes.min(context.config.batch_bytes),
         };
         let due = in_time(context.config.store_timeout, "due", context.store.due(&request)).await?;
-        let next = due.next.unwrap_or(context.config.due_poll).max(DUE_PAUSE).min(context.config.due_poll);
-        self.next_due = now + next;
+        self.ask_due = now + context.config.due_poll;
+        self.next_due = due.next.map(|wait| now + wait.max(DUE_PAUSE));
         let mut dealt: Vec<Vec<_>> = self.lanes.iter().map(|_| Vec::new()).collect();
         for mut key in due.keys {
             let parked = std::mem::take(&mut key.parked);
@@ -474,7 +478,7 @@ impl PollerState {
 
     fn open_topics(&mut self) {
         let now = self.context.now();
-        for topic in self.topics.to_open(now) {
+        for topic in self.topics.open_due(now) {
             self.reader.open_topic(&topic);
         }
         let reader = &self.reader;

@@ -75,7 +75,7 @@ impl Topics {
     }
 
     /// Topics that are to be tried now.
-    pub(crate) fn to_open(&mut self, now: Duration) -> Vec<Topic> {
+    pub(crate) fn open_due(&mut self, now: Duration) -> Vec<Topic> {
         let mut open = Vec::new();
         for (topic, apart) in &mut self.apart {
             let due = apart.try_at.is_some_and(|at| at <= now);
@@ -120,9 +120,9 @@ mod tests {
         topics.closing(&topic());
         assert!(!topics.broken(&topic(), S), "another lane meets the same fault");
         topics.forgotten(&topic());
-        assert!(topics.to_open(S * 2).is_empty(), "one lane has not dropped it");
+        assert!(topics.open_due(S * 2).is_empty(), "one lane has not dropped it");
         topics.forgotten(&topic());
-        assert_eq!(topics.to_open(S * 2), [topic()]);
+        assert_eq!(topics.open_due(S * 2), [topic()]);
         assert_eq!(topics.next(), None, "it is being tried");
         topics.broken(&topic(), S * 2);
         assert_eq!(topics.next(), Some(S * 4));
@@ -135,9 +135,9 @@ mod tests {
         let mut topics = Topics::new(S, S * 4, 0);
         assert_eq!(topics.pause(&[topic()]), [topic()]);
         assert!(topics.pause(&[topic()]).is_empty(), "it is paused already");
-        assert!(topics.to_open(S * 100).is_empty());
+        assert!(topics.open_due(S * 100).is_empty());
         topics.pause(&[]);
-        assert_eq!(topics.to_open(S), [topic()]);
+        assert_eq!(topics.open_due(S), [topic()]);
         topics.keep(|_| false);
         assert!(topics.names().is_empty());
     }

@@ -1,0 +1,54 @@
+//! The relay on the memory backends: the plain cases.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::{Message, Outgoing, Store, Topic, Transactional};
+use outbox_engine::{Relay, Status};
+use outbox_store_memory::MemoryStore;
+use outbox_testkit::RecordingTransport;
+
+fn message(key: &str, payload: usize) -> Message {
+    Message::new(Topic::new("orders").unwrap(), "order.placed")
+        .with_key(key)
+        .unwrap()
+        .with_payload(payload.to_string())
+}
+
+async fn append(store: &MemoryStore, messages: impl IntoIterator<Item = Message>) {
+    let mut tx = store.begin().await.unwrap();
+    let outgoing: Vec<Outgoing> = messages.into_iter().map(Outgoing::from).collect();
+    store.append(&mut tx, &outgoing).await.unwrap();
+    store.commit(tx).await.into_result().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_committed_is_delivered_in_order_and_removed() {
+    let store = MemoryStore::new();
+    let transport = Arc::new(RecordingTransport::new());
+    let relay = Relay::builder(Arc::new(store.clone()), transport.clone()).seed(1).start().await.unwrap();
+    for n in 0..100 {
+        append(&store, (0..50).map(|key| message(&format!("key-{key}"), n))).await;
+    }
+    tokio::time::timeout(Duration::from_secs(60), transport.wait_for(5_000)).await.expect("all arrive");
+    for key in 0..50 {
+        let key = message(&format!("key-{key}"), 0).key_id();
+        assert!(transport.positions_of(&key).is_sorted());
+    }
+    assert!(relay.stop(Duration::from_secs(10)).await, "drained");
+    let backlog = store.backlog(&outbox_contract::Route::default()).await.unwrap();
+    assert_eq!(backlog.pending, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_relay_is_healthy_and_asks_little() {
+    let store = MemoryStore::new();
+    let transport = Arc::new(RecordingTransport::new());
+    let relay = Relay::builder(Arc::new(store), transport).seed(1).start().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let before = relay.stats().fetches;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let fetches = relay.stats().fetches - before;
+    assert!(fetches <= 61, "{fetches} fetches in a minute");
+    assert_eq!(relay.health().status, Status::Healthy, "{:?}", relay.health());
+}
