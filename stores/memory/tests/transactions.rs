@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::{FutureExt, StreamExt};
 use outbox_contract::hints::Wakeup;
 use outbox_contract::transactional::{Admission, Committed, inbox_route};
-use outbox_contract::{AppendError, Consumer, Outgoing, Route, Store, StoreErrorKind, Transactional};
+use outbox_contract::{Admin, AppendError, Consumer, Outgoing, Route, Store, StoreErrorKind, Transactional};
 use outbox_store_memory::MemoryStore;
 use support::{append, builder, commit, hot, message, waits, write};
 
@@ -150,6 +150,17 @@ async fn admit_in(
 ) -> Vec<Admission> {
     let messages: Vec<_> = numbers.iter().map(|number| message("a", *number)).collect();
     store.admit(tx, consumer, &messages.iter().collect::<Vec<_>>()).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inbox_message_of_a_held_key_is_stored_even_if_it_is_the_first() {
+    let store = builder().build();
+    let consumer = Consumer::new("inventory").unwrap();
+    let (route, key) = (inbox_route(&consumer), message("a", 1).key_id());
+    store.hold(&route, &key).await.unwrap();
+    assert_eq!(admit(&store, &consumer, &[1]).await, [Admission::Behind]);
+    Admin::release(&store, &route, &key).await.unwrap();
+    assert_eq!(admit(&store, &consumer, &[1]).await, [Admission::New]);
 }
 
 #[tokio::test(start_paused = true)]

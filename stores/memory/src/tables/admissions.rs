@@ -84,12 +84,9 @@ impl Tables {
             held = tables.keys.get(&key).is_some_and(|row| row.held);
             first_waiting = tables.waiting_of(&key).find(|id| !is_handled(*id));
         }
-        let first_waiting = first_waiting.or_else(|| {
-            let of_key = |(to, row): &&(outbox_contract::Route, outbox_contract::Stored)| {
-                *to == route && row.message.key_id() == key
-            };
-            written.rows.iter().filter(of_key).map(|(_, row)| row.message.id).find(|id| !is_handled(*id))
-        });
+        // What this transaction has stored itself comes behind all that.
+        let stored = written.rows.iter().find(|(to, row)| *to == route && row.message.key_id() == key);
+        let first_waiting = first_waiting.or(stored.map(|(_, row)| row.message.id));
         match first_waiting {
             Some(first) if first == message.id => Admission::New,
             Some(_) => Admission::Behind,
