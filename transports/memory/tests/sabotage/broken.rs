@@ -1,0 +1,309 @@
+//! A transport that breaks one promise: everything else is the transport within the process.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use outbox_contract::subscription::{Received, Tag, Unit};
+use outbox_contract::transport::Rejection;
+use outbox_contract::{
+    Chunk, Consumer, Deliveries, Message, Outcome, Outcomes, Stored, Subscription, Topic, Transport,
+    TransportError, async_trait,
+};
+use outbox_testkit::transport_suite::Capabilities;
+use outbox_transport_memory::MemoryTransport;
+
+const LIMIT: usize = 1024 * 1024;
+
+/// Which promise is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    CutsPayloads,
+    LeavesOutTheOrigin,
+    SwapsTwoOfAKey,
+    LosesOneOfEachChunk,
+    LosesWhatComesBeside,
+    LeavesASlotEmpty,
+    ConfirmsTheUnroutable,
+    GoesOnAfterAFailure,
+    SendsTheLastWhenDropped,
+    StaysOpen,
+    ForgetsRedelivery,
+    LosesAcknowledgements,
+    AcknowledgesAllBefore,
+    TakesStaleAcknowledgements,
+    MakesOneConsumerOfAll,
+    MakesAConsumerOfEachMember,
+    LeavesWhenDrained,
+    IgnoresThePrefetch,
+    IgnoresPauses,
+    LosesADroppedNext,
+    StartsWithTheNewest,
+}
+
+pub(crate) struct BrokenHarness {
+    transport: Arc<Broken>,
+    topics: AtomicUsize,
+}
+
+impl BrokenHarness {
+    pub(crate) fn new(sabotage: Sabotage) -> Self {
+        let inner = MemoryTransport::builder().max_message_bytes(LIMIT).confirm_on_enqueue().build();
+        let transport =
+            Broken { inner, sabotage, publishing: AtomicUsize::new(0), members: AtomicUsize::new(0) };
+        Self { transport: Arc::new(transport), topics: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn transport(&self) -> Arc<dyn Transport> {
+        Arc::clone(&self.transport) as Arc<dyn Transport>
+    }
+
+    pub(crate) fn topic(&self) -> Topic {
+        Topic::new(format!("topic-{}", self.topics.fetch_add(1, Ordering::Relaxed))).unwrap()
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        let nobody = Topic::new("nobody-subscribes-to-this").unwrap();
+        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT)
+    }
+}
+
+struct Broken {
+    inner: MemoryTransport,
+    sabotage: Sabotage,
+    publishing: AtomicUsize,
+    members: AtomicUsize,
+}
+
+impl Broken {
+    async fn publish_one(&self, chunk: &Chunk, stored: &Arc<Stored>) -> Option<Outcome> {
+        let outcomes = Outcomes::new(1);
+        let mut one = chunk.clone();
+        one.messages = vec![Arc::clone(stored)];
+        self.inner.publish(one, &outcomes).await;
+        outcomes.take().into_iter().flatten().next()
+    }
+}
+
+#[async_trait]
+impl Transport for Broken {
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        self.inner.check().await
+    }
+
+    fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        self.inner.validate(message)
+    }
+
+    async fn publish(&self, mut chunk: Chunk, outcomes: &Outcomes) {
+        match self.sabotage {
+            Sabotage::CutsPayloads => {
+                for stored in &mut chunk.messages {
+                    let stored = Arc::make_mut(stored);
+                    let kept = stored.message.payload.len().saturating_sub(1);
+                    stored.message.payload.truncate(kept);
+                }
+            }
+            Sabotage::SwapsTwoOfAKey => {
+                let key = |at: usize| chunk.messages[at].message.key_id();
+                let last = chunk.messages.len() - 1;
+                if let Some(earlier) = (0..last).find(|at| key(*at) == key(last)) {
+                    chunk.messages.swap(earlier, last);
+                }
+            }
+            Sabotage::LosesOneOfEachChunk => drop(chunk.messages.pop()),
+            Sabotage::LosesWhatComesBeside => {
+                if self.publishing.fetch_add(1, Ordering::Relaxed) > 0 {
+                    chunk.messages.clear();
+                }
+                tokio::task::yield_now().await;
+            }
+            Sabotage::ConfirmsTheUnroutable | Sabotage::GoesOnAfterAFailure => {
+                for (index, stored) in chunk.messages.iter().enumerate() {
+                    let outcome = self.publish_one(&chunk, stored).await;
+                    let confirm = self.sabotage == Sabotage::ConfirmsTheUnroutable;
+                    match outcome {
+                        Some(Outcome::Unavailable(..)) if confirm => {
+                            outcomes.report(index, Outcome::Delivered)
+                        }
+                        Some(outcome) => outcomes.report(index, outcome),
+                        None => {}
+                    }
+                }
+                return;
+            }
+            Sabotage::SendsTheLastWhenDropped => {
+                let last = chunk.messages.last().map(Arc::clone);
+                let mut out_of_turn = OutOfTurn { inner: &self.inner, chunk: chunk.clone(), last };
+                for (index, stored) in chunk.messages.iter().enumerate() {
+                    // Room for the future to be dropped between two messages.
+                    tokio::task::yield_now().await;
+                    if let Some(outcome) = self.publish_one(&chunk, stored).await {
+                        outcomes.report(index, outcome);
+                    }
+                }
+                out_of_turn.last = None;
+                return;
+            }
+            _ => {}
+        }
+        self.inner.publish(chunk, outcomes).await;
+        match self.sabotage {
+            Sabotage::LeavesASlotEmpty => {
+                let mut taken = outcomes.take();
+                taken.pop();
+            }
+            Sabotage::LosesOneOfEachChunk | Sabotage::LosesWhatComesBeside => {
+                outcomes.report_rest(&Outcome::Delivered);
+                self.publishing.store(0, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
+    async fn subscribe(&self, mut subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        let member = self.members.fetch_add(1, Ordering::Relaxed);
+        match self.sabotage {
+            Sabotage::MakesOneConsumerOfAll => subscription.consumer = Consumer::new("all").unwrap(),
+            Sabotage::MakesAConsumerOfEachMember => {
+                subscription.consumer = Consumer::new(format!("member-{member}")).unwrap();
+            }
+            Sabotage::IgnoresThePrefetch => {
+                subscription.prefetch *= 2;
+                subscription.prefetch_bytes *= 2;
+            }
+            _ => {}
+        }
+        let inner = self.inner.subscribe(subscription).await?;
+        let deliveries = BrokenDeliveries {
+            inner: Mutex::new(Some(inner.into())),
+            sabotage: self.sabotage,
+            seen: Mutex::new(BTreeMap::new()),
+        };
+        Ok(Box::new(deliveries))
+    }
+
+    async fn close(&self) {
+        if self.sabotage != Sabotage::StaysOpen {
+            self.inner.close().await;
+        }
+    }
+}
+
+/// Sends the last message of a chunk when the publish is dropped.
+struct OutOfTurn<'a> {
+    inner: &'a MemoryTransport,
+    chunk: Chunk,
+    last: Option<Arc<Stored>>,
+}
+
+impl Drop for OutOfTurn<'_> {
+    fn drop(&mut self) {
+        let (inner, mut chunk) = (self.inner.clone(), self.chunk.clone());
+        chunk.messages = self.last.take().into_iter().collect();
+        tokio::spawn(async move { inner.publish(chunk, &Outcomes::new(1)).await });
+    }
+}
+
+struct BrokenDeliveries {
+    // None: it has left.
+    inner: Mutex<Option<Arc<dyn Deliveries>>>,
+    sabotage: Sabotage,
+    /// What came of each unit: the latest incarnation, and the numbers.
+    seen: Mutex<BTreeMap<Unit, (u64, Vec<u64>)>>,
+}
+
+impl BrokenDeliveries {
+    fn inner(&self) -> Option<Arc<dyn Deliveries>> {
+        self.inner.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl Deliveries for BrokenDeliveries {
+    async fn next(&self) -> Result<Received, TransportError> {
+        let Some(inner) = self.inner() else { return Ok(Received::Ended) };
+        let mut received = inner.next().await?;
+        if self.sabotage == Sabotage::LosesADroppedNext {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        if let Received::Deliveries(deliveries) = &mut received {
+            if self.sabotage == Sabotage::StartsWithTheNewest && self.seen.lock().unwrap().is_empty() {
+                deliveries.reverse();
+            }
+            for delivery in deliveries.iter_mut() {
+                let mut seen = self.seen.lock().unwrap();
+                let (incarnation, numbers) = seen.entry(delivery.tag.unit.clone()).or_default();
+                *incarnation = delivery.tag.incarnation;
+                numbers.push(delivery.tag.number);
+                if self.sabotage == Sabotage::LeavesOutTheOrigin {
+                    delivery.origin = None;
+                }
+            }
+            if self.sabotage == Sabotage::ForgetsRedelivery {
+                let tags: Vec<Tag> = deliveries.iter().map(|delivery| delivery.tag.clone()).collect();
+                inner.acknowledge(&tags).await?;
+            }
+        }
+        Ok(received)
+    }
+
+    async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
+        let Some(inner) = self.inner() else { return Ok(()) };
+        let tags: Vec<Tag> = match self.sabotage {
+            // The prefetch is given back all the same, so that only the crash shows what is missing.
+            Sabotage::LosesAcknowledgements => return Ok(()),
+            Sabotage::AcknowledgesAllBefore => {
+                let seen = self.seen.lock().unwrap();
+                let before = |tag: &Tag| {
+                    let numbers = seen.get(&tag.unit).map(|(_, numbers)| numbers.clone()).unwrap_or_default();
+                    let (tag, most) = (tag.clone(), tag.number);
+                    numbers
+                        .into_iter()
+                        .filter(move |it| *it <= most)
+                        .map(move |number| Tag { number, ..tag.clone() })
+                };
+                tags.iter().flat_map(before).collect()
+            }
+            Sabotage::TakesStaleAcknowledgements => {
+                let seen = self.seen.lock().unwrap();
+                let renewed = |tag: &Tag| Tag { incarnation: seen[&tag.unit].0, ..tag.clone() };
+                tags.iter().map(renewed).collect()
+            }
+            _ => tags.to_vec(),
+        };
+        inner.acknowledge(&tags).await
+    }
+
+    async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {
+        match self.inner() {
+            Some(inner) if self.sabotage != Sabotage::IgnoresPauses => inner.pause(units).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn resume(&self, units: &[Unit]) -> Result<(), TransportError> {
+        match self.inner() {
+            Some(inner) => inner.resume(units).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn drain(&self) -> Result<(), TransportError> {
+        if self.sabotage == Sabotage::LeavesWhenDrained {
+            drop(self.inner.lock().unwrap().take());
+        }
+        match self.inner() {
+            Some(inner) => inner.drain().await,
+            None => Ok(()),
+        }
+    }
+
+    async fn close(self: Box<Self>) -> Result<(), TransportError> {
+        Ok(())
+    }
+}
