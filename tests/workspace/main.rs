@@ -1,6 +1,7 @@
 //! Checks of the workspace itself: rules that a compiler does not know and a reviewer forgets.
 
 mod arrows;
+mod book;
 mod crates;
 mod files;
 mod graph;

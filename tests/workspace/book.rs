@@ -1,0 +1,127 @@
+//! The book says what the code does: its listings are there, and its tables name what there is.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use outbox_contract::metric;
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = outbox_tests::root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn every_listing_of_the_book_is_there() {
+    let pages = outbox_tests::root().join("book/src");
+    let mut problems = Vec::new();
+    for page in fs::read_dir(&pages).expect("the book has pages") {
+        let page = page.expect("the book can be read").path();
+        for (file, anchor) in includes(&read(&page)) {
+            let there =
+                fs::read_to_string(pages.join(&file)).is_ok_and(|source| has_anchor(&source, &anchor));
+            if !there {
+                problems.push(format!("{}: no {anchor} in {file}", page.display()));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "\n  {}\n", problems.join("\n  "));
+}
+
+/// The files and anchors that a page includes. mdBook itself leaves a listing empty when its anchor is not there.
+fn includes(page: &str) -> Vec<(String, String)> {
+    let inner = page.split("{{#include ").skip(1).filter_map(|rest| rest.split("}}").next());
+    inner
+        .map(|link| {
+            let (file, anchor) = link.trim().split_once(':').unwrap_or((link.trim(), ""));
+            (file.to_owned(), anchor.to_owned())
+        })
+        .collect()
+}
+
+/// Whether a source has an anchor with something in it.
+fn has_anchor(source: &str, anchor: &str) -> bool {
+    if anchor.is_empty() {
+        return true;
+    }
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let at = |mark: &str| lines.iter().position(|line| *line == format!("// {mark}: {anchor}"));
+    matches!((at("ANCHOR"), at("ANCHOR_END")), (Some(start), Some(end)) if start + 1 < end)
+}
+
+#[test]
+fn the_table_of_metrics_is_the_one_in_the_code() {
+    let table: Vec<String> = read("book/src/metrics.md")
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(str::to_owned)
+        .collect();
+    let metrics = metric::ALL.iter().map(|metric| {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let kind = format!("{:?}", metric.kind).to_lowercase();
+        format!("| `{}` | {kind} | {} | {} | {} |", metric.name, metric.unit, labels.join(", "), metric.help)
+    });
+    assert_eq!(table, metrics.collect::<Vec<_>>());
+}
+
+#[test]
+fn the_tables_of_settings_name_every_setting_and_no_other() {
+    let pages = read("book/src/configuration.md") + &read("book/src/failing_keys.md");
+    let settings = [
+        ("outbox/engine/src/relay/config.rs", "RelayConfig"),
+        ("outbox/contract/src/retry.rs", "RetryPolicy"),
+        ("stores/sqlite/src/config.rs", "SqliteOptions"),
+    ];
+    let mut known = BTreeSet::new();
+    for (file, name) in settings {
+        let fields = fields(&read(file), name);
+        assert!(!fields.is_empty(), "{name} is not in {file}");
+        for field in &fields {
+            assert!(pages.contains(&format!("\n| `{field}` |")), "the book does not name {name}::{field}");
+        }
+        known.extend(fields);
+    }
+    known.extend(methods(&read("transports/memory/src/config.rs")));
+    let tables = pages
+        .split("| setting")
+        .skip(1)
+        .flat_map(|rest| rest.lines().skip(2).take_while(|line| line.starts_with('|')));
+    for row in tables {
+        let name = row.split('`').nth(1).unwrap_or_default();
+        assert!(known.contains(name), "the book names a setting that is not there: {row}");
+    }
+}
+
+/// The public fields of a struct.
+fn fields(source: &str, name: &str) -> Vec<String> {
+    let body = source.split(&format!("pub struct {name} {{\n")).nth(1).unwrap_or_default();
+    let lines = body.lines().take_while(|line| *line != "}");
+    let fields = lines.filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':'));
+    fields.map(|(field, _)| field.to_owned()).collect()
+}
+
+/// The public methods that a builder has.
+fn methods(source: &str) -> Vec<String> {
+    let names = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn ")?.split_once('('));
+    names.map(|(name, _)| name.to_owned()).collect()
+}
+
+#[test]
+fn includes_and_anchors_are_read_as_mdbook_reads_them() {
+    let page = "text {{#include ../a.rs:part}} and {{#include b.rs}}\n";
+    let expected =
+        [("../a.rs", "part"), ("b.rs", "")].map(|(file, anchor)| (file.to_owned(), anchor.to_owned()));
+    assert_eq!(includes(page), expected);
+
+    let source = "fn main() {\n    // ANCHOR: part\n    work();\n    // ANCHOR_END: part\n    // ANCHOR: empty\n    // ANCHOR_END: empty\n}\n";
+    assert!(has_anchor(source, "part") && has_anchor(source, ""));
+    assert!(!has_anchor(source, "empty") && !has_anchor(source, "par") && !has_anchor(source, "other"));
+}
+
+#[test]
+fn fields_and_methods_are_read_from_sources() {
+    let source = "/// Words.\npub struct A {\n    /// First.\n    pub one: u32,\n    two: u32,\n    pub three: Vec<u8>,\n}\nimpl A {\n    pub fn set(self, x: u32) {}\n    fn own() {}\n}\n";
+    assert_eq!(fields(source, "A"), ["one", "three"]);
+    assert!(fields(source, "B").is_empty());
+    assert_eq!(methods(source), ["set"]);
+}
