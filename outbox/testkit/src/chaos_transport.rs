@@ -34,7 +34,7 @@ pub enum Fault {
     Hang,
     /// `publish` panics before it sends anything of the chunk.
     PanicBefore,
-    /// `publish` panics after it has sent the chunk, and before it reports anything.
+    /// `publish` panics after it has sent the chunk, and before it reports what became of what it sent.
     PanicAfter,
 }
 

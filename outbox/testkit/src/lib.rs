@@ -1,13 +1,18 @@
 #![doc = include_str!("../README.md")]
 
+pub mod chaos_store;
 pub mod history;
 pub mod store_suite;
+pub mod time;
 
 pub mod chaos_transport;
 pub mod null_transport;
 pub mod recording_transport;
 pub mod transport_suite;
 
+pub use chaos_store::{ChaosStore, StoreCall, StoreFault, StoreFaultCounts, StoreFaultRates};
 pub use chaos_transport::{ChaosTransport, Fault, FaultCounts, FaultRates};
+pub use history::{History, KeySequences, Report};
 pub use null_transport::NullTransport;
 pub use recording_transport::RecordingTransport;
+pub use time::{Ids, TestClock, eventually};

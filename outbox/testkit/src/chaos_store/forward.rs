@@ -1,0 +1,216 @@
+//! Every method of a store, with its faults.
+
+#![deny(clippy::missing_trait_methods)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
+use outbox_contract::hints::Wakeup;
+use outbox_contract::lease::{LeaseRequest, Leased};
+use outbox_contract::maintain::Maintained;
+use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::{
+    Admin, AppendError, Backlog, Consumer, Diversion, Diverted, FetchRequest, Fetched, Hints, KeyId, Lease,
+    Message, MessageId, Outgoing, Position, RelayId, Route, Store, StoreError, Stored, Timestamp, Topic,
+    Transactional,
+};
+
+use super::{ChaosStore, StoreCall, StoreFault, injected, lock};
+
+#[async_trait]
+impl<S: Store + ?Sized> Store for ChaosStore<S> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn ordering(&self) -> Ordering {
+        self.inner.ordering()
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        self.act(StoreCall::Migrate, self.inner.migrate()).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.act(StoreCall::Check, self.inner.check()).await
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        self.act(StoreCall::Lease, self.inner.lease(request)).await
+    }
+
+    async fn release(
+        &self,
+        relay: RelayId,
+        route: &Route,
+        leases: &[Lease],
+        low_water: Position,
+        leaving: bool,
+    ) -> Result<(), StoreError> {
+        let effect = self.inner.give_back(relay, route, leases, low_water, leaving);
+        self.act(StoreCall::ReleaseLeases, effect).await
+    }
+
+    async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        self.act(StoreCall::Fetch, self.inner.fetch(request)).await
+    }
+
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        self.act(StoreCall::Writers, self.inner.writers()).await
+    }
+
+    async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        self.act(StoreCall::Due, self.inner.due(request)).await
+    }
+
+    async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+        self.act(StoreCall::Settle, self.inner.settle(route, delivered)).await
+    }
+
+    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+        self.act(StoreCall::Divert, self.inner.divert(diversions)).await
+    }
+
+    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
+        self.act(StoreCall::Elect, self.inner.elect(role, relay, lasts)).await
+    }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        self.act(StoreCall::Maintain, self.inner.maintain(limit)).await
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        self.act(StoreCall::Backlog, self.inner.backlog(route)).await
+    }
+
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        self.some_of(self.inner.wakeups())
+    }
+}
+
+#[async_trait]
+impl<S: Store + ?Sized> Admin for ChaosStore<S> {
+    async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
+        self.act(StoreCall::FailingKeys, self.inner.failing_keys(filter)).await
+    }
+
+    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
+        self.act(StoreCall::Parked, self.inner.parked(filter)).await
+    }
+
+    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
+        self.act(StoreCall::DeadLetters, self.inner.dead_letters(filter)).await
+    }
+
+    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
+        self.act(StoreCall::History, self.inner.history(filter)).await
+    }
+
+    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.act(StoreCall::Hold, self.inner.hold(route, key)).await
+    }
+
+    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.act(StoreCall::ReleaseKey, Admin::release(&*self.inner, route, key)).await
+    }
+
+    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
+        self.act(StoreCall::Skip, self.inner.skip(route, key)).await
+    }
+
+    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        self.act(StoreCall::Discard, self.inner.discard(route, key)).await
+    }
+
+    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.act(StoreCall::Requeue, self.inner.requeue(filter)).await
+    }
+
+    async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.act(StoreCall::Purge, self.inner.purge(filter)).await
+    }
+
+    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.act(StoreCall::Replay, self.inner.replay(filter)).await
+    }
+
+    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        self.act(StoreCall::Pause, self.inner.pause(route, topic)).await
+    }
+
+    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        self.act(StoreCall::Resume, self.inner.resume(route, topic)).await
+    }
+
+    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
+        self.act(StoreCall::Scheduled, self.inner.scheduled(filter)).await
+    }
+
+    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        self.act(StoreCall::CancelScheduled, self.inner.cancel_scheduled(ids)).await
+    }
+}
+
+#[async_trait]
+impl<S: Transactional> Transactional for ChaosStore<S> {
+    type Tx<'t> = S::Tx<'t>;
+
+    async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
+        self.act(StoreCall::Begin, self.inner.begin()).await
+    }
+
+    async fn commit(&self, tx: Self::Tx<'static>) -> Committed {
+        let plan = lock(&self.state).plan(StoreCall::Commit);
+        plan.hold_back().await;
+        match plan.fault {
+            None => self.inner.commit(tx).await,
+            Some(StoreFault::Before) => {
+                // Whether the rollback succeeds does not matter: the transaction is over.
+                let _ = self.inner.rollback(tx).await;
+                let error = injected(StoreCall::Commit);
+                if plan.heads { Committed::No(error) } else { Committed::Unknown(error) }
+            }
+            Some(StoreFault::After) => match self.inner.commit(tx).await {
+                Committed::Yes => Committed::Unknown(injected(StoreCall::Commit)),
+                failed => failed,
+            },
+            Some(StoreFault::HangBefore) => {
+                let _held = tx;
+                std::future::pending().await
+            }
+            Some(StoreFault::HangAfter) => {
+                let _unheard = self.inner.commit(tx).await;
+                std::future::pending().await
+            }
+        }
+    }
+
+    async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
+        self.act(StoreCall::Rollback, self.inner.rollback(tx)).await
+    }
+
+    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        self.act(StoreCall::Append, self.inner.append(tx, messages)).await
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError> {
+        self.act(StoreCall::Admit, self.inner.admit(tx, consumer, messages)).await
+    }
+
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        self.act(StoreCall::Admitted, self.inner.admitted(consumer, id)).await
+    }
+
+    fn hints(&self) -> &Hints {
+        self.inner.hints()
+    }
+}

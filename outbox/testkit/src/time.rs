@@ -1,0 +1,120 @@
+//! Time and identity under a test's control: a clock that runs with tokio's, ids from a seed, and waiting with a limit.
+
+use std::future::Future;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use outbox_contract::{Clock, MessageId, RelayId, Timestamp};
+use tokio::time::Instant;
+
+/// A clock that runs with tokio's: in paused time it stands still until everybody waits, and then jumps to the next timer.
+///
+/// The wall clock starts at an instant that the seed chooses, so that nothing works by the date of the day alone.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use outbox_contract::Clock;
+/// use outbox_testkit::time::TestClock;
+///
+/// let clock = TestClock::new(42);
+/// tokio::time::sleep(Duration::from_secs(3_600)).await; // over at once
+/// assert_eq!(clock.elapsed(), Duration::from_secs(3_600));
+/// clock.suspend(Duration::from_secs(60)); // no timer has run in these
+/// assert_eq!(clock.elapsed(), Duration::from_secs(3_660));
+/// # });
+/// ```
+#[derive(Debug)]
+pub struct TestClock {
+    started: Instant,
+    wall: Timestamp,
+    // Microseconds that passed without tokio's clock noticing. Only ever grows; read and written by any thread.
+    suspended: AtomicU64,
+}
+
+impl TestClock {
+    /// Starts a clock now. Its wall clock shows some instant between 2020 and 2050.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        const FIRST: i64 = 1_577_836_800_000_000;
+        const LAST: i64 = 2_524_608_000_000_000;
+        Self::starting_at(Timestamp::from_micros(Rng::with_seed(seed).i64(FIRST..LAST)))
+    }
+
+    /// Starts a clock now, whose wall clock shows this.
+    #[must_use]
+    pub fn starting_at(wall: Timestamp) -> Self {
+        Self { started: Instant::now(), wall, suspended: AtomicU64::new(0) }
+    }
+
+    /// Lets time pass that no timer sees, as when the machine sleeps.
+    pub fn suspend(&self, span: Duration) {
+        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        self.suspended.fetch_add(micros, Ordering::SeqCst);
+    }
+}
+
+impl Clock for TestClock {
+    fn elapsed(&self) -> Duration {
+        self.started.elapsed() + Duration::from_micros(self.suspended.load(Ordering::SeqCst))
+    }
+
+    fn now(&self) -> Timestamp {
+        self.wall.plus(self.elapsed())
+    }
+}
+
+/// Gives ids from a seed, so that a run can be repeated to the last byte.
+#[derive(Debug)]
+pub struct Ids {
+    // A plain mutex: held for one draw.
+    rng: Mutex<Rng>,
+}
+
+impl Ids {
+    /// Ids of this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { rng: Mutex::new(Rng::with_seed(seed)) }
+    }
+
+    /// The next message id. Looks like one of version 7; its order says nothing.
+    pub fn message(&self) -> MessageId {
+        MessageId::from_uuid(self.next())
+    }
+
+    /// The next relay id.
+    pub fn relay(&self) -> RelayId {
+        RelayId::from_uuid(self.next())
+    }
+
+    fn next(&self) -> uuid::Uuid {
+        let bits = self.rng.lock().unwrap_or_else(PoisonError::into_inner).u128(..);
+        let mut bytes = bits.to_be_bytes();
+        // Version and variant, as RFC 9562 places them.
+        bytes[6] = 0x70 | bytes[6] & 0x0f;
+        bytes[8] = 0x80 | bytes[8] & 0x3f;
+        uuid::Uuid::from_bytes(bytes)
+    }
+}
+
+/// Asks again and again until the answer is yes, at most for so long; says whether it came.
+///
+/// For what has no signal to wait for: files, processes, real servers. It asks every few milliseconds, less often the longer it takes.
+pub async fn eventually<F: Future<Output = bool>>(within: Duration, mut ask: impl FnMut() -> F) -> bool {
+    let deadline = Instant::now() + within;
+    let mut pause = Duration::from_millis(2);
+    loop {
+        if ask().await {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        tokio::time::sleep(pause.min(deadline - Instant::now())).await;
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}
