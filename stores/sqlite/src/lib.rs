@@ -1,1 +1,22 @@
-//! An outbox in SQLite: on one machine, with nothing to install.
+#![doc = include_str!("../README.md")]
+
+mod admin;
+mod admit;
+mod append;
+mod config;
+mod divert;
+mod due;
+mod error;
+mod fetch;
+mod lease;
+mod maintain;
+mod migrate;
+mod pools;
+mod row;
+mod settle;
+mod sql;
+mod store;
+
+pub use config::{Durability, SqliteOptions};
+pub use migrate::Migration;
+pub use store::SqliteStore;

@@ -1,0 +1,230 @@
+-- The tables of an outbox, version 1. Plain SQL for SQLite 3.25 or later: any migration tool can run it, once. It records itself in
+-- outbox_schema, so that `migrate` knows what is there.
+--
+-- Times are microseconds since 1970 (UTC), by the database's clock, which is read with julianday: every SQLite has it. Identifiers are the
+-- 16 bytes of a UUID. Headers are a JSON object of strings; no bytes at all where there are none.
+
+create table outbox_schema (
+    version    integer primary key,
+    name       text not null,
+    applied_at integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
+);
+
+-- What is still to be published: rows are appended and deleted, never changed. A row that exists has not been confirmed.
+--
+-- Any program may insert here, in its own transaction. It gives topic, event_type and payload, and key where there is an order to keep;
+-- the rest has defaults. It leaves out position (it comes from AUTOINCREMENT, so that none ever comes back) and, unless it computes the
+-- first byte of SHA-256 over topic, NUL and key, also bucket: a relay fills it in before it reads any further.
+create table outbox_message (
+    position       integer primary key autoincrement
+                   constraint position_is_given_by_the_database check (position > 0),
+    id             blob not null default (randomblob(16))
+                   constraint id_is_a_uuid_of_16_bytes check (typeof(id) = 'blob' and length(id) = 16),
+    route          text not null default 'default'
+                   constraint route_has_1_to_64_bytes
+                   check (typeof(route) = 'text' and length(cast(route as blob)) between 1 and 64),
+    bucket         integer
+                   constraint bucket_is_null_or_0_to_255
+                   check (bucket is null or (typeof(bucket) = 'integer' and bucket between 0 and 255)),
+    topic          text not null
+                   constraint topic_has_1_to_249_bytes
+                   check (typeof(topic) = 'text' and length(cast(topic as blob)) between 1 and 249),
+    key            text
+                   constraint key_is_null_or_has_1_to_255_bytes
+                   check (key is null or (typeof(key) = 'text' and length(cast(key as blob)) between 1 and 255)),
+    event_type     text not null
+                   constraint event_type_has_1_to_255_bytes
+                   check (typeof(event_type) = 'text' and length(cast(event_type as blob)) between 1 and 255),
+    schema_version integer not null default 1
+                   constraint schema_version_counts_from_1
+                   check (typeof(schema_version) = 'integer' and schema_version between 1 and 4294967295),
+    content_type   text not null default 'application/json'
+                   constraint content_type_has_1_to_255_bytes
+                   check (typeof(content_type) = 'text' and length(cast(content_type as blob)) between 1 and 255),
+    headers        blob not null default (x'')
+                   constraint headers_are_bytes_or_text check (typeof(headers) in ('blob', 'text')),
+    payload        blob not null default (x'')
+                   constraint payload_has_at_most_15_mib
+                   check (typeof(payload) in ('blob', 'text') and length(payload) <= 15728640),
+    occurred_at    integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
+                   constraint occurred_at_is_in_microseconds check (typeof(occurred_at) = 'integer'),
+    appended_at    integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
+                   constraint appended_at_is_in_microseconds check (typeof(appended_at) = 'integer')
+);
+
+-- Rows of programs that leave the bucket out. No relay reads past the first of them; empty again at once.
+create index outbox_message_unplaced on outbox_message (position) where bucket is null;
+
+-- Messages that wait for a consumer's handler, by key: only rows of routes that start with inbox/ are in it.
+create index outbox_message_inbox on outbox_message (route, topic, key) where route >= 'inbox/' and route < 'inbox0';
+
+-- The same rows with what they are ordered by: the key, or for a message without one its identifier, hyphenated.
+create view outbox_pending as
+select position, id, route, bucket, topic, key,
+       coalesce(key, lower(substr(hex(id), 1, 8) || '-' || substr(hex(id), 9, 4) || '-' || substr(hex(id), 13, 4) || '-' ||
+                           substr(hex(id), 17, 4) || '-' || substr(hex(id), 21))) as order_key,
+       event_type, schema_version, content_type, headers, payload, occurred_at, appended_at
+from outbox_message;
+
+-- Failing and held keys. Nearly always empty.
+create table outbox_key (
+    route           text not null,
+    topic           text not null,
+    key             text not null,
+    bucket          integer not null,
+    version         integer not null,
+    held            integer not null default 0,
+    next_attempt_at integer,
+    failing         blob,
+    attempts        integer not null default 0,
+    first_failure   text,
+    last_failure    text,
+    since           integer not null,
+    primary key (route, topic, key)
+) without rowid;
+
+create index outbox_key_due on outbox_key (route, next_attempt_at) where held = 0;
+
+-- Counts the states of keys, so that a state of a key that was closed and opened again is not taken for an older one.
+create table outbox_counter (
+    name  text primary key,
+    value integer not null
+) without rowid;
+
+insert into outbox_counter (name, value) values ('key_version', 0);
+
+-- Messages behind a failing key, with the positions that they had.
+create table outbox_parked (
+    position       integer primary key,
+    id             blob not null,
+    route          text not null,
+    bucket         integer not null,
+    topic          text not null,
+    key            text,
+    order_key      text not null,
+    event_type     text not null,
+    schema_version integer not null,
+    content_type   text not null,
+    headers        blob not null,
+    payload        blob not null,
+    occurred_at    integer not null,
+    appended_at    integer not null,
+    parked_at      integer not null
+);
+
+create index outbox_parked_key on outbox_parked (route, topic, order_key, position);
+
+-- Dead letters, in the order in which they died.
+create table outbox_dead (
+    number         integer primary key autoincrement,
+    position       integer not null,
+    id             blob not null,
+    route          text not null,
+    bucket         integer,
+    topic          text not null,
+    key            text,
+    order_key      text not null,
+    event_type     text not null,
+    schema_version integer not null,
+    content_type   text not null,
+    headers        blob not null,
+    payload        blob not null,
+    occurred_at    integer not null,
+    appended_at    integer not null,
+    reason         text not null,
+    attempts       integer not null,
+    first_failure  text,
+    last_failure   text,
+    died_at        integer not null
+);
+
+create index outbox_dead_route on outbox_dead (route, topic);
+
+-- Delivered messages, where a history is kept.
+create table outbox_history (
+    number         integer primary key autoincrement,
+    position       integer not null,
+    id             blob not null,
+    route          text not null,
+    bucket         integer,
+    topic          text not null,
+    key            text,
+    order_key      text not null,
+    event_type     text not null,
+    schema_version integer not null,
+    content_type   text not null,
+    headers        blob not null,
+    payload        blob not null,
+    occurred_at    integer not null,
+    appended_at    integer not null,
+    delivered_at   integer not null
+);
+
+-- Messages that join their keys later.
+create table outbox_scheduled (
+    number         integer primary key autoincrement,
+    due_at         integer not null,
+    id             blob not null,
+    route          text not null,
+    bucket         integer,
+    topic          text not null,
+    key            text,
+    event_type     text not null,
+    schema_version integer not null,
+    content_type   text not null,
+    headers        blob not null,
+    payload        blob not null,
+    occurred_at    integer not null,
+    appended_at    integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
+);
+
+create index outbox_scheduled_due on outbox_scheduled (due_at, number, route);
+
+-- Who owns a bucket of a route: in force while the relay lives, and for a bucket that is being given up no longer than expires_at.
+create table outbox_lease (
+    route      text not null,
+    bucket     integer not null,
+    relay      blob,
+    epoch      integer not null default 0,
+    low_water  integer not null default 0,
+    expires_at integer,
+    primary key (route, bucket)
+) without rowid;
+
+-- Relays, alive while expires_at is ahead, and not implausibly far.
+create table outbox_relay (
+    route             text not null,
+    relay             blob not null,
+    label             text not null,
+    expires_at        integer not null,
+    lasts             integer not null,
+    unavailable_since integer,
+    fingerprint       integer not null,
+    primary key (route, relay)
+) without rowid;
+
+-- Who does what only one relay should do.
+create table outbox_role (
+    role       text primary key,
+    relay      blob not null,
+    expires_at integer not null,
+    lasts      integer not null
+) without rowid;
+
+-- What operators have paused. An empty topic stands for the whole route.
+create table outbox_pause (
+    route text not null,
+    topic text not null,
+    primary key (route, topic)
+) without rowid;
+
+-- What consumers have handled. Numbers grow with time: what is over its time is found at the front.
+create table outbox_admitted (
+    number      integer primary key,
+    consumer    text not null,
+    id          blob not null,
+    admitted_at integer not null,
+    unique (consumer, id)
+);
+
+insert into outbox_schema (version, name) values (1, 'create');

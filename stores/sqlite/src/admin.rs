@@ -1,0 +1,271 @@
+//! The verbs of operators.
+//!
+//! Each that changes something is one transaction that has the write lock from its start; those on a key make the key's next version.
+
+use std::sync::Arc;
+
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::{
+    Admin, Bucket, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
+    async_trait,
+};
+use sqlx::Row;
+use sqlx::query::Query;
+use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow, SqliteTransaction};
+use uuid::Uuid;
+
+use crate::admit::id_list;
+use crate::divert::KeyIn;
+use crate::error::store_error;
+use crate::lease::now;
+use crate::row::{Raw, failure_from_text, key_id};
+use crate::sql;
+use crate::store::SqliteStore;
+
+/// Every parked message of a key, as a number of rows.
+const ALL: i64 = -1;
+
+/// A statement whose parameters 1 to 7 are the filter.
+fn filtered<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
+    let limit = i64::try_from(filter.limit()).unwrap_or(i64::MAX);
+    sqlx::query(statement)
+        .bind(filter.route.as_ref().map(|route| route.as_str().to_owned()))
+        .bind(filter.topic.as_ref().map(|topic| topic.as_str().to_owned()))
+        .bind(filter.key.as_ref().map(|key| key.as_str().to_owned()))
+        .bind((!filter.ids.is_empty()).then(|| id_list(filter.ids.iter().copied())))
+        .bind(filter.since.map(Timestamp::as_micros))
+        .bind(filter.before.map(Timestamp::as_micros))
+        .bind(limit)
+}
+
+fn instant(row: &SqliteRow, column: &str) -> Result<Timestamp, sqlx::Error> {
+    row.try_get(column).map(Timestamp::from_micros)
+}
+
+fn route(row: &SqliteRow) -> Result<Route, sqlx::Error> {
+    let name: &str = row.try_get("route")?;
+    // The table checks the length only.
+    Ok(Route::new(name).or_else(|_| Route::new(name.replace(char::is_control, "?"))).unwrap_or_default())
+}
+
+impl SqliteStore {
+    async fn browse<T>(
+        &self,
+        operation: &'static str,
+        statement: &'static str,
+        filter: &Filter,
+        read: impl Fn(&SqliteRow) -> Result<Option<T>, sqlx::Error>,
+    ) -> Result<Vec<T>, StoreError> {
+        let offset = i64::try_from(filter.offset).unwrap_or(i64::MAX);
+        let failed = |error| store_error(operation, error);
+        let rows =
+            filtered(statement, filter).bind(offset).fetch_all(&self.pools().reads).await.map_err(failed)?;
+        rows.iter().filter_map(|row| read(row).transpose()).collect::<Result<_, _>>().map_err(failed)
+    }
+
+    /// Does something with a key that is failing or held, and commits it.
+    async fn with_key<T>(
+        &self,
+        operation: &'static str,
+        (route, key): (&Route, &KeyId),
+        change: impl AsyncFnOnce(&mut KeyIn<'_>) -> Result<T, sqlx::Error>,
+    ) -> Result<T, StoreError> {
+        let failed = |error| store_error(operation, error);
+        let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await.map_err(failed)?;
+        let now = now(&mut tx).await.map_err(failed)?;
+        let mut in_key = KeyIn { connection: &mut tx, route, key, now };
+        if in_key.state().await.map_err(failed)?.is_none() {
+            return Err(StoreError::new(
+                StoreErrorKind::Invalid,
+                operation,
+                format!(
+                    "the key {key} on the route {route} is neither failing nor held; there is nothing to do"
+                ),
+            ));
+        }
+        let done = change(&mut in_key).await.map_err(failed)?;
+        tx.commit().await.map_err(failed)?;
+        Ok(done)
+    }
+
+    /// Appends rows of a side table again, in the order in which they stood in their keys.
+    async fn append_again(
+        &self,
+        operation: &'static str,
+        (choose, append, remove): (&'static str, &'static str, Option<&'static str>),
+        filter: &Filter,
+    ) -> Result<u64, StoreError> {
+        let done = async {
+            let mut tx: SqliteTransaction<'_> = self.pools().deciding.begin_with(sql::BEGIN).await?;
+            let rows = filtered(choose, filter).fetch_all(&mut *tx).await?;
+            let mut chosen = Vec::with_capacity(rows.len());
+            for row in &rows {
+                let text =
+                    |column: &str| row.try_get_unchecked::<&[u8], _>(column).map(String::from_utf8_lossy);
+                // Computed again: a wrong bucket is one of the things that a message can have died of.
+                let bucket = Bucket::of(&text("topic")?, &text("order_key")?);
+                chosen.push((row.try_get::<i64, _>("number")?, i64::from(bucket.0)));
+            }
+            let chosen = sql::pairs(chosen);
+            let appended = sqlx::query(append).bind(&chosen).execute(&mut *tx).await?;
+            if let Some(remove) = remove {
+                sqlx::query(remove).bind(&chosen).execute(&mut *tx).await?;
+            }
+            tx.commit().await?;
+            Ok(appended.rows_affected())
+        };
+        let appended = done.await.map_err(|error| store_error(operation, error))?;
+        if appended > 0 {
+            self.bell().committed();
+        }
+        Ok(appended)
+    }
+
+    async fn change(
+        &self,
+        operation: &'static str,
+        query: Query<'_, Sqlite, SqliteArguments>,
+    ) -> Result<u64, StoreError> {
+        let done = query.execute(&self.pools().deciding).await;
+        Ok(done.map_err(|error| store_error(operation, error))?.rows_affected())
+    }
+}
+
+#[async_trait]
+impl Admin for SqliteStore {
+    async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
+        self.browse("failing_keys", sql::BROWSE_KEYS, filter, |row| {
+            let Some(key) = key_id(row.try_get("topic")?, row.try_get("key")?) else { return Ok(None) };
+            let mut failing = FailingKey::new(route(row)?, key, instant(row, "since")?);
+            failing.held = row.try_get("held")?;
+            failing.next_attempt_at =
+                row.try_get::<Option<i64>, _>("next_attempt_at")?.map(Timestamp::from_micros);
+            failing.attempts = row.try_get("attempts")?;
+            failing.first_failure = failure_from_text(row.try_get("first_failure")?);
+            failing.last_failure = failure_from_text(row.try_get("last_failure")?);
+            failing.parked = u64::try_from(row.try_get::<i64, _>("parked")?).unwrap_or_default();
+            let first: Option<&[u8]> = row.try_get("first")?;
+            failing.first = first.and_then(|id| Uuid::from_slice(id).ok()).map(MessageId::from_uuid);
+            Ok(Some(failing))
+        })
+        .await
+    }
+
+    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
+        self.browse("parked", sql::BROWSE_PARKED, filter, |row| Ok(Some(Raw::new(row).presentable()))).await
+    }
+
+    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
+        self.browse("dead_letters", sql::BROWSE_DEAD, filter, |row| {
+            let reason: String = row.try_get("reason")?;
+            let stored = Raw::new(row).presentable();
+            let mut dead = DeadLetter::new(route(row)?, stored, reason, instant(row, "died_at")?);
+            dead.attempts = row.try_get("attempts")?;
+            dead.first_failure = failure_from_text(row.try_get("first_failure")?);
+            dead.last_failure = failure_from_text(row.try_get("last_failure")?);
+            Ok(Some(dead))
+        })
+        .await
+    }
+
+    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
+        self.browse("history", sql::BROWSE_HISTORY, filter, |row| {
+            Ok(Some(Past::new(route(row)?, Raw::new(row).presentable(), instant(row, "delivered_at")?)))
+        })
+        .await
+    }
+
+    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        let done = async {
+            let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await?;
+            let now = now(&mut tx).await?;
+            let mut in_key = KeyIn { connection: &mut tx, route, key, now };
+            if in_key.state().await?.is_none_or(|state| !state.held) {
+                let version = in_key.next_version().await?;
+                let hold = in_key.key_query(sql::KEY_HOLD).bind(key.bucket().0).bind(version).bind(now);
+                hold.execute(&mut *in_key.connection).await?;
+            }
+            tx.commit().await
+        };
+        done.await.map_err(|error| store_error("hold", error))
+    }
+
+    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.with_key("release", (route, key), async |key| {
+            let version = key.next_version().await?;
+            let release = key.key_query(sql::KEY_RELEASE).bind(version).bind(key.now);
+            release.execute(&mut *key.connection).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
+        self.with_key("skip", (route, key), async |key| {
+            let Some(first) = key.first_parked().await? else { return Ok(None) };
+            key.parked_to_dead("skipped", 1).await?;
+            let version = key.next_version().await?;
+            let release = key.key_query(sql::KEY_RELEASE).bind(version).bind(key.now);
+            release.execute(&mut *key.connection).await?;
+            Ok(Uuid::from_slice(&first).ok().map(MessageId::from_uuid))
+        })
+        .await
+    }
+
+    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        self.with_key("discard", (route, key), async |key| {
+            let discarded = key.parked_to_dead("discarded", ALL).await?;
+            key.key_query(sql::KEY_REMOVE).execute(&mut *key.connection).await?;
+            Ok(discarded)
+        })
+        .await
+    }
+
+    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
+        let statements = (sql::REQUEUE_CHOOSE, sql::REQUEUE, Some(sql::REQUEUE_REMOVE));
+        self.append_again("requeue", statements, filter).await
+    }
+
+    async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.change("purge", filtered(sql::PURGE, filter)).await
+    }
+
+    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.append_again("replay", (sql::REPLAY_CHOOSE, sql::REPLAY, None), filter).await
+    }
+
+    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        let topic = topic.map_or("", Topic::as_str);
+        self.change("pause", sqlx::query(sql::PAUSE).bind(route.as_str()).bind(topic)).await?;
+        Ok(())
+    }
+
+    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        let topic = topic.map_or("", Topic::as_str);
+        self.change("resume", sqlx::query(sql::UNPAUSE).bind(route.as_str()).bind(topic)).await?;
+        Ok(())
+    }
+
+    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
+        self.browse("scheduled", sql::BROWSE_SCHEDULED, filter, |row| {
+            let message = Raw::new(row).presentable().message.clone();
+            Ok(Some((instant(row, "due_at")?, message)))
+        })
+        .await
+    }
+
+    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        let query = sqlx::query(sql::CANCEL_SCHEDULED).bind(id_list(ids.iter().copied()));
+        self.change("cancel_scheduled", query).await
+    }
+}
+
+impl KeyIn<'_> {
+    /// The first so many parked messages of the key become dead letters. Says how many.
+    async fn parked_to_dead(&mut self, reason: &'static str, most: i64) -> Result<u64, sqlx::Error> {
+        let bury = self.key_query(sql::PARKED_TO_DEAD).bind(reason).bind(self.now).bind(most);
+        let buried = bury.execute(&mut *self.connection).await?;
+        self.key_query(sql::PARKED_REMOVE).bind(most).execute(&mut *self.connection).await?;
+        Ok(buried.rows_affected())
+    }
+}

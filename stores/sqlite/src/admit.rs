@@ -1,0 +1,105 @@
+//! Admission: what a consumer has handled, noted in its own transaction.
+
+use std::collections::HashSet;
+
+use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::{Consumer, Message, MessageId, Route};
+use sqlx::Row;
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
+
+use crate::sql;
+
+pub(crate) async fn admit(
+    connection: &mut SqliteConnection,
+    consumer: &Consumer,
+    messages: &[&Message],
+) -> Result<Vec<Admission>, sqlx::Error> {
+    let route = inbox_route(consumer);
+    let waits: bool =
+        sqlx::query_scalar(sql::ADMIT_WAITS).bind(route.as_str()).fetch_one(&mut *connection).await?;
+    if !waits {
+        return note(connection, consumer, messages).await;
+    }
+    // One by one: a message that is admitted makes way for the one behind it.
+    let mut admissions = Vec::with_capacity(messages.len());
+    for message in messages {
+        let admission = if must_go_behind(connection, consumer, &route, message).await? {
+            Admission::Behind
+        } else {
+            note(connection, consumer, &[message]).await?.pop().unwrap_or(Admission::Duplicate)
+        };
+        admissions.push(admission);
+    }
+    Ok(admissions)
+}
+
+/// Notes messages, in one statement.
+async fn note(
+    connection: &mut SqliteConnection,
+    consumer: &Consumer,
+    messages: &[&Message],
+) -> Result<Vec<Admission>, sqlx::Error> {
+    let rows = sqlx::query(sql::ADMIT)
+        .bind(consumer.as_str())
+        .bind(id_list(messages.iter().map(|message| message.id)))
+        .fetch_all(connection)
+        .await?;
+    let mut new = HashSet::with_capacity(rows.len());
+    for row in &rows {
+        new.insert(row.try_get::<Vec<u8>, _>("id")?);
+    }
+    // An id that is given twice is new the first time.
+    let admission = |message: &&Message| {
+        if new.remove(&message.id.as_uuid().as_bytes()[..]) { Admission::New } else { Admission::Duplicate }
+    };
+    Ok(messages.iter().map(admission).collect())
+}
+
+/// Whether others of its key wait for the consumer in front of a message that it has not handled.
+async fn must_go_behind(
+    connection: &mut SqliteConnection,
+    consumer: &Consumer,
+    route: &Route,
+    message: &Message,
+) -> Result<bool, sqlx::Error> {
+    let row = sqlx::query(sql::ADMIT_FIRST)
+        .bind(consumer.as_str())
+        .bind(route.as_str())
+        .bind(message.topic.as_str())
+        .bind(message.order_key().as_str())
+        .bind(message.key.as_ref().map(|key| key.as_str()))
+        .fetch_one(&mut *connection)
+        .await?;
+    let first: Option<Vec<u8>> = row.try_get("first")?;
+    let waits = match first {
+        Some(first) => first != message.id.as_uuid().as_bytes(),
+        None => row.try_get("held")?,
+    };
+    Ok(waits && !is_noted(connection, consumer, message.id).await?)
+}
+
+async fn is_noted(
+    connection: &mut SqliteConnection,
+    consumer: &Consumer,
+    id: MessageId,
+) -> Result<bool, sqlx::Error> {
+    let noted = sqlx::query(sql::ADMITTED)
+        .bind(consumer.as_str())
+        .bind(&id.as_uuid().as_bytes()[..])
+        .fetch_optional(connection)
+        .await?;
+    Ok(noted.is_some())
+}
+
+pub(crate) async fn admitted(
+    pool: &SqlitePool,
+    consumer: &Consumer,
+    id: MessageId,
+) -> Result<bool, sqlx::Error> {
+    is_noted(&mut *pool.acquire().await?, consumer, id).await
+}
+
+/// Ids as a JSON array of hexadecimal digits, as SQLite's `hex` writes them.
+pub(crate) fn id_list(ids: impl IntoIterator<Item = MessageId>) -> String {
+    serde_json::Value::from_iter(ids.into_iter().map(|id| format!("{:X}", id.as_uuid().simple()))).to_string()
+}

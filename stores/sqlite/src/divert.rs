@@ -1,0 +1,281 @@
+//! Diversions: the steps of failing keys.
+//!
+//! All steps of a call are one transaction that has the write lock from its start: nobody can take a lease, change a key or move a message
+//! while a step looks and acts. A step looks first and is refused before it has changed anything.
+
+use outbox_contract::divert::{Diversion, Diverted, Step, Then};
+use outbox_contract::fetch::RowId;
+use outbox_contract::{Failure, KeyId, Route};
+use sqlx::Row;
+use sqlx::query::Query;
+use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqlitePool};
+
+use crate::lease::{micros, now};
+use crate::row::failure_to_text;
+use crate::settle::Rows;
+use crate::sql;
+
+/// One key, in a transaction.
+pub(crate) struct KeyIn<'a> {
+    pub(crate) connection: &'a mut SqliteConnection,
+    pub(crate) route: &'a Route,
+    pub(crate) key: &'a KeyId,
+    pub(crate) now: i64,
+}
+
+/// A failing key's row.
+pub(crate) struct KeyState {
+    pub(crate) version: i64,
+    pub(crate) held: bool,
+    failing: Option<Vec<u8>>,
+}
+
+/// How a message failed: how often, first and last.
+struct Failed<'a> {
+    attempts: u32,
+    first: &'a Failure,
+    last: &'a Failure,
+}
+
+pub(crate) async fn divert(
+    pool: &SqlitePool,
+    diversions: &[Diversion],
+    history: bool,
+) -> Result<Vec<Diverted>, sqlx::Error> {
+    if diversions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut tx = pool.begin_with(sql::BEGIN).await?;
+    let now = now(&mut tx).await?;
+    let mut answers = Vec::with_capacity(diversions.len());
+    for diversion in diversions {
+        let key = KeyIn { connection: &mut tx, route: &diversion.route, key: &diversion.key, now };
+        answers.push(key.divert(diversion, history).await?);
+    }
+    tx.commit().await?;
+    Ok(answers)
+}
+
+impl KeyIn<'_> {
+    async fn divert(mut self, diversion: &Diversion, history: bool) -> Result<Diverted, sqlx::Error> {
+        if !self.holds_lease(diversion).await? {
+            return Ok(Diverted::LeaseLost);
+        }
+        let state = self.state().await?;
+        if diversion.version.is_some() && diversion.version != state.as_ref().map(|state| state.version) {
+            return Ok(Diverted::Stale);
+        }
+        match &diversion.step {
+            Step::Fail { row, attempts, first, last, then, behind } => {
+                let failed = Failed { attempts: *attempts, first, last };
+                self.fail(diversion, state, *row, &failed, *then, behind).await
+            }
+            Step::Park { rows } => {
+                let Some(state) = state else { return Ok(Diverted::Stale) };
+                self.park(rows).await?;
+                // The same state: a retry that is under way need not start again because more has come behind it.
+                Ok(Diverted::Done(Some(state.version)))
+            }
+            Step::Bury { row, reason, attempts, first, last } => {
+                let failed = Failed { attempts: *attempts, first, last };
+                self.bury(state, *row, reason, &failed).await
+            }
+            Step::Resume { delivered } => self.resume(state, delivered, history).await,
+        }
+    }
+
+    async fn holds_lease(&mut self, diversion: &Diversion) -> Result<bool, sqlx::Error> {
+        let held = sqlx::query(sql::DIVERT_LEASE)
+            .bind(diversion.route.as_str())
+            .bind(diversion.bucket.0)
+            .bind(&diversion.relay.as_uuid().as_bytes()[..])
+            .bind(diversion.epoch.0)
+            .bind(self.now)
+            .fetch_optional(&mut *self.connection)
+            .await?;
+        Ok(held.is_some())
+    }
+
+    async fn fail(
+        &mut self,
+        diversion: &Diversion,
+        state: Option<KeyState>,
+        row: RowId,
+        failed: &Failed<'_>,
+        then: Then,
+        behind: &[RowId],
+    ) -> Result<Diverted, sqlx::Error> {
+        let place = self
+            .key_query(sql::WHERE_IS)
+            .bind(row.position.0)
+            .bind(&row.id.as_uuid().as_bytes()[..])
+            .fetch_one(&mut *self.connection)
+            .await?;
+        if !place.try_get::<bool, _>("hot")? && !place.try_get::<bool, _>("parked")? {
+            return Ok(Diverted::Stale);
+        }
+        let rows: Vec<RowId> = [row].into_iter().chain(behind.iter().copied()).collect();
+        self.park(&rows).await?;
+        let version = self.next_version().await?;
+        let is_first = self.first_parked().await? == Some(row.id.as_uuid().as_bytes().to_vec());
+        if state.is_some() && !is_first {
+            // What is first decides the key's state; a later one that failed too just waits behind it.
+            self.key_query(sql::KEY_VERSION).bind(version).execute(&mut *self.connection).await?;
+            return Ok(Diverted::Done(Some(version)));
+        }
+        let (held, next) = match then {
+            Then::RetryAfter(delay) => (false, Some(self.now.saturating_add(micros(delay)))),
+            Then::Hold => (true, None),
+        };
+        self.key_query(sql::KEY_FAIL)
+            .bind(diversion.bucket.0)
+            .bind(version)
+            .bind(held)
+            .bind(next)
+            .bind(&row.id.as_uuid().as_bytes()[..])
+            .bind(failed.attempts)
+            .bind(failure_to_text(failed.first))
+            .bind(failure_to_text(failed.last))
+            .bind(self.now)
+            .execute(&mut *self.connection)
+            .await?;
+        Ok(Diverted::Done(Some(version)))
+    }
+
+    /// Moves messages of the key from the hot table to the parked ones; passes over those that are not there.
+    async fn park(&mut self, rows: &[RowId]) -> Result<(), sqlx::Error> {
+        let rows = Rows::new(rows);
+        self.key_query(sql::PARK)
+            .bind(&rows.positions)
+            .bind(&rows.ids)
+            .bind(self.now)
+            .execute(&mut *self.connection)
+            .await?;
+        sqlx::query(sql::PARK_REMOVE).bind(&rows.positions).execute(&mut *self.connection).await?;
+        Ok(())
+    }
+
+    async fn bury(
+        &mut self,
+        state: Option<KeyState>,
+        row: RowId,
+        reason: &str,
+        failed: &Failed<'_>,
+    ) -> Result<Diverted, sqlx::Error> {
+        let rows = Rows::new(&[row]);
+        if self.bury_from(sql::BURY_PENDING, row, reason, failed).await? {
+            sqlx::query(sql::SETTLE)
+                .bind(&rows.positions)
+                .bind(&rows.ids)
+                .execute(&mut *self.connection)
+                .await?;
+        } else if self.bury_from(sql::BURY_PARKED, row, reason, failed).await? {
+            self.remove_parked(&rows).await?;
+        } else {
+            return Ok(Diverted::Stale);
+        }
+        let Some(state) = state else { return Ok(Diverted::Done(None)) };
+        let version = self.next_version().await?;
+        if state.failing.is_some() && state.failing == self.first_parked().await? {
+            // It was not the first that was buried: that one goes on failing.
+            self.key_query(sql::KEY_VERSION).bind(version).execute(&mut *self.connection).await?;
+        } else {
+            self.go_on(version).await?;
+        }
+        Ok(Diverted::Done(Some(version)))
+    }
+
+    async fn bury_from(
+        &mut self,
+        statement: &'static str,
+        row: RowId,
+        reason: &str,
+        failed: &Failed<'_>,
+    ) -> Result<bool, sqlx::Error> {
+        let buried = sqlx::query(statement)
+            .bind(self.route.as_str())
+            .bind(row.position.0)
+            .bind(&row.id.as_uuid().as_bytes()[..])
+            .bind(reason)
+            .bind(failed.attempts)
+            .bind(failure_to_text(failed.first))
+            .bind(failure_to_text(failed.last))
+            .bind(self.now)
+            .execute(&mut *self.connection)
+            .await?;
+        Ok(buried.rows_affected() > 0)
+    }
+
+    async fn resume(
+        &mut self,
+        state: Option<KeyState>,
+        delivered: &[RowId],
+        history: bool,
+    ) -> Result<Diverted, sqlx::Error> {
+        let Some(state) = state else { return Ok(Diverted::Done(None)) };
+        let rows = Rows::new(delivered);
+        if history {
+            self.key_query(sql::RESUME_HISTORY)
+                .bind(&rows.positions)
+                .bind(&rows.ids)
+                .bind(self.now)
+                .execute(&mut *self.connection)
+                .await?;
+        }
+        self.remove_parked(&rows).await?;
+        if self.first_parked().await?.is_none() && !state.held {
+            self.key_query(sql::KEY_REMOVE).execute(&mut *self.connection).await?;
+            return Ok(Diverted::Done(None));
+        }
+        let version = self.next_version().await?;
+        self.go_on(version).await?;
+        Ok(Diverted::Done(Some(version)))
+    }
+
+    /// The key goes on with its next message, from no attempts.
+    async fn go_on(&mut self, version: i64) -> Result<(), sqlx::Error> {
+        self.key_query(sql::KEY_NEXT).bind(version).bind(self.now).execute(&mut *self.connection).await?;
+        Ok(())
+    }
+
+    async fn remove_parked(&mut self, rows: &Rows) -> Result<(), sqlx::Error> {
+        self.key_query(sql::RESUME)
+            .bind(&rows.positions)
+            .bind(&rows.ids)
+            .execute(&mut *self.connection)
+            .await?;
+        Ok(())
+    }
+
+    /// The key's row, where it has one.
+    pub(crate) async fn state(&mut self) -> Result<Option<KeyState>, sqlx::Error> {
+        let row = self.key_query(sql::KEY_STATE).fetch_optional(&mut *self.connection).await?;
+        let state = |row: &sqlx::sqlite::SqliteRow| {
+            Ok(KeyState {
+                version: row.try_get("version")?,
+                held: row.try_get("held")?,
+                failing: row.try_get("failing")?,
+            })
+        };
+        row.as_ref().map(state).transpose()
+    }
+
+    /// The id of the first parked message.
+    pub(crate) async fn first_parked(&mut self) -> Result<Option<Vec<u8>>, sqlx::Error> {
+        let row = self.key_query(sql::PARKED_FIRST).fetch_optional(&mut *self.connection).await?;
+        row.map(|row| row.try_get("id")).transpose()
+    }
+
+    /// The number of the key's next state.
+    pub(crate) async fn next_version(&mut self) -> Result<i64, sqlx::Error> {
+        sqlx::query_scalar(sql::KEY_NEXT_VERSION).fetch_one(&mut *self.connection).await
+    }
+
+    /// A statement whose first three parameters name the key.
+    pub(crate) fn key_query<'q>(&self, statement: &'static str) -> Query<'q, Sqlite, SqliteArguments> {
+        sqlx::query(statement)
+            .bind(self.route.as_str().to_owned())
+            .bind(self.key.topic.as_str().to_owned())
+            .bind(self.key.key.as_str().to_owned())
+    }
+}

@@ -1,0 +1,117 @@
+//! From what SQLite says to what a caller can act on.
+//!
+//! Two views of the same code: in one of our own short transactions, a lock that did not come in time is a database that is not to be had
+//! now; in the user's transaction it is a conflict that has ended it.
+
+use outbox_contract::{AppendError, StoreError, StoreErrorKind};
+
+// Primary result codes of SQLite; an extended code has them in its lowest byte. They are part of its file format's stability promise.
+const PERMISSION: i32 = 3;
+const BUSY: i32 = 5;
+const LOCKED: i32 = 6;
+const READ_ONLY: i32 = 8;
+const INPUT_OUTPUT: i32 = 10;
+const CORRUPT: i32 = 11;
+const FULL: i32 = 13;
+const CANNOT_OPEN: i32 = 14;
+const CONSTRAINT: i32 = 19;
+const AUTHORISATION: i32 = 23;
+const NOT_A_DATABASE: i32 = 26;
+
+/// SQLite's primary result code, where the error is one of SQLite's.
+fn code(error: &sqlx::Error) -> Option<i32> {
+    let extended: i32 = error.as_database_error()?.code()?.parse().ok()?;
+    Some(extended & 0xff)
+}
+
+/// What an error in a statement of our own means.
+pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreError {
+    let (kind, words) = meaning(&error);
+    StoreError::new(kind, operation, words).with_source(error)
+}
+
+/// What an error in a statement inside the user's transaction means.
+pub(crate) fn in_transaction(operation: &'static str, error: sqlx::Error) -> StoreError {
+    match code(&error) {
+        Some(BUSY | LOCKED) => StoreError::new(
+            StoreErrorKind::Conflict,
+            operation,
+            "another connection is writing, or has written since this transaction first read; roll back and start again, and begin with \
+             BEGIN IMMEDIATE, which waits for its turn at the start",
+        )
+        .with_source(error),
+        _ => store_error(operation, error),
+    }
+}
+
+/// As [`in_transaction`], for an append.
+pub(crate) fn append_error(error: sqlx::Error) -> AppendError {
+    in_transaction("append", error).into()
+}
+
+/// Whether a commit that failed so is known not to have happened.
+pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
+    // Found before anything is written to the log. After an input or output error, the commit may or may not be in it.
+    matches!(code(error), Some(BUSY | LOCKED | READ_ONLY | CONSTRAINT | FULL))
+}
+
+fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
+    use StoreErrorKind as Kind;
+    match error {
+        sqlx::Error::PoolTimedOut => {
+            return (
+                Kind::Unavailable,
+                "no connection came free in time; transactions may be held open elsewhere",
+            );
+        }
+        sqlx::Error::PoolClosed => return (Kind::Unavailable, "the pool of connections is closed"),
+        sqlx::Error::WorkerCrashed | sqlx::Error::Io(_) => {
+            return (Kind::Unavailable, "the connection to the database file broke");
+        }
+        _ => {}
+    }
+    let Some(code) = code(error) else { return (Kind::Other, "unexpected") };
+    match code {
+        BUSY | LOCKED => (
+            Kind::Unavailable,
+            "another connection has been writing for longer than the busy timeout; keep transactions short",
+        ),
+        READ_ONLY => (
+            Kind::Unavailable,
+            "the database can only be read; make the file and its directory writable for this user",
+        ),
+        FULL => (Kind::Unavailable, "the disk is full; make room"),
+        INPUT_OUTPUT => (Kind::Unavailable, "the disk failed to read or write"),
+        CANNOT_OPEN => {
+            (Kind::Unavailable, "the file can't be opened; check that its directory exists and is writable")
+        }
+        PERMISSION | AUTHORISATION => (Kind::NotPermitted, "the database refuses this"),
+        CORRUPT => (Kind::Other, "the database file is damaged; restore it from a backup"),
+        NOT_A_DATABASE => {
+            (Kind::Other, "the file is not a SQLite database, or an encrypted one; check the path")
+        }
+        _ => schema_meaning(error),
+    }
+}
+
+/// Errors that SQLite tells apart by their words only: they come when a statement meets tables that it was not written for.
+fn schema_meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
+    let text = error.as_database_error().map(|error| error.message().to_owned()).unwrap_or_default();
+    if text.starts_with("no such table: ") && text.contains("outbox_") {
+        (StoreErrorKind::NotMigrated, NOT_MIGRATED)
+    } else if text.starts_with("no such column: ")
+        || text.contains(" has no column named ")
+        || text.starts_with("no such table: ")
+    {
+        (StoreErrorKind::SchemaAltered, ALTERED)
+    } else {
+        (StoreErrorKind::Other, "unexpected")
+    }
+}
+
+/// The remedy for tables that are not there.
+pub(crate) const NOT_MIGRATED: &str = "the tables of the outbox are not there, or older than this version; call migrate, or run `outbox migrate`";
+
+/// The remedy for tables that are not as they were made.
+pub(crate) const ALTERED: &str =
+    "the tables of the outbox are not what the migrations made; put back what was altered, or restore them";

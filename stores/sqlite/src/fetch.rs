@@ -1,0 +1,175 @@
+//! Fetching: one statement, streamed, under a bound of rows and of bytes.
+
+use futures_util::TryStreamExt;
+use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Scope};
+use outbox_contract::{Bucket, BucketSet, StoreError};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{Row, ValueRef};
+
+use crate::error::store_error;
+use crate::pools::Pools;
+use crate::row::Raw;
+use crate::sql;
+
+/// A larger payload does not come along with its row but is read on its own: the driver reads rows ahead, and memory has to stay bounded.
+const MOST_BYTES_ALONG: i64 = 64 * 1024;
+
+/// Rows without a bucket that are given theirs in one go.
+const MOST_PLACED: i64 = 1_000;
+
+/// Reads what a relay may publish.
+pub(crate) async fn fetch(pools: &Pools, request: &FetchRequest) -> Result<Fetched, StoreError> {
+    let failed = |error| store_error("fetch", error);
+    loop {
+        let fetched = read(pools, request).await.map_err(failed)?;
+        // Rows of a program that computes no buckets may stand in the way: give them theirs and read on.
+        if fetched.full || !place(pools).await.map_err(failed)? {
+            return Ok(fetched);
+        }
+    }
+}
+
+async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Error> {
+    let mut connection = pools.reads.acquire().await?;
+    let (topic, key) = match &request.scope {
+        Scope::Everything => (None, None),
+        Scope::Topic(topic) => (Some(topic.as_str()), None),
+        Scope::Key(key) => (Some(key.topic.as_str()), Some(key.key.as_str())),
+    };
+    let muted = Muted::of(&request.muted);
+    let limit = request.limit.max(1);
+    let query = sqlx::query(sql::FETCH)
+        .bind(request.route.as_str())
+        .bind(&request.relay.as_uuid().as_bytes()[..])
+        .bind(bucket_list(&request.buckets))
+        .bind(topic)
+        .bind(key)
+        .bind(request.after.0)
+        .bind(request.until.0)
+        .bind(sql::numbers(request.except.iter().map(|position| position.0)))
+        .bind(muted.everything)
+        .bind(muted.topics)
+        .bind(muted.keys)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .bind(MOST_BYTES_ALONG);
+
+    let mut rows = Vec::new();
+    let mut bytes = 0;
+    let mut cut = false;
+    {
+        let mut stream = query.fetch(&mut *connection);
+        while let Some(row) = stream.try_next().await? {
+            bytes += usize::try_from(row.try_get::<i64, _>("size")?).unwrap_or_default();
+            if bytes > request.bytes && !rows.is_empty() {
+                cut = true;
+                break;
+            }
+            rows.push(decode(row)?);
+        }
+    }
+    let full = cut || rows.len() >= limit;
+    let mut fetched = Vec::with_capacity(rows.len());
+    for row in rows {
+        match row {
+            Decoded::Whole(row) => fetched.push(row),
+            Decoded::Large(row) => fetched.extend(read_content(&mut connection, &row).await?),
+        }
+    }
+    Ok(Fetched { rows: fetched, full })
+}
+
+/// A row as it came: whole, or with content that is still to be read.
+enum Decoded {
+    Whole(FetchedRow),
+    Large(SqliteRow),
+}
+
+const FAILING: i64 = 1;
+const MUTED: i64 = 2;
+
+fn decode(row: SqliteRow) -> Result<Decoded, sqlx::Error> {
+    let state: i64 = row.try_get("state")?;
+    let raw = Raw::new(&row);
+    if state == MUTED {
+        return Ok(Decoded::Whole(FetchedRow::Muted(raw.position())));
+    }
+    let is_null = |column| row.try_get_raw(column).map(|value| value.is_null());
+    if is_null("headers")? || (state != FAILING && is_null("payload")?) {
+        return Ok(Decoded::Large(row));
+    }
+    Ok(Decoded::Whole(classify(&raw, state)))
+}
+
+fn classify(raw: &Raw<'_>, state: i64) -> FetchedRow {
+    match raw.message() {
+        // What is no message becomes a dead letter even where its key is failing: parked, it could never go out.
+        Err(not) => FetchedRow::Malformed(not.waiting, not.reason),
+        Ok(_) if state == FAILING => FetchedRow::Failing(raw.waiting()),
+        Ok(stored) => FetchedRow::Message(stored),
+    }
+}
+
+/// Completes a row whose content did not come along. None: it was settled in the meantime.
+async fn read_content(
+    connection: &mut SqliteConnection,
+    row: &SqliteRow,
+) -> Result<Option<FetchedRow>, sqlx::Error> {
+    let waiting = Raw::new(row).waiting();
+    let content = sqlx::query(sql::CONTENT)
+        .bind(waiting.at.position.0)
+        .bind(&waiting.at.id.as_uuid().as_bytes()[..])
+        .fetch_optional(connection)
+        .await?;
+    let Some(content) = content else { return Ok(None) };
+    let (headers, payload) = (content.try_get_unchecked("headers")?, content.try_get_unchecked("payload")?);
+    Ok(Some(classify(&Raw::with_content(row, headers, payload), row.try_get("state")?)))
+}
+
+/// Gives rows of programs that compute no buckets theirs, the oldest first. Says whether there were any.
+async fn place(pools: &Pools) -> Result<bool, sqlx::Error> {
+    let rows = sqlx::query(sql::UNPLACED).bind(MOST_PLACED).fetch_all(&pools.reads).await?;
+    if rows.is_empty() {
+        return Ok(false);
+    }
+    let text = |row: &SqliteRow, column| -> Result<String, sqlx::Error> {
+        let bytes: &[u8] = row.try_get_unchecked(column)?;
+        Ok(String::from_utf8_lossy(bytes).into_owned())
+    };
+    let mut placed = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let bucket = Bucket::of(&text(row, "topic")?, &text(row, "order_key")?);
+        placed.push((row.try_get::<i64, _>("position")?, i64::from(bucket.0)));
+    }
+    sqlx::query(sql::PLACE).bind(sql::pairs(placed)).execute(&pools.settling).await?;
+    Ok(true)
+}
+
+/// Buckets as the statements take them: none when it is all of them.
+pub(crate) fn bucket_list(buckets: &BucketSet) -> Option<String> {
+    (*buckets != BucketSet::ALL).then(|| sql::numbers(buckets.iter().map(|bucket| i64::from(bucket.0))))
+}
+
+/// Muted parts as the statements take them.
+pub(crate) struct Muted {
+    pub(crate) everything: bool,
+    pub(crate) topics: String,
+    pub(crate) keys: String,
+}
+
+impl Muted {
+    pub(crate) fn of(scopes: &[Scope]) -> Self {
+        let topics = scopes.iter().filter_map(|scope| match scope {
+            Scope::Topic(topic) => Some(topic.as_str()),
+            Scope::Everything | Scope::Key(_) => None,
+        });
+        let keys = scopes.iter().filter_map(|scope| match scope {
+            Scope::Key(key) => Some(serde_json::json!([key.topic.as_str(), key.key.as_str()])),
+            Scope::Everything | Scope::Topic(_) => None,
+        });
+        Self {
+            everything: scopes.contains(&Scope::Everything),
+            topics: serde_json::Value::from_iter(topics).to_string(),
+            keys: serde_json::Value::from_iter(keys).to_string(),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Maintenance and figures: what one elected relay does for all, in short transactions.
+
+use std::time::Duration;
+
+use outbox_contract::maintain::Maintained;
+use outbox_contract::{Backlog, Route};
+use sqlx::Row;
+use sqlx::sqlite::SqlitePool;
+
+use crate::config::SqliteOptions;
+use crate::lease::{micros, now};
+use crate::sql;
+
+/// A relay that has been dead for this long is removed.
+const RELAYS_KEPT: Duration = Duration::from_secs(3_600);
+
+pub(crate) async fn maintain(
+    pool: &SqlitePool,
+    options: &SqliteOptions,
+    limit: usize,
+) -> Result<Maintained, sqlx::Error> {
+    let limit = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
+    let remove = async |statement: &'static str, kept: Duration| {
+        let done = sqlx::query(statement).bind(micros(kept)).bind(limit).execute(pool).await?;
+        Ok::<u64, sqlx::Error>(done.rows_affected())
+    };
+    let (promoted, next_due) = promote(pool, limit).await?;
+    let mut maintained = Maintained { promoted, next_due, ..Maintained::default() };
+    if let Some(kept) = options.history {
+        maintained.history_removed = remove(sql::MAINTAIN_HISTORY, kept).await?;
+    }
+    maintained.admissions_removed = remove(sql::MAINTAIN_ADMITTED, options.admissions_kept).await?;
+    maintained.relays_removed = remove(sql::MAINTAIN_RELAYS, RELAYS_KEPT).await?;
+    let most =
+        [promoted, maintained.history_removed, maintained.admissions_removed, maintained.relays_removed];
+    maintained.more = most.iter().any(|done| *done >= limit.unsigned_abs());
+    Ok(maintained)
+}
+
+/// Appends what is due. Says how many, and in how long the next is due.
+async fn promote(pool: &SqlitePool, limit: i64) -> Result<(u64, Option<Duration>), sqlx::Error> {
+    let mut tx = pool.begin_with(sql::BEGIN).await?;
+    let now = now(&mut tx).await?;
+    let promoted = sqlx::query(sql::MAINTAIN_PROMOTE).bind(now).bind(limit).execute(&mut *tx).await?;
+    sqlx::query(sql::MAINTAIN_PROMOTED).bind(now).bind(limit).execute(&mut *tx).await?;
+    let next: Option<i64> = sqlx::query_scalar(sql::MAINTAIN_NEXT_DUE).fetch_one(&mut *tx).await?;
+    tx.commit().await?;
+    Ok((promoted.rows_affected(), next.map(|due_at| span(due_at.saturating_sub(now)))))
+}
+
+pub(crate) async fn backlog(
+    pool: &SqlitePool,
+    route: &Route,
+    counting_limit: u32,
+) -> Result<Backlog, sqlx::Error> {
+    let row = sqlx::query(sql::BACKLOG).bind(route.as_str()).bind(counting_limit).fetch_one(pool).await?;
+    let count =
+        |column: &str| row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default());
+    let now: i64 = row.try_get("now")?;
+    let oldest: [Option<i64>; 2] = [row.try_get("oldest_hot")?, row.try_get("oldest_parked")?];
+    let mut backlog = Backlog::default();
+    backlog.pending = count("pending")?;
+    backlog.pending_is_at_least = count("looked")? >= u64::from(counting_limit);
+    backlog.oldest_age = oldest.into_iter().flatten().min().map(|oldest| span(now.saturating_sub(oldest)));
+    backlog.parked = count("parked")?;
+    backlog.retrying_keys = count("retrying_keys")?;
+    backlog.held_keys = count("held_keys")?;
+    backlog.dead = count("dead")?;
+    backlog.scheduled = count("scheduled")?;
+    backlog.unowned_buckets = count("unowned_buckets")?;
+    Ok(backlog)
+}
+
+/// A span of the tables' clock; none that is negative.
+fn span(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}

@@ -1,0 +1,134 @@
+//! The tables: making them, and telling whether they are what this version needs.
+
+use outbox_contract::{StoreError, StoreErrorKind};
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
+use sqlx::{Executor, Row, SqlSafeStr};
+
+use crate::error::{ALTERED, NOT_MIGRATED, store_error};
+use crate::sql;
+
+/// One step from one version of the tables to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Migration {
+    /// The version that it makes, from 1.
+    pub version: i64,
+    /// What it does, in a word.
+    pub name: &'static str,
+    /// Its statements. The last one records the version, so that any migration tool can run it.
+    pub sql: &'static str,
+}
+
+/// Every migration, in order. Never changed once released.
+pub(crate) const MIGRATIONS: &[Migration] =
+    &[Migration { version: 1, name: "create", sql: include_str!("../migrations/0001_create.sql") }];
+
+/// The version that this code needs.
+const NEEDED: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+/// What the statements do not fail without, and the promises would: the partial indexes, and positions that never come back.
+const PARTS: &[(&str, &str)] = &[
+    ("outbox_message", "autoincrement"),
+    ("outbox_message_unplaced", "bucket is null"),
+    ("outbox_message_inbox", "inbox/"),
+    ("outbox_key_due", "next_attempt_at"),
+    ("outbox_parked_key", "order_key"),
+    ("outbox_dead_route", "route"),
+    ("outbox_scheduled_due", "due_at"),
+];
+
+/// Brings the tables to this version, under the write lock: of several programs one does it and the others wait.
+pub(crate) async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
+    const OPERATION: &str = "migrate";
+    let failed = |error| store_error(OPERATION, error);
+    let mut tx = pool.begin_with(sql::BEGIN).await.map_err(failed)?;
+    let version = version(&mut tx).await.map_err(failed)?;
+    if version > NEEDED {
+        return Err(too_new(OPERATION, version));
+    }
+    for migration in MIGRATIONS.iter().filter(|migration| migration.version > version) {
+        sqlx::raw_sql(migration.sql).execute(&mut *tx).await.map_err(|error| {
+            StoreError::new(
+                StoreErrorKind::SchemaAltered,
+                OPERATION,
+                format!(
+                    "migration {:04}_{} does not fit the tables that are there",
+                    migration.version, migration.name
+                ),
+            )
+            .with_source(error)
+        })?;
+        tracing::info!(
+            version = migration.version,
+            name = migration.name,
+            "the tables of the outbox were migrated"
+        );
+    }
+    tx.commit().await.map_err(failed)
+}
+
+/// Says whether the tables are the ones that this version needs.
+pub(crate) async fn check(pool: &SqlitePool) -> Result<(), StoreError> {
+    const OPERATION: &str = "check";
+    let failed = |error| store_error(OPERATION, error);
+    let mut connection = pool.acquire().await.map_err(failed)?;
+    let version = version(&mut connection).await.map_err(failed)?;
+    if version > NEEDED {
+        return Err(too_new(OPERATION, version));
+    }
+    if version < NEEDED {
+        return Err(StoreError::new(StoreErrorKind::NotMigrated, OPERATION, NOT_MIGRATED));
+    }
+    let altered =
+        |what: &str| StoreError::new(StoreErrorKind::SchemaAltered, OPERATION, format!("{ALTERED} ({what})"));
+    for (part, has) in PARTS {
+        let made: Option<String> = sqlx::query_scalar("select lower(sql) from sqlite_schema where name = ?1")
+            .bind(part)
+            .fetch_optional(&mut *connection)
+            .await
+            .map_err(failed)?;
+        if !made.is_some_and(|made| made.contains(has)) {
+            return Err(altered(&format!("{part} is missing, or was made without `{has}`")));
+        }
+    }
+    for (name, statement) in sql::ALL {
+        if let Err(error) = connection.prepare(statement.into_sql_str()).await {
+            let error = store_error(OPERATION, error);
+            return Err(match error.kind() {
+                StoreErrorKind::Unavailable => error,
+                _ => altered(&format!("the statement `{name}` finds them changed")).with_source(error),
+            });
+        }
+    }
+    let mode: String =
+        sqlx::query_scalar("pragma journal_mode").fetch_one(&mut *connection).await.map_err(failed)?;
+    if mode != "wal" {
+        tracing::warn!(
+            journal_mode = mode,
+            "without WAL, readers and writers wait for one another; set `pragma journal_mode = wal` once"
+        );
+    }
+    Ok(())
+}
+
+/// The version of the tables; 0 where there are none.
+async fn version(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+    let there = sqlx::query("select 1 from sqlite_schema where type = 'table' and name = 'outbox_schema'")
+        .fetch_optional(&mut *connection)
+        .await?;
+    if there.is_none() {
+        return Ok(0);
+    }
+    let row = sqlx::query("select coalesce(max(version), 0) from outbox_schema")
+        .fetch_one(&mut *connection)
+        .await?;
+    row.try_get(0)
+}
+
+fn too_new(operation: &'static str, version: i64) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::SchemaTooNew,
+        operation,
+        format!("the tables are of version {version}, and this program knows {NEEDED}; upgrade the program"),
+    )
+}

@@ -1,0 +1,153 @@
+//! Connections: whose statements run on which, and what their commits survive.
+//!
+//! SQLite has one writer at a time. Each of our own write pools has one connection, so that our statements queue up fairly in
+//! the process before they compete for the lock of the file; and a relay never waits for the user's connections.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::{StoreError, StoreErrorKind};
+use sqlx::ConnectOptions;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use tempfile::TempDir;
+
+use crate::config::{Durability, SqliteOptions};
+use crate::error::store_error;
+
+/// The log of a database file is cut back to this after a burst.
+const JOURNAL_SIZE_LIMIT: &str = "67108864";
+
+/// The connections of a store.
+#[derive(Clone)]
+pub(crate) struct Pools {
+    /// The user's: appends, admissions, whatever they do.
+    pub(crate) users: SqlitePool,
+    /// Fetch, due, backlog, browsing.
+    pub(crate) reads: SqlitePool,
+    /// Settlements and leases: what may be lost with the power, because losing it costs a repeat at most.
+    pub(crate) settling: SqlitePool,
+    /// Diversions, verbs, maintenance, migration: durable when they return.
+    pub(crate) deciding: SqlitePool,
+}
+
+impl Pools {
+    /// A database file, made when it is not there.
+    pub(crate) async fn open(path: &Path, options: &SqliteOptions) -> Result<Self, StoreError> {
+        let file = SqliteConnectOptions::new().filename(path).create_if_missing(true);
+        Self::of_file(file, options, None).await
+    }
+
+    /// A database by its URL.
+    pub(crate) async fn connect(url: &str, options: &SqliteOptions) -> Result<Self, StoreError> {
+        // The URL stays out of the error: it may be a path that is nobody's business.
+        let file = SqliteConnectOptions::from_str(url).map_err(|error| {
+            StoreError::new(
+                StoreErrorKind::Invalid,
+                "connect",
+                "not the URL of a SQLite database; write sqlite://path/to/file.db or sqlite::memory:",
+            )
+            .with_source(error)
+        })?;
+        if is_memory(&file) {
+            return Self::temporary(options).await;
+        }
+        Self::of_file(file.create_if_missing(true), options, None).await
+    }
+
+    /// A database of this process alone, gone with the last of its connections.
+    pub(crate) async fn temporary(options: &SqliteOptions) -> Result<Self, StoreError> {
+        let directory = tempfile::Builder::new().prefix("outbox-").tempdir().map_err(|error| {
+            StoreError::new(
+                StoreErrorKind::Unavailable,
+                "in_memory",
+                "no temporary directory can be made; set TMPDIR to one that is writable",
+            )
+            .with_source(error)
+        })?;
+        let file =
+            SqliteConnectOptions::new().filename(directory.path().join("outbox.db")).create_if_missing(true);
+        Self::of_file(file, options, Some(Arc::new(directory))).await
+    }
+
+    /// The user's pool, with connections of our own to the same file.
+    pub(crate) fn beside(users: SqlitePool) -> Self {
+        let file = users.connect_options();
+        if is_memory(&file) {
+            // Each connection to such a database sees another one, or locks the whole of it: share the user's.
+            return Self { reads: users.clone(), settling: users.clone(), deciding: users.clone(), users };
+        }
+        let acquire_timeout = users.options().get_acquire_timeout();
+        Self::with_own(users, &file, acquire_timeout, None)
+    }
+
+    async fn of_file(
+        file: SqliteConnectOptions,
+        options: &SqliteOptions,
+        directory: Option<Arc<TempDir>>,
+    ) -> Result<Self, StoreError> {
+        let file = file.busy_timeout(options.busy_timeout).pragma("journal_size_limit", JOURNAL_SIZE_LIMIT);
+        let synchronous = match (&directory, options.durability) {
+            (Some(_), _) => SqliteSynchronous::Off,
+            (None, Durability::PowerLoss) => SqliteSynchronous::Full,
+            (None, Durability::ProcessEnd) => SqliteSynchronous::Normal,
+        };
+        // The first connection switches the file to WAL, which the file remembers; were each to ask for it, they would wait for one another.
+        let first = file.clone().journal_mode(SqliteJournalMode::Wal).connect().await;
+        let first = first.map_err(|error| store_error("open", error))?;
+        let acquire_timeout = options.busy_timeout * 2;
+        let users = SqlitePoolOptions::new()
+            .max_connections(options.connections.max(1))
+            .acquire_timeout(acquire_timeout)
+            .after_connect({
+                let directory = directory.clone();
+                move |_, _| {
+                    // The pool keeps the directory: it is removed when the last clone of the pool is gone.
+                    let _kept = directory.clone();
+                    Box::pin(std::future::ready(Ok(())))
+                }
+            })
+            .connect_lazy_with(file.clone().synchronous(synchronous));
+        let pools = Self::with_own(users, &file, acquire_timeout, directory.as_ref());
+        sqlx::Connection::close(first).await.map_err(|error| store_error("open", error))?;
+        Ok(pools)
+    }
+
+    fn with_own(
+        users: SqlitePool,
+        file: &SqliteConnectOptions,
+        acquire_timeout: Duration,
+        temporary: Option<&Arc<TempDir>>,
+    ) -> Self {
+        let own = |connections: u32, synchronous: SqliteSynchronous| {
+            let synchronous = if temporary.is_some() { SqliteSynchronous::Off } else { synchronous };
+            let directory = temporary.cloned();
+            SqlitePoolOptions::new()
+                .max_connections(connections)
+                .acquire_timeout(acquire_timeout)
+                .idle_timeout(None)
+                .max_lifetime(None)
+                .test_before_acquire(false)
+                .after_connect(move |_, _| {
+                    let _kept = directory.clone();
+                    Box::pin(std::future::ready(Ok(())))
+                })
+                .connect_lazy_with(file.clone().synchronous(synchronous).disable_statement_logging())
+        };
+        Self {
+            users,
+            reads: own(2, SqliteSynchronous::Normal),
+            settling: own(1, SqliteSynchronous::Normal),
+            deciding: own(1, SqliteSynchronous::Full),
+        }
+    }
+}
+
+/// Whether these options name a database that lives in one process's memory.
+fn is_memory(options: &SqliteConnectOptions) -> bool {
+    let name = options.get_filename().to_string_lossy();
+    name.is_empty() || name == ":memory:" || name.starts_with("file:sqlx-in-memory")
+}

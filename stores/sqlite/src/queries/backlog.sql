@@ -1,0 +1,39 @@
+-- What waits for a route. Counts stop at ?2 rows: ?1 route. Below the low-water that all buckets of the route have reached, nothing stands.
+with
+    start as materialized (
+        select case when count(*) = 256 then min(low_water) else 0 end as low_water from outbox_lease where route = ?1
+    ),
+    looked as materialized (
+        select route, bucket
+        from outbox_message
+        where position > (select low_water from start)
+        order by position
+        limit ?2
+    ),
+    owned as materialized (
+        select l.bucket
+        from outbox_lease l
+        join outbox_relay r on r.route = l.route and r.relay = l.relay
+        where l.route = ?1
+          and r.expires_at > cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000
+          and r.expires_at <= cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000 + 2 * r.lasts
+          and (l.expires_at is null or l.expires_at > cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
+    )
+select (select count(*) from looked where route = ?1) as pending,
+       (select count(*) from looked) as looked,
+       (select appended_at from outbox_message where route = ?1 and position > (select low_water from start)
+        order by position limit 1) as oldest_hot,
+       (select min((select p.appended_at from outbox_parked p
+                    where p.route = k.route and p.topic = k.topic and p.order_key = k.key order by p.position limit 1))
+        from outbox_key k where k.route = ?1) as oldest_parked,
+       (select count(*) from (select 1 from outbox_parked where route = ?1 limit ?2)) as parked,
+       (select count(*) from (select 1 from outbox_key where route = ?1 and held = 0 limit ?2)) as retrying_keys,
+       (select count(*) from (select 1 from outbox_key where route = ?1 and held = 1 limit ?2)) as held_keys,
+       (select count(*) from (select 1 from outbox_dead where route = ?1 limit ?2)) as dead,
+       (select count(*) from (select 1 from outbox_scheduled where route = ?1 limit ?2)) as scheduled,
+       (select count(*) from (
+            select bucket from looked where route = ?1 and bucket is not null
+            union
+            select bucket from outbox_key where route = ?1
+        ) where bucket not in (select bucket from owned)) as unowned_buckets,
+       cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000 as now

@@ -1,0 +1,9 @@
+-- Removes from the hot table what park copied: ?1 positions (JSON).
+delete from outbox_message
+where position in (
+    select m.position
+    from json_each(?1) j
+    cross join outbox_message m on m.position = j.value
+    cross join outbox_parked p on p.position = m.position
+    where p.id = m.id
+)

@@ -1,0 +1,133 @@
+//! Every statement, by name: the files of `queries/`.
+//!
+//! One list, so that `check` can have the database compile all of them: what compiles has the tables and columns it needs.
+
+macro_rules! statements {
+    ($($constant:ident = $file:literal;)*) => {
+        $(pub(crate) const $constant: &str = include_str!(concat!("queries/", $file, ".sql"));)*
+
+        /// Every statement, with the name of its file.
+        pub(crate) const ALL: &[(&str, &str)] = &[$(($file, $constant),)*];
+    };
+}
+
+statements! {
+    ADMIT = "admit";
+    ADMIT_FIRST = "admit_first";
+    ADMIT_WAITS = "admit_waits";
+    ADMITTED = "admitted";
+    APPEND = "append";
+    BACKLOG = "backlog";
+    BROWSE_DEAD = "browse_dead";
+    BROWSE_HISTORY = "browse_history";
+    BROWSE_KEYS = "browse_keys";
+    BROWSE_PARKED = "browse_parked";
+    BROWSE_SCHEDULED = "browse_scheduled";
+    BURY_PARKED = "bury_parked";
+    BURY_PENDING = "bury_pending";
+    CANCEL_SCHEDULED = "cancel_scheduled";
+    CONTENT = "content";
+    DIVERT_LEASE = "divert_lease";
+    DUE_KEYS = "due_keys";
+    DUE_MESSAGES = "due_messages";
+    DUE_SIZES = "due_sizes";
+    ELECT = "elect";
+    FETCH = "fetch";
+    KEY_FAIL = "key_fail";
+    KEY_HOLD = "key_hold";
+    KEY_NEXT = "key_next";
+    KEY_NEXT_VERSION = "key_next_version";
+    KEY_RELEASE = "key_release";
+    KEY_REMOVE = "key_remove";
+    KEY_STATE = "key_state";
+    KEY_VERSION = "key_version";
+    LEASE_ACQUIRE = "lease_acquire";
+    LEASE_BUCKETS = "lease_buckets";
+    LEASE_HEARTBEAT = "lease_heartbeat";
+    LEASE_LAPSE = "lease_lapse";
+    LEASE_LEAVE = "lease_leave";
+    LEASE_RELAY = "lease_relay";
+    LEASE_RELAYS = "lease_relays";
+    LEASE_GIVE_BACK = "lease_give_back";
+    LEASE_RENEW = "lease_renew";
+    LEASE_ROWS = "lease_rows";
+    MAINTAIN_ADMITTED = "maintain_admitted";
+    MAINTAIN_HISTORY = "maintain_history";
+    MAINTAIN_NEXT_DUE = "maintain_next_due";
+    MAINTAIN_PROMOTE = "maintain_promote";
+    MAINTAIN_PROMOTED = "maintain_promoted";
+    MAINTAIN_RELAYS = "maintain_relays";
+    NOW = "now";
+    PARK = "park";
+    PARK_REMOVE = "park_remove";
+    PARKED_FIRST = "parked_first";
+    PARKED_REMOVE = "parked_remove";
+    PARKED_TO_DEAD = "parked_to_dead";
+    PAUSE = "pause";
+    PAUSED = "paused";
+    PLACE = "place";
+    PURGE = "purge";
+    REPLAY = "replay";
+    REPLAY_CHOOSE = "replay_choose";
+    REQUEUE = "requeue";
+    REQUEUE_CHOOSE = "requeue_choose";
+    REQUEUE_REMOVE = "requeue_remove";
+    RESUME = "resume";
+    RESUME_HISTORY = "resume_history";
+    SCHEDULE = "schedule";
+    SETTLE = "settle";
+    SETTLE_HISTORY = "settle_history";
+    UNPAUSE = "unpause";
+    UNPLACED = "unplaced";
+    WHERE_IS = "where_is";
+}
+
+/// Begins a transaction that has the write lock from its start, so that it never has to start again for another writer's sake.
+pub(crate) const BEGIN: &str = "begin immediate";
+
+/// Numbers as a JSON array, for `json_each`.
+pub(crate) fn numbers(numbers: impl IntoIterator<Item = i64>) -> String {
+    use std::fmt::Write;
+    let mut json = String::from("[");
+    for number in numbers {
+        let separator = if json.len() == 1 { "" } else { "," };
+        write!(json, "{separator}{number}")
+            .unwrap_or_else(|_| unreachable!("a string takes whatever is written"));
+    }
+    json.push(']');
+    json
+}
+
+/// Pairs of numbers as a JSON array of arrays, for `json_each`.
+pub(crate) fn pairs(pairs: impl IntoIterator<Item = (i64, i64)>) -> String {
+    serde_json::Value::from_iter(pairs.into_iter().map(|(left, right)| serde_json::json!([left, right])))
+        .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_queries_is_a_statement_and_says_what_it_is() {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/queries");
+        let mut files: Vec<String> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        files.sort();
+        let mut named: Vec<String> = ALL.iter().map(|(name, _)| format!("{name}.sql")).collect();
+        named.sort();
+        assert_eq!(files, named);
+        for (name, sql) in ALL {
+            assert!(sql.starts_with("-- "), "{name}");
+        }
+    }
+
+    #[test]
+    fn lists_are_json() {
+        assert_eq!(numbers([]), "[]");
+        assert_eq!(numbers([1, -2, 3]), "[1,-2,3]");
+        assert_eq!(pairs([(1, 2), (3, 4)]), "[[1,2],[3,4]]");
+    }
+}

@@ -1,0 +1,315 @@
+//! The store: a SQLite file with an outbox in it.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::stream::BoxStream;
+use futures_util::{StreamExt, stream};
+use outbox_contract::divert::{Diversion, Diverted};
+use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
+use outbox_contract::hints::{Hints, Wakeup};
+use outbox_contract::maintain::Maintained;
+use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::{
+    AppendError, Backlog, Consumer, Lease, LeaseRequest, Leased, Message, MessageId, Outgoing, Position,
+    RelayId, Route, Store, StoreError, StoreErrorKind, Transactional, async_trait,
+};
+use sqlx::sqlite::{Sqlite, SqlitePool};
+
+use crate::config::SqliteOptions;
+use crate::error::{in_transaction, is_surely_not_committed, store_error};
+use crate::migrate::{self, MIGRATIONS, Migration};
+use crate::pools::Pools;
+use crate::{admit, append, divert, due, fetch, lease, maintain, settle, sql};
+
+/// An outbox in a SQLite file. Cheap to clone: clones share their connections.
+///
+/// See the [crate](crate) for what it promises and how to run it.
+#[derive(Clone)]
+pub struct SqliteStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pools: Pools,
+    hints: Hints,
+    options: SqliteOptions,
+}
+
+impl SqliteStore {
+    /// A store in the database of a pool, with the default options.
+    ///
+    /// Appends happen in transactions of this pool. Everything that relays do runs on four connections of our own to the same file, opened
+    /// when they are first needed with the pool's options, so that neither waits for the other's connections. A pool of a `:memory:`
+    /// database can't have such: there the pool serves for everything, and [`in_memory`](Self::in_memory) is the better choice.
+    #[must_use]
+    pub fn new(pool: SqlitePool) -> Self {
+        Self::of(Pools::beside(pool), SqliteOptions::default())
+    }
+
+    /// As [`new`](Self::new), with options.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the options](SqliteOptions::problems).
+    pub fn with_options(pool: SqlitePool, options: SqliteOptions) -> Result<Self, StoreError> {
+        Self::check_options(&options)?;
+        Ok(Self::of(Pools::beside(pool), options))
+    }
+
+    /// A store in a file, which is made if it is not there, with the default options.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` for a file that can't be opened; `Other` for one that is not a database.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Self::open_with(path, SqliteOptions::default()).await
+    }
+
+    /// As [`open`](Self::open), with options.
+    ///
+    /// # Errors
+    ///
+    /// As `open`, and `Invalid` with everything that is wrong with the options.
+    pub async fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
+        Self::check_options(&options)?;
+        Ok(Self::of(Pools::open(path.as_ref(), &options).await?, options))
+    }
+
+    /// As [`open`](Self::open), for a URL: `sqlite://path/to/file.db`, relative or absolute; `sqlite::memory:` is
+    /// [`in_memory`](Self::in_memory).
+    ///
+    /// # Errors
+    ///
+    /// As `open`, and `Invalid` for what is not such a URL.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        Self::connect_with(url, SqliteOptions::default()).await
+    }
+
+    /// As [`connect`](Self::connect), with options.
+    ///
+    /// # Errors
+    ///
+    /// As `connect`, and `Invalid` with everything that is wrong with the options.
+    pub async fn connect_with(url: &str, options: SqliteOptions) -> Result<Self, StoreError> {
+        Self::check_options(&options)?;
+        Ok(Self::of(Pools::connect(url, &options).await?, options))
+    }
+
+    /// A database of this process alone, for tests and for trying things out. It is migrated, and gone with the last clone of the store and
+    /// of its [`pool`](Self::pool).
+    ///
+    /// In truth it is a file in the system's directory for temporary ones, never synced to the disk: a database that SQLite keeps in memory
+    /// lets nobody read while somebody writes, so that a relay could not work beside the user. A process that is killed leaves the file.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when there is no directory for temporary files that can be written.
+    pub async fn in_memory() -> Result<Self, StoreError> {
+        Self::in_memory_with(SqliteOptions::default()).await
+    }
+
+    /// As [`in_memory`](Self::in_memory), with options.
+    ///
+    /// # Errors
+    ///
+    /// As `in_memory`, and `Invalid` with everything that is wrong with the options.
+    pub async fn in_memory_with(options: SqliteOptions) -> Result<Self, StoreError> {
+        Self::check_options(&options)?;
+        let store = Self::of(Pools::temporary(&options).await?, options);
+        store.migrate().await?;
+        Ok(store)
+    }
+
+    fn check_options(options: &SqliteOptions) -> Result<(), StoreError> {
+        let problems = options.problems();
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(StoreError::new(StoreErrorKind::Invalid, "open", problems.join("; ")))
+    }
+
+    fn of(pools: Pools, options: SqliteOptions) -> Self {
+        Self { inner: Arc::new(Inner { pools, hints: Hints::new(), options }) }
+    }
+
+    /// The user's pool: begin transactions here, best with `begin_with("BEGIN IMMEDIATE")`.
+    #[must_use]
+    pub fn pool(&self) -> &SqlitePool {
+        &self.inner.pools.users
+    }
+
+    /// The options in force.
+    #[must_use]
+    pub fn options(&self) -> &SqliteOptions {
+        &self.inner.options
+    }
+
+    /// The statements that make the tables, for those who run them with a tool of their own.
+    #[must_use]
+    pub const fn migrations() -> &'static [Migration] {
+        MIGRATIONS
+    }
+
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.inner.pools
+    }
+
+    pub(crate) fn bell(&self) -> &Hints {
+        &self.inner.hints
+    }
+
+    fn keeps_history(&self) -> bool {
+        self.inner.options.history.is_some()
+    }
+}
+
+/// Shows the options only: where the file lies is nobody's business.
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn ordering(&self) -> Ordering {
+        Ordering::Single
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        migrate::migrate(&self.pools().deciding).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        migrate::check(&self.pools().reads).await
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        lease::heartbeat(&self.pools().settling, request).await.map_err(|error| store_error("lease", error))
+    }
+
+    async fn give_back(
+        &self,
+        relay: RelayId,
+        route: &Route,
+        leases: &[Lease],
+        low_water: Position,
+        leaving: bool,
+    ) -> Result<(), StoreError> {
+        lease::give_back(&self.pools().settling, relay, route, leases, low_water, leaving)
+            .await
+            .map_err(|error| store_error("give_back", error))
+    }
+
+    async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        fetch::fetch(self.pools(), request).await
+    }
+
+    /// Nobody: with one writer at a time, nothing can be committed below a position that can be seen.
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        Ok(Writers::default())
+    }
+
+    async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        due::due(&self.pools().reads, request).await.map_err(|error| store_error("due", error))
+    }
+
+    async fn settle(&self, _route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+        settle::settle(&self.pools().settling, delivered, self.keeps_history()).await
+    }
+
+    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+        divert::divert(&self.pools().deciding, diversions, self.keeps_history())
+            .await
+            .map_err(|error| store_error("divert", error))
+    }
+
+    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
+        lease::elect(&self.pools().settling, role, relay, lasts)
+            .await
+            .map_err(|error| store_error("elect", error))
+    }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        let maintained = maintain::maintain(&self.pools().deciding, self.options(), limit)
+            .await
+            .map_err(|error| store_error("maintain", error))?;
+        if maintained.promoted > 0 {
+            self.bell().committed();
+        }
+        Ok(maintained)
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        maintain::backlog(&self.pools().reads, route, self.options().counting_limit)
+            .await
+            .map_err(|error| store_error("backlog", error))
+    }
+
+    /// Rings of this process. Other processes are found by polling.
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        stream::unfold(self.bell().listen(), |mut listener| async {
+            let wakeup = listener.next().await;
+            Some((wakeup, listener))
+        })
+        .boxed()
+    }
+}
+
+#[async_trait]
+impl Transactional for SqliteStore {
+    type Tx<'t> = sqlx::Transaction<'t, Sqlite>;
+
+    async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
+        self.pool().begin_with(sql::BEGIN).await.map_err(|error| store_error("begin", error))
+    }
+
+    async fn commit(&self, tx: Self::Tx<'static>) -> Committed {
+        match tx.commit().await {
+            Ok(()) => {
+                self.bell().committed();
+                Committed::Yes
+            }
+            Err(error) if is_surely_not_committed(&error) => Committed::No(in_transaction("commit", error)),
+            Err(error) => Committed::Unknown(store_error("commit", error)),
+        }
+    }
+
+    async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
+        tx.rollback().await.map_err(|error| store_error("rollback", error))
+    }
+
+    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        append::append(tx, messages).await?;
+        if !messages.is_empty() {
+            self.bell().appended();
+        }
+        Ok(())
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError> {
+        admit::admit(tx, consumer, messages).await.map_err(|error| in_transaction("admit", error))
+    }
+
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        admit::admitted(&self.pools().reads, consumer, id)
+            .await
+            .map_err(|error| store_error("admitted", error))
+    }
+
+    fn hints(&self) -> &Hints {
+        self.bell()
+    }
+}

@@ -1,0 +1,73 @@
+//! The suite that every store must pass, on a file and on a database of the process alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_store_sqlite::{SqliteOptions, SqliteStore};
+use outbox_testkit::store_suite::StoreHarness;
+use tempfile::TempDir;
+
+fn options() -> SqliteOptions {
+    let mut options = SqliteOptions::default();
+    options.history = Some(Duration::from_secs(3_600));
+    options
+}
+
+mod file {
+    use super::*;
+
+    struct File {
+        directory: TempDir,
+        store: Arc<SqliteStore>,
+    }
+
+    async fn open(directory: &TempDir) -> Arc<SqliteStore> {
+        let path = directory.path().join("outbox.db");
+        Arc::new(SqliteStore::open_with(path, options()).await.expect("the file can be opened"))
+    }
+
+    impl StoreHarness for File {
+        type Store = SqliteStore;
+
+        async fn fresh() -> Self {
+            let directory = tempfile::tempdir().expect("a directory can be made");
+            let store = open(&directory).await;
+            Self { directory, store }
+        }
+
+        fn store(&self) -> Arc<SqliteStore> {
+            Arc::clone(&self.store)
+        }
+
+        async fn as_another_process(&self) -> Arc<SqliteStore> {
+            open(&self.directory).await
+        }
+    }
+
+    outbox_testkit::store_conformance!(File);
+}
+
+mod in_memory {
+    use super::*;
+
+    struct InMemory(Arc<SqliteStore>);
+
+    impl StoreHarness for InMemory {
+        type Store = SqliteStore;
+
+        async fn fresh() -> Self {
+            let store = SqliteStore::in_memory_with(options()).await;
+            Self(Arc::new(store.expect("a temporary file can be made")))
+        }
+
+        fn store(&self) -> Arc<SqliteStore> {
+            Arc::clone(&self.0)
+        }
+
+        fn capabilities(&self) -> outbox_testkit::store_suite::Capabilities {
+            outbox_testkit::store_suite::Capabilities::default().with_migrations(false)
+        }
+    }
+
+    outbox_testkit::store_conformance!(InMemory);
+}
