@@ -122,12 +122,11 @@ impl State {
                     continue;
                 }
             };
+            let (id_of_message, bytes) = (stored.message.id, stored.message.bytes());
+            let waits_already =
+                groups.values_mut().any(|group| group.partition_of(stored.bucket).contains(id_of_message));
             let bound = self.config.buffer;
-            let full = groups.values_mut().any(|group| {
-                let waits_already = group.partition_of(stored.bucket).contains(stored.message.id);
-                !waits_already && !group.load().has_room_for(stored.message.bytes(), bound)
-            });
-            if full {
+            if !waits_already && groups.values().any(|group| !group.load().has_room_for(bytes, bound)) {
                 publication.waits_for_room = true;
                 break;
             }
@@ -136,21 +135,26 @@ impl State {
                 Confirm::Acknowledged => Some(Waiter { publication: id, index }),
                 Confirm::Enqueued => None,
             };
+            let mut unfinished = 0;
             for group in groups.values_mut() {
-                if let Some(entry) = group.partition_of(stored.bucket).find(stored.message.id) {
+                match group.partition_of(stored.bucket).find(id_of_message) {
                     // Sent again while it still waits: another copy would only pile up behind it. Publications that
                     // were given up are forgotten here, so that a consumer who hangs does not collect them.
-                    entry.waiters.retain(|waiter| self.publications.contains_key(&waiter.publication));
-                    entry.waiters.extend(waiter);
-                } else {
-                    owners.extend(group.push(Entry {
+                    Some(entry) => {
+                        entry.waiters.retain(|waiter| self.publications.contains_key(&waiter.publication));
+                        entry.waiters.extend(waiter);
+                    }
+                    // This consumer has finished it, and another one has not.
+                    None if waits_already => continue,
+                    None => owners.extend(group.push(Entry {
                         stored: Arc::clone(&stored),
                         source: Arc::clone(publication.source()),
                         waiters: waiter.into_iter().collect(),
-                    }));
+                    })),
                 }
+                unfinished += usize::from(waiter.is_some());
             }
-            publication.enqueued(index, if waiter.is_some() { groups.len() } else { 0 });
+            publication.enqueued(index, unfinished);
         }
         for owner in owners {
             self.wake(owner);

@@ -223,6 +223,24 @@ async fn what_is_sent_again_while_it_waits_is_delivered_once_and_confirmed_to_th
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_sent_again_comes_to_nobody_who_finished_it_while_another_has_not() {
+    let transport = MemoryTransport::new();
+    let (quick, slow) = (join(&transport, "quick").await, join(&transport, "slow").await);
+    let messages = numbered("a", 1..=2);
+    let (given_up, _) = publish(&transport, &messages);
+    acknowledge(&*quick, &deliveries(&*quick).await).await;
+    given_up.abort();
+    let late = join(&transport, "late").await;
+    let (publishing, outcomes) = publish(&transport, &messages);
+    settle().await;
+    assert!(timeout(Duration::from_secs(1), quick.next()).await.is_err(), "finished before");
+    assert!(timeout(Duration::from_secs(1), late.next()).await.is_err(), "published before it subscribed");
+    acknowledge(&*slow, &deliveries(&*slow).await).await;
+    publishing.await.unwrap();
+    assert_eq!(outcomes.take(), vec![Some(Outcome::Delivered); 2]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_publish_that_waits_for_room_ends_when_the_last_member_leaves() {
     let transport = MemoryTransport::builder().buffer_messages(1).build();
     let member = join(&transport, "inventory").await;
