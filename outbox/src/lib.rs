@@ -1,1 +1,33 @@
-//! The facade of outbox.
+#![doc = include_str!("../README.md")]
+
+#[doc(no_inline)]
+pub use outbox_contract::*;
+pub use outbox_derive::DomainEvent;
+pub use outbox_engine::{Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status};
+
+// What derived code names: see the crate `outbox-derive`.
+#[doc(hidden)]
+pub use outbox_contract::__private;
+
+/// The backends in memory: for tests, for trying things out, and, the transport, for modules of one process.
+pub mod memory {
+    pub use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
+    pub use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
+}
+
+/// An outbox in SQLite: on one machine, with nothing to install.
+#[cfg(feature = "sqlite")]
+pub mod sqlite {
+    pub use outbox_store_sqlite::*;
+}
+
+/// What most programs name: `use outbox::prelude::*;`.
+pub mod prelude {
+    pub use crate::memory::{MemoryStore, MemoryTransport};
+    #[cfg(feature = "sqlite")]
+    pub use crate::sqlite::SqliteStore;
+    pub use crate::{
+        Admin, Consumer, Deliveries, DomainEvent, Exhausted, Key, KeyId, Message, Outbox, Relay, RelayHandle,
+        RetryPolicy, Route, Store, Subscription, Topic, Transactional, Transport,
+    };
+}

@@ -22,7 +22,8 @@ pub struct LeaseRequest {
     pub transport_available: bool,
     /// A fingerprint of this relay's routes and policies; relays of one route should agree.
     pub fingerprint: i64,
-    /// Nothing of this relay's buckets stands at or below this position any more. Saved for whoever takes them over.
+    /// Nothing of this relay's buckets stands at or below this position any more. Saved for whoever takes them over. It must hold for every
+    /// bucket that the relay may own, also by a heartbeat whose answer it never had: when in doubt, [`Position::START`].
     pub low_water: Position,
     /// Buckets that the relay is giving up: not to be renewed beyond what they have, not to be acquired again now.
     pub yielding: BucketSet,

@@ -11,6 +11,7 @@ pub mod error;
 pub mod event;
 pub mod failure;
 pub mod fetch;
+mod forward;
 pub mod headers;
 pub mod hints;
 pub mod id;

@@ -67,7 +67,7 @@ pub trait Store: Admin {
     ///   the relay itself is removed too: it counts in no share any more.
     /// - *Errors*: `Unavailable`: unknown; they run out by themselves.
     /// - *Cancellation*: unknown. *Concurrency*: any. *Repeat*: harmless.
-    async fn release(
+    async fn give_back(
         &self,
         relay: RelayId,
         route: &Route,

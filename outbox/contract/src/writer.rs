@@ -55,8 +55,10 @@ impl<S, C> Clone for Outbox<S, C> {
 
 impl<S: Transactional> Outbox<S> {
     /// An outbox in this store that writes JSON and sends everything by the route `default`.
-    pub fn new(store: impl Into<Arc<S>>) -> Self {
-        Self { store: store.into(), codec: Arc::new(Json), routes: Arc::new([]), limits: Limits::default() }
+    ///
+    /// A store is cheap to clone: give this one a clone, and the relay another.
+    pub fn new(store: S) -> Self {
+        Self { store: Arc::new(store), codec: Arc::new(Json), routes: Arc::new([]), limits: Limits::default() }
     }
 }
 
@@ -82,14 +84,14 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
 
     /// Refuses at append what this transport can never carry (a payload over the broker's limit), instead of making it a dead letter later.
     #[must_use]
-    pub fn with_limits_of(mut self, transport: Arc<dyn Transport>) -> Self {
-        self.limits = Limits(Some(transport));
+    pub fn with_limits_of(mut self, transport: impl Transport) -> Self {
+        self.limits = Limits(Some(Arc::new(transport)));
         self
     }
 
     /// The store.
     #[must_use]
-    pub fn store(&self) -> &Arc<S> {
+    pub fn store(&self) -> &S {
         &self.store
     }
 

@@ -21,7 +21,7 @@ use super::supervisor::{RouteMsg, RouteSupervisor};
 /// Moves committed messages from a store to a transport: in the order of their commits, key by key, at least once.
 ///
 /// ```no_run
-/// # async fn run(store: std::sync::Arc<dyn outbox_contract::Store>, transport: std::sync::Arc<dyn outbox_contract::Transport>)
+/// # async fn run(store: impl outbox_contract::Store, transport: impl outbox_contract::Transport)
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// use outbox_engine::Relay;
 /// use std::time::Duration;
@@ -36,11 +36,11 @@ use super::supervisor::{RouteMsg, RouteSupervisor};
 pub struct Relay;
 
 impl Relay {
-    /// A relay that sends the route `default` of a store to a transport.
-    pub fn builder(store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> RelayBuilder {
+    /// A relay that sends the route `default` of a store to a transport. Both are cheap to clone, or shared in an `Arc`.
+    pub fn builder(store: impl Store, transport: impl Transport) -> RelayBuilder {
         RelayBuilder {
-            store,
-            routes: vec![(Route::default().to_string(), transport)],
+            store: Arc::new(store),
+            routes: vec![(Route::default().to_string(), Arc::new(transport))],
             config: RelayConfig::default(),
             topics: Vec::new(),
             clock: Arc::new(SystemClock::new()),
@@ -85,8 +85,8 @@ macro_rules! settings {
 
 impl RelayBuilder {
     /// Sends another route of the store to a transport of its own.
-    pub fn route(mut self, name: impl Into<String>, transport: Arc<dyn Transport>) -> Self {
-        self.routes.push((name.into(), transport));
+    pub fn route(mut self, name: impl Into<String>, transport: impl Transport) -> Self {
+        self.routes.push((name.into(), Arc::new(transport)));
         self
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use outbox_contract::{BucketSet, Lease, LeaseRequest, Leased, Position, Store};
+use outbox_contract::{BucketSet, Lease, LeaseRequest, Leased, Position};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
 use super::context::{Context, in_time};
@@ -105,6 +105,8 @@ impl Keeper {
         let leased = in_time(config.store_timeout, "lease", context.store.lease(&request)).await?;
         // A chunk that starts at the last moment is over before the lease is.
         context.tenure.renew(asked, asked + config.lease - config.publish_timeout);
+        // The mark was for what was owned before; the poller sends another when it has seen this answer.
+        state.low_water = Position::START;
         state.leases.clone_from(&leased.leases);
         context.counters.buckets.store(leased.leases.len(), Ordering::Relaxed);
         context.counters.disagreeing.store(!leased.fingerprints_agree, Ordering::Relaxed);
@@ -124,7 +126,7 @@ impl Keeper {
         leaving: bool,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.context;
-        let call = Store::release(&*context.store, context.relay, &context.route, leases, low_water, leaving);
+        let call = context.store.give_back(context.relay, &context.route, leases, low_water, leaving);
         Ok(in_time(context.config.store_timeout, "release", call).await?)
     }
 }

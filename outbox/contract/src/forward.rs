@@ -1,0 +1,187 @@
+//! A shared store or transport is one too: `Arc<T>` forwards every method.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_core::stream::BoxStream;
+
+use crate::admin::{Admin, DeadLetter, FailingKey, Filter, Past};
+use crate::backlog::Backlog;
+use crate::clock::Timestamp;
+use crate::divert::{Diversion, Diverted};
+use crate::error::{StoreError, TransportError};
+use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Stored, Writers};
+use crate::hints::Wakeup;
+use crate::id::{MessageId, Position, RelayId};
+use crate::lease::{Lease, LeaseRequest, Leased};
+use crate::maintain::Maintained;
+use crate::message::Message;
+use crate::name::{KeyId, Route, Topic};
+use crate::outcome::Outcomes;
+use crate::store::Store;
+use crate::subscription::{Deliveries, Subscription};
+use crate::transport::{Chunk, Rejection, Transport};
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<T: Admin + ?Sized> Admin for Arc<T> {
+    async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
+        (**self).failing_keys(filter).await
+    }
+
+    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
+        (**self).parked(filter).await
+    }
+
+    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
+        (**self).dead_letters(filter).await
+    }
+
+    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
+        (**self).history(filter).await
+    }
+
+    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        (**self).hold(route, key).await
+    }
+
+    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        (**self).release(route, key).await
+    }
+
+    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
+        (**self).skip(route, key).await
+    }
+
+    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        (**self).discard(route, key).await
+    }
+
+    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
+        (**self).requeue(filter).await
+    }
+
+    async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
+        (**self).purge(filter).await
+    }
+
+    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
+        (**self).replay(filter).await
+    }
+
+    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        (**self).pause(route, topic).await
+    }
+
+    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        (**self).resume(route, topic).await
+    }
+
+    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
+        (**self).scheduled(filter).await
+    }
+
+    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        (**self).cancel_scheduled(ids).await
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<T: Store + ?Sized> Store for Arc<T> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn ordering(&self) -> Ordering {
+        (**self).ordering()
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        (**self).migrate().await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        (**self).check().await
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        (**self).lease(request).await
+    }
+
+    async fn give_back(
+        &self,
+        relay: RelayId,
+        route: &Route,
+        leases: &[Lease],
+        low_water: Position,
+        leaving: bool,
+    ) -> Result<(), StoreError> {
+        (**self).give_back(relay, route, leases, low_water, leaving).await
+    }
+
+    async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        (**self).fetch(request).await
+    }
+
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        (**self).writers().await
+    }
+
+    async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        (**self).due(request).await
+    }
+
+    async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+        (**self).settle(route, delivered).await
+    }
+
+    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+        (**self).divert(diversions).await
+    }
+
+    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
+        (**self).elect(role, relay, lasts).await
+    }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        (**self).maintain(limit).await
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        (**self).backlog(route).await
+    }
+
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        (**self).wakeups()
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<T: Transport + ?Sized> Transport for Arc<T> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        (**self).check().await
+    }
+
+    fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        (**self).validate(message)
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        (**self).publish(chunk, outcomes).await;
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        (**self).subscribe(subscription).await
+    }
+
+    async fn close(&self) {
+        (**self).close().await;
+    }
+}

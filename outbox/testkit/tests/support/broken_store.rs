@@ -1,0 +1,484 @@
+//! The memory store with one bug, chosen by name. Everything else is passed on.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::divert::Step;
+use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
+use outbox_contract::hints::Wakeup;
+use outbox_contract::lease::{LeaseRequest, Leased};
+use outbox_contract::maintain::Maintained;
+use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::{
+    Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Diversion, Diverted, Epoch, FetchRequest, Fetched,
+    FetchedRow, Hints, KeyId, Lease, Message, MessageId, Outgoing, Position, RelayId, Route, Store, StoreError,
+    StoreErrorKind, Stored, Timestamp, Topic, Transactional, async_trait,
+};
+use outbox_store_memory::MemoryStore;
+use outbox_testkit::store_suite::{Capabilities, StoreHarness};
+
+/// What is wrong with the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    SwapsAppended,
+    AppendsOutside,
+    ValidatesOneByOne,
+    CutsPayloads,
+    IgnoresDueTime,
+    WritesAtCommit,
+    ReversesKeys,
+    HidesWriters,
+    FiltersInFlightAfterwards,
+    SettlesLate,
+    ForgetsMuted,
+    StealsLeases,
+    ForgetsLowWater,
+    NeverLeaves,
+    SettlesByPosition,
+    DivertsWithoutLease,
+    DivertsAnyVersion,
+    AddsAttempts,
+    ParksBackwards,
+    ParksFirstOnly,
+    FailsThroughHolds,
+    AllowsEveryVerb,
+    AdmitsOutside,
+    AdmitsPastBacklog,
+    ElectsEverybody,
+    KeepsSilent,
+}
+
+/// A harness of the store with this bug, or without one.
+pub struct Broken(Arc<BrokenStore>);
+
+impl Broken {
+    pub fn fresh_with(bug: Option<Bug>) -> Self {
+        let inner = MemoryStore::builder().concurrent_writers().history(Duration::from_secs(3_600)).build();
+        Self(Arc::new(BrokenStore { inner, bug, silent: Hints::new(), seen: Mutex::default() }))
+    }
+}
+
+impl StoreHarness for Broken {
+    type Store = BrokenStore;
+
+    async fn fresh() -> Self {
+        Self::fresh_with(None)
+    }
+
+    fn store(&self) -> Arc<BrokenStore> {
+        Arc::clone(&self.0)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with_migrations(false)
+    }
+}
+
+pub struct BrokenStore {
+    inner: MemoryStore,
+    bug: Option<Bug>,
+    silent: Hints,
+    seen: Mutex<Seen>,
+}
+
+/// What the bugs need to know of earlier calls.
+#[derive(Default)]
+struct Seen {
+    ids: HashMap<Position, MessageId>,
+    leases: HashMap<RelayId, Vec<Lease>>,
+    owners: HashMap<Bucket, (RelayId, Epoch)>,
+    unsettled: Vec<(Route, Vec<RowId>)>,
+    attempts: HashMap<KeyId, u32>,
+}
+
+/// The transaction, and what a bug writes only when it commits.
+pub struct BrokenTx<'t> {
+    inner: <MemoryStore as Transactional>::Tx<'t>,
+    late: Vec<Outgoing>,
+}
+
+impl BrokenStore {
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// The diversion as this store carries it out.
+    async fn step(&self, mut diversion: Diversion) -> Result<Diverted, StoreError> {
+        let key = diversion.key.clone();
+        match &mut diversion.step {
+            Step::Fail { attempts, .. } => {
+                if self.has(Bug::AddsAttempts) {
+                    let mut seen = self.seen.lock().unwrap();
+                    let sum = seen.attempts.entry(key.clone()).or_default();
+                    *sum += *attempts;
+                    *attempts = *sum;
+                }
+                if self.has(Bug::FailsThroughHolds) {
+                    let _ = Admin::release(&self.inner, &diversion.route, &key).await;
+                }
+            }
+            Step::Park { rows } => {
+                if self.has(Bug::ParksBackwards) {
+                    rows.reverse();
+                }
+                if self.has(Bug::ParksFirstOnly) {
+                    rows.truncate(1);
+                }
+            }
+            Step::Bury { .. } | Step::Resume { .. } => {}
+        }
+        let answer = self.one(diversion.clone()).await?;
+        match answer {
+            Diverted::LeaseLost if self.has(Bug::DivertsWithoutLease) => self.with_some_lease(diversion).await,
+            Diverted::Stale if self.has(Bug::DivertsAnyVersion) => {
+                diversion.version = None;
+                self.one(diversion).await
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    async fn one(&self, diversion: Diversion) -> Result<Diverted, StoreError> {
+        Ok(self.inner.divert(&[diversion]).await?[0])
+    }
+
+    /// Under the lease of whoever has one, or under a fresh one.
+    async fn with_some_lease(&self, mut diversion: Diversion) -> Result<Diverted, StoreError> {
+        let owner = self.seen.lock().unwrap().owners.get(&diversion.bucket).copied();
+        if let Some((relay, epoch)) = owner {
+            let (asked, asked_epoch) = (diversion.relay, diversion.epoch);
+            (diversion.relay, diversion.epoch) = (relay, epoch);
+            let answer = self.one(diversion.clone()).await?;
+            if answer != Diverted::LeaseLost {
+                return Ok(answer);
+            }
+            (diversion.relay, diversion.epoch) = (asked, asked_epoch);
+        }
+        let leased = self
+            .inner
+            .lease(&LeaseRequest {
+                relay: diversion.relay,
+                label: "broken".into(),
+                route: diversion.route.clone(),
+                lasts: Duration::from_secs(600),
+                transport_available: true,
+                fingerprint: 7,
+                low_water: Position::START,
+                yielding: BucketSet::EMPTY,
+            })
+            .await?;
+        match leased.leases.iter().find(|lease| lease.bucket == diversion.bucket) {
+            Some(lease) => {
+                diversion.epoch = lease.epoch;
+                self.one(diversion).await
+            }
+            None => Ok(Diverted::LeaseLost),
+        }
+    }
+
+    fn allowed<T: Default>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        match result {
+            Err(error) if self.has(Bug::AllowsEveryVerb) && error.kind() == StoreErrorKind::Invalid => {
+                Ok(T::default())
+            }
+            result => result,
+        }
+    }
+}
+
+/// The messages of each key in the opposite order, at the same positions.
+fn reverse_keys(rows: &mut [FetchedRow]) {
+    let mut of_key: HashMap<KeyId, Vec<usize>> = HashMap::new();
+    for (at, row) in rows.iter().enumerate() {
+        if let FetchedRow::Message(stored) = row {
+            of_key.entry(stored.message.key_id()).or_default().push(at);
+        }
+    }
+    for places in of_key.into_values() {
+        let originals: Vec<FetchedRow> = places.iter().map(|at| rows[*at].clone()).collect();
+        for (at, original) in places.into_iter().zip(originals.into_iter().rev()) {
+            if let FetchedRow::Message(original) = original {
+                let mut stored = (*original).clone();
+                stored.position = rows[at].position();
+                rows[at] = FetchedRow::Message(Arc::new(stored));
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for BrokenStore {
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+
+    fn ordering(&self) -> Ordering {
+        self.inner.ordering()
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        self.inner.migrate().await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.inner.check().await
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        let mut request = request.clone();
+        if self.has(Bug::ForgetsLowWater) {
+            request.low_water = Position::START;
+        }
+        if self.has(Bug::StealsLeases) {
+            let others: Vec<_> = self.seen.lock().unwrap().leases.drain().collect();
+            for (relay, leases) in others.into_iter().filter(|(relay, _)| *relay != request.relay) {
+                Store::release(&self.inner, relay, &request.route, &leases, Position::START, false).await?;
+            }
+        }
+        let leased = self.inner.lease(&request).await?;
+        let mut seen = self.seen.lock().unwrap();
+        for lease in &leased.leases {
+            seen.owners.insert(lease.bucket, (request.relay, lease.epoch));
+        }
+        seen.leases.insert(request.relay, leased.leases.clone());
+        Ok(leased)
+    }
+
+    async fn release(
+        &self,
+        relay: RelayId,
+        route: &Route,
+        leases: &[Lease],
+        low_water: Position,
+        leaving: bool,
+    ) -> Result<(), StoreError> {
+        let low_water = if self.has(Bug::ForgetsLowWater) { Position::START } else { low_water };
+        let leaving = leaving && !self.has(Bug::NeverLeaves);
+        Store::release(&self.inner, relay, route, leases, low_water, leaving).await
+    }
+
+    async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        let mut asked = request.clone();
+        if self.has(Bug::FiltersInFlightAfterwards) {
+            asked.except.clear();
+        }
+        if self.has(Bug::ForgetsMuted) {
+            asked.muted.clear();
+        }
+        let mut fetched = self.inner.fetch(&asked).await?;
+        fetched.rows.retain(|row| !request.except.contains(&row.position()));
+        if self.has(Bug::ReversesKeys) {
+            reverse_keys(&mut fetched.rows);
+        }
+        let mut seen = self.seen.lock().unwrap();
+        for row in &fetched.rows {
+            if let FetchedRow::Message(stored) = row {
+                seen.ids.insert(stored.position, stored.message.id);
+            }
+        }
+        Ok(fetched)
+    }
+
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        if self.has(Bug::HidesWriters) { Ok(Writers::default()) } else { self.inner.writers().await }
+    }
+
+    async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        let mut request = request.clone();
+        if self.has(Bug::ForgetsMuted) {
+            request.muted.clear();
+        }
+        self.inner.due(&request).await
+    }
+
+    async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+        let mut rows = delivered.to_vec();
+        let mut first = Vec::new();
+        {
+            let mut seen = self.seen.lock().unwrap();
+            if self.has(Bug::SettlesByPosition) {
+                for row in &mut rows {
+                    row.id = seen.ids.get(&row.position).copied().unwrap_or(row.id);
+                }
+            }
+            if self.has(Bug::SettlesLate) {
+                first = std::mem::replace(&mut seen.unsettled, vec![(route.clone(), std::mem::take(&mut rows))]);
+            }
+        }
+        for (route, rows) in first {
+            self.inner.settle(&route, &rows).await?;
+        }
+        self.inner.settle(route, &rows).await
+    }
+
+    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+        let mut answers = Vec::new();
+        for diversion in diversions {
+            answers.push(self.step(diversion.clone()).await?);
+        }
+        Ok(answers)
+    }
+
+    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
+        Ok(self.inner.elect(role, relay, lasts).await? || self.has(Bug::ElectsEverybody))
+    }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        self.inner.maintain(limit).await
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        self.inner.backlog(route).await
+    }
+
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        self.inner.wakeups()
+    }
+}
+
+#[async_trait]
+impl Admin for BrokenStore {
+    async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
+        self.inner.failing_keys(filter).await
+    }
+
+    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
+        self.inner.parked(filter).await
+    }
+
+    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
+        self.inner.dead_letters(filter).await
+    }
+
+    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
+        self.inner.history(filter).await
+    }
+
+    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.inner.hold(route, key).await
+    }
+
+    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.allowed(Admin::release(&self.inner, route, key).await)
+    }
+
+    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
+        self.allowed(self.inner.skip(route, key).await)
+    }
+
+    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        self.allowed(self.inner.discard(route, key).await)
+    }
+
+    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.inner.requeue(filter).await
+    }
+
+    async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.inner.purge(filter).await
+    }
+
+    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.inner.replay(filter).await
+    }
+
+    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        self.inner.pause(route, topic).await
+    }
+
+    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        self.inner.resume(route, topic).await
+    }
+
+    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
+        self.inner.scheduled(filter).await
+    }
+
+    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        self.inner.cancel_scheduled(ids).await
+    }
+}
+
+#[async_trait]
+impl Transactional for BrokenStore {
+    type Tx<'t> = BrokenTx<'t>;
+
+    async fn begin(&self) -> Result<BrokenTx<'static>, StoreError> {
+        Ok(BrokenTx { inner: self.inner.begin().await?, late: Vec::new() })
+    }
+
+    async fn commit(&self, mut tx: BrokenTx<'static>) -> Committed {
+        if !tx.late.is_empty()
+            && let Err(error) = self.inner.append(&mut tx.inner, &tx.late).await
+        {
+            return Committed::No(StoreError::new(StoreErrorKind::Conflict, "commit", error.to_string()));
+        }
+        self.inner.commit(tx.inner).await
+    }
+
+    async fn rollback(&self, tx: BrokenTx<'static>) -> Result<(), StoreError> {
+        self.inner.rollback(tx.inner).await
+    }
+
+    async fn append(&self, tx: &mut BrokenTx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        let mut messages = messages.to_vec();
+        match self.bug {
+            Some(Bug::SwapsAppended) => messages.reverse(),
+            Some(Bug::CutsPayloads) => {
+                for outgoing in &mut messages {
+                    outgoing.message.payload.truncate(65_535);
+                }
+            }
+            Some(Bug::IgnoresDueTime) => messages.iter_mut().for_each(|outgoing| outgoing.due_at = None),
+            Some(Bug::WritesAtCommit) => {
+                tx.late.append(&mut messages);
+                return Ok(());
+            }
+            Some(Bug::AppendsOutside) => {
+                let mut own = self.inner.begin().await?;
+                self.inner.append(&mut own, &messages).await?;
+                return Ok(self.inner.commit(own).await.into_result()?);
+            }
+            Some(Bug::ValidatesOneByOne) => {
+                for outgoing in &messages {
+                    self.inner.append(&mut tx.inner, std::slice::from_ref(outgoing)).await?;
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.inner.append(&mut tx.inner, &messages).await
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut BrokenTx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError> {
+        if self.has(Bug::AdmitsOutside) {
+            let mut own = self.inner.begin().await?;
+            let admissions = self.inner.admit(&mut own, consumer, messages).await?;
+            self.inner.commit(own).await.into_result()?;
+            return Ok(admissions);
+        }
+        let mut admissions = self.inner.admit(&mut tx.inner, consumer, messages).await?;
+        if self.has(Bug::AdmitsPastBacklog) {
+            for admission in admissions.iter_mut().filter(|admission| **admission == Admission::Behind) {
+                *admission = Admission::New;
+            }
+        }
+        Ok(admissions)
+    }
+
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        self.inner.admitted(consumer, id).await
+    }
+
+    fn hints(&self) -> &Hints {
+        if self.has(Bug::KeepsSilent) { &self.silent } else { self.inner.hints() }
+    }
+}
