@@ -68,8 +68,7 @@ pub enum StoreCall {
     Migrate,
     Check,
     Lease,
-    /// [`Store::give_back`].
-    ReleaseLeases,
+    GiveBack,
     Fetch,
     Writers,
     Due,
@@ -85,8 +84,7 @@ pub enum StoreCall {
     DeadLetters,
     History,
     Hold,
-    /// [`Admin::release`](outbox_contract::Admin::release).
-    ReleaseKey,
+    Release,
     Skip,
     Discard,
     Requeue,

@@ -66,8 +66,8 @@ catches! {
         DivertsAnyVersion, fence::a_relay_is_refused_after_an_operator_changed_its_key;
     the_suite_catches_attempts_that_are_added:
         AddsAttempts, failing::a_second_failure_sets_the_attempts;
-    the_suite_catches_messages_that_are_parked_out_of_order:
-        ParksBackwards, failing::later_messages_are_parked_behind_the_earlier_ones;
+    the_suite_catches_parked_messages_that_are_given_out_of_order:
+        GivesParkedBackwards, failing::later_messages_are_parked_behind_the_earlier_ones;
     the_suite_catches_parking_that_forgets_rows:
         ParksFirstOnly, failing::parking_passes_over_rows_that_are_not_there;
     the_suite_catches_a_failure_that_ends_a_hold:

@@ -43,7 +43,7 @@ impl<S: Store + ?Sized> Store for ChaosStore<S> {
         self.act(StoreCall::Lease, self.inner.lease(request)).await
     }
 
-    async fn release(
+    async fn give_back(
         &self,
         relay: RelayId,
         route: &Route,
@@ -52,7 +52,7 @@ impl<S: Store + ?Sized> Store for ChaosStore<S> {
         leaving: bool,
     ) -> Result<(), StoreError> {
         let effect = self.inner.give_back(relay, route, leases, low_water, leaving);
-        self.act(StoreCall::ReleaseLeases, effect).await
+        self.act(StoreCall::GiveBack, effect).await
     }
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
@@ -115,7 +115,7 @@ impl<S: Store + ?Sized> Admin for ChaosStore<S> {
     }
 
     async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.act(StoreCall::ReleaseKey, Admin::release(&*self.inner, route, key)).await
+        self.act(StoreCall::Release, self.inner.release(route, key)).await
     }
 
     async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {

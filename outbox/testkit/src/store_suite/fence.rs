@@ -191,10 +191,10 @@ pub async fn a_relay_is_refused_after_an_operator_changed_its_key<H: StoreHarnes
     store.hold(&relay.route, &key).await.expect("a failing key is held");
     assert_refused(&relay, diversions(&relay, &key, Some(version), steps()), Diverted::Stale).await;
 
-    Admin::release(&*store, &relay.route, &key).await.expect("a held key is released");
+    store.release(&relay.route, &key).await.expect("a held key is released");
     let released = relay.due().await.keys[0].version;
     assert_ne!(released, version);
-    Admin::release(&*store, &relay.route, &key).await.expect("a failing key is released");
+    store.release(&relay.route, &key).await.expect("a failing key is released");
     assert_refused(&relay, diversions(&relay, &key, Some(released), steps()), Diverted::Stale).await;
 
     let before_skip = relay.due().await.keys[0].version;

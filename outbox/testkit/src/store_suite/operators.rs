@@ -61,7 +61,7 @@ pub async fn a_held_key_waits_for_the_operator<H: StoreHarness>(harness: &H) {
     assert_eq!((failing.len(), failing[0].held, failing[0].parked), (1, true, 2));
     assert_eq!((failing[0].attempts, failing[0].next_attempt_at), (0, None));
 
-    Admin::release(&*store, &relay.route, &key).await.expect("a held key is released");
+    store.release(&relay.route, &key).await.expect("a held key is released");
     let due = relay.due().await;
     assert_eq!(stored_ids(&due.keys[0].parked), super::support::ids(&written));
     let delivered = due.keys[0].parked.iter().map(|stored| stored.row()).collect();
@@ -105,7 +105,7 @@ pub async fn a_released_key_with_nothing_parked_flows<H: StoreHarness>(harness: 
     let relay = Relay::start(&store).await;
     let key = message("orders", "a").key_id();
     store.hold(&relay.route, &key).await.expect("a key that flows is held");
-    Admin::release(&*store, &relay.route, &key).await.expect("a held key is released");
+    store.release(&relay.route, &key).await.expect("a held key is released");
     relay.assert_flows(&key).await;
 }
 
@@ -115,7 +115,7 @@ pub async fn a_released_key_is_tried_now<H: StoreHarness>(harness: &H) {
     let relay = Relay::start(&store).await;
     let (key, ids) = parked_key(&relay, "a", 2, LATER).await;
     assert!(relay.due().await.keys.is_empty());
-    Admin::release(&*store, &relay.route, &key).await.expect("a failing key is released");
+    store.release(&relay.route, &key).await.expect("a failing key is released");
     let due = relay.due().await;
     assert_eq!((due.keys.len(), stored_ids(&due.keys[0].parked), due.keys[0].attempts), (1, ids, 0));
 }
@@ -127,11 +127,11 @@ pub async fn verbs_on_a_key_that_flows_are_invalid<H: StoreHarness>(harness: &H)
     let other = parked_key(&relay, "other", 1, LATER).await;
     let key = message("orders", "a").key_id();
     write(&*store, [message("orders", "a")]).await;
-    assert_eq!(kind_of(Admin::release(&*store, &relay.route, &key).await), StoreErrorKind::Invalid);
+    assert_eq!(kind_of(store.release(&relay.route, &key).await), StoreErrorKind::Invalid);
     assert_eq!(kind_of(store.skip(&relay.route, &key).await), StoreErrorKind::Invalid);
     assert_eq!(kind_of(store.discard(&relay.route, &key).await), StoreErrorKind::Invalid);
     // The key that fails, on a route on which it flows.
-    assert_eq!(kind_of(Admin::release(&*store, &route("audit"), &other.0).await), StoreErrorKind::Invalid);
+    assert_eq!(kind_of(store.release(&route("audit"), &other.0).await), StoreErrorKind::Invalid);
     assert_eq!(relay.read_key(&key).await.len(), 1, "and nothing happened");
     assert_eq!(failing_keys(&*store, &Filter::default()).await.len(), 1);
 }

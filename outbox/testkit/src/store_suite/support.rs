@@ -176,7 +176,8 @@ impl<S: Store> Relay<S> {
 
     /// Gives these leases back.
     pub(super) async fn release(&self, leases: &[Lease], leaving: bool) {
-        self.store.give_back(self.id, &self.route, leases, self.low_water, leaving)
+        self.store
+            .give_back(self.id, &self.route, leases, self.low_water, leaving)
             .await
             .expect("leases are given back");
     }

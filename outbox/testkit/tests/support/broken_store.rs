@@ -13,9 +13,9 @@ use outbox_contract::lease::{LeaseRequest, Leased};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
-    Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Diversion, Diverted, Epoch, FetchRequest, Fetched,
-    FetchedRow, Hints, KeyId, Lease, Message, MessageId, Outgoing, Position, RelayId, Route, Store, StoreError,
-    StoreErrorKind, Stored, Timestamp, Topic, Transactional, async_trait,
+    Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Diversion, Diverted, Epoch, FetchRequest,
+    Fetched, FetchedRow, Hints, KeyId, Lease, Message, MessageId, Outgoing, Position, RelayId, Route, Store,
+    StoreError, StoreErrorKind, Stored, Timestamp, Topic, Transactional, async_trait,
 };
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::store_suite::{Capabilities, StoreHarness};
@@ -41,7 +41,7 @@ pub enum Bug {
     DivertsWithoutLease,
     DivertsAnyVersion,
     AddsAttempts,
-    ParksBackwards,
+    GivesParkedBackwards,
     ParksFirstOnly,
     FailsThroughHolds,
     AllowsEveryVerb,
@@ -117,22 +117,17 @@ impl BrokenStore {
                     *attempts = *sum;
                 }
                 if self.has(Bug::FailsThroughHolds) {
-                    let _ = Admin::release(&self.inner, &diversion.route, &key).await;
+                    let _ = self.inner.release(&diversion.route, &key).await;
                 }
             }
-            Step::Park { rows } => {
-                if self.has(Bug::ParksBackwards) {
-                    rows.reverse();
-                }
-                if self.has(Bug::ParksFirstOnly) {
-                    rows.truncate(1);
-                }
-            }
-            Step::Bury { .. } | Step::Resume { .. } => {}
+            Step::Park { rows } if self.has(Bug::ParksFirstOnly) => rows.truncate(1),
+            Step::Park { .. } | Step::Bury { .. } | Step::Resume { .. } => {}
         }
         let answer = self.one(diversion.clone()).await?;
         match answer {
-            Diverted::LeaseLost if self.has(Bug::DivertsWithoutLease) => self.with_some_lease(diversion).await,
+            Diverted::LeaseLost if self.has(Bug::DivertsWithoutLease) => {
+                self.with_some_lease(diversion).await
+            }
             Diverted::Stale if self.has(Bug::DivertsAnyVersion) => {
                 diversion.version = None;
                 self.one(diversion).await
@@ -235,7 +230,7 @@ impl Store for BrokenStore {
         if self.has(Bug::StealsLeases) {
             let others: Vec<_> = self.seen.lock().unwrap().leases.drain().collect();
             for (relay, leases) in others.into_iter().filter(|(relay, _)| *relay != request.relay) {
-                Store::release(&self.inner, relay, &request.route, &leases, Position::START, false).await?;
+                self.inner.give_back(relay, &request.route, &leases, Position::START, false).await?;
             }
         }
         let leased = self.inner.lease(&request).await?;
@@ -247,7 +242,7 @@ impl Store for BrokenStore {
         Ok(leased)
     }
 
-    async fn release(
+    async fn give_back(
         &self,
         relay: RelayId,
         route: &Route,
@@ -257,7 +252,7 @@ impl Store for BrokenStore {
     ) -> Result<(), StoreError> {
         let low_water = if self.has(Bug::ForgetsLowWater) { Position::START } else { low_water };
         let leaving = leaving && !self.has(Bug::NeverLeaves);
-        Store::release(&self.inner, relay, route, leases, low_water, leaving).await
+        self.inner.give_back(relay, route, leases, low_water, leaving).await
     }
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
@@ -291,7 +286,11 @@ impl Store for BrokenStore {
         if self.has(Bug::ForgetsMuted) {
             request.muted.clear();
         }
-        self.inner.due(&request).await
+        let mut due = self.inner.due(&request).await?;
+        if self.has(Bug::GivesParkedBackwards) {
+            due.keys.iter_mut().for_each(|due| due.parked.reverse());
+        }
+        Ok(due)
     }
 
     async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
@@ -305,7 +304,8 @@ impl Store for BrokenStore {
                 }
             }
             if self.has(Bug::SettlesLate) {
-                first = std::mem::replace(&mut seen.unsettled, vec![(route.clone(), std::mem::take(&mut rows))]);
+                first =
+                    std::mem::replace(&mut seen.unsettled, vec![(route.clone(), std::mem::take(&mut rows))]);
             }
         }
         for (route, rows) in first {
@@ -362,7 +362,7 @@ impl Admin for BrokenStore {
     }
 
     async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.allowed(Admin::release(&self.inner, route, key).await)
+        self.allowed(self.inner.release(route, key).await)
     }
 
     async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
