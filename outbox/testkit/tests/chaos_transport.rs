@@ -1,5 +1,7 @@
 //! What the transport that goes wrong on purpose does, and what it never does.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

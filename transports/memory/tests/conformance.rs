@@ -1,6 +1,8 @@
 //! The suite of all transports, on the one within the process: in both of its modes, on a single thread in paused time and
 //! on several in real time.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

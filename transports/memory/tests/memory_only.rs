@@ -1,5 +1,7 @@
 //! What only the transport within the process does: confirmation by acknowledgement, declared consumers, bounded buffers.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +44,10 @@ fn publish(transport: &MemoryTransport, messages: &[Arc<Stored>]) -> (JoinHandle
     );
     let (transport, slots) = (transport.clone(), outcomes.clone());
     (tokio::spawn(async move { transport.publish(chunk, &slots).await }), outcomes)
+}
+
+async fn finished(publishing: JoinHandle<()>) {
+    timeout(Duration::from_secs(60), publishing).await.expect("the publish ends").unwrap();
 }
 
 async fn join(transport: &MemoryTransport, name: &str) -> Box<dyn Deliveries> {
@@ -87,23 +93,29 @@ async fn a_message_is_delivered_when_every_consumer_has_acknowledged_it() {
         let came = deliveries(&**member).await;
         acknowledge(&**member, &came).await;
     }
-    publishing.await.unwrap();
+    finished(publishing).await;
     assert_eq!(outcomes.take(), [Some(Outcome::Delivered)]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_follower_that_is_acknowledged_first_is_delivered_after_its_predecessor() {
+/// What is reported of three messages of a key when these of them were acknowledged, in this order.
+async fn reported_after(acknowledged: &[usize]) -> Vec<Option<Outcome>> {
     let transport = MemoryTransport::new();
     let member = join(&transport, "inventory").await;
     let (publishing, outcomes) = publish(&transport, &numbered("a", 1..=3));
     let came = deliveries(&*member).await;
-    acknowledge(&*member, &came[1..2]).await;
-    settle().await;
-    assert!(!outcomes.is_complete());
-    acknowledge(&*member, &came[..1]).await;
+    for at in acknowledged {
+        acknowledge(&*member, &came[*at..=*at]).await;
+    }
     publishing.abort();
+    outcomes.take()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_is_delivered_no_earlier_than_its_predecessor() {
     let delivered = Some(Outcome::Delivered);
-    assert_eq!(outcomes.take(), [delivered.clone(), delivered, None]);
+    assert_eq!(reported_after(&[1, 2]).await, [None, None, None]);
+    assert_eq!(reported_after(&[1, 0]).await, [delivered.clone(), delivered.clone(), None]);
+    assert_eq!(reported_after(&[2, 1, 0]).await, [delivered.clone(), delivered.clone(), delivered]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,7 +124,7 @@ async fn a_declared_consumer_that_is_not_there_yet_misses_nothing() {
     let inventory = join(&transport, "inventory").await;
     let message = stored("a", 1);
     let (publishing, outcomes) = publish(&transport, &[Arc::clone(&message)]);
-    publishing.await.unwrap();
+    finished(publishing).await;
     let (what, words) = class_of(outcomes.take()[0].as_ref());
     assert_eq!(what, Some(Unavailable::Topic));
     let expected =
@@ -126,7 +138,7 @@ async fn a_declared_consumer_that_is_not_there_yet_misses_nothing() {
         assert_eq!(sequences(&came), [1], "once: nothing was enqueued while a consumer was missing");
         acknowledge(&*member, &came).await;
     }
-    publishing.await.unwrap();
+    finished(publishing).await;
     assert_eq!(outcomes.take(), [Some(Outcome::Delivered)]);
 }
 
@@ -134,7 +146,7 @@ async fn a_declared_consumer_that_is_not_there_yet_misses_nothing() {
 async fn a_topic_without_consumers_is_unavailable_and_says_what_to_do() {
     let transport = MemoryTransport::new();
     let (publishing, outcomes) = publish(&transport, &numbered("a", 1..=2));
-    publishing.await.unwrap();
+    finished(publishing).await;
     let taken = outcomes.take();
     let (what, words) = class_of(taken[0].as_ref());
     assert_eq!(what, Some(Unavailable::Topic));
@@ -149,7 +161,7 @@ async fn a_consumer_whose_members_are_gone_keeps_its_messages_when_enqueuing_con
     let transport = MemoryTransport::builder().confirm_on_enqueue().build();
     join(&transport, "inventory").await.close().await.unwrap();
     let (publishing, outcomes) = publish(&transport, &numbered("a", 1..=3));
-    publishing.await.unwrap();
+    finished(publishing).await;
     assert_eq!(outcomes.take(), vec![Some(Outcome::Delivered); 3]);
     let back = join(&transport, "inventory").await;
     assert_eq!(sequences(&deliveries(&*back).await), [1, 2, 3]);
@@ -199,7 +211,7 @@ async fn a_message_larger_than_the_buffer_waits_alone() {
         assert_eq!(sequences(&came), [position]);
         acknowledge(&*member, &came).await;
     }
-    publishing.await.unwrap();
+    finished(publishing).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,7 +229,7 @@ async fn what_is_sent_again_while_it_waits_is_delivered_once_and_confirmed_to_th
     let came = deliveries(&*member).await;
     assert_eq!(sequences(&came), [1, 2, 3]);
     acknowledge(&*member, &came).await;
-    publishing.await.unwrap();
+    finished(publishing).await;
     assert_eq!(outcomes.take(), vec![Some(Outcome::Delivered); 3]);
     assert!(timeout(Duration::from_secs(1), member.next()).await.is_err(), "no copies came");
 }
@@ -236,7 +248,7 @@ async fn what_is_sent_again_comes_to_nobody_who_finished_it_while_another_has_no
     assert!(timeout(Duration::from_secs(1), quick.next()).await.is_err(), "finished before");
     assert!(timeout(Duration::from_secs(1), late.next()).await.is_err(), "published before it subscribed");
     acknowledge(&*slow, &deliveries(&*slow).await).await;
-    publishing.await.unwrap();
+    finished(publishing).await;
     assert_eq!(outcomes.take(), vec![Some(Outcome::Delivered); 2]);
 }
 
@@ -263,7 +275,7 @@ async fn closing_ends_what_is_under_way() {
     let (publishing, outcomes) = publish(&transport, &[stored("a", 1), stored("b", 2)]);
     let came = deliveries(&*member).await;
     transport.close().await;
-    publishing.await.unwrap();
+    finished(publishing).await;
     let taken = outcomes.take();
     assert!(matches!(taken[0], Some(Outcome::Unknown(_))), "it may have been handled: {taken:?}");
     assert_eq!(class_of(taken[1].as_ref()).0, Some(Unavailable::Route));
@@ -290,7 +302,7 @@ async fn a_busy_unit_does_not_starve_the_others() {
     let mut messages = numbered("busy", 1..=100);
     messages.extend(["k1", "k2", "k3", "k4"].map(|key| stored(key, 1_000)));
     let (publishing, _) = publish(&transport, &messages);
-    publishing.await.unwrap();
+    finished(publishing).await;
     let came = deliveries(&*member).await;
     assert_eq!(came.len(), 10);
     let others = sequences(&came).iter().filter(|sequence| **sequence == 1_000).count();

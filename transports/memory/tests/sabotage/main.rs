@@ -1,6 +1,8 @@
 //! The suite of all transports is worth what it catches: here a transport breaks one promise at a time, and the property that is
 //! named after it must fail, for the reason that is given.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
 mod broken;
 
 use outbox_testkit::transport_suite::{
