@@ -48,7 +48,7 @@ impl<'r> Raw<'r> {
         match (&self.content, column) {
             (Some((headers, _)), "headers") => Some(headers),
             (Some((_, payload)), "payload") => Some(payload),
-            _ => self.row.try_get_unchecked(column).ok(),
+            _ => self.row.try_get_unchecked::<Option<&[u8]>, _>(column).ok().flatten(),
         }
     }
 

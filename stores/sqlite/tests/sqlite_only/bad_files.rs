@@ -1,0 +1,155 @@
+//! Files that are not what they should be: each error says so, and what to do.
+
+use outbox_contract::{Store, StoreError, StoreErrorKind, Transactional};
+use outbox_store_sqlite::SqliteStore;
+
+use super::support::{Fixture, append, fetch, message, messages, relay};
+
+fn assert_says(error: &StoreError, kind: StoreErrorKind, words: &str) {
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(words), "{error}");
+}
+
+async fn run(store: &SqliteStore, statement: &'static str) {
+    sqlx::raw_sql(statement).execute(store.pool()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_was_never_migrated_says_what_to_call() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(directory.path().join("new.db")).await.unwrap();
+    assert_says(&store.check().await.unwrap_err(), StoreErrorKind::NotMigrated, "outbox migrate");
+    let error = store.backlog(&Default::default()).await.unwrap_err();
+    assert_says(&error, StoreErrorKind::NotMigrated, "outbox migrate");
+    let mut tx = store.begin().await.unwrap();
+    let error = store.append(&mut tx, &[message("a", "1").into()]).await.unwrap_err();
+    assert!(error.to_string().contains("outbox migrate"), "{error}");
+    assert!(!error.is_retryable());
+}
+
+#[tokio::test]
+async fn tables_of_a_newer_version_are_neither_used_nor_migrated() {
+    let fixture = Fixture::new().await;
+    run(&fixture.store, "insert into outbox_schema (version, name) values (77, 'from the future')").await;
+    let error = fixture.store.check().await.unwrap_err();
+    assert_says(&error, StoreErrorKind::SchemaTooNew, "version 77");
+    assert_says(
+        &fixture.store.migrate().await.unwrap_err(),
+        StoreErrorKind::SchemaTooNew,
+        "upgrade the program",
+    );
+}
+
+#[tokio::test]
+async fn altered_tables_are_found_before_a_relay_works_with_them() {
+    for (alteration, words) in [
+        ("alter table outbox_dead rename column reason to why", "bury_"),
+        ("alter table outbox_relay drop column fingerprint", "lease_heartbeat"),
+        ("drop table outbox_parked", "outbox_parked"),
+        ("drop index outbox_message_unplaced", "outbox_message_unplaced"),
+        ("drop view outbox_pending", "find"),
+    ] {
+        let fixture = Fixture::new().await;
+        fixture.store.check().await.unwrap();
+        run(&fixture.store, alteration).await;
+        assert_says(&fixture.store.check().await.unwrap_err(), StoreErrorKind::SchemaAltered, words);
+    }
+}
+
+#[tokio::test]
+async fn a_table_whose_positions_would_come_back_is_altered() {
+    let fixture = Fixture::new().await;
+    run(
+        &fixture.store,
+        "pragma foreign_keys = off;
+         drop view outbox_pending;
+         create table rebuilt as select * from outbox_message;
+         drop table outbox_message;
+         alter table rebuilt rename to outbox_message;",
+    )
+    .await;
+    assert_says(&fixture.store.check().await.unwrap_err(), StoreErrorKind::SchemaAltered, "autoincrement");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_told_from_one_that_is_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("letter.txt");
+    std::fs::write(&path, "Dear Sir or Madam, this is not a database. ".repeat(100)).unwrap();
+    let error = SqliteStore::open(&path).await.unwrap_err();
+    assert_says(&error, StoreErrorKind::Other, "not a SQLite database");
+    assert!(!error.is_retryable());
+
+    let error = SqliteStore::open(directory.path().join("no/such/directory.db")).await.unwrap_err();
+    assert_says(&error, StoreErrorKind::Unavailable, "directory");
+}
+
+#[tokio::test]
+async fn a_file_that_can_only_be_read_is_unavailable_for_writing() {
+    let fixture = Fixture::new().await;
+    append(&fixture.store, [message("a", "1")]).await;
+    let url = format!("sqlite://{}?mode=ro", fixture.path().display());
+    let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
+    let store = SqliteStore::new(pool);
+    assert_eq!(store.backlog(&Default::default()).await.unwrap().pending, 1, "it can be looked at");
+    let error = store.maintain(10).await.unwrap_err();
+    assert_says(&error, StoreErrorKind::Unavailable, "can only be read");
+}
+
+#[tokio::test]
+async fn a_full_disk_is_unavailable_and_loses_nothing() {
+    let fixture = Fixture::new().await;
+    append(&fixture.store, [message("a", "1")]).await;
+    let mut tx = fixture.store.begin().await.unwrap();
+    // A bound on the file, as a full disk is one.
+    sqlx::raw_sql("pragma max_page_count = 60").execute(&mut *tx).await.unwrap();
+    let large = message("a", &"x".repeat(1_000_000));
+    let error = fixture.store.append(&mut tx, &[large.into()]).await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("disk is full"), "{error}");
+    fixture.store.rollback(tx).await.unwrap();
+    let relay = relay(&fixture.store).await;
+    assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_options_or_a_url_is_said_without_the_path() {
+    let error = SqliteStore::connect("postgres://user:hunter2@host/db").await.unwrap_err();
+    assert_says(&error, StoreErrorKind::Invalid, "sqlite://");
+    let fixture = Fixture::new().await;
+    let shown = format!("{:?}", fixture.store);
+    assert!(!shown.contains("outbox.db"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_store_in_a_users_own_pool_of_memory_works_alone() {
+    let pool =
+        sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await.unwrap();
+    let store = SqliteStore::new(pool);
+    store.migrate().await.unwrap();
+    append(&store, [message("a", "1")]).await;
+    let relay = relay(&store).await;
+    assert_eq!(messages(&fetch(&store, relay).await).len(), 1);
+}
+
+#[tokio::test]
+async fn the_database_of_in_memory_is_gone_with_its_last_pool() {
+    let store = SqliteStore::in_memory().await.unwrap();
+    append(&store, [message("a", "1")]).await;
+    let file: String = sqlx::query_scalar("select file from pragma_database_list where name = 'main'")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    let pool = store.pool().clone();
+    drop(store);
+    let count: i64 =
+        sqlx::query_scalar("select count(*) from outbox_message").fetch_one(&pool).await.unwrap();
+    assert_eq!(count, 1, "a pool that outlives the store still works");
+    pool.close().await;
+    drop(pool);
+    let directory = std::path::Path::new(&file).parent().unwrap().to_owned();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while directory.exists() {
+        assert!(std::time::Instant::now() < deadline, "{} is still there", directory.display());
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}

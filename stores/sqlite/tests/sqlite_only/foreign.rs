@@ -1,0 +1,248 @@
+//! Programs in other languages: plain SQL is all they need, and nonsense of theirs holds nobody up.
+
+use outbox_contract::{Bucket, FetchedRow, Key, MessageId, Store};
+use outbox_store_sqlite::SqliteStore;
+use sqlx::Row;
+
+use super::support::{Fixture, append, fetch, message, messages, relay};
+
+async fn insert(store: &SqliteStore, columns: &'static str, values: &str) -> Result<(), sqlx::Error> {
+    let statement = format!("insert into outbox_message ({columns}) values ({values})");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(store.pool()).await.map(drop)
+}
+
+#[tokio::test]
+async fn four_columns_are_enough() {
+    let fixture = Fixture::new().await;
+    insert(
+        &fixture.store,
+        "topic, key, event_type, payload",
+        "'orders', 'order-1', 'order.placed', '{\"a\":1}'",
+    )
+    .await
+    .unwrap();
+    let relay = relay(&fixture.store).await;
+    let fetched = messages(&fetch(&fixture.store, relay).await);
+    let stored = &fetched[0];
+    assert_eq!(stored.bucket, Bucket(62));
+    assert_eq!((stored.message.topic.as_str(), &*stored.message.event_type), ("orders", "order.placed"));
+    assert_eq!(stored.message.key, Some(Key::new("order-1").unwrap()));
+    assert_eq!((&*stored.message.content_type, stored.message.schema_version), ("application/json", 1));
+    assert_eq!(&stored.message.payload[..], br#"{"a":1}"#);
+    let age = outbox_contract::Timestamp::now().since(stored.appended_at);
+    assert!(age < std::time::Duration::from_secs(60), "{age:?}");
+}
+
+#[tokio::test]
+async fn a_message_without_key_and_bucket_is_placed_by_its_id() {
+    let fixture = Fixture::new().await;
+    insert(&fixture.store, "topic, event_type", "'orders', 'order.placed'").await.unwrap();
+    let relay = relay(&fixture.store).await;
+    let fetched = messages(&fetch(&fixture.store, relay).await);
+    assert_eq!(fetched[0].bucket, fetched[0].message.bucket());
+}
+
+#[tokio::test]
+async fn a_key_keeps_its_order_whoever_writes_it() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.store;
+    let relay = relay(store).await;
+    for round in 0..3 {
+        append(store, [message("a", &format!("{round}.1"))]).await;
+        let text = format!("'orders', 'a', 'order.placed', '{round}.2'");
+        insert(store, "topic, key, event_type, payload", &text).await.unwrap();
+        append(store, [message("a", &format!("{round}.3"))]).await;
+    }
+    let texts: Vec<String> = messages(&fetch(store, relay).await)
+        .iter()
+        .map(|stored| String::from_utf8(stored.message.payload.to_vec()).unwrap())
+        .collect();
+    assert_eq!(texts, ["0.1", "0.2", "0.3", "1.1", "1.2", "1.3", "2.1", "2.2", "2.3"]);
+}
+
+/// Nothing behind a row without a bucket is read before that row has one: else it would be overtaken.
+#[tokio::test]
+async fn many_rows_without_a_bucket_are_all_read_in_order() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.store;
+    sqlx::raw_sql(
+        "with recursive n(i) as (select 1 union all select i + 1 from n where i < 2500)
+         insert into outbox_message (topic, key, event_type, payload) select 'orders', 'k' || (i % 7), 'e', i from n",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap_err();
+    sqlx::raw_sql(
+        "with recursive n(i) as (select 1 union all select i + 1 from n where i < 2500)
+         insert into outbox_message (topic, key, event_type, payload)
+         select 'orders', 'k' || (i % 7), 'e', cast(i as text) from n",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+    append(store, [message("k1", "last")]).await;
+    let relay = relay(store).await;
+    let mut request =
+        outbox_contract::FetchRequest::new(Default::default(), relay, outbox_contract::BucketSet::ALL);
+    let mut read = 0;
+    loop {
+        let fetched = store.fetch(&request).await.unwrap();
+        for stored in messages(&fetched) {
+            read += 1;
+            assert_eq!(stored.position.0, read);
+            request.after = stored.position;
+        }
+        if !fetched.full {
+            break;
+        }
+    }
+    assert_eq!(read, 2501);
+}
+
+#[tokio::test]
+async fn what_can_be_no_message_is_refused_where_it_is_written() {
+    let fixture = Fixture::new().await;
+    for (columns, values, constraint) in [
+        ("topic, event_type", "'', 'e'", "topic_has_1_to_249_bytes"),
+        ("topic, event_type", "'t', ''", "event_type_has_1_to_255_bytes"),
+        ("topic, event_type, key", "'t', 'e', ''", "key_is_null_or_has_1_to_255_bytes"),
+        ("topic, event_type, key", "'t', 'e', replace(hex(zeroblob(64)), '00', 'éé')", "key_is_null"),
+        (
+            "topic, event_type, id",
+            "'t', 'e', '0190b6a0-0000-7000-8000-000000000000'",
+            "id_is_a_uuid_of_16_bytes",
+        ),
+        ("topic, event_type, bucket", "'t', 'e', 256", "bucket_is_null_or_0_to_255"),
+        ("topic, event_type, schema_version", "'t', 'e', 0", "schema_version_counts_from_1"),
+        ("topic, event_type, occurred_at", "'t', 'e', '2026-11-21'", "occurred_at_is_in_microseconds"),
+        ("topic, event_type, payload", "'t', 'e', zeroblob(15728641)", "payload_has_at_most_15_mib"),
+        ("topic, event_type, route", "'t', 'e', ''", "route_has_1_to_64_bytes"),
+        ("topic, event_type, position", "'t', 'e', -5", "position_is_given_by_the_database"),
+    ] {
+        let error = insert(&fixture.store, columns, values).await.unwrap_err().to_string();
+        assert!(error.contains(constraint), "{columns} {values}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_is_no_message_is_malformed_and_holds_nobody_up() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.store;
+    let columns = "topic, key, event_type, headers, bucket";
+    for (values, reason) in [
+        ("'orders', 'a', 'e', '[1]', null", "headers are not a JSON object of strings"),
+        ("'orders', 'a' || char(10), 'e', '', null", "control character"),
+        ("'or' || char(7) || 'ders', 'a', 'e', '', null", "control character"),
+        ("'orders', cast(x'ff' as text), 'e', '', null", "not UTF-8"),
+        ("'orders', 'order-1', 'e', '', 63", "its bucket is 63, but its topic and key give 62"),
+    ] {
+        insert(store, columns, values).await.unwrap();
+        append(store, [message("a", "good")]).await;
+        let relay = relay(store).await;
+        let fetched = fetch(store, relay).await;
+        let [FetchedRow::Malformed(row, said), FetchedRow::Message(good)] = &fetched.rows[..] else {
+            panic!("{values}: {fetched:?}");
+        };
+        assert!(said.contains(reason), "{values}: {said}");
+        bury(store, relay, row, said).await;
+        store.settle(&Default::default(), &[good.row()]).await.unwrap();
+        assert!(fetch(store, relay).await.rows.is_empty(), "{values}");
+        let dead = outbox_contract::Admin::dead_letters(store, &Default::default()).await.unwrap();
+        assert_eq!((dead.len(), dead[0].stored.message.id), (1, row.at.id));
+        outbox_contract::Admin::purge(store, &Default::default()).await.unwrap();
+        store.give_back(relay, &Default::default(), &[], Default::default(), true).await.unwrap();
+    }
+}
+
+/// Buries a malformed row, as a relay does.
+async fn bury(
+    store: &SqliteStore,
+    relay: outbox_contract::RelayId,
+    row: &outbox_contract::fetch::Waiting,
+    reason: &str,
+) {
+    let leased = super::support::lease(store, relay).await;
+    let failure = outbox_contract::Failure::new("malformed", reason);
+    let diversion = outbox_contract::Diversion {
+        route: Default::default(),
+        relay,
+        bucket: row.bucket,
+        epoch: leased.leases[usize::from(row.bucket.0)].epoch,
+        key: row.key.clone(),
+        version: None,
+        step: outbox_contract::divert::Step::Bury {
+            row: row.at,
+            reason: "malformed",
+            attempts: 1,
+            first: failure.clone(),
+            last: failure,
+        },
+    };
+    let answer = store.divert(&[diversion]).await.unwrap();
+    assert_eq!(answer, [outbox_contract::Diverted::Done(None)]);
+}
+
+#[tokio::test]
+async fn a_message_that_died_of_a_wrong_bucket_is_well_when_requeued() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.store;
+    insert(store, "topic, key, event_type, bucket", "'orders', 'order-1', 'e', 63").await.unwrap();
+    let relay = relay(store).await;
+    let fetched = fetch(store, relay).await;
+    let FetchedRow::Malformed(row, said) = &fetched.rows[0] else { panic!("{fetched:?}") };
+    bury(store, relay, row, said).await;
+    assert_eq!(outbox_contract::Admin::requeue(store, &Default::default()).await.unwrap(), 1);
+    assert_eq!(messages(&fetch(store, relay).await)[0].message.id, row.at.id);
+}
+
+/// The users' own tables can write messages by a trigger.
+#[tokio::test]
+async fn a_trigger_of_the_users_can_append() {
+    let fixture = Fixture::new().await;
+    sqlx::raw_sql(
+        "create table orders (id text primary key, total integer);
+         create trigger orders_placed after insert on orders begin
+             insert into outbox_message (topic, key, event_type, payload)
+             values ('orders', new.id, 'order.placed', json_object('total', new.total));
+         end;
+         insert into orders values ('order-1', 42);",
+    )
+    .execute(fixture.store.pool())
+    .await
+    .unwrap();
+    let relay = relay(&fixture.store).await;
+    assert_eq!(&messages(&fetch(&fixture.store, relay).await)[0].message.payload[..], br#"{"total":42}"#);
+}
+
+/// Positions are the order of commits only as long as none comes back: also after everything was settled, and in another process.
+#[tokio::test]
+async fn positions_do_not_come_back_in_a_file_that_is_opened_again() {
+    let fixture = Fixture::new().await;
+    append(&fixture.store, (0..5).map(|n| message("a", &n.to_string()))).await;
+    let relay = relay(&fixture.store).await;
+    let rows: Vec<_> =
+        messages(&fetch(&fixture.store, relay).await).iter().map(|stored| stored.row()).collect();
+    fixture.store.settle(&Default::default(), &rows).await.unwrap();
+    fixture.store.pool().close().await;
+
+    let again = SqliteStore::open(fixture.path()).await.unwrap();
+    append(&again, [message("a", "next")]).await;
+    assert_eq!(messages(&fetch(&again, relay).await)[0].position.0, 6);
+}
+
+#[tokio::test]
+async fn the_migrations_can_be_run_by_another_tool() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(directory.path().join("outbox.db")).await.unwrap();
+    for migration in SqliteStore::migrations() {
+        sqlx::raw_sql(migration.sql).execute(store.pool()).await.unwrap();
+    }
+    store.check().await.unwrap();
+    store.migrate().await.unwrap();
+    let row = sqlx::query("select count(*), max(version) from outbox_schema")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    assert_eq!((row.get::<i64, _>(0), row.get::<i64, _>(1)), (1, 1), "migrate found them there");
+    append(&store, [message("a", "1").with_id(MessageId::new())]).await;
+}

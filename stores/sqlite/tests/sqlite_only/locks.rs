@@ -1,0 +1,100 @@
+//! One writer at a time: what happens to the others.
+
+use std::time::Duration;
+
+use outbox_contract::{AppendError, Outgoing, Store, StoreErrorKind, Transactional};
+use outbox_store_sqlite::{SqliteOptions, SqliteStore};
+
+use super::support::{Fixture, append, fetch, message, messages, relay};
+
+async fn impatient(fixture: &Fixture) -> SqliteStore {
+    let mut options = SqliteOptions::default();
+    options.busy_timeout = Duration::from_millis(100);
+    SqliteStore::open_with(fixture.path(), options).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_writer_that_does_not_let_go_makes_ours_unavailable_and_reading_goes_on() {
+    let fixture = Fixture::new().await;
+    let store = impatient(&fixture).await;
+    append(&store, [message("a", "1")]).await;
+    let relay = relay(&store).await;
+    let writer = fixture.store.begin().await.unwrap();
+
+    let row = messages(&fetch(&store, relay).await)[0].row();
+    let error = store.settle(&Default::default(), &[row]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
+    assert!(error.is_retryable() && error.to_string().contains("busy timeout"), "{error}");
+
+    fixture.store.rollback(writer).await.unwrap();
+    store.settle(&Default::default(), &[row]).await.unwrap();
+    assert!(fetch(&store, relay).await.rows.is_empty());
+}
+
+/// The user's transaction read before another one wrote: SQLite can't let it write any more, however long it waits.
+#[tokio::test]
+async fn an_append_in_a_transaction_that_has_become_old_is_a_conflict() {
+    let fixture = Fixture::new().await;
+    let mut tx = fixture.store.pool().begin().await.unwrap();
+    sqlx::query("select count(*) from outbox_message").fetch_one(&mut *tx).await.unwrap();
+    append(&fixture.store, [message("a", "1")]).await;
+
+    let error = fixture.store.append(&mut tx, &[Outgoing::from(message("a", "2"))]).await.unwrap_err();
+    assert!(matches!(error, AppendError::Conflict(_)), "{error}");
+    assert!(error.is_retryable() && error.to_string().contains("BEGIN IMMEDIATE"), "{error}");
+}
+
+#[tokio::test]
+async fn an_append_that_waits_for_the_lock_in_vain_is_a_conflict() {
+    let fixture = Fixture::new().await;
+    let store = impatient(&fixture).await;
+    let writer = fixture.store.begin().await.unwrap();
+    let mut tx = store.pool().begin().await.unwrap();
+    let error = store.append(&mut tx, &[Outgoing::from(message("a", "1"))]).await.unwrap_err();
+    assert!(matches!(error, AppendError::Conflict(_)), "{error}");
+    fixture.store.rollback(writer).await.unwrap();
+}
+
+#[tokio::test]
+async fn users_that_hold_all_of_their_connections_do_not_stop_a_relay() {
+    let fixture = Fixture::new().await;
+    append(&fixture.store, [message("a", "1")]).await;
+    let mut held = Vec::new();
+    for _ in 0..fixture.store.options().connections {
+        held.push(fixture.store.pool().begin().await.unwrap());
+    }
+    let relay = relay(&fixture.store).await;
+    assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 1);
+    assert_eq!(held.len(), 8);
+}
+
+/// A fetch that stops early, for its bytes, leaves no read transaction open: else the log could never be cut back, and the next fetch of
+/// that connection would see an old state.
+#[tokio::test]
+async fn a_fetch_that_stops_early_leaves_nothing_open() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.store;
+    append(store, (0..200).map(|n| message("a", &format!("{n:01000}")))).await;
+    let relay = relay(store).await;
+    let mut request =
+        outbox_contract::FetchRequest::new(Default::default(), relay, outbox_contract::BucketSet::ALL);
+    request.bytes = 5_000;
+    for _ in 0..4 {
+        let fetched = store.fetch(&request).await.unwrap();
+        assert_eq!((fetched.rows.len(), fetched.full), (5, true));
+    }
+    let (busy, log, moved): (i64, i64, i64) =
+        sqlx::query_as("pragma wal_checkpoint(truncate)").fetch_one(store.pool()).await.unwrap();
+    assert_eq!((busy, log, moved), (0, 0, 0), "the whole log was written back");
+}
+
+#[tokio::test]
+async fn rows_too_large_to_read_ahead_come_whole_and_in_order() {
+    let fixture = Fixture::new().await;
+    let sizes = [10, 200_000, 20, 70_000, 65_536, 65_537];
+    append(&fixture.store, sizes.map(|size| message("a", &"x".repeat(size)))).await;
+    let relay = relay(&fixture.store).await;
+    let fetched = messages(&fetch(&fixture.store, relay).await);
+    let read: Vec<usize> = fetched.iter().map(|stored| stored.message.payload.len()).collect();
+    assert_eq!(read, sizes);
+}

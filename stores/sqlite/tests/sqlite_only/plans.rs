@@ -1,0 +1,75 @@
+//! Query plans: what a statement walks over, whatever the tables hold.
+
+use super::support::Fixture;
+
+/// The plan of a statement of the store, one line for each step.
+async fn plan(fixture: &Fixture, statement: &str) -> Vec<String> {
+    let statement = format!("explain query plan {statement}");
+    let rows: Vec<(i64, i64, i64, String)> =
+        sqlx::query_as(sqlx::AssertSqlSafe(statement)).fetch_all(fixture.store.pool()).await.unwrap();
+    rows.into_iter().map(|row| row.3).collect()
+}
+
+/// Asserts that of a table no step walks over more than a range of its primary key or of an index.
+fn assert_no_scan(plan: &[String], table: &str) {
+    for step in plan {
+        let scans = step.starts_with("SCAN") && !step.contains("json_each") && !step.contains("SCAN page");
+        assert!(!scans, "{table}: {step}\n{plan:#?}");
+        assert!(!step.contains("TEMP B-TREE"), "{table}: {step}\n{plan:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_fetch_walks_along_the_primary_key_and_sorts_nothing() {
+    let fixture = Fixture::new().await;
+    let plan = plan(&fixture, include_str!("../../src/queries/fetch.sql")).await;
+    assert_no_scan(&plan, "outbox_message");
+    let has = |text: &str| plan.iter().any(|step| step.contains(text));
+    assert!(has("SEARCH outbox_message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"), "{plan:#?}");
+    assert!(has("SEARCH k USING PRIMARY KEY (route=? AND topic=? AND key=?)"), "{plan:#?}");
+    assert!(
+        has("SEARCH u USING COVERING INDEX outbox_message_unplaced")
+            || has("SEARCH u USING INDEX outbox_message_unplaced"),
+        "{plan:#?}"
+    );
+}
+
+#[tokio::test]
+async fn settling_parking_and_burying_find_each_row_by_its_primary_key() {
+    let fixture = Fixture::new().await;
+    for (name, statement) in [
+        ("settle", include_str!("../../src/queries/settle.sql")),
+        ("settle_history", include_str!("../../src/queries/settle_history.sql")),
+        ("park", include_str!("../../src/queries/park.sql")),
+        ("park_remove", include_str!("../../src/queries/park_remove.sql")),
+        ("bury_pending", include_str!("../../src/queries/bury_pending.sql")),
+        ("bury_parked", include_str!("../../src/queries/bury_parked.sql")),
+        ("resume", include_str!("../../src/queries/resume.sql")),
+    ] {
+        assert_no_scan(&plan(&fixture, statement).await, name);
+    }
+}
+
+#[tokio::test]
+async fn what_is_due_and_admitted_is_found_by_an_index() {
+    let fixture = Fixture::new().await;
+    for (name, statement) in [
+        ("due_keys", include_str!("../../src/queries/due_keys.sql")),
+        ("due_sizes", include_str!("../../src/queries/due_sizes.sql")),
+        ("due_messages", include_str!("../../src/queries/due_messages.sql")),
+        ("admit", include_str!("../../src/queries/admit.sql")),
+        ("admit_first", include_str!("../../src/queries/admit_first.sql")),
+        ("admitted", include_str!("../../src/queries/admitted.sql")),
+        ("unplaced", include_str!("../../src/queries/unplaced.sql")),
+    ] {
+        let plan: Vec<String> = plan(&fixture, statement)
+            .await
+            .into_iter()
+            // A walk over the partial index that holds only what the statement is for.
+            .filter(|step| !step.contains("USING INDEX outbox_message_unplaced"))
+            .collect();
+        assert_no_scan(&plan, name);
+    }
+    let waits = plan(&fixture, include_str!("../../src/queries/admit_waits.sql")).await;
+    assert!(waits.iter().any(|step| step.contains("outbox_message_inbox")), "{waits:#?}");
+}

@@ -1,0 +1,84 @@
+//! What the tests share: a store in a directory of its own, messages, a relay that owns everything.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::{
+    BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, Message, Outgoing, Position, RelayId,
+    Route, Store, Stored, Topic, Transactional,
+};
+use outbox_store_sqlite::SqliteStore;
+use tempfile::TempDir;
+
+/// A migrated store in a file of its own.
+pub struct Fixture {
+    pub directory: TempDir,
+    pub store: SqliteStore,
+}
+
+impl Fixture {
+    pub async fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(directory.path().join("outbox.db")).await.unwrap();
+        store.migrate().await.unwrap();
+        Self { directory, store }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("outbox.db")
+    }
+}
+
+pub fn message(key: &str, text: &str) -> Message {
+    Message::new(Topic::new("orders").unwrap(), "order.placed")
+        .with_key(key)
+        .unwrap()
+        .with_payload(text.to_owned().into_bytes())
+}
+
+/// Appends messages and commits.
+pub async fn append(store: &SqliteStore, messages: impl IntoIterator<Item = Message>) {
+    let outgoing: Vec<Outgoing> = messages.into_iter().map(Outgoing::from).collect();
+    let mut tx = store.begin().await.unwrap();
+    store.append(&mut tx, &outgoing).await.unwrap();
+    store.commit(tx).await.into_result().unwrap();
+}
+
+/// A heartbeat of a relay on the route `default`.
+pub async fn lease(store: &SqliteStore, relay: RelayId) -> Leased {
+    let request = LeaseRequest {
+        relay,
+        label: "test".to_owned(),
+        route: Route::default(),
+        lasts: Duration::from_secs(60),
+        transport_available: true,
+        fingerprint: 0,
+        low_water: Position::START,
+        yielding: BucketSet::EMPTY,
+    };
+    store.lease(&request).await.unwrap()
+}
+
+/// A relay that owns every bucket.
+pub async fn relay(store: &SqliteStore) -> RelayId {
+    let relay = RelayId::new();
+    assert_eq!(lease(store, relay).await.leases.len(), 256);
+    relay
+}
+
+pub async fn fetch(store: &SqliteStore, relay: RelayId) -> Fetched {
+    store.fetch(&FetchRequest::new(Route::default(), relay, BucketSet::ALL)).await.unwrap()
+}
+
+/// The messages of an answer that has nothing else.
+pub fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
+    fetched
+        .rows
+        .iter()
+        .map(|row| match row {
+            FetchedRow::Message(stored) => Arc::clone(stored),
+            other => panic!("expected a message, got {other:?}"),
+        })
+        .collect()
+}
