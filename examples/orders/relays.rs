@@ -1,0 +1,111 @@
+//! The relays: two, and with `--kill-relay` a hand that ends one of them again and again.
+
+use std::time::Duration;
+
+use outbox::prelude::*;
+use outbox::sqlite::SqliteStore;
+use outbox::{RelayStats, StartError};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// What the relays did.
+#[derive(Debug, Default)]
+pub(crate) struct Relayed {
+    /// Messages that were confirmed, repeats included.
+    pub(crate) published: u64,
+    /// Relays that were ended without a drain.
+    pub(crate) killed: u64,
+    /// Whether the last ones stopped in order.
+    pub(crate) drained: bool,
+}
+
+/// Two relays over one store.
+pub(crate) struct Relays {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Relayed>,
+}
+
+impl Relays {
+    /// Starts them.
+    pub(crate) async fn start(
+        store: SqliteStore,
+        transport: MemoryTransport,
+        kill: bool,
+        seed: u64,
+    ) -> Result<Self, StartError> {
+        let pair = vec![start(&store, &transport).await?, start(&store, &transport).await?];
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let mut keeper = Keeper { store, transport, pair, relayed: Relayed::default() };
+            if kill {
+                keeper.kill_until(stopped, seed).await;
+            } else {
+                // The sender is only dropped together with everything else.
+                let _ = stopped.await;
+            }
+            keeper.stop().await
+        });
+        Ok(Self { stop, task })
+    }
+
+    /// Stops them in order.
+    pub(crate) async fn stop(self) -> Relayed {
+        // A task that is over has nothing to stop.
+        let _ = self.stop.send(());
+        self.task.await.unwrap_or_default()
+    }
+}
+
+struct Keeper {
+    store: SqliteStore,
+    transport: MemoryTransport,
+    pair: Vec<RelayHandle>,
+    relayed: Relayed,
+}
+
+impl Keeper {
+    async fn kill_until(&mut self, mut stopped: oneshot::Receiver<()>, seed: u64) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        loop {
+            let pause = Duration::from_millis(random.u64(100..2_000));
+            if tokio::time::timeout(pause, &mut stopped).await.is_ok() {
+                return;
+            }
+            let victim = self.pair.swap_remove(random.usize(0..self.pair.len()));
+            self.relayed.published += victim.stats().delivered;
+            self.relayed.killed += 1;
+            // No drain: what it has in flight is sent again by another.
+            drop(victim);
+            match start(&self.store, &self.transport).await {
+                Ok(relay) => self.pair.push(relay),
+                Err(error) => eprintln!("could not start another relay: {error}"),
+            }
+            if self.pair.is_empty() {
+                return;
+            }
+        }
+    }
+
+    async fn stop(self) -> Relayed {
+        let mut relayed = self.relayed;
+        relayed.drained = true;
+        for relay in self.pair {
+            let stats: RelayStats = relay.stats();
+            relayed.drained &= relay.stop(Duration::from_secs(10)).await;
+            relayed.published += stats.delivered;
+        }
+        relayed
+    }
+}
+
+/// Leases are short here, so that the others take over soon when one is killed.
+async fn start(store: &SqliteStore, transport: &MemoryTransport) -> Result<RelayHandle, StartError> {
+    Relay::builder(store.clone(), transport.clone())
+        .label("orders")
+        .source("/shop")
+        .lease(Duration::from_millis(1_500))
+        .heartbeat(Duration::from_millis(300))
+        .publish_timeout(Duration::from_millis(800))
+        .start()
+        .await
+}
