@@ -271,7 +271,6 @@ impl Writing<'_> {
         self.end(Fate::Unknown);
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "a transaction ends once")]
     fn end(self, fate: Fate) {
         self.history.events().transactions[self.transaction as usize] = fate;
     }

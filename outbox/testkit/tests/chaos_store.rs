@@ -1,5 +1,7 @@
 //! The faults that are injected are the faults that are seen, and after a calm nothing goes wrong any more.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test, also in its helpers")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

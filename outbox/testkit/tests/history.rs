@@ -1,5 +1,7 @@
 //! The checker finds each defect in histories made by hand, and says the same as an oracle that compares everything with everything.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test, also in its helpers")]
+
 use outbox_contract::{Message, MessageId, Topic};
 use outbox_testkit::history::{ConsumerId, Fate, History, KeySequences, Moment, Report};
 use proptest::prelude::*;

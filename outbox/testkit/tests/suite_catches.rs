@@ -1,5 +1,7 @@
 //! The suite is on trial: stores with a bug put in on purpose, and the tests that must notice.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test, also in its helpers")]
+
 #[path = "support/broken_store.rs"]
 mod broken_store;
 

@@ -148,7 +148,7 @@ pub async fn only_the_owner_of_a_key_is_given_it<H: StoreHarness>(harness: &H) {
     assert!(relay.due().await.keys.is_empty(), "the lease is over");
 
     let next = Relay::start(&store).await;
-    assert_eq!(keys(&next.due().await), [key.clone()]);
+    assert_eq!(keys(&next.due().await), std::slice::from_ref(&key));
     let mut request = next.due_request();
     request.buckets = BucketSet::ALL.without(&BucketSet::from_iter([key.bucket()]));
     assert!(next.due_with(&request).await.keys.is_empty(), "another bucket");

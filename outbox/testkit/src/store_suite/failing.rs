@@ -220,7 +220,7 @@ pub async fn a_key_keeps_its_order_through_failure_and_recovery<H: StoreHarness>
         let behind = waiting(&relay).await;
         relay.step(&key, version, Step::Park { rows: behind }).await.expect("the key is failing");
         let due = the_due_key(&relay).await;
-        let first = due.parked[0].clone();
+        let first = &due.parked[0];
         delivered.push(first.message.id);
         version = relay.step(&key, Some(due.version), Step::Resume { delivered: vec![first.row()] }).await;
         assert!(version.is_some(), "more is parked than was delivered");

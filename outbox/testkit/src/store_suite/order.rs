@@ -193,7 +193,8 @@ pub async fn an_open_transaction_hides_nothing_that_others_commit<H: StoreHarnes
     }
     let mut both = stored_ids(&relay.read().await);
     let mut expected = vec![slow.id, quick.id];
-    (both.sort(), expected.sort());
+    both.sort();
+    expected.sort();
     assert_eq!(both, expected, "a late commit is fetched, wherever its position is");
 }
 

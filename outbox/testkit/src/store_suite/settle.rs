@@ -1,5 +1,7 @@
 //! Settling: exactly what was delivered is removed, by position and id, by anybody, any number of times.
 
+use std::sync::Arc;
+
 use outbox_contract::admin::Filter;
 use outbox_contract::fetch::RowId;
 use outbox_contract::{Admin, MessageId, Position, Store};
@@ -14,7 +16,7 @@ pub async fn settled_rows_are_gone_and_no_others<H: StoreHarness>(harness: &H) {
     let all = messages("orders", "a", 5);
     write(&*store, all.iter().cloned()).await;
     let read = relay.read().await;
-    relay.settle(&[read[3].clone(), read[0].clone()]).await;
+    relay.settle(&[Arc::clone(&read[3]), Arc::clone(&read[0])]).await;
     assert_eq!(stored_ids(&relay.read().await), [all[1].id, all[2].id, all[4].id]);
 }
 
@@ -90,7 +92,7 @@ pub async fn delivered_messages_go_to_the_history<H: StoreHarness>(harness: &H) 
         assert!(past.is_empty(), "this store keeps no history, or should say so");
         return;
     }
-    let kept: Vec<_> = past.iter().map(|past| past.message.clone()).collect();
+    let kept: Vec<_> = past.iter().map(|past| Arc::clone(&past.message)).collect();
     assert_eq!(kept, read[..2], "the delivered ones, the oldest first, in every field");
     assert!(past.iter().all(|past| past.route == relay.route));
     assert!(past.iter().all(|past| past.delivered_at >= past.message.appended_at));

@@ -22,7 +22,7 @@ use outbox_testkit::store_suite::{Capabilities, StoreHarness};
 
 /// What is wrong with the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
+pub(crate) enum Bug {
     SwapsAppended,
     AppendsOutside,
     ValidatesOneByOne,
@@ -52,10 +52,10 @@ pub enum Bug {
 }
 
 /// A harness of the store with this bug, or without one.
-pub struct Broken(Arc<BrokenStore>);
+pub(crate) struct Broken(Arc<BrokenStore>);
 
 impl Broken {
-    pub fn fresh_with(bug: Option<Bug>) -> Self {
+    pub(crate) fn fresh_with(bug: Option<Bug>) -> Self {
         let inner = MemoryStore::builder().concurrent_writers().history(Duration::from_secs(3_600)).build();
         Self(Arc::new(BrokenStore { inner, bug, silent: Hints::new(), seen: Mutex::default() }))
     }
@@ -77,7 +77,7 @@ impl StoreHarness for Broken {
     }
 }
 
-pub struct BrokenStore {
+pub(crate) struct BrokenStore {
     inner: MemoryStore,
     bug: Option<Bug>,
     silent: Hints,
@@ -95,7 +95,7 @@ struct Seen {
 }
 
 /// The transaction, and what a bug writes only when it commits.
-pub struct BrokenTx<'t> {
+pub(crate) struct BrokenTx<'t> {
     inner: <MemoryStore as Transactional>::Tx<'t>,
     late: Vec<Outgoing>,
 }
