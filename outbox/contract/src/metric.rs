@@ -56,7 +56,7 @@ metrics! {
     IN_FLIGHT = "outbox_in_flight", Gauge, "messages", ["route"], "Messages that this relay has in memory.";
     IN_FLIGHT_BYTES = "outbox_in_flight_bytes", Gauge, "bytes", ["route"], "Bytes of messages that this relay has in memory.";
     BREAKER_OPEN = "outbox_breaker_open", Gauge, "1 or 0", ["route"], "Whether the relay waits for an unavailable transport.";
-    LATENCY = "outbox_latency_seconds", Histogram, "seconds", ["route"], "Time from append, by the database's clock, to confirmation.";
+    LATENCY = "outbox_latency_seconds", Histogram, "seconds", ["route"], "Time from append, by the database's clock, to confirmation, by the relay's; of the oldest message of each chunk.";
 }
 
 #[cfg(test)]

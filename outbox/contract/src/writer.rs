@@ -58,7 +58,12 @@ impl<S: Transactional> Outbox<S> {
     ///
     /// A store is cheap to clone: give this one a clone, and the relay another.
     pub fn new(store: S) -> Self {
-        Self { store: Arc::new(store), codec: Arc::new(Json), routes: Arc::new([]), limits: Limits::default() }
+        Self {
+            store: Arc::new(store),
+            codec: Arc::new(Json),
+            routes: Arc::new([]),
+            limits: Limits::default(),
+        }
     }
 }
 

@@ -128,7 +128,7 @@ impl Health {
                 format!("route {route}: leases were last renewed {since:.1?} ago; nothing is published"),
             );
         }
-        if counters.keeps_failing.load(Ordering::Relaxed) && context.counters.last_error().is_some() {
+        if counters.keeps_failing(now) {
             let error = counters.last_error().unwrap_or_default();
             self.add(Status::Unhealthy, format!("route {route}: the relay keeps failing: {error}"));
         }

@@ -115,7 +115,10 @@ impl Janitor {
 
 async fn observe(context: &Context) {
     match in_time(context.config.store_timeout, "backlog", context.store.backlog(&context.route)).await {
-        Ok(backlog) => context.counters.observe(context.now(), backlog),
+        Ok(backlog) => {
+            let breaker_open = context.breaker().away_since().is_some();
+            context.counters.observe(context.now(), backlog, context.credit.out(), breaker_open);
+        }
         Err(error) => context.counters.failed_to_observe(&error.to_string()),
     }
 }

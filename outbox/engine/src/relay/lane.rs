@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use outbox_contract::divert::Diverted;
 use outbox_contract::fetch::DueKey;
-use outbox_contract::{Bucket, BucketSet, Epoch, KeyId, Outcomes, Topic};
+use outbox_contract::{Bucket, BucketSet, Epoch, KeyId, Outcomes, Timestamp, Topic};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
 use super::breaker::Permission;
@@ -83,6 +83,8 @@ pub(crate) struct LaneState {
 struct Desk {
     publisher: ActorRef<Publish>,
     chunk: Option<(u64, Outcomes)>,
+    /// When the oldest message of the chunk was appended.
+    oldest: Timestamp,
 }
 
 #[ractor::actor(message = LaneMsg, state = LaneState, arguments = LaneSetup)]
@@ -103,7 +105,11 @@ impl Lane {
         let seed = context.seed.wrapping_add(1 + index as u64);
         let mut publishers = Vec::new();
         for _ in 0..config.depth {
-            publishers.push(Desk { publisher: hire(&context, &myself).await?, chunk: None });
+            publishers.push(Desk {
+                publisher: hire(&context, &myself).await?,
+                chunk: None,
+                oldest: Timestamp::default(),
+            });
         }
         Ok(LaneState {
             keys: Keys::new(limits, Arc::clone(&context.policies), seed),
@@ -223,9 +229,13 @@ impl LaneState {
             return;
         };
         let Some((_, outcomes)) = desk.chunk.take_if(|(chunk, _)| *chunk == number) else { return };
+        let oldest = desk.oldest;
         let now = self.context.now();
         self.keys.outcomes(number, outcomes.take(), false, now, effects);
         let counts = effects.counts;
+        if counts.delivered > 0 {
+            self.context.counters.latency(self.context.clock.now().since(oldest));
+        }
         let draw = self.random.f64();
         let mut breaker = self.context.breaker();
         let news = if let Some(failure) = &effects.unavailable {
@@ -305,6 +315,7 @@ impl LaneState {
             self.context.breaker().began(now);
             let outcomes = Outcomes::new(plan.messages.len());
             desk.chunk = Some((plan.number, outcomes.clone()));
+            desk.oldest = plan.messages.iter().map(|stored| stored.appended_at).min().unwrap_or_default();
             desk.publisher.cast(Publish { number: plan.number, messages: plan.messages, outcomes })?;
         }
         // Taking from the line may have found keys that need a step first.

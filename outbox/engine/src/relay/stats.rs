@@ -25,7 +25,8 @@ pub(crate) struct Counters {
     fetches: AtomicU64,
     pub(crate) buckets: AtomicUsize,
     pub(crate) disagreeing: AtomicBool,
-    pub(crate) keeps_failing: AtomicBool,
+    // Until when the relay counts as failing again and again, in microseconds of its own clock.
+    failing_until: AtomicU64,
     observed: Mutex<Observed>,
 }
 
@@ -52,7 +53,7 @@ impl Counters {
             fetches: AtomicU64::new(0),
             buckets: AtomicUsize::new(0),
             disagreeing: AtomicBool::new(false),
-            keeps_failing: AtomicBool::new(false),
+            failing_until: AtomicU64::new(0),
             observed: Mutex::new(Observed::default()),
         }
     }
@@ -84,11 +85,31 @@ impl Counters {
         self.observed().last_error = Some(cause.to_owned());
     }
 
+    pub(crate) fn keeps_failing_until(&self, until: Duration) {
+        self.failing_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn keeps_failing(&self, now: Duration) -> bool {
+        now < Duration::from_micros(self.failing_until.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn restarted(&self) {
         self.count(&self.restarts, 1, metric::RESTARTS);
     }
 
-    pub(crate) fn observe(&self, now: Duration, backlog: Backlog) {
+    /// How long the oldest message of a confirmed chunk had waited since it was appended.
+    pub(crate) fn latency(&self, waited: Duration) {
+        let route = self.route.as_str().to_owned();
+        metrics::histogram!(metric::LATENCY, "route" => route).record(waited.as_secs_f64());
+    }
+
+    pub(crate) fn observe(
+        &self,
+        now: Duration,
+        backlog: Backlog,
+        in_flight: (usize, usize),
+        breaker_open: bool,
+    ) {
         let gauge = |name: &'static str, value: f64| {
             metrics::gauge!(name, "route" => self.route.as_str().to_owned()).set(value);
         };
@@ -104,6 +125,9 @@ impl Counters {
         gauge(metric::DEAD, number(backlog.dead));
         gauge(metric::OLDEST_AGE, backlog.oldest_age.map_or(0.0, |age| age.as_secs_f64()));
         gauge(metric::BUCKETS, number(self.buckets.load(Ordering::Relaxed) as u64));
+        gauge(metric::IN_FLIGHT, number(in_flight.0 as u64));
+        gauge(metric::IN_FLIGHT_BYTES, number(in_flight.1 as u64));
+        gauge(metric::BREAKER_OPEN, f64::from(u8::from(breaker_open)));
         self.observed().backlog = Some((now, backlog));
     }
 

@@ -6,7 +6,6 @@
 //! and the settler outlives all, because what was delivered stays delivered.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -45,6 +44,9 @@ pub(crate) struct RouteState {
     stopping: bool,
 }
 
+/// Failures count together for this long.
+const FAILING_WINDOW: Duration = Duration::from_secs(60);
+
 /// The actors of one life of a route.
 struct Incarnation {
     poller: ActorRef<PollerMsg>,
@@ -57,12 +59,11 @@ struct Incarnation {
 impl RouteSupervisor {
     async fn pre_start(&self, _myself: ActorRef<RouteMsg>, (): ()) -> Result<RouteState, ActorProcessingErr> {
         let config = &self.context.config;
-        let window = Duration::from_secs(60);
         Ok(RouteState {
             settler: None,
             incarnation: None,
             planned: 0,
-            policy: RestartPolicy::new(config.outage_first_delay, config.outage_most_delay, window),
+            policy: RestartPolicy::new(config.outage_first_delay, config.outage_most_delay, FAILING_WINDOW),
             random: fastrand::Rng::with_seed(self.context.seed),
             stopping: false,
         })
@@ -179,7 +180,9 @@ impl RouteSupervisor {
         let now = context.now();
         let wait = state.policy.failed(now, state.random.f64());
         let keeps_failing = state.policy.keeps_failing(now);
-        context.counters.keeps_failing.store(keeps_failing, Ordering::Relaxed);
+        if keeps_failing {
+            context.counters.keeps_failing_until(now + FAILING_WINDOW);
+        }
         context.counters.reset(cause);
         tracing::warn!(route = %context.route, cause, ?wait, keeps_failing, "dropping what is known and reading it again");
         incarnation.poller.kill();
