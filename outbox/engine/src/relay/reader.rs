@@ -21,6 +21,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use outbox_contract::fetch::{FetchRequest, FetchedRow, Ordering, Scope, Writers};
 use outbox_contract::{Bucket, BucketSet, KeyId, Position, RelayId, Route, Topic};
 
+#[cfg(test)]
+#[path = "reader_model.rs"]
+mod model;
+
 /// How much a reader may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReaderLimits {
@@ -49,6 +53,8 @@ pub(crate) struct Reader {
     leaving: VecDeque<(u64, Position)>,
     in_memory: HashMap<u64, usize>,
     fetches: u64,
+    // How often what is to be read was changed from outside: a fetch that was under way then is of no use.
+    changes: u64,
     horizon: Horizon,
     turn: Option<Part>,
 }
@@ -77,13 +83,11 @@ struct Window {
     horizon: Position,
     /// Whether there may be something to read.
     more: bool,
-    /// Where it was lowered to since its last plan was made: a fetch that was under way may not lift it beyond.
-    lowered: Option<Position>,
 }
 
 impl Window {
     fn at(position: Position) -> Self {
-        Self { cursor: position, horizon: position, more: true, lowered: None }
+        Self { cursor: position, horizon: position, more: true }
     }
 
     fn start(&self, ordering: Ordering) -> Position {
@@ -94,22 +98,17 @@ impl Window {
         self.cursor = self.cursor.min(position);
         self.horizon = self.horizon.min(position);
         self.more = true;
-        self.lowered = Some(self.lowered.map_or(position, |lowered| lowered.min(position)));
     }
 
-    /// Takes what a fetch showed: `last` is the last position that it returned. Says whether it has seen everything.
-    fn advance(&mut self, last: Option<Position>, horizon: Position, full: bool) -> bool {
+    /// Takes what a fetch showed: `last` is the last position that it returned.
+    fn advance(&mut self, last: Option<Position>, horizon: Position, full: bool) {
         if let Some(last) = last {
             self.cursor = self.cursor.max(last);
         }
-        self.horizon = self.horizon.max(horizon);
+        // A fetch that was cut short has not looked behind its last row, though the cursor may have been there before.
+        let counts = if full { last.unwrap_or_default().min(horizon) } else { horizon };
+        self.horizon = self.horizon.max(counts);
         self.more = full;
-        if let Some(lowered) = self.lowered.take() {
-            self.lower(lowered);
-            self.lowered = None;
-            return false;
-        }
-        !full
     }
 }
 
@@ -147,6 +146,7 @@ pub(crate) struct Plan {
     pub(crate) request: FetchRequest,
     /// Which fetch this is, counted in the order in which they begin.
     pub(crate) sequence: u64,
+    changes: u64,
     window: Option<Part>,
     horizon: Position,
     per_key_room: Option<usize>,
@@ -173,6 +173,7 @@ impl Reader {
             leaving: VecDeque::new(),
             in_memory: HashMap::new(),
             fetches: 0,
+            changes: 0,
             horizon: Horizon::default(),
             turn: None,
         }
@@ -200,6 +201,7 @@ impl Reader {
         if buckets.is_empty() {
             return;
         }
+        self.changes += 1;
         if self.owned.is_empty() {
             self.main = Window::at(low_water);
             for gap in self.gaps.values_mut() {
@@ -213,6 +215,7 @@ impl Reader {
 
     /// Forgets buckets that are owned no more.
     pub(crate) fn lose(&mut self, buckets: BucketSet) {
+        self.changes += 1;
         self.owned = self.owned.without(&buckets);
         self.forget_known(buckets);
         self.gaps.retain(|part, gap| match part {
@@ -227,16 +230,14 @@ impl Reader {
 
     /// Closes a topic: nothing of it is read until it is opened. What was in flight of it must be forgotten separately.
     pub(crate) fn close_topic(&mut self, topic: &Topic) {
+        self.changes += 1;
         let part = Part::Topic(topic.clone());
-        if let Some(gap) = self.gaps.get_mut(&part) {
-            gap.state = GapState::Closed;
-            return;
-        }
-        let mut window = Window::at(self.main.start(self.ordering));
+        let apart = self.gaps.remove(&part).map(|gap| gap.window);
+        let mut window = apart.unwrap_or(Window::at(self.main.start(self.ordering)));
         for (part, gap) in &self.gaps {
             let covered = match part {
                 Part::Key(key) => key.topic == *topic,
-                Part::Buckets(_) => true,
+                Part::Buckets(_) => apart.is_none(),
                 Part::Topic(_) => false,
             };
             if covered {
@@ -274,6 +275,7 @@ impl Reader {
             return;
         }
         if let Some(first) = first {
+            self.changes += 1;
             self.read_key_again(key, first.before(), GapState::Open);
         }
     }
@@ -301,10 +303,6 @@ impl Reader {
         self.open_cooled_keys();
         let window = self.choose()?;
         self.turn.clone_from(&window);
-        match window.as_ref().and_then(|part| self.gaps.get_mut(part)) {
-            Some(gap) => gap.window.lowered = None,
-            None => self.main.lowered = None,
-        }
         let plan = self.plan(window, route, relay, rows.min(self.limits.rows), bytes.min(self.limits.bytes));
         self.fetches += 1;
         Some(plan)
@@ -326,12 +324,8 @@ impl Reader {
     /// Takes the rows of a fetch.
     pub(crate) fn fetched(&mut self, plan: &Plan, rows: Vec<FetchedRow>, full: bool) -> Read {
         self.purge_left(plan.sequence);
-        let gone = plan
-            .window
-            .as_ref()
-            .is_some_and(|part| self.gaps.get(part).is_none_or(|gap| gap.state == GapState::Closed));
-        if gone {
-            // The gap was closed, or taken into another one, while its fetch was under way: it will be read again.
+        if plan.changes != self.changes {
+            // It may have been asked from too far on, or for what is read through another window now: asked again.
             return Read { rows: Vec::new(), seen: rows.len() };
         }
         let seen = rows.len();
@@ -428,6 +422,7 @@ impl Reader {
         Plan {
             request,
             sequence: self.fetches + 1,
+            changes: self.changes,
             window: part,
             horizon: self.horizon.established,
             per_key_room,
@@ -478,12 +473,14 @@ impl Reader {
 
     fn advance(&mut self, plan: &Plan, last: Option<Position>, full: bool) {
         let Some(part) = &plan.window else {
+            // All there is was shown: what other windows have seen is passed too, though it be gone by now.
+            let last = if full { last } else { Some(self.horizon.seen) };
             self.main.advance(last, plan.horizon, full);
             return;
         };
         let Some(gap) = self.gaps.get_mut(part) else { return };
-        let caught_up = gap.window.advance(last, plan.horizon, full);
-        if caught_up {
+        gap.window.advance(last, plan.horizon, full);
+        if !full {
             // Its keys return to the next wider window. What that one has passed was seen here: this fetch began after the horizon that
             // counts there was established.
             self.gaps.remove(part);
