@@ -16,7 +16,7 @@
 //! content; the gap has a window of its own, and ends when that has seen everything. Each key is governed by exactly one window, the
 //! narrowest gap that covers it, else the main window; that is what keeps two windows from sending one key side by side.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 
 use outbox_contract::fetch::{FetchRequest, FetchedRow, Ordering, Scope, Writers};
 use outbox_contract::{Bucket, BucketSet, KeyId, Position, RelayId, Route, Topic};
@@ -48,9 +48,6 @@ pub(crate) struct Reader {
     // Ordered, so that a run can be replayed: the round-robin follows this order.
     gaps: BTreeMap<Part, Gap>,
     known: BTreeMap<Position, Known>,
-    // Positions that were removed from the store, with the number of fetches begun by then: they stay known until a fetch that
-    // began later has returned, because an earlier one may still show them.
-    leaving: VecDeque<(u64, Position)>,
     in_memory: HashMap<u64, usize>,
     fetches: u64,
     // How often what is to be read was changed from outside: a fetch that was under way then is of no use.
@@ -74,7 +71,6 @@ pub(crate) enum Part {
 struct Known {
     bucket: Bucket,
     key: u64,
-    leaving: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -170,7 +166,6 @@ impl Reader {
             main: Window::at(Position::START),
             gaps: BTreeMap::new(),
             known: BTreeMap::new(),
-            leaving: VecDeque::new(),
             in_memory: HashMap::new(),
             fetches: 0,
             changes: 0,
@@ -266,8 +261,7 @@ impl Reader {
     pub(crate) fn forget(&mut self, key: &KeyId, rows: impl IntoIterator<Item = Position>) {
         let mut first = None::<Position>;
         for position in rows {
-            if self.known.get(&position).is_some_and(|known| !known.leaving) {
-                self.drop_known(position);
+            if self.drop_known(position) {
                 first = Some(first.map_or(position, |first| first.min(position)));
             }
         }
@@ -280,17 +274,11 @@ impl Reader {
         }
     }
 
-    /// Notes that rows are gone from the hot table: delivered and deleted, parked, or dead.
+    /// Notes that rows are gone from the hot table: delivered and deleted, parked, or dead. No fetch shows them again: one that begins
+    /// from now on can't see them, and one that is under way was asked to leave them out.
     pub(crate) fn left(&mut self, positions: impl IntoIterator<Item = Position>) {
         for position in positions {
-            if let Some(known) = self.known.get_mut(&position)
-                && !known.leaving
-            {
-                known.leaving = true;
-                let key = known.key;
-                self.leaving.push_back((self.fetches, position));
-                self.release_memory(key);
-            }
+            self.drop_known(position);
         }
     }
 
@@ -321,9 +309,9 @@ impl Reader {
         })
     }
 
-    /// Takes the rows of a fetch.
+    /// Takes the rows of a fetch. One fetch is under way at a time. Word of rows, topics and buckets may come meanwhile; what
+    /// changes what is to be read makes its answer useless, and it is made again.
     pub(crate) fn fetched(&mut self, plan: &Plan, rows: Vec<FetchedRow>, full: bool) -> Read {
-        self.purge_left(plan.sequence);
         if plan.changes != self.changes {
             // It may have been asked from too far on, or for what is read through another window now: asked again.
             return Read { rows: Vec::new(), seen: rows.len() };
@@ -466,7 +454,7 @@ impl Reader {
             self.read_key_again(&key, position.before(), GapState::Hot);
             return None;
         }
-        self.known.insert(position, Known { bucket, key: print, leaving: false });
+        self.known.insert(position, Known { bucket, key: print });
         *self.in_memory.entry(print).or_default() += 1;
         Some(row)
     }
@@ -569,23 +557,13 @@ impl Reader {
         }
     }
 
-    fn drop_known(&mut self, position: Position) {
-        if let Some(known) = self.known.remove(&position)
-            && !known.leaving
-        {
+    /// Says whether the position was known.
+    fn drop_known(&mut self, position: Position) -> bool {
+        let known = self.known.remove(&position);
+        if let Some(known) = known {
             self.release_memory(known.key);
         }
-    }
-
-    fn purge_left(&mut self, sequence: u64) {
-        while let Some((begun, position)) = self.leaving.front().copied()
-            && begun < sequence
-        {
-            self.leaving.pop_front();
-            if self.known.get(&position).is_some_and(|known| known.leaving) {
-                self.known.remove(&position);
-            }
-        }
+        known.is_some()
     }
 
     fn memory_of(&self, key: u64) -> usize {
