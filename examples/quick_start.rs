@@ -2,11 +2,15 @@
 //!
 //! `cargo run --example quick_start`
 
+use std::error::Error;
+use std::path::Path;
 use std::time::Duration;
 
 use outbox::prelude::*;
 use outbox::subscription::Received;
 use serde::Serialize;
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 
 // ANCHOR: event
 #[derive(Serialize, DomainEvent)]
@@ -19,28 +23,49 @@ struct OrderPlaced {
 // ANCHOR_END: event
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
-    let file = folder.path().join("shop.db");
-    // ANCHOR: essential
-    let store = SqliteStore::open(file).await?;
-    store.migrate().await?;
+    let pool = your_database(&folder.path().join("shop.db")).await?;
+
+    // ANCHOR: relay
+    let store = SqliteStore::new(pool.clone());
+    store.migrate().await?; // tables of its own, beside yours
     let outbox = Outbox::new(store.clone());
-    let transport = MemoryTransport::new();
+    let transport = MemoryTransport::new(); // within this process; a broker later
+    let relay = Relay::builder(store, transport.clone()).start().await?;
+    // ANCHOR_END: relay
+
+    // ANCHOR: subscribe
     let billing = transport.subscribe(Subscription::new("billing".parse()?, ["orders".parse()?])).await?;
-    let relay = Relay::builder(store.clone(), transport).start().await?;
+    // ANCHOR_END: subscribe
 
-    let mut tx = store.pool().begin_with("begin immediate").await?; // your transaction, your queries
-    sqlx::query("create table orders (id integer primary key, cents integer)").execute(&mut *tx).await?;
-    sqlx::query("insert into orders values (1, 4200)").execute(&mut *tx).await?;
+    // ANCHOR: append
+    let mut tx = pool.begin_with("begin immediate").await?; // your transaction, your queries
+    sqlx::query("insert into orders (id, cents) values (1, 4200)").execute(&mut *tx).await?;
     outbox.append(&mut tx, &OrderPlaced { order_id: 1, total_cents: 4_200 }).await?;
-    tx.commit().await?; // the order and its event exist from here on, both or neither
+    tx.commit().await?; // the order and its event: from here on both, before it neither
+    // ANCHOR_END: append
 
+    // ANCHOR: receive
     if let Received::Deliveries(deliveries) = billing.next().await? {
-        println!("billing received {:?}", deliveries[0].message);
-        billing.acknowledge(&[deliveries[0].tag.clone()]).await?;
+        for delivery in deliveries {
+            let message = delivery.message?;
+            println!("billing received {}: {}", message.event_type, String::from_utf8_lossy(&message.payload));
+            billing.acknowledge(&[delivery.tag]).await?;
+        }
     }
-    relay.stop(Duration::from_secs(5)).await;
-    // ANCHOR_END: essential
-    Ok(())
+    // ANCHOR_END: receive
+
+    // ANCHOR: stop
+    let drained = relay.stop(Duration::from_secs(5)).await;
+    // ANCHOR_END: stop
+    if drained { Ok(()) } else { Err("the relay did not finish in time".into()) }
+}
+
+/// What a service has already: a database, with tables of its own.
+async fn your_database(file: &Path) -> Result<SqlitePool, sqlx::Error> {
+    let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
+    let pool = SqlitePool::connect_with(options.journal_mode(SqliteJournalMode::Wal)).await?;
+    sqlx::query("create table orders (id integer primary key, cents integer not null)").execute(&pool).await?;
+    Ok(pool)
 }

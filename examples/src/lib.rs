@@ -1,1 +1,12 @@
 //! Programs to copy from, every one run by the tests.
+
+// Parts of `orders` that have tests of their own. They are run from here: an example that cargo takes for a test is not built as a program
+// by `cargo test`, and then there would be nothing to run as a user does.
+#[cfg(test)]
+#[allow(dead_code, reason = "the program uses the rest")]
+#[path = "../orders/generate.rs"]
+mod generate;
+#[cfg(test)]
+#[allow(dead_code, reason = "the program uses the rest")]
+#[path = "../orders/input.rs"]
+mod input;
