@@ -30,6 +30,11 @@ pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreE
     StoreError::new(kind, operation, words).with_source(error)
 }
 
+/// Whether the database is not to be had now; else the error is the statement's own.
+pub(crate) fn is_unavailable(error: &sqlx::Error) -> bool {
+    meaning(error).0 == StoreErrorKind::Unavailable
+}
+
 /// What an error in a statement inside the user's transaction means.
 pub(crate) fn in_transaction(operation: &'static str, error: sqlx::Error) -> StoreError {
     match code(&error) {
@@ -49,10 +54,15 @@ pub(crate) fn append_error(error: sqlx::Error) -> AppendError {
     in_transaction("append", error).into()
 }
 
+/// Whether there was no transaction to end: SQLite itself has rolled it back, after a full disk or another error of the machine's.
+pub(crate) fn is_no_transaction(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.message().ends_with("no transaction is active"))
+}
+
 /// Whether a commit that failed so is known not to have happened.
 pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
     // Found before anything is written to the log. After an input or output error, the commit may or may not be in it.
-    matches!(code(error), Some(BUSY | LOCKED | READ_ONLY | CONSTRAINT | FULL))
+    matches!(code(error), Some(BUSY | LOCKED | READ_ONLY | CONSTRAINT | FULL)) || is_no_transaction(error)
 }
 
 fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {

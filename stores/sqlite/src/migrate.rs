@@ -2,9 +2,9 @@
 
 use outbox_contract::{StoreError, StoreErrorKind};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
-use sqlx::{Executor, Row, SqlSafeStr};
+use sqlx::{Connection, Executor, Row, SqlSafeStr};
 
-use crate::error::{ALTERED, NOT_MIGRATED, store_error};
+use crate::error::{ALTERED, NOT_MIGRATED, is_unavailable, store_error};
 use crate::sql;
 
 /// One step from one version of the tables to the next.
@@ -91,13 +91,15 @@ pub(crate) async fn check(pool: &SqlitePool) -> Result<(), StoreError> {
             return Err(altered(&format!("{part} is missing, or was made without `{has}`")));
         }
     }
+    // What was compiled before says nothing of the tables as they are now.
+    connection.clear_cached_statements().await.map_err(failed)?;
     for (name, statement) in sql::ALL {
-        if let Err(error) = connection.prepare(statement.into_sql_str()).await {
-            let error = store_error(OPERATION, error);
-            return Err(match error.kind() {
-                StoreErrorKind::Unavailable => error,
-                _ => altered(&format!("the statement `{name}` finds them changed")).with_source(error),
-            });
+        match connection.prepare(statement.into_sql_str()).await {
+            Ok(_) => {}
+            Err(error) if is_unavailable(&error) => return Err(failed(error)),
+            Err(error) => {
+                return Err(altered(&format!("the statement `{name}` does not fit them")).with_source(error));
+            }
         }
     }
     let mode: String =

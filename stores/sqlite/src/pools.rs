@@ -4,15 +4,18 @@
 //! the process before they compete for the lock of the file; and a relay never waits for the user's connections.
 
 use std::path::Path;
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::{StoreError, StoreErrorKind};
-use sqlx::ConnectOptions;
+use sqlx::pool::PoolConnectionMetadata;
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
 };
+use sqlx::{ConnectOptions, Connection};
 use tempfile::TempDir;
 
 use crate::config::{Durability, SqliteOptions};
@@ -43,15 +46,15 @@ impl Pools {
 
     /// A database by its URL.
     pub(crate) async fn connect(url: &str, options: &SqliteOptions) -> Result<Self, StoreError> {
-        // The URL stays out of the error: it may be a path that is nobody's business.
-        let file = SqliteConnectOptions::from_str(url).map_err(|error| {
-            StoreError::new(
-                StoreErrorKind::Invalid,
-                "connect",
-                "not the URL of a SQLite database; write sqlite://path/to/file.db or sqlite::memory:",
-            )
-            .with_source(error)
-        })?;
+        // The URL stays out of the errors: it may be another database's, with a password in it.
+        let invalid = || {
+            let words = "not the URL of a SQLite database; write sqlite://path/to/file.db or sqlite::memory:";
+            StoreError::new(StoreErrorKind::Invalid, "connect", words)
+        };
+        if !url.starts_with("sqlite:") {
+            return Err(invalid());
+        }
+        let file = SqliteConnectOptions::from_str(url).map_err(|error| invalid().with_source(error))?;
         if is_memory(&file) {
             return Self::temporary(options).await;
         }
@@ -102,17 +105,10 @@ impl Pools {
         let users = SqlitePoolOptions::new()
             .max_connections(options.connections.max(1))
             .acquire_timeout(acquire_timeout)
-            .after_connect({
-                let directory = directory.clone();
-                move |_, _| {
-                    // The pool keeps the directory: it is removed when the last clone of the pool is gone.
-                    let _kept = directory.clone();
-                    Box::pin(std::future::ready(Ok(())))
-                }
-            })
+            .after_release(keep_or_close(directory.clone()))
             .connect_lazy_with(file.clone().synchronous(synchronous));
         let pools = Self::with_own(users, &file, acquire_timeout, directory.as_ref());
-        sqlx::Connection::close(first).await.map_err(|error| store_error("open", error))?;
+        first.close().await.map_err(|error| store_error("open", error))?;
         Ok(pools)
     }
 
@@ -124,17 +120,13 @@ impl Pools {
     ) -> Self {
         let own = |connections: u32, synchronous: SqliteSynchronous| {
             let synchronous = if temporary.is_some() { SqliteSynchronous::Off } else { synchronous };
-            let directory = temporary.cloned();
             SqlitePoolOptions::new()
                 .max_connections(connections)
                 .acquire_timeout(acquire_timeout)
                 .idle_timeout(None)
                 .max_lifetime(None)
                 .test_before_acquire(false)
-                .after_connect(move |_, _| {
-                    let _kept = directory.clone();
-                    Box::pin(std::future::ready(Ok(())))
-                })
+                .after_release(keep_or_close(temporary.cloned()))
                 .connect_lazy_with(file.clone().synchronous(synchronous).disable_statement_logging())
         };
         Self {
@@ -143,6 +135,25 @@ impl Pools {
             settling: own(1, SqliteSynchronous::Normal),
             deciding: own(1, SqliteSynchronous::Full),
         }
+    }
+}
+
+type Kept<'c> = Pin<Box<dyn Future<Output = Result<bool, sqlx::Error>> + Send + 'c>>;
+
+/// What happens to a connection that comes back to a pool; and the pool keeps the directory, which is removed when its last clone is gone.
+///
+/// When the disk is full or fails, SQLite itself rolls a transaction back. The driver does not see it and goes on counting it as open: later
+/// transactions of that connection would be savepoints of none, and never end. Such a connection is closed.
+fn keep_or_close(
+    directory: Option<Arc<TempDir>>,
+) -> impl for<'c> Fn(&'c mut SqliteConnection, PoolConnectionMetadata) -> Kept<'c> + Send + Sync + 'static {
+    move |connection, _| {
+        let _kept = &directory;
+        Box::pin(async move {
+            // A roll-back that was queued by dropping a transaction is done before the answer to this.
+            connection.ping().await?;
+            Ok(!connection.is_in_transaction())
+        })
     }
 }
 

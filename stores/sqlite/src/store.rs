@@ -19,7 +19,7 @@ use outbox_contract::{
 use sqlx::sqlite::{Sqlite, SqlitePool};
 
 use crate::config::SqliteOptions;
-use crate::error::{in_transaction, is_surely_not_committed, store_error};
+use crate::error::{in_transaction, is_no_transaction, is_surely_not_committed, store_error};
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::pools::Pools;
 use crate::{admit, append, divert, due, fetch, lease, maintain, settle, sql};
@@ -283,7 +283,10 @@ impl Transactional for SqliteStore {
     }
 
     async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
-        tx.rollback().await.map_err(|error| store_error("rollback", error))
+        match tx.rollback().await {
+            Err(error) if !is_no_transaction(&error) => Err(store_error("rollback", error)),
+            _ => Ok(()),
+        }
     }
 
     async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {

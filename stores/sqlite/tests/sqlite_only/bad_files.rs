@@ -1,7 +1,8 @@
 //! Files that are not what they should be: each error says so, and what to do.
 
-use outbox_contract::{Store, StoreError, StoreErrorKind, Transactional};
-use outbox_store_sqlite::SqliteStore;
+use outbox_contract::transactional::Committed;
+use outbox_contract::{AppendError, Store, StoreError, StoreErrorKind, Transactional};
+use outbox_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::support::{Fixture, append, fetch, message, messages, relay};
 
@@ -43,11 +44,11 @@ async fn tables_of_a_newer_version_are_neither_used_nor_migrated() {
 #[tokio::test]
 async fn altered_tables_are_found_before_a_relay_works_with_them() {
     for (alteration, words) in [
-        ("alter table outbox_dead rename column reason to why", "bury_"),
+        ("alter table outbox_dead rename column reason to why", "browse_dead"),
         ("alter table outbox_relay drop column fingerprint", "lease_heartbeat"),
         ("drop table outbox_parked", "outbox_parked"),
         ("drop index outbox_message_unplaced", "outbox_message_unplaced"),
-        ("drop view outbox_pending", "find"),
+        ("drop view outbox_pending", "does not fit them"),
     ] {
         let fixture = Fixture::new().await;
         fixture.store.check().await.unwrap();
@@ -96,19 +97,62 @@ async fn a_file_that_can_only_be_read_is_unavailable_for_writing() {
     assert_says(&error, StoreErrorKind::Unavailable, "can only be read");
 }
 
+/// Makes a disk full: the file of this connection may not grow.
+async fn fill_disk(connection: &mut sqlx::SqliteConnection) {
+    sqlx::raw_sql("pragma max_page_count = 60").execute(connection).await.unwrap();
+}
+
+fn large() -> outbox_contract::Outgoing {
+    message("a", &"x".repeat(1_000_000)).into()
+}
+
 #[tokio::test]
 async fn a_full_disk_is_unavailable_and_loses_nothing() {
     let fixture = Fixture::new().await;
     append(&fixture.store, [message("a", "1")]).await;
     let mut tx = fixture.store.begin().await.unwrap();
-    // A bound on the file, as a full disk is one.
-    sqlx::raw_sql("pragma max_page_count = 60").execute(&mut *tx).await.unwrap();
-    let large = message("a", &"x".repeat(1_000_000));
-    let error = fixture.store.append(&mut tx, &[large.into()]).await.unwrap_err();
+    fill_disk(&mut tx).await;
+    let error = fixture.store.append(&mut tx, &[large()]).await.unwrap_err();
     assert!(error.is_retryable() && error.to_string().contains("disk is full"), "{error}");
     fixture.store.rollback(tx).await.unwrap();
     let relay = relay(&fixture.store).await;
     assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 1);
+}
+
+/// SQLite rolls back by itself when the disk is full; an append that goes on must not commit alone (promise P1).
+#[tokio::test]
+async fn nothing_is_appended_to_a_transaction_that_the_database_has_rolled_back() {
+    let fixture = Fixture::new().await;
+    let mut tx = fixture.store.begin().await.unwrap();
+    fill_disk(&mut tx).await;
+    sqlx::query("create table orders (text)").execute(&mut *tx).await.unwrap();
+    sqlx::query("insert into orders values (zeroblob(1000000))").execute(&mut *tx).await.unwrap_err();
+    let error = fixture.store.append(&mut tx, &[message("a", "1").into()]).await.unwrap_err();
+    let AppendError::Store(error) = error else { panic!("{error}") };
+    assert_says(&error, StoreErrorKind::NotInTransaction, "start again");
+    assert!(matches!(fixture.store.commit(tx).await, Committed::No(_)));
+    assert_eq!(fixture.store.backlog(&Default::default()).await.unwrap().pending, 0);
+}
+
+/// The driver takes a transaction that SQLite rolled back for open: its connection must not be used again.
+#[tokio::test]
+async fn the_store_works_again_when_the_disk_has_room_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = SqliteOptions::default();
+    options.connections = 1;
+    let store = SqliteStore::open_with(directory.path().join("outbox.db"), options).await.unwrap();
+    store.migrate().await.unwrap();
+    let mut tx = store.begin().await.unwrap();
+    fill_disk(&mut tx).await;
+    store.append(&mut tx, &[large()]).await.unwrap_err();
+    drop(tx);
+    // The bound was that connection's; the next one has none.
+    let mut tx = store.begin().await.unwrap();
+    store.append(&mut tx, &[large()]).await.unwrap();
+    store.rollback(tx).await.unwrap();
+    append(&store, [message("a", "1")]).await;
+    let relay = relay(&store).await;
+    assert_eq!(messages(&fetch(&store, relay).await).len(), 1);
 }
 
 #[tokio::test]

@@ -135,6 +135,8 @@ async fn deliver(store: &SqliteStore) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let all = i64::try_from(WRITERS * TRANSACTIONS).unwrap();
     let mut out = std::io::stdout();
+    // The harness has written the name of the test to this line.
+    writeln!(out).unwrap();
     loop {
         assert!(Instant::now() < deadline, "the relay did not come to its end");
         let asked = Instant::now();

@@ -12,25 +12,25 @@ use outbox_store_sqlite::SqliteStore;
 use tempfile::TempDir;
 
 /// A migrated store in a file of its own.
-pub struct Fixture {
-    pub directory: TempDir,
-    pub store: SqliteStore,
+pub(crate) struct Fixture {
+    pub(crate) directory: TempDir,
+    pub(crate) store: SqliteStore,
 }
 
 impl Fixture {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(directory.path().join("outbox.db")).await.unwrap();
         store.migrate().await.unwrap();
         Self { directory, store }
     }
 
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().join("outbox.db")
     }
 }
 
-pub fn message(key: &str, text: &str) -> Message {
+pub(crate) fn message(key: &str, text: &str) -> Message {
     Message::new(Topic::new("orders").unwrap(), "order.placed")
         .with_key(key)
         .unwrap()
@@ -38,7 +38,7 @@ pub fn message(key: &str, text: &str) -> Message {
 }
 
 /// Appends messages and commits.
-pub async fn append(store: &SqliteStore, messages: impl IntoIterator<Item = Message>) {
+pub(crate) async fn append(store: &SqliteStore, messages: impl IntoIterator<Item = Message>) {
     let outgoing: Vec<Outgoing> = messages.into_iter().map(Outgoing::from).collect();
     let mut tx = store.begin().await.unwrap();
     store.append(&mut tx, &outgoing).await.unwrap();
@@ -46,7 +46,7 @@ pub async fn append(store: &SqliteStore, messages: impl IntoIterator<Item = Mess
 }
 
 /// A heartbeat of a relay on the route `default`.
-pub async fn lease(store: &SqliteStore, relay: RelayId) -> Leased {
+pub(crate) async fn lease(store: &SqliteStore, relay: RelayId) -> Leased {
     let request = LeaseRequest {
         relay,
         label: "test".to_owned(),
@@ -61,18 +61,18 @@ pub async fn lease(store: &SqliteStore, relay: RelayId) -> Leased {
 }
 
 /// A relay that owns every bucket.
-pub async fn relay(store: &SqliteStore) -> RelayId {
+pub(crate) async fn relay(store: &SqliteStore) -> RelayId {
     let relay = RelayId::new();
     assert_eq!(lease(store, relay).await.leases.len(), 256);
     relay
 }
 
-pub async fn fetch(store: &SqliteStore, relay: RelayId) -> Fetched {
+pub(crate) async fn fetch(store: &SqliteStore, relay: RelayId) -> Fetched {
     store.fetch(&FetchRequest::new(Route::default(), relay, BucketSet::ALL)).await.unwrap()
 }
 
 /// The messages of an answer that has nothing else.
-pub fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
+pub(crate) fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
     fetched
         .rows
         .iter()
