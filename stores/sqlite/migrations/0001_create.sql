@@ -1,4 +1,4 @@
--- The tables of an outbox, version 1. Plain SQL for SQLite 3.25 or later: any migration tool can run it, once. It records itself in
+-- The tables of an outbox, version 1. Plain SQL for SQLite 3.8.2 or later: any migration tool can run it, once. It records itself in
 -- outbox_schema, so that `migrate` knows what is there.
 --
 -- Times are microseconds since 1970 (UTC), by the database's clock, which is read with julianday: every SQLite has it. Identifiers are the

@@ -74,6 +74,12 @@ fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
                 "no connection came free in time; transactions may be held open elsewhere",
             );
         }
+        sqlx::Error::InvalidSavePointStatement | sqlx::Error::BeginFailed => {
+            return (
+                Kind::Unavailable,
+                "a connection of the pool is in a transaction that SQLite has ended; close such connections when they are released",
+            );
+        }
         sqlx::Error::PoolClosed => return (Kind::Unavailable, "the pool of connections is closed"),
         sqlx::Error::WorkerCrashed | sqlx::Error::Io(_) => {
             return (Kind::Unavailable, "the connection to the database file broke");
