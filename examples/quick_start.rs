@@ -50,7 +50,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     if let Received::Deliveries(deliveries) = billing.next().await? {
         for delivery in deliveries {
             let message = delivery.message?;
-            println!("billing received {}: {}", message.event_type, String::from_utf8_lossy(&message.payload));
+            println!(
+                "billing received {}: {}",
+                message.event_type,
+                String::from_utf8_lossy(&message.payload)
+            );
             billing.acknowledge(&[delivery.tag]).await?;
         }
     }
@@ -66,6 +70,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn your_database(file: &Path) -> Result<SqlitePool, sqlx::Error> {
     let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
     let pool = SqlitePool::connect_with(options.journal_mode(SqliteJournalMode::Wal)).await?;
-    sqlx::query("create table orders (id integer primary key, cents integer not null)").execute(&pool).await?;
+    sqlx::query("create table orders (id integer primary key, cents integer not null)")
+        .execute(&pool)
+        .await?;
     Ok(pool)
 }

@@ -15,7 +15,9 @@ mod report;
 mod shop;
 
 use std::error::Error;
+use std::io::{self, Write};
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -31,23 +33,38 @@ use report::Report;
 use shop::Shop;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "error".into()),
         )
-        .with_writer(std::io::stderr)
+        .with_writer(io::stderr)
         .init();
-    let args = Args::parse();
+    match report(&Args::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("orders: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs it all and prints what came of it.
+async fn report(args: &Args) -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let report = match &args.dir {
         Some(dir) => {
-            std::fs::create_dir_all(dir)?;
-            run(&args, dir).await?
+            let made = std::fs::create_dir_all(dir);
+            made.map_err(|error| format!("could not make the folder {}: {error}", dir.display()))?;
+            run(args, dir).await?
         }
-        None => run(&args, folder.path()).await?,
+        None => run(args, folder.path()).await?,
     };
-    print!("{report}");
+    match write!(io::stdout(), "{report}") {
+        // Whoever reads may have seen enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
+        _ => {}
+    }
     if report.is_right() { Ok(()) } else { Err("the promises were broken; see above".into()) }
 }
 

@@ -1,0 +1,84 @@
+//! Runs an example as a program of its own.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+/// What came of a run.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs an example with arguments and with something to read, and waits for its end.
+pub(crate) fn run(example: &str, arguments: &[&str], input: &str) -> Run {
+    let mut command = Command::new(program(example));
+    command.args(arguments).env_remove("RUST_LOG");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{example} can't be started: {error}"));
+    // Small enough for the pipe; one that reads nothing of it has closed it, which is its right.
+    let _ = child.stdin.take().expect("it was asked for").write_all(input.as_bytes());
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("a child is waited for");
+    let text = |bytes| String::from_utf8(bytes).expect("a program writes text");
+    let run = Run { code: status.code(), stdout: text(stdout), stderr: text(stderr) };
+    assert!(!run.stderr.contains("panicked"), "{example} {arguments:?}: {run:#?}");
+    run
+}
+
+impl Run {
+    /// The figures of a report: on each line a name, a number, and what it means.
+    pub(crate) fn figures(&self) -> BTreeMap<&str, u64> {
+        let figure = |line: &'_ str| line.split_whitespace().find_map(|word| word.parse().ok());
+        let lines = self.stdout.lines();
+        lines.filter_map(|line| Some((line.get(..14)?.trim_end(), figure(line.get(14..)?)?))).collect()
+    }
+}
+
+/// Where cargo has put an example. `cargo test` builds it before this test; when only this test was asked for, it may not be there, or be old.
+pub(crate) fn program(example: &str) -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    let test = std::env::current_exe().expect("a test knows where it is");
+    let profile = test.parent().and_then(Path::parent).expect("a test is in target/<profile>/deps");
+    let program = profile.join("examples").join(format!("{example}{}", std::env::consts::EXE_SUFFIX));
+    let sources = newest(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let built = std::fs::metadata(&program).and_then(|program| program.modified());
+    if built.is_ok_and(|built| built >= sources) {
+        return program;
+    }
+    BUILT.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", env!("CARGO_PKG_NAME"), "--examples"]);
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        cargo.env("CARGO_TARGET_DIR", profile.parent().expect("a profile has a folder in target"));
+        assert!(cargo.status().is_ok_and(|status| status.success()), "cargo can't build the examples");
+    });
+    assert!(program.exists(), "cargo has put no example at {}", program.display());
+    program
+}
+
+/// When the examples were changed last, their tests aside.
+fn newest(folder: &Path) -> SystemTime {
+    let entries = std::fs::read_dir(folder).expect("the examples are there").map_while(Result::ok);
+    let changed = entries.filter(|entry| entry.file_name() != "tests").map(|entry| {
+        let path = entry.path();
+        if path.is_dir() {
+            newest(&path)
+        } else {
+            let changed = entry.metadata().and_then(|data| data.modified());
+            if path.extension().is_some_and(|ending| ending == "rs" || ending == "jsonl") {
+                changed.expect("a file has a time")
+            } else {
+                SystemTime::UNIX_EPOCH
+            }
+        }
+    });
+    changed.max().unwrap_or(SystemTime::UNIX_EPOCH)
+}
