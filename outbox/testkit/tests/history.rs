@@ -219,6 +219,35 @@ fn a_transaction_that_was_started_again_counts_once() {
 }
 
 #[test]
+fn a_message_that_may_be_there_twice_has_the_place_of_the_first_and_no_place_within_a_transaction() {
+    let history = History::new();
+    let [twice, after] = messages("a");
+    commit(&history, &[twice.clone(), after.clone(), twice.clone()]);
+    let consumer = history.consumer("c");
+    deliver(&history, consumer, &[&after, &twice]);
+    assert_eq!(counts(&history.check()), [0, 0, 1, 0, 0], "its first commit was before the other began");
+
+    let history = History::new();
+    let [one, other] = messages("a");
+    let mut writing = history.begin();
+    writing.append(&one);
+    writing.append(&other);
+    writing.unknown();
+    let mut again = history.begin();
+    again.append(&other);
+    again.append(&one);
+    again.committed();
+    let (as_first, as_again) = (history.consumer("as first"), history.consumer("as again"));
+    deliver(&history, as_first, &[&one, &other]);
+    deliver(&history, as_again, &[&other, &one]);
+    assert_eq!(
+        counts(&history.check()),
+        [0; 5],
+        "either transaction may be the one that was committed first"
+    );
+}
+
+#[test]
 fn a_dead_letter_may_be_missing_and_may_join_again_at_the_end() {
     let (history, all) = delivered_as::<3>(&[1, 2]);
     history.dead_lettered(all[0].id);
