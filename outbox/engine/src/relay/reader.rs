@@ -16,7 +16,7 @@
 //! content; the gap has a window of its own, and ends when that has seen everything. Each key is governed by exactly one window, the
 //! narrowest gap that covers it, else the main window; that is what keeps two windows from sending one key side by side.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use outbox_contract::fetch::{FetchRequest, FetchedRow, Ordering, Scope, Writers};
 use outbox_contract::{Bucket, BucketSet, KeyId, Position, RelayId, Route, Topic};
@@ -73,17 +73,23 @@ struct Known {
     key: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Window {
     cursor: Position,
     horizon: Position,
     /// Whether there may be something to read.
     more: bool,
+    /// Rows between horizon and cursor that are read through narrower gaps. They are left out of the next fetch: else a fetch that
+    /// they fill would bring them again, and nothing behind them, for as long as a writer holds the horizon back.
+    passed: BTreeSet<Position>,
 }
+
+/// The most rows of narrower gaps that a window leaves out by position. Beyond that it waits for the horizon.
+const MOST_PASSED: usize = 10_000;
 
 impl Window {
     fn at(position: Position) -> Self {
-        Self { cursor: position, horizon: position, more: true }
+        Self { cursor: position, horizon: position, more: true, passed: BTreeSet::new() }
     }
 
     fn start(&self, ordering: Ordering) -> Position {
@@ -94,17 +100,22 @@ impl Window {
         self.cursor = self.cursor.min(position);
         self.horizon = self.horizon.min(position);
         self.more = true;
+        // Some of them may be this window's own from now on.
+        self.passed.clear();
     }
 
-    /// Takes what a fetch showed: `last` is the last position that it returned.
-    fn advance(&mut self, last: Option<Position>, horizon: Position, full: bool) {
+    /// Takes what a fetch showed: `last` is the last position that it returned, `muted` is what it passed.
+    fn advance(&mut self, last: Option<Position>, horizon: Position, full: bool, muted: &[Position]) {
         if let Some(last) = last {
             self.cursor = self.cursor.max(last);
         }
         // A fetch that was cut short has not looked behind its last row, though the cursor may have been there before.
         let counts = if full { last.unwrap_or_default().min(horizon) } else { horizon };
         self.horizon = self.horizon.max(counts);
-        self.more = full;
+        self.passed.extend(muted);
+        let behind_the_start = Position(self.cursor.min(self.horizon).0.saturating_add(1));
+        self.passed = self.passed.split_off(&behind_the_start);
+        self.more = full && self.passed.len() < MOST_PASSED;
     }
 }
 
@@ -228,11 +239,12 @@ impl Reader {
         self.changes += 1;
         let part = Part::Topic(topic.clone());
         let apart = self.gaps.remove(&part).map(|gap| gap.window);
-        let mut window = apart.unwrap_or(Window::at(self.main.start(self.ordering)));
+        let was_apart = apart.is_some();
+        let mut window = apart.unwrap_or_else(|| Window::at(self.main.start(self.ordering)));
         for (part, gap) in &self.gaps {
             let covered = match part {
                 Part::Key(key) => key.topic == *topic,
-                Part::Buckets(_) => apart.is_none(),
+                Part::Buckets(_) => !was_apart,
                 Part::Topic(_) => false,
             };
             if covered {
@@ -319,9 +331,14 @@ impl Reader {
         let seen = rows.len();
         let mut last = None;
         let mut taken = Vec::with_capacity(seen);
+        let mut muted = Vec::new();
         for row in rows {
             let position = row.position();
             last = Some(position);
+            // With one writer at a time the cursor alone passes them.
+            if matches!(row, FetchedRow::Muted(_)) && self.ordering != Ordering::Single {
+                muted.push(position);
+            }
             if let Some(row) = self.admit(plan, row) {
                 taken.push(row);
             }
@@ -329,7 +346,7 @@ impl Reader {
         if let Some(last) = last {
             self.horizon.seen = self.horizon.seen.max(last);
         }
-        self.advance(plan, last, full);
+        self.advance(plan, last, full, &muted);
         Read { rows: taken, seen }
     }
 
@@ -379,7 +396,7 @@ impl Reader {
         request.bytes = bytes;
         let mut per_key_room = None;
         let gap = part.as_ref().and_then(|part| self.gaps.get(part));
-        let window = gap.map_or(self.main, |gap| gap.window);
+        let window = gap.map_or(&self.main, |gap| &gap.window);
         request.after = window.start(self.ordering);
         match &part {
             None | Some(Part::Buckets(_)) => {
@@ -407,6 +424,11 @@ impl Reader {
         };
         let after = std::ops::Bound::Excluded(request.after);
         request.except = self.known.range((after, std::ops::Bound::Unbounded)).map(|(at, _)| *at).collect();
+        if !window.passed.is_empty() {
+            request.except.extend(window.passed.range((after, std::ops::Bound::Unbounded)));
+            request.except.sort_unstable();
+            request.except.dedup();
+        }
         Plan {
             request,
             sequence: self.fetches + 1,
@@ -459,15 +481,15 @@ impl Reader {
         Some(row)
     }
 
-    fn advance(&mut self, plan: &Plan, last: Option<Position>, full: bool) {
+    fn advance(&mut self, plan: &Plan, last: Option<Position>, full: bool, muted: &[Position]) {
         let Some(part) = &plan.window else {
             // All there is was shown: what other windows have seen is passed too, though it be gone by now.
             let last = if full { last } else { Some(self.horizon.seen) };
-            self.main.advance(last, plan.horizon, full);
+            self.main.advance(last, plan.horizon, full, muted);
             return;
         };
         let Some(gap) = self.gaps.get_mut(part) else { return };
-        gap.window.advance(last, plan.horizon, full);
+        gap.window.advance(last, plan.horizon, full, muted);
         if !full {
             // Its keys return to the next wider window. What that one has passed was seen here: this fetch began after the horizon that
             // counts there was established.

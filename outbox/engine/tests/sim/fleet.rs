@@ -1,0 +1,179 @@
+//! The relays: they come, stop politely, are killed, stand still and go on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use outbox_contract::Transport;
+use outbox_engine::{Relay, RelayHandle};
+use outbox_store_memory::MemoryStore;
+use outbox_testkit::{ChaosStore, ChaosTransport, Ids, TestClock};
+
+use super::broker::Broker;
+use super::line::{Gate, Line, Luck, Witness};
+use super::link::Link;
+use super::plan::Plan;
+use super::trace::Trace;
+use super::writers::topic;
+
+pub(crate) struct Fleet {
+    pub(crate) plan: Plan,
+    pub(crate) store: MemoryStore,
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) ids: Arc<Ids>,
+    pub(crate) trace: Arc<Trace>,
+    pub(crate) rng: Rng,
+    pub(crate) relays: Vec<Running>,
+    /// Faults of relays that may be stopping, so that these can be ended too.
+    pub(crate) faults: Vec<Faults>,
+    pub(crate) started: usize,
+    pub(crate) calm: bool,
+}
+
+pub(crate) struct Running {
+    pub(crate) number: usize,
+    pub(crate) handle: RelayHandle,
+    clock: Arc<TestClock>,
+}
+
+pub(crate) struct Faults {
+    store: Arc<ChaosStore<Link>>,
+    transport: Arc<ChaosTransport>,
+    gate: Arc<Gate>,
+    luck: Arc<Luck>,
+}
+
+impl Faults {
+    fn calm(&self) {
+        self.store.calm();
+        self.transport.calm();
+        self.gate.set_open(true);
+        self.luck.calm();
+    }
+}
+
+impl Fleet {
+    /// One more relay. It may fail to start.
+    pub(crate) async fn start(&mut self) {
+        let number = self.started;
+        self.started += 1;
+        let seed = self.plan.seed ^ (number as u64 + 1) << 32;
+        let (gate, luck) = (Gate::new(), Luck::new(seed, self.plan.late));
+        let link = Link {
+            store: self.store.clone(),
+            relay: number,
+            gate: Arc::clone(&gate),
+            luck: Arc::clone(&luck),
+            trace: Arc::clone(&self.trace),
+        };
+        let store = ChaosStore::new(Arc::new(link), seed ^ 1).with_rates(self.plan.store.clone());
+        let store = Arc::new(store);
+        let line = Line {
+            broker: Arc::clone(&self.broker) as Arc<dyn Transport>,
+            gate: Arc::clone(&gate),
+            luck: Arc::clone(&luck),
+        };
+        let transport = ChaosTransport::new(Arc::new(line), seed ^ 2).with_rates(self.plan.transport.clone());
+        let transport = Arc::new(transport);
+        let faults = Faults { store: Arc::clone(&store), transport: Arc::clone(&transport), gate, luck };
+        if self.calm {
+            faults.calm();
+        }
+        self.faults.push(faults);
+        let witness = Witness { inner: transport, relay: number, trace: Arc::clone(&self.trace) };
+        let clock = Arc::new(TestClock::new(seed));
+        let starting = Relay::builder(store, witness)
+            .config(self.plan.config.clone())
+            .clock(Arc::clone(&clock) as _)
+            .seed(seed)
+            .id(self.ids.relay())
+            .start();
+        // A check that hangs: whoever starts it gives up.
+        match tokio::time::timeout(Duration::from_secs(1), starting).await {
+            Ok(Ok(handle)) => {
+                self.trace.say(format!("relay {number} starts"));
+                self.relays.push(Running { number, handle, clock });
+            }
+            _ => self.trace.say(format!("relay {number} fails to start")),
+        }
+    }
+
+    /// Does something to some relay, or to what it stands on.
+    pub(crate) async fn act(&mut self) {
+        let deed = self.rng.u8(..16);
+        if self.relays.is_empty() || (deed < 4 && self.relays.len() < self.plan.most_relays) {
+            return self.start().await;
+        }
+        let at = self.rng.usize(..self.relays.len());
+        let number = self.relays[at].number;
+        let topic = topic(self.rng.usize(..self.plan.topics));
+        let span = Duration::from_millis(self.rng.u64(100..10_000));
+        match deed {
+            0..=3 => {}
+            4 => {
+                let relay = self.relays.remove(at);
+                let trace = Arc::clone(&self.trace);
+                trace.say(format!("relay {number} is asked to stop"));
+                tokio::spawn(async move {
+                    let drained = relay.handle.stop(span).await;
+                    trace.say(format!("relay {number} stopped, drained: {drained}"));
+                });
+            }
+            5 => {
+                self.trace.say(format!("relay {number} is killed"));
+                drop(self.relays.remove(at));
+            }
+            6 | 7 => {
+                self.trace.say(format!("relay {number} stands still for {span:?}"));
+                let gate = Arc::clone(&self.faults[number].gate);
+                gate.set_open(false);
+                tokio::spawn(async move {
+                    tokio::time::sleep(span).await;
+                    gate.set_open(true);
+                });
+            }
+            8 => {
+                self.trace.say(format!("the clock of relay {number} jumps by {span:?}"));
+                self.relays[at].clock.suspend(span);
+            }
+            9 => {
+                self.trace.say(format!("{topic} breaks"));
+                self.faults.iter().for_each(|faults| faults.transport.break_topic(topic.clone()));
+            }
+            10 | 11 => {
+                self.trace.say(format!("{topic} heals"));
+                self.faults.iter().for_each(|faults| faults.transport.heal_topic(&topic));
+            }
+            12 => {
+                self.trace.say(format!("the broker is away for {span:?}"));
+                self.faults.iter().for_each(|faults| faults.transport.go_down_for(span));
+            }
+            13 => {
+                self.trace.say(format!("relay {number} can't reach the broker for {span:?}"));
+                self.faults[number].transport.go_down_for(span);
+            }
+            _ => self.trace.say("nothing"),
+        }
+    }
+
+    /// Ends all faults, and sees to it that a relay runs.
+    pub(crate) async fn settle_down(&mut self) {
+        self.calm = true;
+        self.faults.iter().for_each(Faults::calm);
+        if self.relays.is_empty() {
+            self.start().await;
+        }
+    }
+
+    /// What a relay must never exceed (promise P6).
+    pub(crate) fn over_its_bounds(&self) -> Option<String> {
+        let config = &self.plan.config;
+        self.relays.iter().find_map(|relay| {
+            let stats = relay.handle.stats();
+            let over = stats.in_flight > config.credit;
+            over.then(|| {
+                format!("relay {}: {} in flight, {} allowed", relay.number, stats.in_flight, config.credit)
+            })
+        })
+    }
+}

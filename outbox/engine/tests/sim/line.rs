@@ -1,0 +1,168 @@
+//! A relay's line to the broker: it stands still while the relay does, and what is on it may arrive long after the relay gave it up.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use outbox_contract::transport::Rejection;
+use outbox_contract::{
+    Chunk, Deliveries, Message, Outcomes, Subscription, Transport, TransportError, async_trait,
+};
+use tokio::sync::watch;
+
+use super::trace::Trace;
+
+/// Whether a relay goes on; else it stands still, as a process that was sent SIGSTOP.
+pub(crate) struct Gate(watch::Sender<bool>);
+
+impl Gate {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(watch::Sender::new(true)))
+    }
+
+    pub(crate) fn set_open(&self, open: bool) {
+        self.0.send_replace(open);
+    }
+
+    /// Waits until the relay goes on.
+    pub(crate) async fn passed(&self) {
+        // The sender lives as long as self.
+        let _ = self.0.subscribe().wait_for(|open| *open).await;
+    }
+}
+
+/// How often something that was given up happens all the same, and how much later.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Late {
+    pub(crate) rate: f64,
+    pub(crate) most: Duration,
+}
+
+/// Chance, and how much of it there is now.
+pub(crate) struct Luck(Mutex<(Rng, Late)>);
+
+impl Luck {
+    pub(crate) fn new(seed: u64, late: Late) -> Arc<Self> {
+        Arc::new(Self(Mutex::new((Rng::with_seed(seed), late))))
+    }
+
+    pub(crate) fn calm(&self) {
+        self.0.lock().unwrap().1 = Late::default();
+    }
+
+    /// How late this happens, if it is late at all.
+    pub(crate) fn late_by(&self) -> Option<Duration> {
+        let (rng, late) = &mut *self.0.lock().unwrap();
+        let (is_late, part) = (rng.f64() < late.rate, rng.f64());
+        is_late.then(|| late.most.mul_f64(part))
+    }
+}
+
+/// The line, below the faults of the test kit.
+pub(crate) struct Line {
+    pub(crate) broker: Arc<dyn Transport>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) luck: Arc<Luck>,
+}
+
+#[async_trait]
+impl Transport for Line {
+    fn name(&self) -> &'static str {
+        self.broker.name()
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        self.gate.passed().await;
+        self.broker.check().await
+    }
+
+    fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        self.broker.validate(message)
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        self.gate.passed().await;
+        if let Some(late) = self.luck.late_by() {
+            let broker = Arc::clone(&self.broker);
+            tokio::spawn(async move {
+                tokio::time::sleep(late).await;
+                broker.publish(chunk.clone(), &Outcomes::new(chunk.messages.len())).await;
+            });
+            return std::future::pending().await;
+        }
+        self.broker.publish(chunk, outcomes).await;
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        self.broker.subscribe(subscription).await
+    }
+
+    async fn close(&self) {}
+}
+
+/// Writes down what a relay sends and hears, above all faults.
+pub(crate) struct Witness {
+    pub(crate) inner: Arc<dyn Transport>,
+    pub(crate) relay: usize,
+    pub(crate) trace: Arc<Trace>,
+}
+
+#[async_trait]
+impl Transport for Witness {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        self.inner.check().await
+    }
+
+    fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        self.inner.validate(message)
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        let positions: Vec<i64> = chunk.messages.iter().map(|stored| stored.position.0).collect();
+        self.trace.say(format!("relay {} sends {positions:?}", self.relay));
+        let heard = Heard {
+            inner: Outcomes::new(positions.len()),
+            outcomes,
+            relay: self.relay,
+            positions,
+            trace: &self.trace,
+        };
+        self.inner.publish(chunk, &heard.inner).await;
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        self.inner.subscribe(subscription).await
+    }
+
+    async fn close(&self) {}
+}
+
+/// Passes on what was heard, whether the publishing ended, panicked or was given up.
+struct Heard<'a> {
+    inner: Outcomes,
+    outcomes: &'a Outcomes,
+    relay: usize,
+    positions: Vec<i64>,
+    trace: &'a Trace,
+}
+
+impl Drop for Heard<'_> {
+    fn drop(&mut self) {
+        for (index, outcome) in self.inner.take().into_iter().enumerate() {
+            let position = self.positions[index];
+            match outcome {
+                Some(outcome) => {
+                    let word = format!("{outcome:?}");
+                    let word = word.split('(').next().unwrap_or_default();
+                    self.trace.say(format!("relay {} hears {position} {word}", self.relay));
+                    self.outcomes.report(index, outcome);
+                }
+                None => self.trace.say(format!("relay {} hears {position} nothing", self.relay)),
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! An operator who tries every verb, at random.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use outbox_contract::admin::Filter;
+use outbox_contract::{Admin, KeyId, Route};
+use outbox_store_memory::MemoryStore;
+use outbox_testkit::History;
+
+use super::plan::Plan;
+use super::trace::Trace;
+use super::writers::{key, topic};
+
+pub(crate) struct Operator {
+    pub(crate) plan: Plan,
+    pub(crate) store: MemoryStore,
+    pub(crate) history: Arc<History>,
+    pub(crate) trace: Arc<Trace>,
+    pub(crate) rng: Rng,
+}
+
+impl Operator {
+    pub(crate) async fn act(&mut self) {
+        let route = Route::default();
+        let topic = topic(self.rng.usize(..self.plan.topics));
+        let key = KeyId { topic: topic.clone(), key: key(self.rng.usize(..self.plan.keys)) };
+        let verb = ["hold", "release", "skip", "discard", "requeue", "pause", "resume", "replay"];
+        let verb = verb[self.rng.usize(..verb.len())];
+        self.trace.say(format!("operator: {verb} {key}"));
+        // A verb on a key that neither fails nor is held is refused, and that is right.
+        match verb {
+            "hold" => drop(self.store.hold(&route, &key).await),
+            "release" => drop(self.store.release(&route, &key).await),
+            "skip" => drop(self.store.skip(&route, &key).await),
+            "discard" => drop(self.store.discard(&route, &key).await),
+            "requeue" => self.requeue().await,
+            "pause" => {
+                let whole = self.rng.bool();
+                self.store.pause(&route, (!whole).then_some(&topic)).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(self.rng.u64(1..3_000))).await;
+                self.store.resume(&route, (!whole).then_some(&topic)).await.unwrap();
+            }
+            "replay" => {
+                let few = Filter { limit: Some(3), ..Filter::default() };
+                self.store.replay(&few).await.unwrap();
+            }
+            _ => self.store.resume(&route, Some(&topic)).await.unwrap(),
+        }
+    }
+
+    async fn requeue(&mut self) {
+        let ids = self.note_dead_letters().await;
+        if !ids.is_empty() {
+            self.store.requeue(&Filter { ids, ..Filter::default() }).await.unwrap();
+        }
+    }
+
+    /// Tells the checker what became a dead letter: it may be missing, and it lost its place.
+    pub(crate) async fn note_dead_letters(&self) -> Vec<outbox_contract::MessageId> {
+        let letters = self.store.dead_letters(&Filter::default()).await.unwrap();
+        letters
+            .iter()
+            .map(|letter| {
+                self.history.dead_lettered(letter.stored.message.id);
+                letter.stored.message.id
+            })
+            .collect()
+    }
+
+    /// Ends everything that an operator began.
+    pub(crate) async fn settle_down(&self) {
+        let route = Route::default();
+        self.store.resume(&route, None).await.unwrap();
+        for number in 0..self.plan.topics {
+            self.store.resume(&route, Some(&topic(number))).await.unwrap();
+        }
+    }
+
+    /// Lets held keys go on.
+    pub(crate) async fn release_held(&self) {
+        for failing in self.store.failing_keys(&Filter::default()).await.unwrap() {
+            if failing.held {
+                // It may flow by now.
+                let _ = self.store.release(&failing.route, &failing.key).await;
+            }
+        }
+    }
+}
