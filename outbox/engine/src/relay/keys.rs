@@ -30,6 +30,10 @@ use super::effects::Effects;
 use super::key::{Ask, Busy, Held, KeyState, MOST_ROWS_PER_STEP, Retry, StepKind, Verdict, Work};
 use super::policies::Policies;
 
+#[cfg(test)]
+#[path = "keys_model.rs"]
+mod model;
+
 /// The bounds of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeysLimits {
@@ -264,6 +268,12 @@ impl Keys {
             run.push((sent, outcome));
         }
         self.key_outcomes(run, alone, broke, now, effects);
+        // Now that the keys of this chunk have their messages back: what is forgotten is all that they have.
+        let broken: Vec<Topic> = effects.broken.iter().map(|(topic, _)| topic.clone()).collect();
+        for topic in broken {
+            self.forget_topic(&topic, effects);
+            self.dropping_topics.insert(topic);
+        }
     }
 
     fn key_outcomes(
@@ -328,10 +338,9 @@ impl Keys {
             }
             Some(Outcome::Failed(failure)) => self.failed(&key, failing, failure, Verdict::Failed, effects),
             Some(Outcome::Unavailable(Unavailable::Topic, failure)) => {
-                let topic = key.topic.clone();
-                self.forget_topic(&topic, effects);
-                self.dropping_topics.insert(topic.clone());
-                effects.broken.push((topic, failure));
+                if !effects.broken.iter().any(|(topic, _)| *topic == key.topic) {
+                    effects.broken.push((key.topic, failure));
+                }
             }
             Some(Outcome::Unavailable(Unavailable::Route, failure)) => {
                 effects.unavailable.get_or_insert(failure);

@@ -22,6 +22,8 @@ mod keeper;
 mod key;
 mod keys;
 mod lane;
+#[cfg(test)]
+mod model_cast;
 mod pace;
 mod policies;
 mod poller;

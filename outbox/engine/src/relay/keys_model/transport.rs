@@ -1,0 +1,81 @@
+//! The transport of the model: chunks come back with any outcome that keeps to the key-prefix property.
+
+use super::*;
+
+impl Model {
+    /// A chunk comes back. Of each key, what follows a message that was not delivered was not delivered either.
+    pub(super) fn publish(&mut self, chunk: usize) -> Judged {
+        let chunk = self.chunks.swap_remove(chunk);
+        let broke = !self.healed && self.random.u8(..20) == 0;
+        let mut outcomes: Vec<Option<Outcome>> = Vec::new();
+        let mut rest = &chunk.messages[..];
+        while let Some(first) = rest.first() {
+            let key = first.message.key_id();
+            let count = rest.iter().take_while(|stored| stored.message.key_id() == key).count();
+            let (run, others) = rest.split_at(count);
+            self.publish_run(run, &mut outcomes)?;
+            rest = others;
+        }
+        if broke {
+            outcomes.iter_mut().for_each(|outcome| *outcome = None);
+        }
+        self.note(|| format!("chunk {} comes back: {outcomes:?}, broke: {broke}", chunk.number));
+        let mut effects = Effects::default();
+        if self.case.sabotage == Some(Sabotage::Generations) {
+            self.take_for_this_stay(chunk.number);
+        }
+        self.keys.outcomes(chunk.number, outcomes, broke, self.now, &mut effects);
+        self.carry_out(effects);
+        self.pump()
+    }
+
+    pub(super) fn take_for_this_stay(&mut self, chunk: u64) {
+        for sent in self.keys.chunks.get_mut(&chunk).into_iter().flatten() {
+            if let Some(state) = self.keys.keys.get(&sent.key) {
+                sent.generation = state.generation;
+            }
+        }
+    }
+
+    pub(super) fn publish_run(&mut self, run: &[Arc<Stored>], outcomes: &mut Vec<Option<Outcome>>) -> Judged {
+        let failure = || Failure::new("model", "as the model has it");
+        let poisoned = run.iter().position(|stored| self.poison.contains(&stored.position));
+        let most = poisoned.unwrap_or(run.len());
+        let arrive = if self.healed || self.random.u8(..3) > 0 { most } else { self.random.usize(..=most) };
+        for stored in &run[..arrive] {
+            let of = self.key_of(stored.position);
+            let is_done = |at: &Position| self.log.contains(at) || self.table.dead.contains(at);
+            let passed = self.table.committed[of].iter().find(|at| **at < stored.position && !is_done(at));
+            if let Some(passed) = passed {
+                return Err(format!("{} arrived before {passed} of the same key", stored.position));
+            }
+            self.log.insert(stored.position);
+        }
+        let confirmed =
+            if self.healed || self.random.u8(..6) > 0 { arrive } else { self.random.usize(..=arrive) };
+        outcomes.extend((0..confirmed).map(|_| Some(Outcome::Delivered)));
+        if confirmed == run.len() {
+            return Ok(());
+        }
+        let left = run.len() - confirmed;
+        let kind = if confirmed < arrive { 6 } else { self.random.u8(..8) };
+        match kind {
+            _ if self.healed => outcomes.push(Some(Outcome::Failed(failure()))),
+            0 => outcomes.push(Some(Outcome::Rejected(failure()))),
+            1..4 => outcomes.push(Some(Outcome::Failed(failure()))),
+            4 => outcomes.push(Some(Outcome::Blocked)),
+            5 => {
+                let what = if self.random.bool() { Unavailable::Topic } else { Unavailable::Route };
+                outcomes.extend((0..left).map(|_| Some(Outcome::Unavailable(what, failure()))));
+                return Ok(());
+            }
+            _ => {
+                let unknown = self.random.bool().then(|| Outcome::Unknown(failure()));
+                outcomes.extend((0..left).map(|_| unknown.clone()));
+                return Ok(());
+            }
+        }
+        outcomes.extend((1..left).map(|_| Some(Outcome::Blocked)));
+        Ok(())
+    }
+}
