@@ -26,13 +26,13 @@ struct OrderPlaced {
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let pool = your_database(&folder.path().join("shop.db")).await?;
+    let transport = MemoryTransport::new();
 
     // ANCHOR: relay
     let store = SqliteStore::new(pool.clone());
     store.migrate().await?; // tables of its own, beside yours
     let outbox = Outbox::new(store.clone());
-    let transport = MemoryTransport::new(); // within this process; a broker later
-    let relay = Relay::builder(store, transport.clone()).start().await?;
+    let relay = Relay::builder(store, transport.clone()).start().await?; // here, or in another process
     // ANCHOR_END: relay
 
     // ANCHOR: subscribe

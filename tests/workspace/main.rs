@@ -1,7 +1,10 @@
 //! Checks of the workspace itself: rules that a compiler does not know and a reviewer forgets.
 
+mod anchors;
 mod arrows;
 mod book;
 mod crates;
 mod files;
 mod graph;
+mod readme;
+mod settings;

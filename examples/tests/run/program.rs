@@ -39,7 +39,8 @@ impl Run {
     }
 }
 
-/// Where cargo has put an example. `cargo test` builds it before this test; when only this test was asked for, it may not be there, or be old.
+/// Where cargo has put an example. `cargo test` builds it before this test. Asked for this test alone, it does not: then this looks whether the
+/// example is there and not older than its own sources, and has it built if not.
 pub(crate) fn program(example: &str) -> PathBuf {
     static BUILT: OnceLock<()> = OnceLock::new();
     let test = std::env::current_exe().expect("a test knows where it is");
