@@ -131,21 +131,21 @@ impl Model {
             }
             10..35 => self.poll(),
             35..52 => return self.lane_takes(),
-            52..66 => {
+            52..62 => {
                 if !self.chunks.is_empty() {
                     let chunk = self.random.usize(..self.chunks.len());
                     return self.publish(chunk);
                 }
             }
-            66..72 => self.settle(),
-            72..80 => self.divert(),
-            80..92 => self.tell_poller(),
-            92..96 => {
+            62..68 => self.settle(),
+            68..76 => self.divert(),
+            76..89 => self.tell_poller(),
+            89..92 => {
                 self.now += MS.mul_f64(self.random.f64() * 4.0);
                 return self.pump();
             }
-            96 => self.change_topic(),
-            97 => self.table.operate(self.random.usize(..KEYS), self.random.u8(..4) == 0, self.now),
+            92..95 => self.change_topic(),
+            95 => self.table.operate(self.random.usize(..KEYS), self.random.u8(..4) == 0, self.now),
             _ => self.change_leases(),
         }
         Ok(())

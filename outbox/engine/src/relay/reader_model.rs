@@ -60,7 +60,7 @@ impl Case {
 
 /// A call to the store that the poller waits for.
 enum Call {
-    Fetch(Plan, Option<(Vec<FetchedRow>, bool)>),
+    Fetch(Box<Plan>, Option<(Vec<FetchedRow>, bool)>),
     Probe(Option<Writers>),
 }
 
@@ -209,7 +209,7 @@ impl Model {
             self.reader.next(&Route::default(), RelayId::from_uuid(uuid::Uuid::nil()), rows, usize::MAX)
         {
             self.note(|| format!("fetch {} through {:?}: {:?}", plan.sequence, plan.window, plan.request));
-            self.call = Some(Call::Fetch(plan, None));
+            self.call = Some(Call::Fetch(Box::new(plan), None));
         }
     }
 

@@ -74,7 +74,7 @@ impl Model {
     }
 
     pub(super) fn change_buckets(&mut self) {
-        let some: BucketSet = (0..KEYS).filter(|_| self.random.u8(..3) == 0).map(|key| bucket(key)).collect();
+        let some: BucketSet = (0..KEYS).filter(|_| self.random.u8(..3) == 0).map(bucket).collect();
         let some = if self.random.u8(..6) == 0 { BucketSet::ALL } else { some };
         match self.random.u8(..4) {
             0 => {
