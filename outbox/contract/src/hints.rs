@@ -1,8 +1,10 @@
 //! Hints: how an append in this process tells a relay in this process to look.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// A bell that `append` rings and relays of the same process listen to.
 ///
@@ -19,15 +21,30 @@ use tokio::sync::watch;
 /// assert_eq!(listener.next().await, Wakeup::Soon);
 /// # });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Hints {
-    rings: Arc<watch::Sender<Rings>>,
+    bell: Arc<Bell>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Counters, and not a channel of values: who listens is woken in the order of waiting, so that a run can be replayed.
+#[derive(Debug, Default)]
+struct Bell {
+    appended: AtomicU64,
+    committed: AtomicU64,
+    rung: Notify,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rings {
     appended: u64,
     committed: u64,
+}
+
+impl Bell {
+    fn rings(&self) -> Rings {
+        let read = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        Rings { appended: read(&self.appended), committed: read(&self.committed) }
+    }
 }
 
 /// What a wake-up says.
@@ -43,56 +60,49 @@ impl Hints {
     /// A bell that nobody has rung.
     #[must_use]
     pub fn new() -> Self {
-        Self { rings: Arc::new(watch::Sender::new(Rings::default())) }
+        Self::default()
     }
 
     /// Says that something was appended and will be committed, if at all, soon.
     pub fn appended(&self) {
-        self.rings.send_modify(|rings| rings.appended += 1);
+        self.bell.appended.fetch_add(1, Ordering::SeqCst);
+        self.bell.rung.notify_waiters();
     }
 
     /// Says that something was committed.
     pub fn committed(&self) {
-        self.rings.send_modify(|rings| rings.committed += 1);
+        self.bell.committed.fetch_add(1, Ordering::SeqCst);
+        self.bell.rung.notify_waiters();
     }
 
     /// Listens from now on.
     #[must_use]
     pub fn listen(&self) -> HintListener {
-        let mut rings = self.rings.subscribe();
-        let heard = *rings.borrow_and_update();
-        HintListener { rings, heard, _bell: self.clone() }
-    }
-}
-
-impl Default for Hints {
-    fn default() -> Self {
-        Self::new()
+        HintListener { heard: self.bell.rings(), bell: Arc::clone(&self.bell) }
     }
 }
 
 /// Hears the rings of [`Hints`].
 #[derive(Debug)]
 pub struct HintListener {
-    rings: watch::Receiver<Rings>,
+    bell: Arc<Bell>,
     heard: Rings,
-    // Keeps the sender alive: a listener never hears that the bell is gone.
-    _bell: Hints,
 }
 
 impl HintListener {
     /// Waits for the next ring, or several at once. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Wakeup {
         loop {
-            let rings = *self.rings.borrow_and_update();
+            // Waiting begins before the look, so that no ring falls in between.
+            let mut rung = pin!(self.bell.rung.notified());
+            rung.as_mut().enable();
+            let rings = self.bell.rings();
             if rings != self.heard {
                 let wakeup = if rings.committed == self.heard.committed { Wakeup::Soon } else { Wakeup::Now };
                 self.heard = rings;
                 return wakeup;
             }
-            if self.rings.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+            rung.await;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A relay's line to the broker: it stands still while the relay does, and what is on it may arrive long after the relay gave it up.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,26 +9,34 @@ use outbox_contract::transport::Rejection;
 use outbox_contract::{
     Chunk, Deliveries, Message, Outcomes, Subscription, Transport, TransportError, async_trait,
 };
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::trace::Trace;
 
 /// Whether a relay goes on; else it stands still, as a process that was sent SIGSTOP.
-pub(crate) struct Gate(watch::Sender<bool>);
+pub(crate) struct Gate {
+    open: AtomicBool,
+    // Not a watch channel: that wakes those who wait in a random order.
+    opened: Notify,
+}
 
 impl Gate {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self(watch::Sender::new(true)))
+        Arc::new(Self { open: AtomicBool::new(true), opened: Notify::new() })
     }
 
     pub(crate) fn set_open(&self, open: bool) {
-        self.0.send_replace(open);
+        self.open.store(open, Ordering::SeqCst);
+        if open {
+            self.opened.notify_waiters();
+        }
     }
 
     /// Waits until the relay goes on.
     pub(crate) async fn passed(&self) {
-        // The sender lives as long as self.
-        let _ = self.0.subscribe().wait_for(|open| *open).await;
+        while !self.open.load(Ordering::SeqCst) {
+            self.opened.notified().await;
+        }
     }
 }
 
