@@ -61,7 +61,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // ANCHOR_END: receive
 
     // ANCHOR: stop
-    let drained = relay.stop(Duration::from_secs(5)).await;
+    let drained = relay.stop(Duration::from_secs(20)).await;
     // ANCHOR_END: stop
     if drained { Ok(()) } else { Err("the relay did not finish in time".into()) }
 }
