@@ -60,7 +60,21 @@ async fn a_key_keeps_its_order_whoever_writes_it() {
     assert_eq!(texts, ["0.1", "0.2", "0.3", "1.1", "1.2", "1.3", "2.1", "2.2", "2.3"]);
 }
 
-/// Nothing behind a row without a bucket is read before that row has one: else it would be overtaken.
+/// Nothing behind a row without a bucket is read before that row has one, however little is asked for.
+#[tokio::test]
+async fn a_row_without_a_bucket_is_not_overtaken() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.store;
+    insert(store, "topic, key, event_type, payload", "'orders', 'a', 'order.placed', '1'").await.unwrap();
+    append(store, [message("a", "2")]).await;
+    let relay = relay(store).await;
+    let mut request =
+        outbox_contract::FetchRequest::new(Default::default(), relay, outbox_contract::BucketSet::ALL);
+    request.limit = 1;
+    let first = messages(&store.fetch(&request).await.unwrap());
+    assert_eq!(first[0].position.0, 1);
+}
+
 #[tokio::test]
 async fn many_rows_without_a_bucket_are_all_read_in_order() {
     let fixture = Fixture::new().await;
