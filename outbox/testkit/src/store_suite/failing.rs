@@ -207,6 +207,14 @@ pub async fn a_key_resumes_in_part_and_then_flows<H: StoreHarness>(harness: &H) 
     }
 }
 
+/// A key that was to wait for an hour, of which a part was delivered (an operator's release was under way): what is left need not wait.
+pub async fn a_key_that_resumes_in_part_is_due_at_once<H: StoreHarness>(harness: &H) {
+    let (relay, key, stored) = relay_with_key(harness, 2).await;
+    let version = relay.fail(&stored, LATER).await;
+    relay.step(&key, Some(version), Step::Resume { delivered: rows(&stored[..1]) }).await;
+    assert_eq!(of(&the_due_key(&relay).await.parked), of(&stored[1..]));
+}
+
 /// While a message is parked, a newer one is never given out as if nothing stood before it.
 pub async fn a_key_keeps_its_order_through_failure_and_recovery<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;

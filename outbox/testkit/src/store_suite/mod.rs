@@ -184,6 +184,7 @@ macro_rules! __store_properties {
                 parking_passes_over_rows_that_are_not_there
                 a_step_repeated_has_no_second_effect
                 a_key_resumes_in_part_and_then_flows
+                a_key_that_resumes_in_part_is_due_at_once
                 a_key_keeps_its_order_through_failure_and_recovery
                 other_keys_flow_past_a_failing_one
                 a_held_key_is_never_due
@@ -223,6 +224,7 @@ macro_rules! __store_properties {
                 a_released_key_is_tried_now
                 verbs_on_a_key_that_flows_are_invalid
                 a_skipped_message_makes_way_for_the_next
+                a_skip_does_not_wait_for_the_next_attempt
                 a_key_skipped_to_its_end_flows
                 a_discarded_key_flows_again
                 failing_keys_are_filtered_and_paged
@@ -271,6 +273,7 @@ macro_rules! __store_properties {
                 the_backlog_counts_what_is_to_be_published
                 the_age_of_the_oldest_message_is_known
                 buckets_that_nobody_works_on_are_counted
+                buckets_with_parked_messages_that_nobody_works_on_are_counted
                 the_bell_rings_at_append_and_at_commit
                 every_listener_is_woken_by_a_commit
                 a_listener_that_is_dropped_hinders_nobody

@@ -149,6 +149,20 @@ pub async fn a_skipped_message_makes_way_for_the_next<H: StoreHarness>(harness: 
     assert!(!failing_keys(&*store, &Filter::default()).await[0].held);
 }
 
+/// So it is when the key was to be tried in an hour: skipping is a decision to go on now.
+pub async fn a_skip_does_not_wait_for_the_next_attempt<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (key, ids) = parked_key(&relay, "a", 2, LATER).await;
+    assert_eq!(
+        store.skip(&relay.route, &key).await.expect("a failing key's message is skipped"),
+        Some(ids[0])
+    );
+    let due = relay.due().await;
+    assert_eq!(due.keys.len(), 1, "the next message is tried now");
+    assert_eq!(stored_ids(&due.keys[0].parked), ids[1..]);
+}
+
 /// Skipped to the end: the key flows, and before that there is nothing to skip.
 pub async fn a_key_skipped_to_its_end_flows<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;

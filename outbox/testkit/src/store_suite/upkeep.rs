@@ -166,6 +166,18 @@ pub async fn buckets_that_nobody_works_on_are_counted<H: StoreHarness>(harness: 
     assert_eq!(unowned().await, 0, "nothing waits in it");
 }
 
+/// So are those in which everything that waits is parked.
+pub async fn buckets_with_parked_messages_that_nobody_works_on_are_counted<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    write(&*store, messages("orders", "a", 2)).await;
+    relay.fail(&relay.read().await, LATER).await;
+    let unowned = async || store.backlog(&relay.route).await.expect("the backlog is counted").unowned_buckets;
+    assert_eq!(unowned().await, 0);
+    relay.leave().await;
+    assert_eq!(unowned().await, 1, "two parked messages of one key are one bucket");
+}
+
 /// A relay of the same process hears of an append, and exactly of a commit.
 pub async fn the_bell_rings_at_append_and_at_commit<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
