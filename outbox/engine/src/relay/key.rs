@@ -49,6 +49,14 @@ impl Work {
             Self::Failing(row) | Self::Malformed(row, _) => *row,
         }
     }
+
+    /// The same, now that its key turned out to be failing.
+    pub(crate) fn of_failing_key(self) -> Self {
+        match self {
+            Self::Message(held) => Self::Failing(held.stored.row()),
+            other => other,
+        }
+    }
 }
 
 /// A failing key that is due, with what is parked behind it.
@@ -167,6 +175,12 @@ impl KeyState {
             Some(Work::Message(_)) if self.retry.is_some() => true,
             _ => self.retry.as_ref().is_some_and(|retry| retry.parked.is_empty() || retry.failed.is_some()),
         }
+    }
+
+    /// The first rows of the queue that may be parked: what is no message could never go out from there.
+    pub(crate) fn parkable_run(&self, most: usize) -> Vec<RowId> {
+        let messages = self.queue.iter().take_while(|work| !matches!(work, Work::Malformed(..)));
+        messages.map(Work::row).take(most).collect()
     }
 
     /// Rows at the head of the line that can be parked together.

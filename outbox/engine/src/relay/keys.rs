@@ -136,7 +136,7 @@ impl Keys {
             self.report_forgotten(key, vec![work.row().position], effects);
             return;
         }
-        let work = if self.failing_since.contains_key(key) { Work::Failing(work.row()) } else { work };
+        let work = if self.failing_since.contains_key(key) { work.of_failing_key() } else { work };
         let state = Self::entry(&mut self.keys, &mut self.generations, key, bucket, epoch);
         state.queue.push_back(work);
         stand_in_line(&mut self.line, &mut self.steps, key, state);
@@ -428,7 +428,7 @@ impl Keys {
         } else {
             let due_in = (!exhausted).then(|| policy.delay(1, self.random.f64()));
             let then = due_in.map_or(Then::Hold, Then::RetryAfter);
-            let rows: Vec<RowId> = state.queue.iter().map(Work::row).collect();
+            let rows = state.parkable_run(usize::MAX);
             let behind = rows[1..].to_vec();
             let step = Step::Fail { row, attempts: 1, first, last: failure, then, behind };
             (step, StepKind::Fail { rows, due_in })
@@ -471,9 +471,7 @@ impl Keys {
                 state.queue.drain(..rows.len().min(state.queue.len()));
                 // What a fetch shows that began before now may not know yet that this key is failing.
                 self.failing_since.insert(key.clone(), fetches);
-                for work in &mut state.queue {
-                    *work = Work::Failing(work.row());
-                }
+                state.queue = std::mem::take(&mut state.queue).into_iter().map(Work::of_failing_key).collect();
                 effects.worked.push((key.clone(), due_in));
             }
             StepKind::Park(rows) => {
@@ -629,7 +627,7 @@ fn next_step(key: &KeyId, state: &mut KeyState) -> Option<Ask> {
             return Some(ask(key, state, None, step, StepKind::Bury(row)));
         }
         Some(Work::Message(_)) if state.retry.is_some() => {
-            let rows: Vec<RowId> = state.queue.iter().map(Work::row).take(MOST_ROWS_PER_STEP).collect();
+            let rows = state.parkable_run(MOST_ROWS_PER_STEP);
             return Some(ask(key, state, None, Step::Park { rows: rows.clone() }, StepKind::Park(rows)));
         }
         Some(Work::Message(_)) | None => {}

@@ -116,6 +116,9 @@ impl Model {
     fn run(mut self) -> Judged {
         for _ in 0..STEPS {
             self.step()?;
+            if let Some(position) = self.table.parked_nonsense {
+                return Err(format!("{position} was parked, and is no message"));
+            }
         }
         self.finish()
     }

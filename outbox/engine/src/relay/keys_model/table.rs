@@ -46,6 +46,8 @@ pub(super) struct Table {
     pub(super) committed: [Vec<Position>; KEYS],
     pub(super) epochs: [Epoch; KEYS],
     pub(super) leased: BTreeSet<usize>,
+    /// What is no message and was parked all the same: it could never go out.
+    pub(super) parked_nonsense: Option<Position>,
     last: i64,
     version: i64,
 }
@@ -74,10 +76,10 @@ impl Table {
         let row = |(position, (of, stored)): (&Position, &(usize, Arc<Stored>))| {
             let waiting =
                 Waiting { at: stored.row(), key: the_key(*of).clone(), bucket: bucket(*of), stripe: None };
-            if self.keys.contains_key(of) {
-                FetchedRow::Failing(waiting)
-            } else if self.malformed.contains(position) {
+            if self.malformed.contains(position) {
                 FetchedRow::Malformed(waiting, "nonsense".to_owned())
+            } else if self.keys.contains_key(of) {
+                FetchedRow::Failing(waiting)
             } else {
                 FetchedRow::Message(Arc::clone(stored))
             }
@@ -172,6 +174,9 @@ impl Table {
     fn park<'r>(&mut self, of: usize, rows: impl IntoIterator<Item = &'r RowId>) {
         for row in rows {
             if let Some((_, stored)) = self.hot.remove(&row.position) {
+                if self.malformed.contains(&row.position) {
+                    self.parked_nonsense = Some(row.position);
+                }
                 self.keys.entry(of).or_default().parked.insert(row.position, stored);
             }
         }
