@@ -23,9 +23,9 @@ pub struct Filter {
     pub key: Option<Key>,
     /// Only these messages. Empty: whichever.
     pub ids: Vec<MessageId>,
-    /// Only what was set aside, or delivered, at or after this instant.
+    /// Only what was set aside, delivered, or for scheduled messages is due, at or after this instant.
     pub since: Option<Timestamp>,
-    /// Only what was set aside, or delivered, before this instant.
+    /// Only what was set aside, delivered, or is due, before this instant.
     pub before: Option<Timestamp>,
     /// At most this many, the oldest first. None: the store's limit of 1,000.
     pub limit: Option<usize>,

@@ -55,11 +55,12 @@ pub enum Step {
         last: Failure,
         /// When it is tried again.
         then: Then,
-        /// Messages behind it that are known already, in order.
+        /// Messages behind it that are known already, in order. Rows that are not there are passed over.
         behind: Vec<RowId>,
     },
     /// These messages of a failing key are moved behind those parked. Rows that are not there are passed over. A key that has no row (it
-    /// flows again) is [`Stale`](Diverted::Stale): nobody would ever look at what was parked there.
+    /// flows again) is [`Stale`](Diverted::Stale): nobody would ever look at what was parked there. Keeps the version: what is being done
+    /// with the messages in front goes on.
     Park {
         /// The messages, in order.
         rows: Vec<RowId>,
@@ -79,7 +80,8 @@ pub enum Step {
         last: Failure,
     },
     /// These parked messages were delivered and are removed (to the history where one is kept). When none is left the key's row is
-    /// removed too, and the key flows again; else it is due at once.
+    /// removed too, and the key flows again; else it is due at once. A key that an operator holds stays held, with or without messages.
+    /// Always names a version.
     Resume {
         /// The messages.
         delivered: Vec<RowId>,

@@ -41,6 +41,13 @@ impl Subscription {
         self.prefetch = prefetch;
         self
     }
+
+    /// Sets how many bytes of them.
+    #[must_use]
+    pub fn with_prefetch_bytes(mut self, bytes: usize) -> Self {
+        self.prefetch_bytes = bytes;
+        self
+    }
 }
 
 /// An ordering unit of a transport: a partition, a queue, a stream. One member of a consumer has it at a time.
@@ -63,7 +70,7 @@ impl fmt::Display for Unit {
 pub struct Tag {
     /// Where it came from.
     pub unit: Unit,
-    /// One ownership of the unit: counts up each time that the unit is assigned again or its connection is made anew. An
+    /// One ownership of the unit by this member: counts up each time that the unit is assigned again or its connection is made anew. An
     /// acknowledgement of an earlier one is ignored; the delivery comes again.
     pub incarnation: u64,
     /// Which delivery: grows along the unit.

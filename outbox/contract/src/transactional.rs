@@ -73,8 +73,8 @@ pub enum Admission {
     New,
     /// It has, and that is committed: acknowledge and go on.
     Duplicate,
-    /// It has not, but messages of its key wait in the store for this consumer ([`inbox_route`]): it must go behind them. It
-    /// was not noted.
+    /// It has not, but earlier messages of its key wait in the store for this consumer ([`inbox_route`]), or the key is held: it must go
+    /// behind them. It was not noted. The first of those that wait is not behind itself: once its turn comes, it is `New`.
     Behind,
 }
 

@@ -139,7 +139,7 @@ impl Store for MemoryStore {
         Ok(self.shared.statement(|tables, now| tables.lease(request, now)))
     }
 
-    async fn release(
+    async fn give_back(
         &self,
         relay: RelayId,
         route: &Route,

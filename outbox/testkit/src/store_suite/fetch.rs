@@ -45,14 +45,19 @@ pub async fn a_fetch_stops_at_its_limit_of_bytes<H: StoreHarness>(harness: &H) {
 pub async fn the_first_row_comes_whatever_it_has<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
-    let all: Vec<_> =
-        messages("orders", "a", 2).into_iter().map(|m| m.with_payload(vec![7; 10_000])).collect();
-    write(&*store, all.iter().cloned()).await;
-    let mut request = relay.fetch_request();
-    request.bytes = 1;
-    let fetched = relay.fetch_with(&request).await;
-    assert_eq!(read_ids(fetched.rows), ids(&all[..1]));
-    assert!(fetched.full);
+    for first_bytes in [10_000, 0] {
+        // Also where the first one has none: it is the first all the same.
+        let first = messages("orders", "a", 1).into_iter().map(|m| m.with_payload(vec![7; first_bytes]));
+        let second = messages("orders", "a", 1).into_iter().map(|m| m.with_payload(vec![7; 10_000]));
+        let all: Vec<_> = first.chain(second).collect();
+        write(&*store, all.iter().cloned()).await;
+        let mut request = relay.fetch_request();
+        request.bytes = 1;
+        let fetched = relay.fetch_with(&request).await;
+        assert_eq!(read_ids(fetched.rows), ids(&all[..1]), "the first has {first_bytes} bytes");
+        assert!(fetched.full);
+        relay.settle(&relay.read().await).await;
+    }
 }
 
 /// Rows in flight are left out in the statement itself: they use up neither the limit of rows nor that of bytes.

@@ -49,7 +49,7 @@ impl RouteTables {
                 FetchedRow::Message(Arc::clone(stored))
             };
             let more = if matches!(row, FetchedRow::Message(_)) { content_bytes(&stored.message) } else { 0 };
-            if bytes > 0 && bytes + more > request.bytes {
+            if !fetched.rows.is_empty() && bytes + more > request.bytes {
                 fetched.full = true;
                 break;
             }
