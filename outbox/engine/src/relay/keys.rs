@@ -466,18 +466,15 @@ impl Keys {
         };
         match kind {
             StepKind::Fail { rows, due_in } => {
-                effects.counts.parked += rows.len() as u64;
-                effects.left.extend(rows.iter().map(|row| row.position));
-                state.queue.drain(..rows.len().min(state.queue.len()));
                 // What a fetch shows that began before now may not know yet that this key is failing.
                 self.failing_since.insert(key.clone(), fetches);
-                state.queue = std::mem::take(&mut state.queue).into_iter().map(Work::of_failing_key).collect();
+                parked(state, &rows, effects);
                 effects.worked.push((key.clone(), due_in));
             }
             StepKind::Park(rows) => {
-                effects.counts.parked += rows.len() as u64;
-                effects.left.extend(rows.iter().map(|row| row.position));
-                state.queue.drain(..rows.len().min(state.queue.len()));
+                // It may have flowed in between, with messages read, and fail again by an operator's word.
+                self.failing_since.insert(key.clone(), fetches);
+                parked(state, &rows, effects);
             }
             StepKind::Bury(row) => {
                 effects.counts.buried += 1;
@@ -680,6 +677,14 @@ fn take_messages(
     }
     state.busy = Busy::Chunk;
     bytes
+}
+
+/// The first rows of the queue were parked. What is behind them was read before now, and goes behind them there.
+fn parked(state: &mut KeyState, rows: &[RowId], effects: &mut Effects) {
+    effects.counts.parked += rows.len() as u64;
+    effects.left.extend(rows.iter().map(|row| row.position));
+    state.queue.drain(..rows.len().min(state.queue.len()));
+    state.queue = std::mem::take(&mut state.queue).into_iter().map(Work::of_failing_key).collect();
 }
 
 /// A parked message failed: it is tried again later, held, or buried.

@@ -148,6 +148,7 @@ impl Model {
                 return self.pump();
             }
             92..95 => self.change_topic(),
+            95 if self.random.u8(..3) == 0 => self.table.hold(self.random.usize(..KEYS)),
             95 => self.table.operate(self.random.usize(..KEYS), self.random.u8(..4) == 0, self.now),
             _ => self.change_leases(),
         }
@@ -407,4 +408,31 @@ fn a_lane_that_takes_what_comes_before_the_echo_reorders() {
 #[test]
 fn a_lane_that_takes_an_old_chunk_for_a_new_one_reorders() {
     is_caught(Sabotage::Generations);
+}
+
+#[test]
+fn a_message_behind_one_that_was_parked_is_parked_too() {
+    let mut model = Model::new(Case::default(), 0, false);
+    let batch = [true, false].map(|failing| {
+        model.table.append(0, false);
+        if failing {
+            model.table.hold(0);
+        }
+        let except = model.poller.known.keys().copied().collect();
+        let rows = model.table.fetch(&model.readable(), &except, 8);
+        // It flows when the second is read, and is held again before the first is parked.
+        model.table.operate(0, false, MS);
+        model.table.keys.clear();
+        model.poller.known.insert(rows[0].position(), 0);
+        (rows[0].clone(), Epoch::default())
+    });
+    model.table.hold(0);
+    model.to_lane.push_back(ToLane::Batch(1, batch.into()));
+    model.lane_takes().unwrap();
+    for parked in 1..=2 {
+        model.divert();
+        model.lane_takes().unwrap();
+        assert_eq!(model.table.keys[&0].parked.len(), parked);
+    }
+    assert!(model.chunks.is_empty());
 }

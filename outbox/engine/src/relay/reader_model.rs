@@ -36,6 +36,8 @@ struct Case {
     interleaved: bool,
     /// Whether topics are closed and buckets lost.
     faults: bool,
+    /// Whether a writer never ends, and a topic is closed for good.
+    lasting: bool,
     sabotage: Option<Sabotage>,
 }
 
@@ -46,6 +48,8 @@ enum Sabotage {
     HorizonAtOnce,
     /// A fetch that was cut short lifts the horizon beyond its last row.
     HorizonOfCutFetch,
+    /// What narrower gaps have is shown again and again above the horizon.
+    ForgetsPassed,
     /// A gap ends with its first fetch.
     MergesEarly,
     /// A key that has too much in memory loses its window of its own.
@@ -54,7 +58,14 @@ enum Sabotage {
 
 impl Case {
     fn of(ordering: Ordering) -> Self {
-        Self { store: ordering, belief: ordering, interleaved: false, faults: true, sabotage: None }
+        Self {
+            store: ordering,
+            belief: ordering,
+            interleaved: false,
+            faults: true,
+            lasting: false,
+            sabotage: None,
+        }
     }
 }
 
@@ -225,6 +236,7 @@ impl Model {
                 let window = gap.map_or(&mut self.reader.main, |gap| &mut gap.window);
                 window.horizon = window.horizon.max(plan.horizon);
             }
+            Some(Sabotage::ForgetsPassed) => self.reader.main.passed.clear(),
             Some(Sabotage::MergesEarly) => {
                 if let Some(part) = &plan.window {
                     self.reader.gaps.remove(part);
@@ -277,8 +289,12 @@ impl Model {
     /// Writers end, everything is open and heals: all that was committed must come through before long.
     fn finish(mut self) -> Judged {
         self.note(|| "everything heals".to_owned());
-        while !self.table.open.is_empty() {
-            self.table.commit(0);
+        if self.case.lasting {
+            self.let_things_last()?;
+        } else {
+            while !self.table.open.is_empty() {
+                self.table.commit(0);
+            }
         }
         for round in 0.. {
             if round > 200 + 4 * self.table.last {
@@ -293,11 +309,12 @@ impl Model {
             if self.call.is_none() {
                 self.hear_of_losses();
                 self.take_over(BucketSet::ALL);
-                (0..TOPICS).for_each(|topic| self.open(topic));
+                (usize::from(self.case.lasting)..TOPICS).for_each(|topic| self.open(topic));
                 self.reader.look();
-                self.begin_fetch();
-                if (self.call.is_none() || round % 8 == 0) && self.reader.wants_writers() {
+                if round % 8 == 0 && self.reader.wants_writers() {
                     self.call = Some(Call::Probe(None));
+                } else {
+                    self.begin_fetch();
                 }
             }
             while self.call.is_some() {
@@ -320,6 +337,9 @@ impl Model {
                 self.tell_reader();
             }
             self.judge_low_water()?;
+            if self.case.lasting && self.table.hot.values().all(|(key, _)| topic_of(*key) == 0) {
+                return Ok(());
+            }
             let is_idle =
                 self.table.hot.is_empty() && self.reader.in_flight() == 0 && self.reader.gaps.is_empty();
             if is_idle && self.reader.low_water() >= self.reader.horizon.seen {
@@ -327,6 +347,35 @@ impl Model {
             }
         }
         self.judge_cost()
+    }
+
+    /// A writer stays that holds the horizon back, and the first topic is closed with more in it than a fetch brings.
+    fn let_things_last(&mut self) -> Judged {
+        while self.call.is_some() {
+            self.call()?;
+        }
+        if self.table.open.iter().all(|open| open.rows.is_empty()) {
+            self.table.begin();
+            self.table.append(self.table.open.len() - 1, KEYS - 1);
+        }
+        if self.closed[0].is_none() {
+            self.close(0);
+        }
+        self.table.begin();
+        let last = self.table.open.len() - 1;
+        for row in 0..40 {
+            // Of the closed topic first, then of the other.
+            self.table.append(last, if row < 30 { 2 * (row % 4) } else { 2 * (row % 4) + 1 });
+        }
+        self.table.commit(last);
+        let holds_back = |open: &table::Transaction| !open.rows.is_empty();
+        while let Some(other) = self.table.open.iter().rposition(|open| !holds_back(open)) {
+            self.table.commit(other);
+        }
+        while self.table.open.len() > 1 {
+            self.table.commit(1);
+        }
+        Ok(())
     }
 
     /// With one writer, and nothing closed or lost, no fetch walks again over what it has passed.
@@ -382,6 +431,17 @@ fn word_that_comes_while_a_fetch_is_under_way_does_no_harm() {
     for ordering in [Ordering::Single, Ordering::Writers] {
         holds(Case { interleaved: true, ..Case::of(ordering) });
     }
+}
+
+#[test]
+fn a_writer_that_never_ends_and_a_closed_topic_hold_up_nothing_else() {
+    holds(Case { lasting: true, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn rows_of_narrower_gaps_that_are_shown_again_and_again_hold_up_the_others() {
+    let sabotage = Some(Sabotage::ForgetsPassed);
+    is_caught(Case { lasting: true, sabotage, ..Case::of(Ordering::Writers) });
 }
 
 #[test]

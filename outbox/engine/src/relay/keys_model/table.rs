@@ -194,6 +194,13 @@ impl Table {
         }
     }
 
+    /// An operator holds a key, failing or not.
+    pub(super) fn hold(&mut self, of: usize) {
+        self.version += 1;
+        let key = self.keys.entry(of).or_default();
+        (key.version, key.held) = (self.version, true);
+    }
+
     /// What another relay would send next of a key.
     pub(super) fn take_first(&mut self, of: usize, now: Duration) -> Option<Position> {
         if let Some(key) = self.keys.get_mut(&of) {

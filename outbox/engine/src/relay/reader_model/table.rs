@@ -10,7 +10,7 @@ use crate::relay::model_cast::{KEYS, bucket, stored, the_key};
 
 pub(super) struct Transaction {
     name: u64,
-    rows: Vec<(Position, usize)>,
+    pub(super) rows: Vec<(Position, usize)>,
 }
 
 /// The hot table, with its writers.
