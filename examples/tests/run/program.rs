@@ -46,9 +46,10 @@ pub(crate) fn program(example: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     let profile = test.parent().and_then(Path::parent).expect("a test is in target/<profile>/deps");
     let program = profile.join("examples").join(format!("{example}{}", std::env::consts::EXE_SUFFIX));
-    let sources = newest(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = newest(&folder.join(example)).max(newest(&folder.join(format!("{example}.rs"))));
     let built = std::fs::metadata(&program).and_then(|program| program.modified());
-    if built.is_ok_and(|built| built >= sources) {
+    if built.is_ok_and(|built| Some(built) >= sources) {
         return program;
     }
     BUILT.get_or_init(|| {
@@ -65,21 +66,10 @@ pub(crate) fn program(example: &str) -> PathBuf {
     program
 }
 
-/// When the examples were changed last, their tests aside.
-fn newest(folder: &Path) -> SystemTime {
-    let entries = std::fs::read_dir(folder).expect("the examples are there").map_while(Result::ok);
-    let changed = entries.filter(|entry| entry.file_name() != "tests").map(|entry| {
-        let path = entry.path();
-        if path.is_dir() {
-            newest(&path)
-        } else {
-            let changed = entry.metadata().and_then(|data| data.modified());
-            if path.extension().is_some_and(|ending| ending == "rs" || ending == "jsonl") {
-                changed.expect("a file has a time")
-            } else {
-                SystemTime::UNIX_EPOCH
-            }
-        }
-    });
-    changed.max().unwrap_or(SystemTime::UNIX_EPOCH)
+/// When a file, or anything in a folder, was changed last. None: there is no such thing.
+fn newest(path: &Path) -> Option<SystemTime> {
+    let Ok(entries) = std::fs::read_dir(path) else {
+        return std::fs::metadata(path).and_then(|file| file.modified()).ok();
+    };
+    entries.filter_map(|entry| newest(&entry.ok()?.path())).max()
 }
