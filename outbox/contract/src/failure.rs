@@ -39,3 +39,15 @@ impl fmt::Display for Failure {
         write!(f, "{} [{}]", self.message, self.class)
     }
 }
+
+/// A message that a transport can never carry, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection(pub Failure);
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Rejection {}

@@ -11,6 +11,7 @@ use crate::backlog::Backlog;
 use crate::clock::Timestamp;
 use crate::divert::{Diversion, Diverted};
 use crate::error::{StoreError, TransportError};
+use crate::failure::Rejection;
 use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Stored, Writers};
 use crate::hints::Wakeup;
 use crate::id::{MessageId, Position, RelayId};
@@ -21,7 +22,7 @@ use crate::name::{KeyId, Route, Topic};
 use crate::outcome::Outcomes;
 use crate::store::Store;
 use crate::subscription::{Deliveries, Subscription};
-use crate::transport::{Chunk, Rejection, Transport};
+use crate::transport::{Chunk, Transport};
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]

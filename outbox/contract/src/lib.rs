@@ -39,7 +39,7 @@ pub use codec::{Codec, CodecError, Json};
 pub use divert::{Diversion, Diverted};
 pub use error::{AppendError, StoreError, StoreErrorKind, TransportError, TransportErrorKind};
 pub use event::{DomainEvent, EventType};
-pub use failure::Failure;
+pub use failure::{Failure, Rejection};
 pub use fetch::{FetchRequest, Fetched, FetchedRow, Stored};
 pub use headers::Headers;
 pub use hints::Hints;

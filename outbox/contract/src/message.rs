@@ -8,10 +8,10 @@ use bytes::Bytes;
 use crate::bucket::Bucket;
 use crate::clock::Timestamp;
 use crate::codec::CodecError;
+use crate::failure::Rejection;
 use crate::headers::Headers;
 use crate::id::MessageId;
 use crate::name::{self, Key, KeyId, NameError, Route, Topic};
-use crate::transport::Rejection;
 
 /// One message: an event in the form in which it is stored and sent.
 ///

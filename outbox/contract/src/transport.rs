@@ -1,13 +1,12 @@
 //! The transport: a broker, as the relay and the inbox see it.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::error::TransportError;
-use crate::failure::Failure;
+use crate::failure::Rejection;
 use crate::fetch::Stored;
 use crate::id::RelayId;
 use crate::message::Message;
@@ -47,18 +46,6 @@ impl Chunk {
         Self { route, relay, source, messages, deadline }
     }
 }
-
-/// A message that this transport can never carry, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection(pub Failure);
-
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for Rejection {}
 
 /// A broker. Object-safe: the relay holds an `Arc<dyn Transport>`.
 ///

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fastrand::Rng;
+use outbox_contract::Rejection;
 use outbox_contract::fetch::Stored;
 use outbox_contract::outcome::Unavailable;
-use outbox_contract::transport::Rejection;
 use outbox_contract::{
     Chunk, Deliveries, Failure, KeyId, Message, MessageId, Outcome, Outcomes, Subscription, Topic, Transport,
     TransportError, TransportErrorKind,

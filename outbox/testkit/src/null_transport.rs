@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use outbox_contract::transport::Rejection;
+use outbox_contract::Rejection;
 use outbox_contract::{
     Chunk, Deliveries, Message, Outcome, Outcomes, Subscription, Transport, TransportError,
     TransportErrorKind,

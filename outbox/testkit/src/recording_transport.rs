@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use outbox_contract::transport::Rejection;
+use outbox_contract::Rejection;
 use outbox_contract::{
     Chunk, Deliveries, KeyId, Message, MessageId, Outcome, Outcomes, Position, Subscription, Transport,
     TransportError,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outbox_contract::transport::Rejection;
+use outbox_contract::Rejection;
 use outbox_contract::{BUCKETS, Consumer, Failure, Message, Topic};
 
 use crate::load::Load;

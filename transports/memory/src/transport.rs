@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use outbox_contract::transport::Rejection;
+use outbox_contract::Rejection;
 use outbox_contract::{Chunk, Deliveries, Message, Outcomes, Subscription, Transport, TransportError};
 
 use crate::config::{Config, MemoryTransportBuilder};

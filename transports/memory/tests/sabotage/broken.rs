@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use outbox_contract::Rejection;
 use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::transport::Rejection;
 use outbox_contract::{
     Chunk, Consumer, Deliveries, Message, Outcome, Outcomes, Stored, Subscription, Topic, Transport,
     TransportError, async_trait,
