@@ -1,11 +1,11 @@
 //! One writer at a time: what happens to the others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use outbox_contract::{AppendError, Outgoing, Store, StoreErrorKind, Transactional};
+use outbox_contract::{AppendError, Bucket, Outgoing, RelayId, Store, StoreErrorKind, Transactional};
 use outbox_store_sqlite::{SqliteOptions, SqliteStore};
 
-use super::support::{Fixture, append, fetch, message, messages, relay};
+use super::support::{Fixture, append, fetch, lease_request, message, messages, relay};
 
 async fn impatient(fixture: &Fixture) -> SqliteStore {
     let mut options = SqliteOptions::default();
@@ -66,6 +66,36 @@ async fn users_that_hold_all_of_their_connections_do_not_stop_a_relay() {
     let relay = relay(&fixture.store).await;
     assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 1);
     assert_eq!(held.len(), 8);
+}
+
+/// A bucket that is being given up runs out when it would have, however often its relay lives on.
+#[tokio::test]
+async fn a_heartbeat_does_not_prolong_what_the_relay_gives_up() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.store;
+    let relay = RelayId::new();
+    let given_up = Bucket(7);
+    let mut request = lease_request(relay);
+    request.lasts = Duration::from_millis(400);
+    store.lease(&request).await.unwrap();
+    request.yielding.insert(given_up);
+    request.lasts = Duration::from_secs(60);
+    let owned = store.lease(&request).await.unwrap().leases;
+    assert_eq!(owned.len(), 256, "it still has what it had");
+
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let owned = store.lease(&request).await.unwrap().leases;
+        if owned.len() == 255 {
+            assert!(owned.iter().all(|lease| lease.bucket != given_up));
+            break;
+        }
+        assert!(Instant::now() < deadline, "the bucket did not run out");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Another one gets it, and nothing else.
+    let other = store.lease(&lease_request(RelayId::new())).await.unwrap().leases;
+    assert_eq!(other.iter().map(|lease| lease.bucket).collect::<Vec<_>>(), [given_up]);
 }
 
 /// A fetch that stops early, for its bytes, leaves no read transaction open: else the log could never be cut back, and the next fetch of

@@ -1,7 +1,7 @@
 //! Several processes on one file: this test binary starts itself again as writers and as relays.
 //!
-//! Two writers append to the same keys at once; two relays share the buckets, one after the other is killed and another takes over. What
-//! the relays print is what a broker would have got.
+//! Two writers append to the same keys at once; the relay that delivers them is killed; two more writers append, and two other relays take over
+//! and share the buckets. What the relays print is what a broker would have got.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -10,17 +10,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use outbox_contract::{
-    BucketSet, FetchRequest, FetchedRow, LeaseRequest, Position, RelayId, Route, Store, StoreErrorKind,
-    Transactional,
+    FetchRequest, FetchedRow, Position, RelayId, Route, Store, StoreErrorKind, Transactional,
 };
 use outbox_store_sqlite::SqliteStore;
 
-use super::support::message;
+use super::support::{lease_request, message};
 
 const ROLE: &str = "OUTBOX_TEST_ROLE";
 const FILE: &str = "OUTBOX_TEST_FILE";
-const WRITERS: usize = 2;
-const TRANSACTIONS: usize = 150;
+const WRITERS: usize = 4;
+const TRANSACTIONS: usize = 75;
 const KEYS: usize = 5;
 const LEASE: Duration = Duration::from_millis(1_500);
 
@@ -28,27 +27,28 @@ const LEASE: Duration = Duration::from_millis(1_500);
 fn processes_on_one_file_lose_nothing_and_keep_order() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("outbox.db");
+    let writers = |numbers: std::ops::Range<usize>| -> Vec<Child> {
+        numbers.map(|number| start(&format!("writer {number}"), &file)).collect()
+    };
     // Nobody has migrated: all of them do, at once.
-    let writers: Vec<Child> = (0..WRITERS).map(|number| start(&format!("writer {number}"), &file)).collect();
-    let mut first = start("relay", &file);
-    let mut second = start("relay", &file);
-    let mut delivered = Vec::new();
-    let mut lines = BufReader::new(first.stdout.take().unwrap()).lines();
-    for _ in 0..50 {
-        delivered.push(lines.next().expect("the relay goes on").unwrap());
-    }
-    first.kill().unwrap();
+    let before = writers(0..2);
+    let mut killed = start("relay", &file);
+    let mut lines = BufReader::new(killed.stdout.take().unwrap()).lines();
+    let mut delivered: Vec<String> =
+        (0..50).map(|_| lines.next().expect("it goes on as long as writers are missing").unwrap()).collect();
+    killed.kill().unwrap();
     // What it had written before it was killed counts too.
     delivered.extend(lines.map_while(Result::ok));
-    first.wait().unwrap();
+    killed.wait().unwrap();
 
-    let mut third = start("relay", &file);
+    let behind = writers(2..WRITERS);
+    let (mut second, mut third) = (start("relay", &file), start("relay", &file));
     let mut from_third = third.stdout.take().unwrap();
     let mut from_second = second.stdout.take().unwrap();
     let reader = std::thread::spawn(move || read_all(&mut from_third));
     let others = read_all(&mut from_second);
     let last = reader.join().unwrap();
-    for mut child in writers.into_iter().chain([second, third]) {
+    for mut child in before.into_iter().chain(behind).chain([second, third]) {
         assert!(child.wait().unwrap().success());
     }
     assert_in_order(&delivered, &others, &last);
@@ -140,16 +140,8 @@ async fn deliver(store: &SqliteStore) {
     loop {
         assert!(Instant::now() < deadline, "the relay did not come to its end");
         let asked = Instant::now();
-        let request = LeaseRequest {
-            relay,
-            label: "process".to_owned(),
-            route: Route::default(),
-            lasts: LEASE,
-            transport_available: true,
-            fingerprint: 0,
-            low_water: Position::START,
-            yielding: BucketSet::EMPTY,
-        };
+        let mut request = lease_request(relay);
+        request.lasts = LEASE;
         let leased = match store.lease(&request).await {
             Ok(leased) => leased,
             Err(error) if error.kind() == StoreErrorKind::Unavailable => continue,

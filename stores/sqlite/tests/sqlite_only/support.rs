@@ -45,9 +45,9 @@ pub(crate) async fn append(store: &SqliteStore, messages: impl IntoIterator<Item
     store.commit(tx).await.into_result().unwrap();
 }
 
-/// A heartbeat of a relay on the route `default`.
-pub(crate) async fn lease(store: &SqliteStore, relay: RelayId) -> Leased {
-    let request = LeaseRequest {
+/// What a relay on the route `default` asks with a heartbeat.
+pub(crate) fn lease_request(relay: RelayId) -> LeaseRequest {
+    LeaseRequest {
         relay,
         label: "test".to_owned(),
         route: Route::default(),
@@ -56,8 +56,11 @@ pub(crate) async fn lease(store: &SqliteStore, relay: RelayId) -> Leased {
         fingerprint: 0,
         low_water: Position::START,
         yielding: BucketSet::EMPTY,
-    };
-    store.lease(&request).await.unwrap()
+    }
+}
+
+pub(crate) async fn lease(store: &SqliteStore, relay: RelayId) -> Leased {
+    store.lease(&lease_request(relay)).await.unwrap()
 }
 
 /// A relay that owns every bucket.
