@@ -1,5 +1,7 @@
 //! A seed is a run: the same again to the last step, so that what a seed finds can be found again.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
 mod sim;
 
 #[test]

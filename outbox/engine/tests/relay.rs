@@ -1,5 +1,7 @@
 //! The relay on the memory backends: the plain cases.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +28,8 @@ async fn append(store: &MemoryStore, messages: impl IntoIterator<Item = Message>
 async fn what_is_committed_is_delivered_in_order_and_removed() {
     let store = MemoryStore::new();
     let transport = Arc::new(RecordingTransport::new());
-    let relay = Relay::builder(Arc::new(store.clone()), transport.clone()).seed(1).start().await.unwrap();
+    let relay =
+        Relay::builder(Arc::new(store.clone()), Arc::clone(&transport)).seed(1).start().await.unwrap();
     for n in 0..100 {
         append(&store, (0..50).map(|key| message(&format!("key-{key}"), n))).await;
     }

@@ -3,6 +3,8 @@
 //!
 //! `OUTBOX_SEEDS=5000` runs more of them, `OUTBOX_SEED=17` one, with its trace.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
 mod sim;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,9 +1,11 @@
 //! What all actors of a route share.
 
-use std::sync::atomic::AtomicU64;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use outbox_contract::{Clock, RelayId, Route, Store, Transport};
 
 use super::breaker::Breaker;
@@ -30,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) credit: Arc<Credit>,
     /// How many fetches have begun. Written by the poller, read by lanes when a key begins to fail.
     pub(crate) fetches: AtomicU64,
+    /// Whether an operator paused the route. Written by the poller, read by lanes before each chunk.
+    pub(crate) paused: AtomicBool,
     // Locked for a few instructions, never across an await; asked by lanes before each chunk.
     breaker: Mutex<Breaker>,
 }
@@ -60,6 +64,7 @@ impl Context {
             tenure: Tenure::default(),
             credit: Credit::new(config.credit, config.credit_bytes),
             fetches: AtomicU64::new(0),
+            paused: AtomicBool::new(false),
             breaker: Mutex::new(Breaker::new(config.outage_first_delay, config.outage_most_delay)),
             route,
             config,
@@ -92,15 +97,17 @@ impl std::fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Waits for a call to the store, but no longer than the configuration allows.
+/// Waits for a call to a backend, but no longer than the configuration allows. One that panics has failed.
 pub(crate) async fn in_time<T, E: std::fmt::Display>(
     limit: Duration,
     what: &str,
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Broken> {
-    match tokio::time::timeout(limit, call).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Broken(error.to_string())),
-        Err(_) => Err(Broken(format!("{what}: no answer from the store within {limit:?}"))),
+    // Nothing of the engine is touched by the call, so nothing can be left half done by a panic.
+    match tokio::time::timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
+        Ok(Ok(Ok(value))) => Ok(value),
+        Ok(Ok(Err(error))) => Err(Broken(error.to_string())),
+        Ok(Err(_)) => Err(Broken(format!("{what}: it panicked; its message was printed"))),
+        Err(_) => Err(Broken(format!("{what}: no answer within {limit:?}"))),
     }
 }

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
+/// What every message counts besides its content, at least: a fetch, whose limit is in bytes of content, must leave room for it.
+pub(crate) const FIXED_BYTES: usize = 256;
+
 /// What is left, of what there is. Shared by the poller, which asks for room, and by every message in memory.
 #[derive(Debug)]
 pub(crate) struct Credit {
@@ -92,6 +95,12 @@ mod tests {
         drop(second);
         credit.freed().await;
         assert_eq!(credit.out(), (0, 0));
+    }
+
+    #[test]
+    fn a_message_without_content_counts_its_fixed_part() {
+        let message = outbox_contract::Message::new("t".parse().unwrap(), "t");
+        assert!((FIXED_BYTES..FIXED_BYTES + 16).contains(&message.bytes()));
     }
 
     #[test]

@@ -137,6 +137,9 @@ impl Health {
             let status = if away > config.lease { Status::Unhealthy } else { Status::Degraded };
             self.add(status, format!("route {route}: the transport has been unavailable for {away:.1?}"));
         }
+        if context.paused.load(Ordering::Relaxed) {
+            self.add(Status::Degraded, format!("route {route}: an operator paused it; nothing is published"));
+        }
         for topic in counters.broken_topics() {
             self.add(
                 Status::Degraded,

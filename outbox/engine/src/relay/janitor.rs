@@ -3,6 +3,7 @@
 //! One relay is elected to maintain; every relay measures. Nothing here can stop the relay: what fails is tried again.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ractor::{ActorProcessingErr, ActorRef};
@@ -65,6 +66,7 @@ impl Janitor {
             JanitorMsg::Observe => {
                 for route in &self.routes {
                     observe(route).await;
+                    look_for_the_transport(route).await;
                 }
                 myself.send_after(context.config.observe_every, || JanitorMsg::Observe);
             }
@@ -110,6 +112,18 @@ impl Janitor {
             }
         }
         next_due.unwrap_or(config.maintain_every).clamp(Duration::from_millis(1), config.maintain_every)
+    }
+}
+
+/// A relay that was counted out because its transport was away owns nothing, so no chunk of its own tells it that the transport is back.
+async fn look_for_the_transport(context: &Context) {
+    let is_idle = context.counters.buckets.load(Ordering::Relaxed) == 0;
+    if !is_idle || context.breaker().away_since().is_none() {
+        return;
+    }
+    let check = context.transport.check();
+    if in_time(context.config.publish_timeout, "check", check).await.is_ok() && context.breaker().heard() {
+        tracing::info!(route = %context.route, "the transport is back");
     }
 }
 

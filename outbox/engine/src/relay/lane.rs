@@ -16,7 +16,7 @@ use super::breaker::Permission;
 use super::context::Context;
 use super::diverter::DiverterMsg;
 use super::effects::Effects;
-use super::key::{Held, Work};
+use super::key::{Ask, Held, Work};
 use super::keys::{Keys, KeysLimits};
 use super::poller::PollerMsg;
 use super::publisher::{Publish, Publisher};
@@ -134,7 +134,7 @@ impl Lane {
     ) -> Result<(), ActorProcessingErr> {
         let mut effects = Effects::default();
         state.take(message, &mut effects);
-        state.carry_out(&myself, effects)?;
+        state.carry_out(&myself, effects);
         state.pump(&myself)?;
         state.report_quiet();
         Ok(())
@@ -161,7 +161,7 @@ impl Lane {
         if let Some((number, outcomes)) = desk.chunk.take() {
             state.keys.outcomes(number, outcomes.take(), true, state.context.now(), &mut effects);
         }
-        state.carry_out(&myself, effects)?;
+        state.carry_out(&myself, effects);
         state.pump(&myself)?;
         state.report_quiet();
         Ok(())
@@ -261,38 +261,37 @@ impl LaneState {
         }
     }
 
-    fn carry_out(&mut self, myself: &ActorRef<LaneMsg>, effects: Effects) -> Result<(), ActorProcessingErr> {
+    /// Passes decisions on. Who is gone is replaced with all of this incarnation before long, and what was meant for them is read
+    /// again; this lane must not fail over it, for its chunks are still to be confirmed and what they delivered to be removed.
+    fn carry_out(&mut self, myself: &ActorRef<LaneMsg>, effects: Effects) {
         self.context.counters.add(&effects.counts);
         if !effects.delivered.is_empty() {
-            self.settler.cast(SettlerMsg::Delivered(effects.delivered))?;
+            let _ = self.settler.cast(SettlerMsg::Delivered(effects.delivered));
         }
-        if !effects.asks.is_empty() {
-            self.diverter.cast(DiverterMsg { lane: myself.clone(), asks: effects.asks })?;
-        }
-        let Some(poller) = &self.poller else { return Ok(()) };
+        self.ask(myself, effects.asks);
+        let Some(poller) = &self.poller else { return };
         // In this order: what left is no longer known when it is said what is to be read again.
         if !effects.left.is_empty() {
-            poller.cast(PollerMsg::Left(effects.left))?;
+            let _ = poller.cast(PollerMsg::Left(effects.left));
         }
         for (topic, failure) in effects.broken {
-            poller.cast(PollerMsg::Broken { topic, failure })?;
+            let _ = poller.cast(PollerMsg::Broken { topic, failure });
         }
         for (key, rows) in effects.forgotten {
-            poller.cast(PollerMsg::Forgotten { lane: self.index, key, rows })?;
+            let _ = poller.cast(PollerMsg::Forgotten { lane: self.index, key, rows });
         }
         for topic in effects.topics_forgotten {
-            poller.cast(PollerMsg::TopicForgotten(topic))?;
+            let _ = poller.cast(PollerMsg::TopicForgotten(topic));
         }
         if !effects.worked.is_empty() {
-            poller.cast(PollerMsg::Worked(effects.worked))?;
+            let _ = poller.cast(PollerMsg::Worked(effects.worked));
         }
         if !effects.lost.is_empty() {
-            poller.cast(PollerMsg::Lost(effects.lost.into_iter().collect()))?;
+            let _ = poller.cast(PollerMsg::Lost(effects.lost.into_iter().collect()));
         }
         if effects.transport_is_back {
-            poller.cast(PollerMsg::TransportIsBack)?;
+            let _ = poller.cast(PollerMsg::TransportIsBack);
         }
-        Ok(())
     }
 
     fn pump(&mut self, myself: &ActorRef<LaneMsg>) -> Result<(), ActorProcessingErr> {
@@ -302,6 +301,10 @@ impl LaneState {
         self.keys.next_steps(&mut effects);
         while self.keys.has_work() {
             let Some(desk) = self.publishers.iter_mut().find(|desk| desk.chunk.is_none()) else { break };
+            if self.context.paused.load(Ordering::Acquire) {
+                // The poller says when that is over.
+                break;
+            }
             if !self.context.tenure.holds(now) {
                 // The keeper is about to renew, or the leases are gone; in both cases somebody tells this lane before long.
                 next = earlier(next, now + self.context.config.heartbeat);
@@ -320,9 +323,7 @@ impl LaneState {
         }
         // Taking from the line may have found keys that need a step first.
         self.keys.next_steps(&mut effects);
-        if !effects.asks.is_empty() {
-            self.diverter.cast(DiverterMsg { lane: myself.clone(), asks: effects.asks })?;
-        }
+        self.ask(myself, effects.asks);
         if let Some(at) = next
             && self.pump_at.is_none_or(|planned| at < planned)
         {
@@ -330,6 +331,12 @@ impl LaneState {
             myself.send_after(at.saturating_sub(now), || LaneMsg::Pump);
         }
         Ok(())
+    }
+
+    fn ask(&self, myself: &ActorRef<LaneMsg>, asks: Vec<Ask>) {
+        if !asks.is_empty() {
+            let _ = self.diverter.cast(DiverterMsg { lane: myself.clone(), asks });
+        }
     }
 
     fn report_quiet(&mut self) {

@@ -13,6 +13,7 @@ use outbox_contract::{BUCKETS, Bucket, BucketSet, Epoch, Failure, KeyId, Leased,
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
 use super::context::{Context, in_time};
+use super::credit::FIXED_BYTES;
 use super::keeper::KeeperMsg;
 use super::key::{Held, Work};
 use super::lane::{LaneMsg, LaneRow};
@@ -227,7 +228,7 @@ impl PollerState {
             PollerMsg::Halt(reply) => {
                 self.halted = true;
                 // Whoever asked may have given up waiting.
-                let _ = reply.send(self.reader.low_water());
+                let _ = reply.send(self.low_water());
             }
             PollerMsg::Tick(_) => {}
         }
@@ -261,13 +262,24 @@ impl PollerState {
         }
         self.pause(&leased.paused)?;
         if let Some(keeper) = &self.keeper {
-            keeper.cast(KeeperMsg::LowWater(self.reader.low_water()))?;
+            keeper.cast(KeeperMsg::LowWater(self.low_water()))?;
         }
         Ok(!gained.is_empty())
     }
 
+    /// Nothing of what this relay owns stands at or below this position, what it is giving up included: that is still its own.
+    fn low_water(&self) -> Position {
+        let yielded = self.yields.values().map(|given| given.low_water).min().unwrap_or(Position::END);
+        self.reader.low_water().min(yielded)
+    }
+
     fn pause(&mut self, paused: &outbox_contract::lease::Paused) -> Result<(), ActorProcessingErr> {
+        let resumed = self.paused && !paused.route;
         self.paused = paused.route;
+        self.context.paused.store(paused.route, Ordering::Release);
+        if resumed {
+            self.tell_lanes(|| LaneMsg::Pump)?;
+        }
         for topic in self.topics.pause(&paused.topics) {
             self.close(&topic)?;
         }
@@ -380,6 +392,9 @@ impl PollerState {
             self.starved = true;
             return Ok(None);
         }
+        // A fetch counts bytes of content; credit counts what every message has besides too.
+        let messages = messages.min(bytes / 2 / FIXED_BYTES).max(1);
+        let bytes = bytes.saturating_sub(messages * FIXED_BYTES).max(1);
         let Some(plan) = self.reader.next(&context.route, context.relay, messages, bytes) else {
             return Ok(None);
         };

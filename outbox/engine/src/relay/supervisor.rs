@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use outbox_contract::Position;
 use ractor::{
     Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent, call_t,
@@ -204,8 +204,10 @@ impl RouteSupervisor {
         let Some(incarnation) = state.incarnation.take() else { return true };
         let config = &self.context.config;
         let limit = config.publish_timeout + config.store_timeout;
-        let low_water = call_t!(incarnation.poller, PollerMsg::Halt, millis(limit));
-        let mut clean = low_water.is_ok() && incarnation.retire_lanes(limit).await;
+        // At once, for the poller may be waiting for the store. What it deals out from now on the lanes pass over; it is not lost, for
+        // the poller's mark stays below it. Nor does it matter if the poller fails: then there is no mark.
+        let halt = async { call_t!(incarnation.poller, PollerMsg::Halt, millis(limit)) };
+        let (low_water, mut clean) = join(halt, incarnation.retire_lanes(limit)).await;
         if let Some(settler) = &state.settler {
             clean &= call_t!(settler, SettlerMsg::Barrier, millis(limit)).is_ok();
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outbox_contract::transport::Rejection;
+use outbox_contract::Rejection;
 use outbox_contract::{
     Chunk, Deliveries, Message, Outcome, Outcomes, Subscription, Transport, TransportError,
     TransportErrorKind, async_trait,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use outbox_contract::Transport;
-use outbox_engine::{Relay, RelayHandle};
+use outbox_engine::{Relay, RelayHandle, Status};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, ChaosTransport, Ids, TestClock};
 
@@ -29,6 +29,11 @@ pub(crate) struct Fleet {
     pub(crate) started: usize,
     pub(crate) calm: bool,
 }
+
+/// What topic, key and type of a message have at the most here: a fetch does not count it.
+const NAMES: usize = 40;
+/// The largest message here.
+const LARGEST: usize = 3_400;
 
 pub(crate) struct Running {
     pub(crate) number: usize,
@@ -165,14 +170,34 @@ impl Fleet {
         }
     }
 
+    /// What is wrong with the relays, when nothing goes wrong any more.
+    pub(crate) fn unwell(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let share = 256_usize.div_ceil(self.relays.len().max(1));
+        let mut buckets = 0;
+        for relay in &self.relays {
+            let (health, stats) = (relay.handle.health(), relay.handle.stats());
+            buckets += stats.buckets;
+            if health.status != Status::Healthy || stats.buckets > share || stats.in_flight > 0 {
+                problems.push(format!("relay {} is not well: {health:?} {stats:?}", relay.number));
+            }
+        }
+        if buckets != 256 {
+            problems.push(format!("{buckets} buckets are owned"));
+        }
+        problems
+    }
+
     /// What a relay must never exceed (promise P6).
     pub(crate) fn over_its_bounds(&self) -> Option<String> {
         let config = &self.plan.config;
         self.relays.iter().find_map(|relay| {
             let stats = relay.handle.stats();
-            let over = stats.in_flight > config.credit;
+            // The first message of a fetch, and of a failing key, comes whatever it has.
+            let most_bytes = config.credit_bytes + stats.in_flight * NAMES + LARGEST * 2;
+            let over = stats.in_flight > config.credit || stats.in_flight_bytes > most_bytes;
             over.then(|| {
-                format!("relay {}: {} in flight, {} allowed", relay.number, stats.in_flight, config.credit)
+                format!("relay {} exceeds {} or {most_bytes}: {stats:?}", relay.number, config.credit)
             })
         })
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
-use outbox_contract::transport::Rejection;
+use outbox_contract::Rejection;
 use outbox_contract::{
     Chunk, Deliveries, Message, Outcomes, Subscription, Transport, TransportError, async_trait,
 };

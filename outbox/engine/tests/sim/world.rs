@@ -27,6 +27,9 @@ pub(crate) struct Ended {
     pub(crate) deliveries: u64,
 }
 
+/// For so long a relay whose parts failed often counts as one that keeps failing.
+const A_MINUTE: Duration = Duration::from_secs(60);
+
 /// Runs the world of a seed.
 pub(crate) fn run(seed: u64) -> Ended {
     let runtime =
@@ -90,6 +93,9 @@ async fn live(plan: Plan) -> Ended {
     operator.settle_down().await;
     fleet.settle_down().await;
     problems.extend(peace(&plan, &store, &mut fleet, &operator).await);
+    // What hung when the faults stopped comes to its end; then every relay must be well, and have its share.
+    tokio::time::sleep(plan.patience() + A_MINUTE).await;
+    problems.extend(fleet.unwell());
     for relay in fleet.relays {
         let number = relay.number;
         if !relay.handle.stop(plan.patience()).await {
