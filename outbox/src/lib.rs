@@ -3,7 +3,9 @@
 #[doc(no_inline)]
 pub use outbox_contract::*;
 pub use outbox_derive::DomainEvent;
-pub use outbox_engine::{Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status};
+pub use outbox_engine::{
+    Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status,
+};
 
 // What derived code names: see the crate `outbox-derive`.
 #[doc(hidden)]
