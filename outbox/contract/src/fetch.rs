@@ -111,6 +111,10 @@ pub struct Fetched {
     pub rows: Vec<FetchedRow>,
     /// Whether a limit cut it short: there may be more behind the last row.
     pub full: bool,
+    /// How far it has looked, where that is beyond the last row: in this snapshot, nothing that was asked for stands behind the last row up to
+    /// this position. Rows of other routes and of other relays' buckets need not be walked over again. [`Position::START`] when it was cut
+    /// short, when the relay did not hold every bucket that it asked for, or when the store can't tell.
+    pub reached: Position,
 }
 
 /// A row as a fetch saw it.

@@ -2,7 +2,7 @@
 
 use futures_util::TryStreamExt;
 use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Scope};
-use outbox_contract::{Bucket, BucketSet, StoreError};
+use outbox_contract::{Bucket, BucketSet, Position, StoreError};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Row, ValueRef};
 
@@ -51,14 +51,20 @@ async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Er
         .bind(muted.topics)
         .bind(muted.keys)
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .bind(MOST_BYTES_ALONG);
+        .bind(MOST_BYTES_ALONG)
+        .bind(i64::try_from(request.buckets.len()).unwrap_or(i64::MAX));
 
     let mut rows = Vec::new();
     let mut bytes = 0;
     let mut cut = false;
+    let mut reached = Position::START;
     {
         let mut stream = query.fetch(&mut *connection);
         while let Some(row) = stream.try_next().await? {
+            if row.try_get::<i64, _>("state")? == LOOKED {
+                reached = Position(row.try_get("size")?);
+                break;
+            }
             bytes += usize::try_from(row.try_get::<i64, _>("size")?).unwrap_or_default();
             if bytes > request.bytes && !rows.is_empty() {
                 cut = true;
@@ -75,7 +81,7 @@ async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Er
             Decoded::Large(row) => fetched.extend(read_content(&mut connection, &row).await?),
         }
     }
-    Ok(Fetched { rows: fetched, full })
+    Ok(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached } })
 }
 
 /// A row as it came: whole, or with content that is still to be read.
@@ -86,6 +92,8 @@ enum Decoded {
 
 const FAILING: i64 = 1;
 const MUTED: i64 = 2;
+/// Not a row: how far the statement has looked.
+const LOOKED: i64 = 3;
 
 fn decode(row: SqliteRow) -> Result<Decoded, sqlx::Error> {
     let state: i64 = row.try_get("state")?;

@@ -125,6 +125,8 @@ impl RelayBuilder {
         store_timeout: Duration,
         /// The most messages of one fetch. See [`RelayConfig::batch`].
         batch: usize,
+        /// The most bytes of one fetch. See [`RelayConfig::batch_bytes`].
+        batch_bytes: usize,
         /// The most messages in memory. See [`RelayConfig::credit`].
         credit: usize,
         /// The most bytes of messages in memory. See [`RelayConfig::credit_bytes`].
@@ -137,8 +139,20 @@ impl RelayBuilder {
         depth: usize,
         /// The most messages of a chunk. See [`RelayConfig::chunk`].
         chunk: usize,
+        /// The most bytes of a chunk. See [`RelayConfig::chunk_bytes`].
+        chunk_bytes: usize,
         /// How often an idle relay looks by itself. See [`RelayConfig::idle_poll`].
         idle_poll: Duration,
+        /// How often failing keys are looked for. See [`RelayConfig::due_poll`].
+        due_poll: Duration,
+        /// How often scheduled messages are looked for. See [`RelayConfig::maintain_every`].
+        maintain_every: Duration,
+        /// How often the backlog is measured. See [`RelayConfig::observe_every`].
+        observe_every: Duration,
+        /// The first wait for an unavailable transport. See [`RelayConfig::outage_first_delay`].
+        outage_first_delay: Duration,
+        /// The longest such wait. See [`RelayConfig::outage_most_delay`].
+        outage_most_delay: Duration,
         /// The age of the oldest waiting message from which on the relay is unhealthy. See [`RelayConfig::unhealthy_age`].
         unhealthy_age: Duration,
         /// How failing messages are tried again. See [`RelayConfig::retry`].

@@ -76,6 +76,8 @@ pub(crate) struct LaneState {
     random: fastrand::Rng,
     pump_at: Option<Duration>,
     yields: Vec<(BucketSet, u64)>,
+    /// Nothing is taken any more: what was dropped is still to be read by others, and what comes now stands behind it.
+    retired: bool,
     retiring: Option<RpcReplyPort<()>>,
 }
 
@@ -122,6 +124,7 @@ impl Lane {
             publishers,
             pump_at: None,
             yields: Vec::new(),
+            retired: false,
             retiring: None,
         })
     }
@@ -182,7 +185,7 @@ impl LaneState {
         match message {
             LaneMsg::Poller(poller) => self.poller = Some(poller),
             LaneMsg::Batch { fetch, rows } => {
-                if self.retiring.is_some() {
+                if self.retired {
                     return;
                 }
                 self.keys.begin_batch(fetch);
@@ -191,7 +194,7 @@ impl LaneState {
                 }
             }
             LaneMsg::Due(keys) => {
-                if self.retiring.is_some() {
+                if self.retired {
                     return;
                 }
                 for (due, epoch, parked) in keys {
@@ -218,6 +221,7 @@ impl LaneState {
             }
             LaneMsg::Retire(reply) => {
                 self.keys.lose(&BucketSet::ALL, effects);
+                self.retired = true;
                 self.retiring = Some(reply);
             }
             LaneMsg::Pump => self.pump_at = None,

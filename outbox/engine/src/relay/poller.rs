@@ -403,7 +403,7 @@ impl PollerState {
         let span = tracing::debug_span!("fetch", route = %context.route, after = plan.request.after.0);
         let call = tracing::Instrument::instrument(context.store.fetch(&plan.request), span);
         let fetched = in_time(context.config.store_timeout, "fetch", call).await?;
-        let read = self.reader.fetched(&plan, fetched.rows, fetched.full);
+        let read = self.reader.fetched(&plan, fetched);
         self.deal(plan.sequence, read.rows)?;
         Ok(Some(read.seen))
     }

@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use outbox_contract::fetch::{FetchRequest, FetchedRow, Ordering, Scope, Writers};
+use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Ordering, Scope, Writers};
 use outbox_contract::{Bucket, BucketSet, KeyId, Position, RelayId, Route, Topic};
 
 #[cfg(test)]
@@ -323,7 +323,8 @@ impl Reader {
 
     /// Takes the rows of a fetch. One fetch is under way at a time. Word of rows, topics and buckets may come meanwhile; what
     /// changes what is to be read makes its answer useless, and it is made again.
-    pub(crate) fn fetched(&mut self, plan: &Plan, rows: Vec<FetchedRow>, full: bool) -> Read {
+    pub(crate) fn fetched(&mut self, plan: &Plan, fetched: Fetched) -> Read {
+        let Fetched { rows, full, reached } = fetched;
         if plan.changes != self.changes {
             // It may have been asked from too far on, or for what is read through another window now: asked again.
             return Read { rows: Vec::new(), seen: rows.len() };
@@ -343,9 +344,9 @@ impl Reader {
                 taken.push(row);
             }
         }
-        if let Some(last) = last {
-            self.horizon.seen = self.horizon.seen.max(last);
-        }
+        // What the store has looked at counts as seen, though it be another relay's: nothing of this relay's was there, and nobody need walk
+        // over it again.
+        self.horizon.seen = self.horizon.seen.max(last.unwrap_or_default()).max(reached);
         self.advance(plan, last, full, &muted);
         Read { rows: taken, seen }
     }

@@ -71,7 +71,7 @@ impl Case {
 
 /// A call to the store that the poller waits for.
 enum Call {
-    Fetch(Box<Plan>, Option<(Vec<FetchedRow>, bool)>),
+    Fetch(Box<Plan>, Option<Fetched>),
     Probe(Option<Writers>),
 }
 
@@ -209,7 +209,7 @@ impl Model {
                 let answer = self.table.fetch(&plan.request);
                 self.call = Some(Call::Fetch(plan, Some(answer)));
             }
-            Some(Call::Fetch(plan, Some((rows, full)))) => return self.fetched(&plan, rows, full),
+            Some(Call::Fetch(plan, Some(fetched))) => return self.fetched(&plan, fetched),
         }
         Ok(())
     }
@@ -224,12 +224,12 @@ impl Model {
         }
     }
 
-    fn fetched(&mut self, plan: &Plan, rows: Vec<FetchedRow>, full: bool) -> Judged {
-        for row in &rows {
+    fn fetched(&mut self, plan: &Plan, fetched: Fetched) -> Judged {
+        for row in &fetched.rows {
             *self.walked.entry(row.position()).or_default() += 1;
         }
         let gaps_before: Vec<Part> = self.reader.gaps.keys().cloned().collect();
-        let read = self.reader.fetched(plan, rows, full);
+        let read = self.reader.fetched(plan, fetched);
         match self.case.sabotage {
             Some(Sabotage::HorizonOfCutFetch) => {
                 let gap = plan.window.as_ref().and_then(|part| self.reader.gaps.get_mut(part));

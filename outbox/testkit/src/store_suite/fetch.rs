@@ -60,6 +60,31 @@ pub async fn the_first_row_comes_whatever_it_has<H: StoreHarness>(harness: &H) {
     }
 }
 
+/// A fetch that was not cut short says that it has looked as far as there is something, though it be of other routes and other relays: so
+/// that nobody walks over it again. It never says so of what it was cut short of, or was not allowed to see.
+pub async fn a_fetch_says_how_far_it_has_looked<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    write(&*store, messages("orders", "a", 3)).await;
+    let last = relay.read().await.last().expect("three rows").position;
+
+    let whole = relay.fetch_with(&relay.fetch_request()).await;
+    assert!(whole.reached == Position::START || whole.reached >= last, "{} and {last}", whole.reached);
+    let mut cut = relay.fetch_request();
+    cut.limit = 2;
+    assert_eq!(relay.fetch_with(&cut).await.reached, Position::START, "it was cut short");
+    let mut bounded = relay.fetch_request();
+    bounded.until = last.before();
+    assert!(relay.fetch_with(&bounded).await.reached <= last.before(), "it was not to look further");
+    let mut stranger = relay.fetch_request();
+    stranger.relay = RelayId::new();
+    assert_eq!(
+        relay.fetch_with(&stranger).await.reached,
+        Position::START,
+        "a relay without leases sees nothing"
+    );
+}
+
 /// Rows in flight are left out in the statement itself: they use up neither the limit of rows nor that of bytes.
 pub async fn rows_in_flight_count_for_nothing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;

@@ -4,7 +4,7 @@ use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 
 use outbox_contract::fetch::{Due, DueKey, DueRequest, Scope, Waiting};
-use outbox_contract::{FetchRequest, Fetched, FetchedRow, KeyId, Message, Stored, Timestamp};
+use outbox_contract::{FetchRequest, Fetched, FetchedRow, KeyId, Message, Position, Stored, Timestamp};
 
 use super::Tables;
 use super::keys::KeyRow;
@@ -59,6 +59,11 @@ impl RouteTables {
                 fetched.full = true;
                 break;
             }
+        }
+        // In concurrent mode too: what was looked at is a statement about this snapshot, and the horizon says what may still come.
+        if !fetched.full && buckets == request.buckets {
+            fetched.reached =
+                self.hot.keys().next_back().map_or(Position::START, |last| (*last).min(request.until));
         }
         fetched
     }

@@ -2,7 +2,18 @@
 -- ?1 route, ?2 relay, ?3 buckets (JSON; null: all), ?4 and ?5 topic and key (null: any), ?8 positions to leave out (JSON), ?9 whether all
 -- is muted, ?10 muted topics (JSON), ?11 muted pairs of topic and key (JSON), ?12 most rows, ?13 most bytes of a payload that comes along.
 -- State: 0 a message, 1 its key is failing (without payload), 2 muted (without content). Nothing is read past a row that has no
--- bucket yet. The inner select decides on rows, in the order of the primary key and up to the limit; the outer one reads content.
+-- bucket yet. The inner select decides on rows, in the order of the primary key and up to the limit; the outer one reads content. The last
+-- row, of state 3, says in size how far it has looked: to the end, or to the row without a bucket; 0 where the relay does not hold all ?14 buckets.
+with held as materialized (
+    select l.bucket
+    from outbox_relay r
+    cross join outbox_lease l on l.route = r.route and l.relay = r.relay
+    where r.route = ?1 and r.relay = ?2
+      and r.expires_at > cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000
+      and r.expires_at <= cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000 + 2 * r.lasts
+      and (l.expires_at is null or l.expires_at > cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
+      and (?3 is null or l.bucket in (select value from json_each(?3)))
+)
 select page.position, page.state,
        case when page.state < 2 then length(m.headers) else 0 end + case page.state when 0 then length(m.payload) else 0 end as size,
        m.id, m.bucket, m.topic, m.key, m.event_type, m.schema_version, m.content_type, m.occurred_at, m.appended_at,
@@ -23,16 +34,7 @@ from (
     where w.position > ?6
       and w.position <= min(?7, coalesce((select min(u.position) - 1 from outbox_message u where u.bucket is null), ?7))
       and w.route = ?1
-      and w.bucket in (
-          select l.bucket
-          from outbox_relay r
-          cross join outbox_lease l on l.route = r.route and l.relay = r.relay
-          where r.route = ?1 and r.relay = ?2
-            and r.expires_at > cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000
-            and r.expires_at <= cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000 + 2 * r.lasts
-            and (l.expires_at is null or l.expires_at > cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
-            and (?3 is null or l.bucket in (select value from json_each(?3)))
-      )
+      and w.bucket in (select bucket from held)
       and (?4 is null or w.topic = ?4)
       and (?5 is null or w.order_key = ?5)
       and w.position not in (select value from json_each(?8))
@@ -40,3 +42,10 @@ from (
     limit ?12
 ) page
 cross join outbox_message m on m.position = page.position
+union all
+select null, 3,
+       case when (select count(*) from held) = ?14
+            then min(?7, coalesce((select min(u.position) - 1 from outbox_message u where u.bucket is null),
+                                  (select max(position) from outbox_message), 0))
+            else 0 end,
+       null, null, null, null, null, null, null, null, null, null, null

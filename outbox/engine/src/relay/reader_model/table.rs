@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outbox_contract::fetch::{FetchRequest, FetchedRow, Waiting, Writers};
+use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Waiting, Writers};
 use outbox_contract::{BucketSet, Position, Stored};
 
 use crate::relay::model_cast::{KEYS, bucket, stored, the_key};
@@ -49,7 +49,7 @@ impl Table {
         }
     }
 
-    pub(super) fn fetch(&self, request: &FetchRequest) -> (Vec<FetchedRow>, bool) {
+    pub(super) fn fetch(&self, request: &FetchRequest) -> Fetched {
         let mut rows = Vec::new();
         for (position, (of, stored)) in &self.hot {
             let name = the_key(*of);
@@ -75,10 +75,12 @@ impl Table {
                 FetchedRow::Message(Arc::clone(stored))
             });
             if rows.len() == request.limit {
-                return (rows, true);
+                return Fetched { rows, full: true, reached: Position::START };
             }
         }
-        (rows, false)
+        let allowed = request.buckets.without(&self.leased).is_empty();
+        let last = self.hot.keys().next_back().copied().filter(|_| allowed).unwrap_or_default();
+        Fetched { rows, full: false, reached: last.min(request.until) }
     }
 
     /// Those that have taken a position; some stores also count those that are about to.
