@@ -10,7 +10,7 @@ use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, ChaosTransport, Ids, TestClock};
 
 use super::broker::Broker;
-use super::line::{Gate, Line, Luck, Witness};
+use super::line::{Gate, Late, Line, Luck, Witness};
 use super::link::Link;
 use super::plan::Plan;
 use super::trace::Trace;
@@ -53,7 +53,7 @@ impl Faults {
         self.store.calm();
         self.transport.calm();
         self.gate.set_open(true);
-        self.luck.calm();
+        self.luck.set(Late::default());
     }
 }
 
@@ -70,6 +70,7 @@ impl Fleet {
             gate: Arc::clone(&gate),
             luck: Arc::clone(&luck),
             trace: Arc::clone(&self.trace),
+            migrated: true,
         };
         let store = ChaosStore::new(Arc::new(link), seed ^ 1).with_rates(self.plan.store.clone());
         let store = Arc::new(store);

@@ -40,11 +40,15 @@ impl Gate {
     }
 }
 
-/// How often something that was given up happens all the same, and how much later.
+/// What else can go wrong: how often something that was given up happens all the same, and how much later.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Late {
     pub(crate) rate: f64,
     pub(crate) most: Duration,
+    /// The longest that an answer of the store is under way, from its effect.
+    pub(crate) answer: Duration,
+    /// How often a call to the store panics.
+    pub(crate) panics: f64,
 }
 
 /// Chance, and how much of it there is now.
@@ -55,8 +59,23 @@ impl Luck {
         Arc::new(Self(Mutex::new((Rng::with_seed(seed), late))))
     }
 
-    pub(crate) fn calm(&self) {
-        self.0.lock().unwrap().1 = Late::default();
+    pub(crate) fn set(&self, late: Late) {
+        self.0.lock().unwrap().1 = late;
+    }
+
+    /// Panics, if it is time for that.
+    pub(crate) fn panic(&self) {
+        let panics = {
+            let (rng, late) = &mut *self.0.lock().unwrap();
+            rng.f64() < late.panics
+        };
+        assert!(!panics, "a panic of the store was injected");
+    }
+
+    /// How long this answer of the store is under way.
+    pub(crate) fn answer(&self) -> Duration {
+        let (rng, late) = &mut *self.0.lock().unwrap();
+        late.answer.mul_f64(rng.f64())
     }
 
     /// How late this happens, if it is late at all.

@@ -9,7 +9,8 @@ use outbox_contract::hints::Wakeup;
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
     Admin, Backlog, Diversion, Diverted, FetchRequest, Fetched, KeyId, Lease, LeaseRequest, Leased, Message,
-    MessageId, Position, RelayId, Route, Store, StoreError, Stored, Timestamp, Topic, async_trait,
+    MessageId, Position, RelayId, Route, Store, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
+    async_trait,
 };
 use outbox_store_memory::MemoryStore;
 
@@ -23,6 +24,7 @@ pub(crate) struct Link {
     pub(crate) gate: Arc<Gate>,
     pub(crate) luck: Arc<Luck>,
     pub(crate) trace: Arc<Trace>,
+    pub(crate) migrated: bool,
 }
 
 impl Link {
@@ -33,6 +35,7 @@ impl Link {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         self.gate.passed().await;
+        self.luck.panic();
         if let Some(late) = self.luck.late_by() {
             tokio::spawn(async move {
                 tokio::time::sleep(late).await;
@@ -42,6 +45,7 @@ impl Link {
             return std::future::pending().await;
         }
         let answer = call.await;
+        tokio::time::sleep(self.luck.answer()).await;
         // The relay may stand still between the effect and the answer too.
         self.gate.passed().await;
         answer
@@ -52,7 +56,10 @@ impl Link {
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         self.gate.passed().await;
+        self.luck.panic();
         let answer = call.await;
+        // The world goes on while the answer is under way.
+        tokio::time::sleep(self.luck.answer()).await;
         self.gate.passed().await;
         answer
     }
@@ -73,6 +80,10 @@ impl Store for Link {
     }
 
     async fn check(&self) -> Result<(), StoreError> {
+        if !self.migrated {
+            let message = "its tables are not there; run the migrations first";
+            return Err(StoreError::new(StoreErrorKind::NotMigrated, "check", message));
+        }
         self.read(self.store.check()).await
     }
 

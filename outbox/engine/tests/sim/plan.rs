@@ -48,7 +48,15 @@ impl Plan {
             transport: transport(&mut rng, rough, lease),
             store: store(&mut rng, rough * 0.01),
             writing: store(&mut rng, rough * 0.02),
-            late: Late { rate: one_of(&mut rng, &[0.0, 0.0, 0.02]) * rough, most: lease * 3 },
+            late: Late {
+                rate: one_of(&mut rng, &[0.0, 0.0, 0.02]) * rough,
+                most: lease * 3,
+                answer: one_of(
+                    &mut rng,
+                    &[Duration::ZERO, Duration::from_millis(4), Duration::from_millis(60)],
+                ),
+                panics: one_of(&mut rng, &[0.0, 0.0, 0.002]) * rough,
+            },
             chaos: Duration::from_secs(rng.u64(10..=40)),
             scheduled: one_of(&mut rng, &[0.0, 0.0, 0.1]),
             config,

@@ -1,0 +1,104 @@
+//! Contained failure (P5): a poison message holds up its key, a broken topic itself, an outage nobody's attempts.
+
+use outbox_contract::{Exhausted, RetryPolicy};
+use outbox_testkit::Fault;
+
+use crate::support::{MS, S, World, message, of_topic, topic, within};
+
+#[tokio::test(start_paused = true)]
+async fn a_poison_message_holds_up_its_own_key_only() {
+    let world = World::new();
+    let rig = world.rig();
+    let poison = world.append([message("poisoned"), message("poisoned")]).await;
+    rig.transport.inject(poison[0], Fault::Failed);
+    let hold = RetryPolicy { exhausted: Exhausted::Hold, ..RetryPolicy::default() };
+    let _relay = rig.relay().retry(hold).start().await.unwrap();
+    let mut longest = MS;
+    for n in 0..500 {
+        let expected = world.broker.len() + 1;
+        world.append([message(&format!("key-{n}"))]).await;
+        longest = longest.max(within(S * 60, || world.broker.len() >= expected).await);
+    }
+    assert!(longest <= MS * 20, "the slowest took {longest:?}");
+    assert!(world.positions("poisoned").is_empty(), "its follower waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_topic_holds_up_that_topic_only_and_costs_the_others_nothing() {
+    let mut costs = Vec::new();
+    for waiting in [0, 20_000] {
+        let world = World::new();
+        let rig = world.rig();
+        rig.transport.break_topic(topic("broken"));
+        world.append((0..waiting).map(|n| of_topic("broken", &format!("key-{n}")))).await;
+        let relay = rig.relay().start().await.unwrap();
+        tokio::time::sleep(S * 20).await;
+        let before = relay.stats().fetches;
+        for n in 0..500 {
+            let expected = world.broker.len() + 1;
+            world.append([message(&format!("key-{n}"))]).await;
+            let took = within(S * 60, || world.broker.len() >= expected).await;
+            assert!(took <= MS * 20, "with {waiting} waiting, it took {took:?}");
+        }
+        costs.push(relay.stats().fetches - before);
+        assert_eq!(world.waiting(), waiting);
+        assert_eq!((relay.stats().failed, world.dead().await.len()), (0, 0));
+        rig.transport.heal_topic(&topic("broken"));
+        world.drained(S * 60).await;
+    }
+    assert!(costs[1] <= costs[0] + costs[0] / 5, "fetches without and with a broken topic: {costs:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_burns_no_attempts_and_makes_no_dead_letters() {
+    let world = World::new();
+    let rig = world.rig();
+    let patient = RetryPolicy { most_attempts: 1, ..RetryPolicy::default() };
+    let relay = rig.relay().retry(patient).start().await.unwrap();
+    rig.transport.go_down();
+    world.append((0..500).map(|n| message(&format!("key-{}", n % 50)))).await;
+    tokio::time::sleep(S * 3_600).await;
+    let chunks = rig.transport.counts().chunks;
+    assert!(chunks < 3_600, "{chunks} chunks tried in an hour");
+    rig.transport.come_back();
+    let took = world.drained(S * 10).await;
+    assert!(took <= S * 6, "it was back after {took:?}");
+    assert_eq!((relay.stats().failed, world.dead().await.len()), (0, 0));
+    assert_eq!(world.broker.len(), 500, "each was sent once");
+}
+
+/// Nothing is heard of any chunk: that is an outage too, and not the fault of the messages.
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_answers_nobody_burns_no_attempts() {
+    let world = World::new();
+    let rig = world.rig();
+    let ids = world.append((0..40).map(|n| message(&format!("key-{n}")))).await;
+    ids.iter().for_each(|id| rig.transport.inject(*id, Fault::Hang));
+    let relay = rig.relay().start().await.unwrap();
+    tokio::time::sleep(S * 3_600).await;
+    assert_eq!((relay.stats().failed, world.dead().await.len()), (0, 0));
+    rig.transport.calm();
+    world.drained(S * 120).await;
+    assert_eq!(world.broker.len(), 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_panics_the_publisher_becomes_a_dead_letter_alone() {
+    for fault in [Fault::PanicBefore, Fault::PanicAfter] {
+        let world = World::new();
+        let rig = world.rig();
+        let mut ids = world.append((0..20).map(|n| message(&format!("key-{n}")))).await;
+        let poison = ids.remove(7);
+        rig.transport.inject(poison, fault);
+        let twice = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+        let relay = rig.relay().retry(twice).start().await.unwrap();
+        let others = || ids.iter().all(|id| world.arrived().contains(id));
+        within(S * 30, others).await;
+        within(S * 300, || world.store.snapshot().dead == 1).await;
+        let dead = world.dead().await;
+        assert_eq!((dead[0].stored.message.id, dead[0].attempts), (poison, 2), "{fault:?}");
+        assert_eq!(dead[0].last_failure.as_ref().unwrap().class, "breaks");
+        assert!(relay.stats().restarts >= 10, "five times for each attempt: {:?}", relay.stats());
+        world.drained(S * 30).await;
+    }
+}

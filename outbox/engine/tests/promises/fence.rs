@@ -1,0 +1,86 @@
+//! Fenced (P7): a relay that lost its leases does no harm.
+
+use outbox_testkit::{Fault, StoreCall, StoreFaultRates};
+
+use crate::support::{MS, S, World, message, within};
+
+/// Its clock says that more time has passed than the lease lasts; its timers and its memory know nothing of it.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_slept_past_its_lease_publishes_nothing() {
+    let world = World::new();
+    let rig = world.rig();
+    let ids = world.append((0..10).map(|n| message(&format!("key-{n}")))).await;
+    ids.iter().for_each(|id| rig.transport.inject_times(*id, Fault::UnknownWithoutEffect, 1));
+    let relay = rig.relay().store_timeout(S * 600).start().await.unwrap();
+    within(S, || relay.stats().unknown > 0).await;
+    // From here on no heartbeat gets through, and there is work in memory.
+    rig.gate.set_open(false);
+    rig.clock.suspend(S * 16);
+    rig.transport.calm();
+    let tried = rig.transport.counts().chunks;
+    tokio::time::sleep(S * 60).await;
+    assert_eq!(rig.transport.counts().chunks, tried, "not a chunk was started");
+    rig.gate.set_open(true);
+    world.drained(S * 30).await;
+}
+
+/// The fence of the store: what a relay decided before it stood still is refused afterwards.
+#[tokio::test(start_paused = true)]
+async fn steps_of_a_relay_that_stood_still_past_its_lease_are_refused() {
+    let world = World::new();
+    let (old, new) = (world.rig(), world.rig());
+    let ids = world.append([message("a"), message("a")]).await;
+    old.transport.inject(ids[0], Fault::Rejected);
+    // The dead letter is decided, and on its way for longer than the lease lasts.
+    let under_way = StoreFaultRates { delay: S * 600, ..StoreFaultRates::default() };
+    old.store.set_rates_of(StoreCall::Divert, under_way);
+    let paused = old.relay().store_timeout(S * 700).start().await.unwrap();
+    within(S, || paused.stats().failed == 1).await;
+    old.gate.set_open(false);
+    let _successor = new.relay().start().await.unwrap();
+    world.drained(S * 60).await;
+    assert_eq!(world.arrived(), ids, "the successor sent both");
+    old.gate.set_open(true);
+    within(S * 700, || old.trace.take().iter().any(|line| line.contains("LeaseLost"))).await;
+    assert_eq!((world.dead().await.len(), world.store.snapshot().failing_keys), (0, 0));
+    assert_eq!(world.arrived(), ids, "and nothing was repeated");
+}
+
+/// What the broker confirmed may still be removed, whoever owns the bucket now.
+#[tokio::test(start_paused = true)]
+async fn a_relay_without_leases_still_settles_what_was_confirmed() {
+    let world = World::new();
+    let rig = world.rig();
+    world.append([message("a")]).await;
+    rig.store
+        .set_rates_of(StoreCall::Settle, StoreFaultRates { delay: S * 600, ..StoreFaultRates::default() });
+    rig.store.set_rates_of(StoreCall::Lease, StoreFaultRates::default());
+    let relay = rig.relay().store_timeout(S * 700).start().await.unwrap();
+    within(S, || relay.stats().delivered == 1).await;
+    // Every later heartbeat is lost.
+    rig.store
+        .set_rates_of(StoreCall::Lease, StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() });
+    tokio::time::sleep(S * 20).await;
+    assert_eq!(world.waiting(), 1);
+    world.drained(S * 700).await;
+    assert_eq!(world.broker.len(), 1);
+}
+
+/// A relay that can't renew stops by itself well before its leases are over; what it has in hand then is not sent.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_can_not_renew_stops_before_its_leases_end() {
+    let world = World::new();
+    let rig = world.rig();
+    let _relay = rig.relay().store_timeout(S * 600).start().await.unwrap();
+    tokio::time::sleep(MS * 10).await;
+    rig.store
+        .set_rates_of(StoreCall::Lease, StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() });
+    tokio::time::sleep(MS * 9_900).await;
+    world.append([message("a")]).await;
+    within(MS * 20, || world.broker.len() == 1).await;
+    // A lease of 15 s less the 5 s that a chunk may take, counted from before the only heartbeat that was answered.
+    tokio::time::sleep(MS * 200).await;
+    world.append([message("b")]).await;
+    tokio::time::sleep(S * 300).await;
+    assert_eq!(world.broker.len(), 1);
+}

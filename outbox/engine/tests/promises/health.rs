@@ -1,0 +1,83 @@
+//! Visible (P9): health says what is wrong, and when it is over.
+
+use outbox_contract::{Admin, Exhausted, RetryPolicy};
+use outbox_engine::{RelayHandle, Status};
+use outbox_testkit::{Fault, StoreFaultRates};
+
+use crate::support::{MS, S, World, key_id, message, of_topic, route, topic, within};
+
+fn says(relay: &RelayHandle, status: Status, words: &str) -> bool {
+    let health = relay.health();
+    health.status == status && health.reasons.iter().any(|reason| reason.contains(words))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_degrades_then_fails_then_is_over() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    assert_ne!(relay.health().status, Status::Healthy, "nothing is known yet");
+    within(S, || relay.health().status == Status::Healthy).await;
+    rig.transport.go_down();
+    world.append([message("a")]).await;
+    within(S, || says(&relay, Status::Degraded, "the transport has been unavailable for")).await;
+    within(S * 16, || says(&relay, Status::Unhealthy, "the transport has been unavailable for")).await;
+    rig.transport.come_back();
+    within(S * 12, || relay.health().status == Status::Healthy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_key_degrades_until_it_is_released() {
+    let world = World::new();
+    let rig = world.rig();
+    let ids = world.append([message("a")]).await;
+    rig.transport.inject(ids[0], Fault::Failed);
+    let hold = RetryPolicy { most_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
+    let relay = rig.relay().retry(hold).start().await.unwrap();
+    within(S * 10, || says(&relay, Status::Degraded, "1 held keys wait for an operator")).await;
+    within(S * 70, || says(&relay, Status::Unhealthy, "the oldest message has waited for")).await;
+    rig.transport.calm();
+    world.store.release(&route(), &key_id("a")).await.unwrap();
+    within(S * 15, || relay.health().status == Status::Healthy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_topic_degrades_until_it_heals() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.transport.break_topic(topic("broken"));
+    world.append([of_topic("broken", "a")]).await;
+    let relay = rig.relay().start().await.unwrap();
+    within(S * 10, || says(&relay, Status::Degraded, "topic broken is not published now")).await;
+    rig.transport.heal_topic(&topic("broken"));
+    within(S * 15, || relay.health().status == Status::Healthy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_makes_it_unhealthy_until_it_is_back() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    within(S, || relay.health().status == Status::Healthy).await;
+    rig.store.set_rates(StoreFaultRates { before: 1.0, ..StoreFaultRates::default() });
+    within(S * 30, || says(&relay, Status::Unhealthy, "the relay keeps failing")).await;
+    within(S * 30, || says(&relay, Status::Unhealthy, "leases were last renewed")).await;
+    rig.store.calm();
+    world.append([message("a")]).await;
+    let took = world.drained(S * 10).await;
+    assert!(took <= S * 6, "it worked again after {took:?}");
+    // Failures that came often are remembered for a minute.
+    within(S * 90, || relay.health().status == Status::Healthy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn relays_that_are_configured_differently_say_so() {
+    let world = World::new();
+    let (one, other) = (world.rig(), world.rig());
+    let first = one.relay().start().await.unwrap();
+    tokio::time::sleep(MS * 100).await;
+    let another = RetryPolicy { most_attempts: 3, ..RetryPolicy::default() };
+    let second = other.relay().retry(another).start().await.unwrap();
+    let words = "relays of this route are configured differently";
+    within(S * 10, || says(&first, Status::Degraded, words) && says(&second, Status::Degraded, words)).await;
+}

@@ -1,0 +1,27 @@
+//! The promises, one by one: each file has the name of what it is about, each test says what must hold.
+//!
+//! All in paused time on one thread; the simulation proves the same of everything together.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+#[allow(dead_code, reason = "the simulation uses all of it")]
+#[path = "../sim/line.rs"]
+mod line;
+#[path = "../sim/link.rs"]
+mod link;
+#[allow(dead_code, reason = "the simulation uses all of it")]
+#[path = "../sim/trace.rs"]
+mod trace;
+
+mod bounds;
+mod confirmation;
+mod containment;
+mod crashes;
+mod fence;
+mod health;
+mod order;
+mod retries;
+mod sharing;
+mod start;
+mod stop;
+mod support;

@@ -1,0 +1,103 @@
+//! Fair sharing among relays, and wake-ups.
+
+use outbox_contract::Transactional;
+use outbox_engine::Status;
+
+use crate::support::{MS, S, World, message, route, topic, within};
+
+#[tokio::test(start_paused = true)]
+async fn a_second_relay_gets_half_and_the_first_has_all_again_when_it_leaves() {
+    let world = World::new();
+    let (one, other) = (world.rig(), world.rig());
+    let first = one.relay().start().await.unwrap();
+    within(S, || first.stats().buckets == 256).await;
+    let second = other.relay().start().await.unwrap();
+    within(S * 15, || (first.stats().buckets, second.stats().buckets) == (128, 128)).await;
+    world.append((0..200).map(|n| message(&format!("key-{n}")))).await;
+    world.drained(S * 5).await;
+    assert!(first.stats().delivered > 50 && second.stats().delivered > 50, "both work");
+    assert!(second.stop(S * 10).await);
+    within(S * 6, || first.stats().buckets == 256).await;
+    assert_eq!(world.broker.len(), 200, "nothing was sent twice");
+}
+
+/// A relay that was counted out for its transport owns nothing, and still learns that its transport is back.
+#[tokio::test(start_paused = true)]
+async fn a_relay_whose_transport_was_away_gives_its_buckets_back_and_gets_them_again() {
+    let world = World::new();
+    let (one, other) = (world.rig(), world.rig());
+    let first = one.relay().start().await.unwrap();
+    let second = other.relay().start().await.unwrap();
+    within(S * 15, || (first.stats().buckets, second.stats().buckets) == (128, 128)).await;
+    one.transport.go_down();
+    world.append((0..200).map(|n| message(&format!("key-{n}")))).await;
+    within(S * 45, || (first.stats().buckets, second.stats().buckets) == (0, 256)).await;
+    world.drained(S * 5).await;
+    one.transport.come_back();
+    within(S * 30, || (first.stats().buckets, second.stats().buckets) == (128, 128)).await;
+    within(S * 10, || first.health().status == Status::Healthy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_is_published_within_milliseconds_though_the_idle_poll_is_a_second() {
+    let world = World::new();
+    let rig = world.rig();
+    let _relay = rig.relay().start().await.unwrap();
+    tokio::time::sleep(S * 30).await;
+    for n in 1..=50 {
+        tokio::time::sleep(MS * 1_777).await;
+        world.append([message("a")]).await;
+        let took = within(S * 2, || world.broker.len() == n).await;
+        assert!(took <= MS * 3, "it took {took:?}");
+    }
+}
+
+/// A commit that nobody tells of: the user's own. The append's hint makes the relay look again and again for a while.
+#[tokio::test(start_paused = true)]
+async fn a_plain_commit_some_time_after_the_append_is_found_soon() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.store.set_rates_of(outbox_testkit::StoreCall::Wakeups, outbox_testkit::StoreFaultRates::default());
+    let _relay = rig.relay().start().await.unwrap();
+    tokio::time::sleep(S * 30).await;
+    for held in [1, 5, 20, 60, 120] {
+        let sent = world.broker.len();
+        let mut tx = world.store.begin().await.unwrap();
+        world.write(&mut tx, [message("a")]).await;
+        tokio::time::sleep(MS * held).await;
+        // From here on the store's own wake-up of the commit is lost.
+        let lost = outbox_testkit::StoreFault::Before;
+        rig.store.inject(outbox_testkit::StoreCall::Wakeups, lost, 1);
+        world.store.commit(tx).await.into_result().unwrap();
+        let took = within(S * 2, || world.broker.len() > sent).await;
+        assert!(took <= MS * (held + 5), "held for {held} ms, it took {took:?}");
+        tokio::time::sleep(S * 5).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_stops_the_route_or_the_topic_and_a_resume_ends_it() {
+    use outbox_contract::Admin;
+    for whole in [true, false] {
+        let world = World::new();
+        let rig = world.rig();
+        let part = topic("orders");
+        let paused = (!whole).then_some(&part);
+        rig.transport.set_rates(outbox_testkit::FaultRates { delay: S, ..Default::default() });
+        world.append((0..2_000).map(|n| message(&format!("key-{}", n % 10)))).await;
+        let relay = rig.relay().lanes(1).depth(1).chunk(5).start().await.unwrap();
+        within(S * 5, || relay.stats().delivered > 0).await;
+        world.store.pause(&route(), paused).await.unwrap();
+        // From the next heartbeat on, and after what is in flight then.
+        tokio::time::sleep(S * 7).await;
+        let sent = world.broker.len();
+        assert!(sent < 2_000, "there is more");
+        tokio::time::sleep(S * 120).await;
+        assert_eq!(world.broker.len(), sent, "whole route: {whole}");
+        assert_eq!(relay.health().status, Status::Unhealthy, "what waits is old: {:?}", relay.health());
+        world.store.resume(&route(), paused).await.unwrap();
+        rig.transport.calm();
+        world.drained(S * 10).await;
+        assert_eq!(world.broker.len(), 2_000);
+    }
+}

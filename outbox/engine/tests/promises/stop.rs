@@ -1,0 +1,90 @@
+//! Drained stop (P8), and what a kill costs.
+
+use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFault};
+
+use crate::line::Late;
+use crate::support::{MS, S, World, message, within};
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_finishes_what_is_in_flight_removes_it_and_gives_the_leases_back_at_once() {
+    let world = World::new();
+    let (old, new) = (world.rig(), world.rig());
+    old.transport.set_rates(FaultRates { delay: MS * 900, ..FaultRates::default() });
+    world.append((0..2_000).map(|n| message(&format!("key-{}", n % 100)))).await;
+    let relay = old.relay().start().await.unwrap();
+    within(S * 5, || relay.stats().delivered > 0).await;
+    assert!(relay.stats().in_flight > 100, "it is in the middle of it");
+    assert!(relay.stop(S * 10).await, "it drained");
+    let sent = world.broker.len();
+    assert_eq!(world.waiting(), 2_000 - sent, "everything that was sent is removed");
+    let _successor = new.relay().start().await.unwrap();
+    let took = within(S * 60, || world.broker.len() > sent).await;
+    assert!(took <= MS * 20, "the successor began after {took:?}");
+    world.drained(S * 60).await;
+    assert_eq!(world.broker.len(), 2_000, "nothing was sent twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_says_when_its_deadline_was_too_short() {
+    let world = World::new();
+    let rig = world.rig();
+    let ids = world.append([message("a")]).await;
+    rig.transport.inject(ids[0], Fault::Hang);
+    let relay = rig.relay().start().await.unwrap();
+    within(S, || relay.stats().in_flight == 1).await;
+    tokio::time::sleep(MS * 100).await;
+    assert!(!relay.stop(S).await);
+    assert_eq!(world.waiting(), 1);
+}
+
+/// The first message of the key rests after an unknown outcome when the relay is asked to stop, and its follower is being read.
+#[tokio::test(start_paused = true)]
+async fn what_is_read_while_a_relay_stops_does_not_pass_what_it_dropped() {
+    for slow in 1..=20 {
+        let world = World::new();
+        let rig = world.rig();
+        let first = world.append([message("a")]).await;
+        rig.transport.inject_times(first[0], Fault::UnknownWithoutEffect, 1);
+        let relay = rig.relay().start().await.unwrap();
+        within(S, || relay.stats().unknown == 1).await;
+        rig.luck.set(Late { answer: MS * slow * 10, ..Late::default() });
+        world.append([message("a")]).await;
+        tokio::time::sleep(MS).await;
+        assert!(relay.stop(S * 20).await);
+        assert!(world.broker.is_empty(), "with answers that take up to {} ms", slow * 10);
+    }
+}
+
+/// A poller that waits for a store that hangs keeps nobody else from finishing.
+#[tokio::test(start_paused = true)]
+async fn what_is_in_flight_is_removed_by_a_stop_though_reading_hangs() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.transport.set_rates(FaultRates { delay: S * 4, ..FaultRates::default() });
+    world.append([message("a")]).await;
+    let relay = rig.relay().start().await.unwrap();
+    within(S, || relay.stats().in_flight == 1).await;
+    rig.store.inject(StoreCall::Fetch, StoreFault::HangBefore, 1);
+    tokio::time::sleep(MS * 100).await;
+    assert!(relay.stop(S * 12).await, "it drained");
+    assert_eq!((world.waiting(), world.broker.len()), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_kill_messages_flow_again_within_a_lease_and_a_heartbeat() {
+    let mut longest = S;
+    for moment in 0..20 {
+        let world = World::new();
+        let (old, new) = (world.rig(), world.rig());
+        let relay = old.relay().start().await.unwrap();
+        let _other = new.relay().start().await.unwrap();
+        // Both have their share, and the kill falls anywhere between two heartbeats.
+        tokio::time::sleep(S * 30 + MS * 251 * moment).await;
+        drop(relay);
+        world.append((0..500).map(|n| message(&format!("key-{n}")))).await;
+        longest = longest.max(world.drained(S * 60).await);
+    }
+    println!("measured: the longest pause after a kill was {longest:?}");
+    assert!(longest <= S * 20, "a lease of 15 s and a heartbeat of 5 s; it took {longest:?}");
+    assert!(longest > S * 9, "it was measured: a lease that was renewed can't be over sooner");
+}
