@@ -8,14 +8,16 @@ mod table;
 #[path = "keys_model/transport.rs"]
 mod transport;
 
+use outbox_contract::divert::Diverted;
 use outbox_contract::fetch::FetchedRow;
-use outbox_contract::{Diversion, RelayId, RetryPolicy, Route};
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::{Diversion, Exhausted, Failure, Outcome, RelayId, RetryPolicy, Route};
 
 use self::poller::{Poller, ToPoller};
 use self::table::Table;
 use super::*;
 use crate::relay::credit::Credit;
-use crate::relay::key::Delivered;
+use crate::relay::key::{Ask, Delivered};
 use crate::relay::model_cast::{
     Judged, KEYS, TOPICS, bucket, buckets, first_failure, holds, keys_in, number_of, the_key, the_topic,
     topic_of,

@@ -16,10 +16,17 @@
 //! content; the gap has a window of its own, and ends when that has seen everything. Each key is governed by exactly one window, the
 //! narrowest gap that covers it, else the main window; that is what keeps two windows from sending one key side by side.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Ordering, Scope, Writers};
 use outbox_contract::{Bucket, BucketSet, KeyId, Position, RelayId, Route, Topic};
+
+mod part;
+mod window;
+
+pub(crate) use part::Part;
+use part::{fingerprint, is_behind};
+use window::Window;
 
 #[cfg(test)]
 #[path = "reader_model.rs"]
@@ -56,67 +63,10 @@ pub(crate) struct Reader {
     turn: Option<Part>,
 }
 
-/// A part of the buckets and keys that this relay owns.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Part {
-    /// One key.
-    Key(KeyId),
-    /// One topic.
-    Topic(Topic),
-    /// Buckets that were taken over, by the number of the gap; their set is in the gap.
-    Buckets(u64),
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Known {
     bucket: Bucket,
     key: u64,
-}
-
-#[derive(Clone, Debug)]
-struct Window {
-    cursor: Position,
-    horizon: Position,
-    /// Whether there may be something to read.
-    more: bool,
-    /// Rows between horizon and cursor that are read through narrower gaps. They are left out of the next fetch: else a fetch that
-    /// they fill would bring them again, and nothing behind them, for as long as a writer holds the horizon back.
-    passed: BTreeSet<Position>,
-}
-
-/// The most rows of narrower gaps that a window leaves out by position. Beyond that it waits for the horizon.
-const MOST_PASSED: usize = 10_000;
-
-impl Window {
-    fn at(position: Position) -> Self {
-        Self { cursor: position, horizon: position, more: true, passed: BTreeSet::new() }
-    }
-
-    fn start(&self, ordering: Ordering) -> Position {
-        if ordering == Ordering::Single { self.cursor } else { self.cursor.min(self.horizon) }
-    }
-
-    fn lower(&mut self, position: Position) {
-        self.cursor = self.cursor.min(position);
-        self.horizon = self.horizon.min(position);
-        self.more = true;
-        // Some of them may be this window's own from now on.
-        self.passed.clear();
-    }
-
-    /// Takes what a fetch showed: `last` is the last position that it returned, `muted` is what it passed.
-    fn advance(&mut self, last: Option<Position>, horizon: Position, full: bool, muted: &[Position]) {
-        if let Some(last) = last {
-            self.cursor = self.cursor.max(last);
-        }
-        // A fetch that was cut short has not looked behind its last row, though the cursor may have been there before.
-        let counts = if full { last.unwrap_or_default().min(horizon) } else { horizon };
-        self.horizon = self.horizon.max(counts);
-        self.passed.extend(muted);
-        let behind_the_start = Position(self.cursor.min(self.horizon).0.saturating_add(1));
-        self.passed = self.passed.split_off(&behind_the_start);
-        self.more = full && self.passed.len() < MOST_PASSED;
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -601,32 +551,4 @@ impl Reader {
             }
         }
     }
-}
-
-impl Part {
-    fn scope(&self) -> Option<Scope> {
-        match self {
-            Self::Key(key) => Some(Scope::Key(key.clone())),
-            Self::Topic(topic) => Some(Scope::Topic(topic.clone())),
-            Self::Buckets(_) => None,
-        }
-    }
-}
-
-/// Whether a window's turn is after another's: parts in their order, the main window last.
-fn is_behind(part: &Option<Part>, last: &Option<Part>) -> bool {
-    match (part, last) {
-        (_, None) => false,
-        (None, Some(_)) => true,
-        (Some(part), Some(last)) => part > last,
-    }
-}
-
-/// A number that stands for a key where only counting depends on it: two keys that share one are counted together.
-fn fingerprint(key: &KeyId) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    // Fixed keys: a run must be the same again.
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    hasher.finish()
 }

@@ -1,0 +1,207 @@
+//! The steps of failing keys: which one is needed, and what the store's answer means.
+
+use std::time::Duration;
+
+use outbox_contract::divert::{Diverted, Step, Then};
+use outbox_contract::fetch::RowId;
+use outbox_contract::{Exhausted, Failure, KeyId};
+
+use super::super::effects::Effects;
+use super::super::key::{Ask, Busy, KeyState, MOST_ROWS_PER_STEP, StepKind, Verdict, Work};
+use super::super::policies::Policies;
+use super::{Keys, stand_in_line};
+
+impl Keys {
+    /// Takes the store's answer to a step. `fetches`: how many fetches have begun by now.
+    pub(crate) fn diverted(
+        &mut self,
+        key: &KeyId,
+        generation: u64,
+        answer: Diverted,
+        fetches: u64,
+        effects: &mut Effects,
+    ) {
+        let Some(state) = self.keys.get_mut(key).filter(|state| state.generation == generation) else {
+            return;
+        };
+        let Busy::Step(kind) = std::mem::replace(&mut state.busy, Busy::No) else { return };
+        let version = match answer {
+            Diverted::Done(version) => version,
+            Diverted::LeaseLost => {
+                effects.counts.refused += 1;
+                effects.lost.push(state.bucket);
+                return;
+            }
+            Diverted::Stale => {
+                effects.counts.refused += 1;
+                if let Some(rows) = self.drop_key(key, effects) {
+                    self.report_forgotten(key, rows, effects);
+                }
+                return;
+            }
+        };
+        match kind {
+            StepKind::Fail { rows, due_in } => {
+                // What a fetch shows that began before now may not know yet that this key is failing.
+                self.failing_since.insert(key.clone(), fetches);
+                parked(state, &rows, effects);
+                effects.worked.push((key.clone(), due_in));
+            }
+            StepKind::Park(rows) => {
+                // It may have flowed in between, with messages read, and fail again by an operator's word.
+                self.failing_since.insert(key.clone(), fetches);
+                parked(state, &rows, effects);
+            }
+            StepKind::Bury(row) => {
+                effects.counts.buried += 1;
+                effects.left.push(row.position);
+                state.queue.pop_front();
+                state.absolve();
+            }
+            StepKind::Resume => {
+                if let Some(failed) = resumed(key, state, version, effects) {
+                    let draw = self.random.f64();
+                    effects.asks.push(fail_again(key, state, failed, &self.policies, draw));
+                    return;
+                }
+            }
+            StepKind::FailAgain { due_in } => {
+                state.retry = None;
+                effects.worked.push((key.clone(), due_in));
+            }
+            StepKind::BuryParked => {
+                effects.counts.buried += 1;
+                state.absolve();
+                match (&mut state.retry, version) {
+                    (Some(retry), Some(version)) => {
+                        retry.version = version;
+                        retry.parked.pop_front();
+                        retry.failing = None;
+                        retry.attempts = 0;
+                    }
+                    _ => {
+                        state.retry = None;
+                        effects.worked.push((key.clone(), None));
+                    }
+                }
+            }
+        }
+        if state.is_empty() {
+            self.keys.remove(key);
+        } else {
+            stand_in_line(&mut self.line, &mut self.steps, key, state);
+        }
+    }
+}
+
+/// The step that a key needs before anything else of it is sent, if any.
+pub(super) fn next_step(key: &KeyId, state: &mut KeyState) -> Option<Ask> {
+    // What waits in the hot table of a failing key goes behind what is parked, before the key may be resumed.
+    match state.queue.front() {
+        Some(Work::Failing(_)) => {
+            let rows = state.failing_run();
+            return Some(ask(key, state, None, Step::Park { rows: rows.clone() }, StepKind::Park(rows)));
+        }
+        Some(Work::Malformed(row, reason)) => {
+            let (row, failure) = (*row, Failure::new("malformed", reason.clone()));
+            let step =
+                Step::Bury { row, reason: "malformed", attempts: 0, first: failure.clone(), last: failure };
+            return Some(ask(key, state, None, step, StepKind::Bury(row)));
+        }
+        Some(Work::Message(_)) if state.retry.is_some() => {
+            let rows = state.parkable_run(MOST_ROWS_PER_STEP);
+            return Some(ask(key, state, None, Step::Park { rows: rows.clone() }, StepKind::Park(rows)));
+        }
+        Some(Work::Message(_)) | None => {}
+    }
+    let retry = state.retry.as_mut()?;
+    if retry.parked.is_empty() || retry.failed.is_some() {
+        let version = Some(retry.version);
+        let delivered = retry.delivered.clone();
+        return Some(ask(key, state, version, Step::Resume { delivered }, StepKind::Resume));
+    }
+    None
+}
+
+/// The first rows of the queue were parked. What is behind them was read before now, and goes behind them there.
+pub(super) fn parked(state: &mut KeyState, rows: &[RowId], effects: &mut Effects) {
+    effects.counts.parked += rows.len() as u64;
+    effects.left.extend(rows.iter().map(|row| row.position));
+    state.queue.drain(..rows.len().min(state.queue.len()));
+    state.queue = std::mem::take(&mut state.queue).into_iter().map(Work::of_failing_key).collect();
+}
+
+/// A parked message failed: it is tried again later, held, or buried.
+pub(super) fn fail_again(
+    key: &KeyId,
+    state: &mut KeyState,
+    (row, failure, verdict): (RowId, Failure, Verdict),
+    policies: &Policies,
+    draw: f64,
+) -> Ask {
+    let policy = policies.of(&key.topic);
+    let retry = state.retry.as_ref();
+    let again = retry.filter(|retry| retry.failing == Some(row.id));
+    let attempts = again.map_or(0, |retry| retry.attempts).saturating_add(1);
+    let first = again.and_then(|retry| retry.first_failure.clone()).unwrap_or_else(|| failure.clone());
+    let version = retry.map(|retry| retry.version);
+    let exhausted = verdict == Verdict::Rejected || policy.is_exhausted(attempts, &failure.class);
+    let (step, kind) = if exhausted && policy.exhausted == Exhausted::DeadLetter {
+        (Step::Bury { row, reason: reason(verdict), attempts, first, last: failure }, StepKind::BuryParked)
+    } else {
+        let due_in = (!exhausted).then(|| policy.delay(attempts, draw));
+        let then = due_in.map_or(Then::Hold, Then::RetryAfter);
+        let step = Step::Fail { row, attempts, first, last: failure, then, behind: Vec::new() };
+        (step, StepKind::FailAgain { due_in })
+    };
+    ask(key, state, version, step, kind)
+}
+
+/// Delivered parked messages were removed; `version` is the key's new state, none when it flows again. Returns the failure that came behind
+/// what was delivered, to be recorded now.
+pub(super) fn resumed(
+    key: &KeyId,
+    state: &mut KeyState,
+    version: Option<i64>,
+    effects: &mut Effects,
+) -> Option<(RowId, Failure, Verdict)> {
+    let retry = state.retry.as_mut()?;
+    retry.delivered.clear();
+    match version {
+        Some(version) if !retry.parked.is_empty() => {
+            retry.version = version;
+            retry.attempts = 0;
+            retry.failed.take()
+        }
+        version => {
+            state.retry = None;
+            effects.worked.push((key.clone(), version.map(|_| Duration::ZERO)));
+            None
+        }
+    }
+}
+
+pub(super) fn ask(
+    key: &KeyId,
+    state: &mut KeyState,
+    version: Option<i64>,
+    step: Step,
+    kind: StepKind,
+) -> Ask {
+    state.busy = Busy::Step(kind);
+    Ask {
+        key: key.clone(),
+        generation: state.generation,
+        bucket: state.bucket,
+        epoch: state.epoch,
+        version,
+        step,
+    }
+}
+
+pub(super) fn reason(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Failed => "exhausted",
+        Verdict::Rejected => "rejected",
+    }
+}

@@ -1,0 +1,43 @@
+//! Parts of what a relay owns that are read apart from the rest.
+
+use outbox_contract::fetch::Scope;
+use outbox_contract::{KeyId, Topic};
+
+/// A part of the buckets and keys that this relay owns.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// One key.
+    Key(KeyId),
+    /// One topic.
+    Topic(Topic),
+    /// Buckets that were taken over, by the number of the gap; their set is in the gap.
+    Buckets(u64),
+}
+
+impl Part {
+    pub(super) fn scope(&self) -> Option<Scope> {
+        match self {
+            Self::Key(key) => Some(Scope::Key(key.clone())),
+            Self::Topic(topic) => Some(Scope::Topic(topic.clone())),
+            Self::Buckets(_) => None,
+        }
+    }
+}
+
+/// Whether a window's turn is after another's: parts in their order, the main window last.
+pub(super) fn is_behind(part: &Option<Part>, last: &Option<Part>) -> bool {
+    match (part, last) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(part), Some(last)) => part > last,
+    }
+}
+
+/// A number that stands for a key where only counting depends on it: two keys that share one are counted together.
+pub(super) fn fingerprint(key: &KeyId) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    // Fixed keys: a run must be the same again.
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
