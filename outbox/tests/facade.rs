@@ -1,5 +1,7 @@
 //! The facade by itself is enough: what a service needs is under one name.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
 use std::time::Duration;
 
 use outbox::prelude::*;
