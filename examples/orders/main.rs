@@ -88,7 +88,7 @@ async fn run(args: &Args, folder: &Path) -> Result<Report, Box<dyn Error>> {
         write_all(&mut shop, steps, &progress).await?;
         (relays, began)
     };
-    ledger.wait_for(shop.committed()).await?;
+    ledger.wait_for(shop.committed_in_all()).await?;
     let booked_after = drained_from.elapsed();
     let relayed = relays.stop().await;
     let booked = ledger.close().await?;

@@ -15,6 +15,7 @@ pub(crate) struct Seen {
     sequences: Mutex<KeySequences>,
     committed: AtomicU64,
     delivered: AtomicU64,
+    before: AtomicU64,
 }
 
 impl Seen {
@@ -28,6 +29,25 @@ impl Seen {
     pub(crate) fn delivered(&self, customer: &str, number: u32) {
         self.sequences().delivered(customer, number);
         self.delivered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An earlier run over the same databases committed this many events of a customer.
+    pub(crate) fn committed_before(&self, customer: &str, events: u32) {
+        self.sequences().committed(customer, events);
+    }
+
+    /// An earlier run booked this many events of a customer, which arrived in their order.
+    pub(crate) fn booked_before(&self, customer: &str, events: u32) {
+        let mut sequences = self.sequences();
+        for number in 1..=events {
+            sequences.delivered(customer, number);
+        }
+        self.before.fetch_add(u64::from(events), Ordering::Relaxed);
+    }
+
+    /// How many arrived in this run, repeats included.
+    pub(crate) fn deliveries(&self) -> u64 {
+        self.sequences().deliveries() - self.before.load(Ordering::Relaxed)
     }
 
     /// The checker.

@@ -12,6 +12,7 @@ use crate::shop::Shop;
 #[derive(Debug)]
 pub(crate) struct Report {
     committed: u64,
+    committed_in_all: u64,
     refused: u64,
     published: u64,
     killed: u64,
@@ -40,14 +41,16 @@ impl Report {
         relayed_in: Duration,
     ) -> Result<Self, sqlx::Error> {
         let money_in_shop = shop.cents().await?;
+        let delivered = seen.deliveries();
         let sequences = seen.sequences();
         Ok(Self {
             committed: shop.committed(),
+            committed_in_all: shop.committed_in_all(),
             refused: shop.refused,
             published: relayed.published,
             killed: relayed.killed,
             drained: relayed.drained,
-            delivered: sequences.deliveries(),
+            delivered,
             duplicated: sequences.duplicated(),
             stale: sequences.stale_repeats(),
             out_of_order: sequences.out_of_order(),
@@ -67,7 +70,7 @@ impl Report {
         self.lost == 0
             && self.phantom == 0
             && self.out_of_order == 0
-            && i64::try_from(self.committed) == Ok(self.effects)
+            && i64::try_from(self.committed_in_all) == Ok(self.effects)
             && self.money_in_shop == self.money_in_ledger
     }
 }
@@ -77,6 +80,10 @@ impl fmt::Display for Report {
         let mut line =
             |name: &str, value: &dyn fmt::Display, note: &str| writeln!(f, "{name:<14} {value:>9}  {note}");
         line("committed", &self.committed, "events, each in one transaction with its order")?;
+        if self.committed_in_all > self.committed {
+            let found = self.committed_in_all - self.committed;
+            line("found", &found, "events of earlier runs over the same databases")?;
+        }
         if self.refused > 0 {
             line("refused", &self.refused, "lines that are no orders, reported above")?;
         }

@@ -70,6 +70,7 @@ pub(crate) struct Shop {
     outbox: Outbox<SqliteStore>,
     seen: Arc<Seen>,
     committed: u64,
+    committed_before: u64,
     /// Lines that were no orders.
     pub(crate) refused: u64,
 }
@@ -87,7 +88,21 @@ impl Shop {
         )
         .execute(store.pool())
         .await?;
-        Ok(Self { outbox: Outbox::new(store.clone()), store, seen, committed: 0, refused: 0 })
+        let customers: Vec<(String, u32)> =
+            sqlx::query_as("select name, events from customers").fetch_all(store.pool()).await?;
+        let mut committed_before = 0;
+        for (customer, events) in &customers {
+            seen.committed_before(customer, *events);
+            committed_before += u64::from(*events);
+        }
+        Ok(Self {
+            outbox: Outbox::new(store.clone()),
+            store,
+            seen,
+            committed: 0,
+            committed_before,
+            refused: 0,
+        })
     }
 
     /// The store, for the relays.
@@ -95,9 +110,14 @@ impl Shop {
         self.store.clone()
     }
 
-    /// How many events were committed.
+    /// How many events were committed in this run.
     pub(crate) fn committed(&self) -> u64 {
         self.committed
+    }
+
+    /// How many events were committed in all, by earlier runs over the same database too.
+    pub(crate) fn committed_in_all(&self) -> u64 {
+        self.committed_before + self.committed
     }
 
     /// Writes one step and its event: both or neither.

@@ -49,6 +49,31 @@ fn a_backlog_that_was_written_before_the_relays_started_arrives() {
 }
 
 #[test]
+fn what_a_killed_program_left_behind_is_found_and_booked_once_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let mut command = std::process::Command::new(program("orders"));
+    command.args(["--orders", "100000", "--customers", "50", "--dir", dir]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // In the midst of it: as soon as the log of the shop's database has a good many transactions.
+    let log = folder.path().join("shop.db-wal");
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while std::fs::metadata(&log).map_or(0, |log| log.len()) < 2_500_000 {
+        assert!(std::time::Instant::now() < patience && child.try_wait().unwrap().is_none());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    let run = run("orders", &["--dir", dir, "-"], INCLUDED.lines().next().unwrap());
+    let figures = run.figures();
+    assert_eq!(run.code, Some(0), "{run:#?}");
+    assert_eq!(figures["effects"], figures["found"] + 1, "{run:#?}");
+    assert!(figures["found"] > 20, "{run:#?}");
+    assert_eq!((figures["lost"], figures["out of order"], figures["made up"]), (0, 0, 0), "{run:#?}");
+}
+
+#[test]
 fn a_line_that_is_no_order_is_reported_with_its_number_and_the_rest_goes_on() {
     let mut lines: Vec<&str> = INCLUDED.lines().take(30).collect();
     lines[14] = r#"{"kind":"place","order_id":"#;
