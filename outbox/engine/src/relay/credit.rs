@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// What every message counts besides its content, at least: a fetch, whose limit is in bytes of content, must leave room for it.
-pub(crate) const FIXED_BYTES: usize = 256;
+/// What every message counts besides its content, at least.
+const FIXED_BYTES: usize = 256;
 
 /// What is left, of what there is. Shared by the poller, which asks for room, and by every message in memory.
 #[derive(Debug)]
@@ -46,6 +46,13 @@ impl Credit {
         let messages = self.most_messages.saturating_sub(self.messages.load(Ordering::Relaxed));
         let bytes = self.most_bytes.saturating_sub(self.bytes.load(Ordering::Relaxed));
         if bytes == 0 { (0, 0) } else { (messages, bytes) }
+    }
+
+    /// How many rows, and how many bytes of content, may be asked for: a fetch does not count what every message has besides.
+    pub(crate) fn room_for_content(&self) -> (usize, usize) {
+        let (messages, bytes) = self.room();
+        let messages = messages.min((bytes / 2 / FIXED_BYTES).max(1));
+        (messages, bytes.saturating_sub(messages * FIXED_BYTES).max(1))
     }
 
     /// Messages and bytes that are out.
@@ -95,6 +102,15 @@ mod tests {
         drop(second);
         credit.freed().await;
         assert_eq!(credit.out(), (0, 0));
+    }
+
+    #[test]
+    fn small_messages_are_asked_for_within_the_bytes_too() {
+        let credit = Credit::new(1_000, 10_240);
+        let (messages, bytes) = credit.room_for_content();
+        assert_eq!((messages, messages * FIXED_BYTES + bytes), (20, 10_240));
+        let _almost_all = credit.take(10_239);
+        assert_eq!(credit.room_for_content(), (1, 1));
     }
 
     #[test]

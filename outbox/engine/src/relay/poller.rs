@@ -13,7 +13,6 @@ use outbox_contract::{BUCKETS, Bucket, BucketSet, Epoch, Failure, KeyId, Leased,
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
 use super::context::{Context, in_time};
-use super::credit::FIXED_BYTES;
 use super::keeper::KeeperMsg;
 use super::key::{Held, Work};
 use super::lane::{LaneMsg, LaneRow};
@@ -386,15 +385,12 @@ impl PollerState {
     /// One fetch. None: there is nothing to read, or no room.
     async fn fetch(&mut self) -> Result<Option<usize>, ActorProcessingErr> {
         let context = Arc::clone(&self.context);
-        let (messages, bytes) = context.credit.room();
         // A trickle of small fetches would cost more than it brings: wait until half the credit is free.
-        if messages < context.config.credit.div_ceil(2) {
+        if context.credit.room().0 < context.config.credit.div_ceil(2) {
             self.starved = true;
             return Ok(None);
         }
-        // A fetch counts bytes of content; credit counts what every message has besides too.
-        let messages = messages.min(bytes / 2 / FIXED_BYTES).max(1);
-        let bytes = bytes.saturating_sub(messages * FIXED_BYTES).max(1);
+        let (messages, bytes) = context.credit.room_for_content();
         let Some(plan) = self.reader.next(&context.route, context.relay, messages, bytes) else {
             return Ok(None);
         };
@@ -441,7 +437,7 @@ impl PollerState {
     /// Takes failing keys whose time has come.
     async fn fetch_due(&mut self) -> Result<(), ActorProcessingErr> {
         let now = self.context.now();
-        let (messages, bytes) = self.context.credit.room();
+        let (messages, bytes) = self.context.credit.room_for_content();
         let is_time = now >= self.ask_due || self.next_due.is_some_and(|at| now >= at);
         if !is_time || self.reader.owned().is_empty() || messages == 0 {
             return Ok(());

@@ -29,10 +29,10 @@ async fn highest(world: &World, relay: &RelayHandle, limit: Duration) -> (usize,
 async fn a_hot_key_takes_no_more_than_its_part_and_delays_no_other() {
     let world = World::new();
     let rig = world.rig();
-    slow(&rig, MS * 10);
+    slow(&rig, MS * 100);
     world.append((0..5_000).map(|_| message("hot"))).await;
     world.append((0..50).map(|n| message(&format!("key-{n}")))).await;
-    let relay = rig.relay().batch(100).credit(200).per_key(50).start().await.unwrap();
+    let relay = rig.relay().batch(100).credit(200).per_key(50).chunk(25).start().await.unwrap();
     let others = || world.broker.published().iter().filter(|it| it.key.key != "hot").count() == 50;
     let took = within(S * 60, others).await;
     assert!(took <= S, "the other keys took {took:?}");
@@ -81,8 +81,8 @@ async fn failing_keys_that_are_due_at_once_stay_within_the_messages() {
     let world = World::new();
     let rig = world.rig();
     slow(&rig, MS * 10);
-    let ids = world.append((0..1_000).map(|n| message(&format!("key-{}", n % 100)))).await;
-    ids.iter().take(100).for_each(|id| rig.transport.inject_times(*id, Fault::Failed, 3));
+    let ids = world.append((0..3_000).map(|n| message(&format!("key-{}", n % 6)))).await;
+    ids.iter().take(6).for_each(|id| rig.transport.inject_times(*id, Fault::Failed, 3));
     let quick = RetryPolicy { first_delay: MS, most_delay: MS * 2, ..RetryPolicy::default() };
     let relay = rig.relay().batch(50).credit(100).retry(quick).start().await.unwrap();
     let (messages, _) = highest(&world, &relay, S * 600).await;

@@ -12,7 +12,8 @@ async fn what_is_in_flight_when_the_store_fails_is_confirmed_and_sent_once() {
     for call in [StoreCall::Fetch, StoreCall::Lease, StoreCall::Divert, StoreCall::Due] {
         let world = World::new();
         let rig = world.rig();
-        rig.transport.set_rates(FaultRates { delay: MS * 800, ..FaultRates::default() });
+        // The broker has long taken a chunk when its confirmation comes.
+        rig.luck.set(Late { answer: MS * 800, ..Late::default() });
         let ids = world.append((0..400).map(|n| message(&format!("key-{}", n % 100)))).await;
         // One key fails now and then, so that steps are taken and keys are due.
         rig.transport.inject_times(ids[17], Fault::Failed, 3);
@@ -42,6 +43,9 @@ async fn a_removal_that_fails_is_tried_again_and_loses_nothing() {
         let relay = rig.relay().start().await.unwrap();
         within(S * 60, || relay.stats().in_flight == 0 && world.waiting() == 0).await;
         assert!(ids.iter().all(|id| world.arrived().contains(id)), "{fault:?}");
+        if matches!(fault, StoreFault::Before | StoreFault::After) {
+            assert_eq!(world.broker.len(), 100, "{fault:?}: what is still to be removed is not sent again");
+        }
         assert!(relay.stop(S * 20).await, "{fault:?}");
         assert_eq!(world.waiting(), 0);
     }
@@ -60,6 +64,26 @@ async fn a_step_whose_answer_is_lost_loses_nothing_and_keeps_the_order() {
         world.drained(S * 90).await;
         assert_eq!(world.arrived(), ids, "{fault:?}");
     }
+}
+
+/// When the poller fails, a lane still waits for confirmations while it drops a failing key that it was about to send.
+#[tokio::test(start_paused = true)]
+async fn a_lane_outlives_the_poller_that_it_tells() {
+    let world = World::new();
+    let rig = world.rig();
+    let failing = world.append([message("failing")]).await;
+    rig.transport.inject_times(failing[0], Fault::Failed, 1);
+    let relay = rig.relay().lanes(1).start().await.unwrap();
+    within(S, || relay.stats().parked == 1).await;
+    rig.transport.inject(failing[0], Fault::Hang);
+    tokio::time::sleep(S * 2).await;
+    rig.luck.set(Late { answer: S * 4, ..Late::default() });
+    world.append([message("good")]).await;
+    within(S, || world.broker.len() == 1).await;
+    rig.store.inject(StoreCall::Fetch, StoreFault::Before, 1);
+    within(S * 5, || relay.stats().resets == 1).await;
+    within(S * 20, || world.waiting() == 1).await;
+    assert_eq!(world.broker.len(), 1, "it was confirmed, and not sent again");
 }
 
 /// Every part that calls the store meets a panic in it, the janitor too.

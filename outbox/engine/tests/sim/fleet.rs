@@ -94,9 +94,11 @@ impl Fleet {
             .seed(seed)
             .id(self.ids.relay())
             .start();
+        // A task of its own, for the store may panic.
+        let starting = tokio::spawn(starting);
         // A check that hangs: whoever starts it gives up.
         match tokio::time::timeout(Duration::from_secs(1), starting).await {
-            Ok(Ok(handle)) => {
+            Ok(Ok(Ok(handle))) => {
                 self.trace.say(format!("relay {number} starts"));
                 self.relays.push(Running { number, handle, clock });
             }

@@ -45,7 +45,7 @@ impl Gate {
 pub(crate) struct Late {
     pub(crate) rate: f64,
     pub(crate) most: Duration,
-    /// The longest that an answer of the store is under way, from its effect.
+    /// The longest that an answer, of the store or the broker, is under way from its effect.
     pub(crate) answer: Duration,
     /// How often a call to the store panics.
     pub(crate) panics: f64,
@@ -72,7 +72,7 @@ impl Luck {
         assert!(!panics, "a panic of the store was injected");
     }
 
-    /// How long this answer of the store is under way.
+    /// How long this answer is under way.
     pub(crate) fn answer(&self) -> Duration {
         let (rng, late) = &mut *self.0.lock().unwrap();
         late.answer.mul_f64(rng.f64())
@@ -119,6 +119,8 @@ impl Transport for Line {
             return std::future::pending().await;
         }
         self.broker.publish(chunk, outcomes).await;
+        // The confirmation is under way for a while.
+        tokio::time::sleep(self.luck.answer()).await;
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
