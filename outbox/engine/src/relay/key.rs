@@ -192,6 +192,12 @@ impl KeyState {
             .collect()
     }
 
+    /// Whether its first message is tried alone: it failed before, or it may have broken something. If it does so again, it must not
+    /// hold up, or take down, what rides with it.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.alone || self.retry.as_ref().is_some_and(|retry| retry.failing.is_some())
+    }
+
     /// The first message went through, or is gone: what was held against it is over.
     pub(crate) fn absolve(&mut self) {
         self.unknown = 0;

@@ -224,12 +224,12 @@ impl Keys {
                 self.keys.remove(&key);
                 continue;
             }
-            if state.alone && !sent.is_empty() {
+            if state.is_suspect() && !sent.is_empty() {
                 state.in_line = true;
                 self.line.push_front(key);
                 break;
             }
-            let alone = state.alone;
+            let alone = state.is_suspect();
             let room = self.limits.chunk - sent.len();
             let room_bytes = self.limits.chunk_bytes.saturating_sub(bytes);
             bytes += take_messages(&key, state, room, room_bytes, &mut sent);
@@ -347,9 +347,7 @@ fn take_messages(
     room_bytes: usize,
     sent: &mut Vec<Sent>,
 ) -> usize {
-    // A message that failed before is tried alone, and so is one that may have broken something.
-    let suspect = state.alone || state.retry.as_ref().is_some_and(|retry| retry.failing.is_some());
-    let most = if suspect { 1 } else { room };
+    let most = if state.is_suspect() { 1 } else { room };
     let generation = state.generation;
     let mut bytes = 0;
     for taken in 0..most {
