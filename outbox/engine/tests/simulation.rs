@@ -10,7 +10,7 @@ mod sim;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// So many seeds unless `OUTBOX_SEEDS` says otherwise: less than half a minute.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 140;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect("a number"))

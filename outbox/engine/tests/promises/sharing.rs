@@ -2,6 +2,7 @@
 
 use outbox_contract::Transactional;
 use outbox_engine::Status;
+use outbox_testkit::Fault;
 
 use crate::support::{MS, S, World, message, route, topic, within};
 
@@ -19,6 +20,32 @@ async fn a_second_relay_gets_half_and_the_first_has_all_again_when_it_leaves() {
     assert!(second.stop(S * 10).await);
     within(S * 6, || first.stats().buckets == 256).await;
     assert_eq!(world.broker.len(), 200, "nothing was sent twice");
+}
+
+/// Whoever takes a bucket over begins to read at its mark. One that is being given up is still in use: the mark must not pass it.
+#[tokio::test(start_paused = true)]
+async fn the_mark_does_not_pass_what_is_being_given_up() {
+    let world = World::new();
+    let (one, other) = (world.rig(), world.rig());
+    let first = one.relay().heartbeat(MS * 500).chunk(1).depth(64).start().await.unwrap();
+    // The upper half of the buckets will be given up: what stands in them is in flight then, and does not answer.
+    let messages: Vec<_> = (0..64).map(|n| message(&format!("key-{n}"))).collect();
+    let hanging = messages.iter().filter(|message| message.bucket().0 >= 128).map(|message| message.id);
+    let hanging: Vec<_> = hanging.collect();
+    hanging.iter().for_each(|id| one.transport.inject(*id, Fault::Hang));
+    let last_that_flows = messages.iter().rposition(|message| message.bucket().0 < 128).unwrap();
+    let first_that_hangs = messages.iter().position(|message| message.bucket().0 >= 128).unwrap();
+    assert!(first_that_hangs < last_that_flows, "else the test shows nothing");
+    world.append(messages).await;
+    within(S, || world.broker.len() == 64 - hanging.len()).await;
+    let second = other.relay().start().await.unwrap();
+    tokio::time::sleep(S * 4).await;
+    assert_eq!((first.stats().buckets, second.stats().buckets), (256, 0), "it is not finished with them");
+    let beats = one.trace.take();
+    let marks = beats.iter().filter_map(|line| line.split_once("its mark is "));
+    // Positions count from 1.
+    let most = i64::try_from(first_that_hangs).unwrap();
+    assert!(marks.map(|(_, mark)| mark.parse::<i64>().unwrap()).all(|mark| mark <= most), "{beats:#?}");
 }
 
 /// A relay that was counted out for its transport owns nothing, and still learns that its transport is back.

@@ -88,6 +88,7 @@ impl Store for Link {
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        self.trace.say(format!("relay {} beats, its mark is {}", self.relay, request.low_water));
         let (store, request) = (self.store.clone(), request.clone());
         let leased = self.write(async move { store.lease(&request).await }).await?;
         self.trace.say(format!("relay {} owns {} buckets", self.relay, leased.leases.len()));
