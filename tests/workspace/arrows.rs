@@ -20,6 +20,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("transports/*", "outbox-transport-*"),
     ("examples", "outbox-examples"),
     ("tests", "outbox-tests"),
+    ("tests/servers", "outbox-servers"),
 ];
 
 /// A dependency inside the workspace that is allowed.
@@ -58,6 +59,9 @@ const ARROWS: &[Arrow] = &[
     arrow("outbox-store-*", "outbox-testkit", InTests, "it runs the store suite"),
     arrow("outbox-transport-*", "outbox-contract", Always, "all that a transport knows"),
     arrow("outbox-transport-*", "outbox-testkit", InTests, "it runs the transport suite"),
+    arrow("outbox-store-*", "outbox-servers", InTests, "its tests run against real servers"),
+    arrow("outbox-transport-*", "outbox-servers", InTests, "its tests run against real servers"),
+    arrow("outbox-examples", "outbox-servers", InTests, "its tests run against real servers"),
     arrow("outbox", "outbox-contract", Always, "the facade re-exports it"),
     arrow("outbox", "outbox-derive", Always, "the facade re-exports it"),
     arrow("outbox", "outbox-engine", Always, "the facade re-exports it"),

@@ -1,0 +1,1 @@
+//! Real servers for tests: by URL, or as child processes on free ports.

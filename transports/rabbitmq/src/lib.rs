@@ -1,0 +1,1 @@
+//! Publishes to and consumes from RabbitMQ.
