@@ -1,5 +1,6 @@
 //! Fetching: what a relay reads of the outbox.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::bucket::{Bucket, BucketSet};
@@ -32,9 +33,16 @@ pub struct Stripe {
     pub number: i64,
 }
 
-/// Transactions that have taken, or may have taken, positions and are not over yet. Opaque: compared only with an earlier answer.
+/// Who was writing, and how far positions had been given out by then. Once none of `open` is left, nothing can be committed at or below
+/// `last` any more, whether or not anybody has read that far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Writers(pub std::collections::BTreeSet<String>);
+pub struct Writers {
+    /// Transactions that have taken, or may have taken, positions and are not over yet. Opaque: compared only with an earlier answer.
+    pub open: BTreeSet<String>,
+    /// The highest position that was ever given out, read *before* `open` was: each position up to it belongs to a transaction that is over
+    /// or in `open`. [`Position::START`] while none was given out, or where the store can't tell.
+    pub last: Position,
+}
 
 /// One fetch.
 #[derive(Clone, Debug)]

@@ -91,7 +91,8 @@ pub trait Store: Admin {
     /// Who may still commit a row below a position that can be seen already. Needed where [`ordering`](Self::ordering) is
     /// [`Writers`](Ordering::Writers); empty elsewhere.
     ///
-    /// - *Effect*: none. *Ordering*: every transaction is in the answer that had taken a position before the call and is not over at its return.
+    /// - *Effect*: none. *Ordering*: every transaction is in the answer that had taken a position before the call and is not over at its return;
+    ///   so is every one that had taken a position up to `last`, which is read first. A transaction that is over is in none that begins later.
     /// - *Units and limits*: at most five calls a second by a relay. *Errors*: `Unavailable`.
     /// - *Cancellation*, *Concurrency*, *Repeat*: harmless.
     async fn writers(&self) -> Result<Writers, StoreError>;

@@ -44,6 +44,8 @@ catches! {
         ReversesKeys, order::concurrent_writers_of_a_key_are_in_commit_order;
     the_suite_catches_writers_that_are_not_told:
         HidesWriters, order::an_open_transaction_hides_nothing_that_others_commit;
+    the_suite_catches_a_last_position_that_nobody_has_taken:
+        CountsAhead, order::what_is_appended_later_stands_above_the_last_position;
     the_suite_catches_a_fetch_that_filters_what_is_in_flight_afterwards:
         FiltersInFlightAfterwards, fetch::rows_in_flight_count_for_nothing;
     the_suite_catches_a_fetch_that_shows_what_was_settled:

@@ -156,7 +156,7 @@ impl Store for MemoryStore {
     }
 
     async fn writers(&self) -> Result<Writers, StoreError> {
-        Ok(Writers(self.shared.state().tables.writers().map(|tx| tx.to_string()).collect()))
+        Ok(self.shared.state().tables.writers())
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {

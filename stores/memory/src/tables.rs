@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::RowId;
+use outbox_contract::fetch::{RowId, Writers};
 use outbox_contract::{KeyId, Message, Position, RelayId, Route, Stored, Timestamp};
 
 use crate::locks::TxId;
@@ -90,9 +90,9 @@ impl Tables {
         self.writers.remove(&tx);
     }
 
-    /// The transactions that took a position and are not over.
-    pub(crate) fn writers(&self) -> impl Iterator<Item = TxId> {
-        self.writers.keys().copied()
+    /// The transactions that took a position and are not over, and the last position given out.
+    pub(crate) fn writers(&self) -> Writers {
+        Writers { open: self.writers.keys().map(TxId::to_string).collect(), last: self.position }
     }
 
     /// Makes everything that a transaction wrote visible at once. Rows without a position get one now: with one writer at a time that is

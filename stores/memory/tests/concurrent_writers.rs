@@ -12,7 +12,8 @@ use outbox_contract::divert::Step;
 use outbox_contract::fetch::Ordering;
 use outbox_contract::transactional::Committed;
 use outbox_contract::{
-    Admin, AppendError, Diversion, Diverted, Failure, Outgoing, Route, Store, StoreErrorKind, Transactional,
+    Admin, AppendError, Diversion, Diverted, Failure, Outgoing, Position, Route, Store, StoreErrorKind,
+    Transactional,
 };
 use outbox_store_memory::MemoryStore;
 use support::{
@@ -28,16 +29,17 @@ async fn a_lower_position_of_another_key_is_committed_later() {
     let store = store();
     assert_eq!(store.ordering(), Ordering::Writers);
     let mut slow = store.begin().await.unwrap();
-    assert!(store.writers().await.unwrap().0.is_empty(), "it has no position yet");
+    assert!(store.writers().await.unwrap().open.is_empty(), "it has no position yet");
     append(&store, &mut slow, message("a", 1)).await;
     write(&store, message("b", 2)).await;
     assert_eq!(hot(&store), [(2, 2)]);
 
     let writers = store.writers().await.unwrap();
-    assert_eq!(writers.0.len(), 1, "the quick one is over");
+    assert_eq!(writers.open.len(), 1, "the quick one is over");
+    assert_eq!(writers.last, Position(2), "it has given out two positions");
     commit(&store, slow).await;
     assert_eq!(hot(&store), [(1, 1), (2, 2)]);
-    assert!(store.writers().await.unwrap().0.is_empty());
+    assert!(store.writers().await.unwrap().open.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,7 +48,8 @@ async fn a_rollback_leaves_a_gap_and_no_writer() {
     let mut tx = store.begin().await.unwrap();
     append(&store, &mut tx, message("a", 1)).await;
     drop(tx);
-    assert!(store.writers().await.unwrap().0.is_empty());
+    assert!(store.writers().await.unwrap().open.is_empty());
+    assert_eq!(store.writers().await.unwrap().last, Position(1), "what was rolled back had it");
     write(&store, message("a", 2)).await;
     assert_eq!(hot(&store), [(2, 2)]);
 }
@@ -243,7 +246,7 @@ async fn the_order_of_positions_is_the_order_of_commits() {
         }
         assert_eq!(positions, *committed.lock().unwrap());
         assert_eq!(positions.values().map(Vec::len).sum::<usize>(), 3_200);
-        assert!(store.writers().await.unwrap().0.is_empty());
+        assert!(store.writers().await.unwrap().open.is_empty());
     }
 }
 

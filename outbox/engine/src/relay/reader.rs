@@ -6,7 +6,7 @@
 //!
 //! A *window* reads ahead from a cursor C, the last position that it has seen. Where several transactions write at once, a lower position
 //! may become visible after a higher one, so a window reads again from min(C, H): H is the *horizon*, a position below which
-//! nothing can be committed any more. It is found by remembering the highest position S that was seen and who was writing then; when none of
+//! nothing can be committed any more. It is found by asking for the highest position S that was given out and who is writing; when none of
 //! those writers is left, H = S. Being established is not enough: rows below S may have been committed since the last fetch. So an
 //! H counts for a window only after a fetch of that window that *began* since H was established. What is in flight is left out of each
 //! fetch by position, in the statement.
@@ -16,7 +16,7 @@
 //! content; the gap has a window of its own, and ends when that has seen everything. Each key is governed by exactly one window, the
 //! narrowest gap that covers it, else the main window; that is what keeps two windows from sending one key side by side.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Ordering, Scope, Writers};
 use outbox_contract::{Bucket, BucketSet, KeyId, Position, RelayId, Route, Topic};
@@ -92,8 +92,8 @@ struct Horizon {
     established: Position,
     /// The highest position that any fetch has shown.
     seen: Position,
-    /// A position, and who was writing when it had been seen.
-    watching: Option<(Position, Writers)>,
+    /// A position, and who was writing when it had been given out.
+    watching: Option<(Position, BTreeSet<String>)>,
 }
 
 /// A fetch to carry out.
@@ -309,7 +309,7 @@ impl Reader {
     /// Takes the answer to the question who is writing. It must have been asked after the last fetch returned.
     pub(crate) fn wrote(&mut self, writers: Writers) {
         if let Some((position, watched)) = &self.horizon.watching
-            && watched.0.is_disjoint(&writers.0)
+            && watched.is_disjoint(&writers.open)
         {
             self.horizon.established = *position;
             self.horizon.watching = None;
@@ -319,10 +319,12 @@ impl Reader {
             }
         }
         if self.horizon.watching.is_none() && self.horizon.established < self.horizon.seen {
-            if writers.0.is_empty() {
-                self.horizon.established = self.horizon.seen;
+            // Given out before the question who is open, as was all that was seen: a backlog of any size is below it.
+            let last = writers.last.max(self.horizon.seen);
+            if writers.open.is_empty() {
+                self.horizon.established = last;
             } else {
-                self.horizon.watching = Some((self.horizon.seen, writers));
+                self.horizon.watching = Some((last, writers.open));
             }
         }
     }

@@ -46,6 +46,8 @@ struct Case {
 enum Sabotage {
     /// A horizon counts at once.
     HorizonAtOnce,
+    /// The last position is read after the writers, not before.
+    LastReadLast,
     /// A fetch that was cut short lifts the horizon beyond its last row.
     HorizonOfCutFetch,
     /// What narrower gaps have is shown again and again above the horizon.
@@ -72,7 +74,14 @@ impl Case {
 /// A call to the store that the poller waits for.
 enum Call {
     Fetch(Box<Plan>, Option<Fetched>),
-    Probe(Option<Writers>),
+    Probe(Probe),
+}
+
+/// How far the question who is writing has come: first the last position is read, then who is open.
+enum Probe {
+    Asked,
+    Last(Position),
+    Answered(Writers),
 }
 
 struct Model {
@@ -190,14 +199,21 @@ impl Model {
         match self.call.take() {
             None if self.random.u8(..5) == 0 => self.reader.look(),
             None if self.random.u8(..4) == 0 && self.reader.wants_writers() => {
-                self.call = Some(Call::Probe(None))
+                self.call = Some(Call::Probe(Probe::Asked))
             }
             None => self.begin_fetch(),
-            Some(Call::Probe(None)) => {
-                self.call = Some(Call::Probe(Some(self.table.writers(self.random.bool()))))
+            Some(Call::Probe(Probe::Asked)) => {
+                self.call = Some(Call::Probe(Probe::Last(Position(self.table.last))));
             }
-            Some(Call::Probe(Some(writers))) => {
-                self.note(|| format!("writers {:?}", writers.0));
+            Some(Call::Probe(Probe::Last(last))) => {
+                let writers = self.table.writers(self.random.bool(), last);
+                self.call = Some(Call::Probe(Probe::Answered(writers)));
+            }
+            Some(Call::Probe(Probe::Answered(mut writers))) => {
+                if self.case.sabotage == Some(Sabotage::LastReadLast) {
+                    writers.last = Position(self.table.last);
+                }
+                self.note(|| format!("{writers:?}"));
                 self.reader.wrote(writers);
                 if self.case.sabotage == Some(Sabotage::HorizonAtOnce) {
                     let horizon = self.reader.horizon.established;
@@ -312,7 +328,7 @@ impl Model {
                 (usize::from(self.case.lasting)..TOPICS).for_each(|topic| self.open(topic));
                 self.reader.look();
                 if round % 8 == 0 && self.reader.wants_writers() {
-                    self.call = Some(Call::Probe(None));
+                    self.call = Some(Call::Probe(Probe::Asked));
                 } else {
                     self.begin_fetch();
                 }
@@ -427,6 +443,30 @@ fn with_several_writers_and_no_faults_order_holds_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_backlog_of_any_size_is_below_the_horizon_at_once() {
+    let mut table = Table { leased: BucketSet::ALL, ..Table::default() };
+    table.begin();
+    (0..90).for_each(|row| table.append(0, row % KEYS));
+    table.commit(0);
+    let limits = ReaderLimits { rows: 10, bytes: usize::MAX, per_key: usize::MAX, key_gaps: 4 };
+    let mut reader = Reader::new(Ordering::Writers, limits);
+    reader.acquire(BucketSet::ALL, Position::START);
+    let mut fetch = || {
+        let plan = reader.next(&Route::default(), RelayId::from_uuid(uuid::Uuid::nil()), 10, usize::MAX)?;
+        let read = reader.fetched(&plan, table.fetch(&plan.request));
+        table.hot.retain(|position, _| read.rows.iter().all(|row| row.position() != *position));
+        reader.left(read.rows.iter().map(FetchedRow::position));
+        if reader.wants_writers() {
+            reader.wrote(table.writers(true, Position(table.last)));
+        }
+        Some(plan.request.after.0)
+    };
+    // One fetch to see something, one that began since the horizon is known, and each other one begins where the last one ended.
+    let after: Vec<_> = std::iter::from_fn(&mut fetch).collect();
+    assert_eq!(after, [0, 0, 20, 30, 40, 50, 60, 70, 80, 90]);
+}
+
+#[test]
 fn word_that_comes_while_a_fetch_is_under_way_does_no_harm() {
     for ordering in [Ordering::Single, Ordering::Writers] {
         holds(Case { interleaved: true, ..Case::of(ordering) });
@@ -452,6 +492,12 @@ fn a_plain_cursor_loses_rows_of_several_writers() {
 #[test]
 fn a_horizon_that_counts_at_once_loses_rows() {
     let sabotage = Some(Sabotage::HorizonAtOnce);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_last_position_that_is_read_behind_the_writers_loses_rows() {
+    let sabotage = Some(Sabotage::LastReadLast);
     is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Writers) });
 }
 

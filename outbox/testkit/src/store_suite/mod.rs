@@ -125,6 +125,7 @@ macro_rules! __store_properties {
                 a_second_writer_of_a_key_does_not_overtake_the_first
                 an_open_transaction_hides_nothing_that_others_commit
                 a_rollback_leaves_no_hole_that_blocks
+                what_is_appended_later_stands_above_the_last_position
                 a_reader_that_follows_the_last_position_misses_nothing
                 keys_that_read_alike_are_different_keys
             }

@@ -184,10 +184,13 @@ pub async fn an_open_transaction_hides_nothing_that_others_commit<H: StoreHarnes
 
     if store.ordering() == Ordering::Writers {
         let writers = store.writers().await.expect("writers are listed");
-        assert!(!writers.0.is_empty(), "an open transaction that has a position is among the writers");
+        assert!(!writers.open.is_empty(), "an open transaction that has a position is among the writers");
         store.commit(tx).await.into_result().expect("the transaction commits");
         let after = store.writers().await.expect("writers are listed");
-        assert!(!writers.0.is_subset(&after.0), "a transaction that is over is no longer among the writers");
+        assert!(
+            !writers.open.is_subset(&after.open),
+            "a transaction that is over is no longer among the writers"
+        );
     } else {
         store.commit(tx).await.into_result().expect("the transaction commits");
     }
@@ -225,7 +228,33 @@ pub async fn a_rollback_leaves_no_hole_that_blocks<H: StoreHarness>(harness: &H)
         assert_eq!(second.number, first.number + 1, "the numbers of a stripe have no gaps");
     }
     let writers = store.writers().await.expect("writers are listed");
-    assert!(writers.0.is_empty(), "no transaction is open, so none may still commit: {writers:?}");
+    assert!(writers.open.is_empty(), "no transaction is open, so none may still commit: {writers:?}");
+}
+
+/// Readers read no more below the last position once its writers are over: what came after the question must not land there.
+pub async fn what_is_appended_later_stands_above_the_last_position<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    if store.ordering() != Ordering::Writers {
+        // Elsewhere nobody reads by it.
+        return;
+    }
+    let relay = Relay::start(&store).await;
+    // The first time, no position has ever been given out.
+    for _ in 0..3 {
+        let writers = store.writers().await.expect("writers are listed");
+        assert!(writers.open.is_empty(), "no transaction is open: {writers:?}");
+        let later = message("orders", "a");
+        write(&*store, [later.clone()]).await;
+        let read = relay.read().await;
+        let at = read.iter().find(|stored| stored.message.id == later.id).map(|stored| stored.position);
+        let at = at.expect("a committed message is fetched");
+        assert!(at > writers.last, "{at} was given out after {} was said to be the last", writers.last);
+        let last = store.writers().await.expect("writers are listed").last;
+        assert!(
+            last == Position::START || last >= at,
+            "{at} was given out before {last} was said to be the last"
+        );
+    }
 }
 
 /// Stores of one writer: whoever reads on from the last position it saw misses nothing, whatever is written meanwhile.

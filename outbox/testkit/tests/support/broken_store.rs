@@ -31,6 +31,7 @@ pub(crate) enum Bug {
     WritesAtCommit,
     ReversesKeys,
     HidesWriters,
+    CountsAhead,
     FiltersInFlightAfterwards,
     SettlesLate,
     ForgetsMuted,
@@ -278,7 +279,14 @@ impl Store for BrokenStore {
     }
 
     async fn writers(&self) -> Result<Writers, StoreError> {
-        if self.has(Bug::HidesWriters) { Ok(Writers::default()) } else { self.inner.writers().await }
+        let mut writers = self.inner.writers().await?;
+        if self.has(Bug::HidesWriters) {
+            writers.open.clear();
+        }
+        if self.has(Bug::CountsAhead) {
+            writers.last = Position(writers.last.0 + 1);
+        }
+        Ok(writers)
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {

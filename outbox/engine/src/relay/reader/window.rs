@@ -51,6 +51,10 @@ impl Window {
         // A fetch that was cut short has not looked behind its last row, though the cursor may have been there before.
         let counts = if full { last.unwrap_or_default().min(horizon) } else { horizon };
         self.horizon = self.horizon.max(counts);
+        if !full {
+            // All there is below the horizon was shown, and nothing can be added: what is missing there was rolled back or is gone.
+            self.cursor = self.cursor.max(horizon);
+        }
         self.passed.extend(muted);
         let behind_the_start = Position(self.cursor.min(self.horizon).0.saturating_add(1));
         self.passed = self.passed.split_off(&behind_the_start);

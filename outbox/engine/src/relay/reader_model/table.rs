@@ -84,9 +84,9 @@ impl Table {
     }
 
     /// Those that have taken a position; some stores also count those that are about to.
-    pub(super) fn writers(&self, all: bool) -> Writers {
+    pub(super) fn writers(&self, all: bool, last: Position) -> Writers {
         let writing = self.open.iter().filter(|open| all || !open.rows.is_empty());
-        Writers(writing.map(|open| open.name.to_string()).collect())
+        Writers { open: writing.map(|open| open.name.to_string()).collect(), last }
     }
 
     /// The lowest position at which a row of these buckets stands or may still be committed.
