@@ -15,7 +15,7 @@ use std::borrow::Cow;
 /// struct OrderPlaced { order_id: u64 }
 ///
 /// impl DomainEvent for OrderPlaced {
-///     const TYPES: &'static [EventType] = &[EventType { topic: "orders", name: "order.placed", version: 1 }];
+///     const TYPES: &'static [EventType] = &[EventType { topic: Some("orders"), name: "order.placed", version: 1 }];
 ///
 ///     fn event_type(&self) -> &'static EventType { &Self::TYPES[0] }
 ///     fn key(&self) -> Option<Cow<'_, str>> { Some(self.order_id.to_string().into()) }
@@ -40,12 +40,22 @@ pub trait DomainEvent {
 }
 
 /// The name, topic and version of an event's type on the wire.
+///
+/// An event without a topic is *local*: it is for the handlers of a unit of work, in this process and transaction, and never a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventType {
-    /// The topic that it is sent to.
-    pub topic: &'static str,
+    /// The topic that it is sent to. None: it is local, and never sent.
+    pub topic: Option<&'static str>,
     /// Its stable name, such as `order.placed`. Renaming the Rust type does not change it.
     pub name: &'static str,
     /// The version of its payload's schema, from 1.
     pub version: u32,
+}
+
+impl EventType {
+    /// Whether events of this type stay in the process.
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        self.topic.is_none()
+    }
 }

@@ -259,6 +259,11 @@ pub enum MessageError {
     Codec(CodecError),
     /// The transport can never carry it.
     Rejected(Rejection),
+    /// The event has no topic: it is for the handlers of a unit of work alone.
+    Local {
+        /// The name of its type.
+        event_type: &'static str,
+    },
 }
 
 impl fmt::Display for MessageError {
@@ -272,6 +277,10 @@ impl fmt::Display for MessageError {
             Self::SchemaVersion => f.write_str("the schema version is 0; versions count from 1"),
             Self::Codec(error) => error.fmt(f),
             Self::Rejected(error) => error.fmt(f),
+            Self::Local { event_type } => write!(
+                f,
+                "the event {event_type} is local and can't be sent; give its type a topic, or record it in a unit of work"
+            ),
         }
     }
 }
@@ -282,7 +291,7 @@ impl std::error::Error for MessageError {
             Self::Name(error) => Some(error),
             Self::Codec(error) => Some(error),
             Self::Rejected(error) => Some(error),
-            Self::TooLarge { .. } | Self::SchemaVersion => None,
+            Self::TooLarge { .. } | Self::SchemaVersion | Self::Local { .. } => None,
         }
     }
 }

@@ -62,6 +62,16 @@ pub trait Transactional: Store {
     /// data. *Errors*: `Unavailable`. *Cancellation*, *Concurrency*, *Repeat*: harmless.
     async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError>;
 
+    /// Whether an error that a statement of the user's own met in a transaction says that a deadlock or a conflict with another transaction
+    /// has ended it: the whole can be started again from its beginning.
+    ///
+    /// For the unit of work and the inbox, whose handlers return the driver's errors as they are. Asked about one error, not about its
+    /// sources. Pure. A store that knows no such errors says no.
+    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        let _ = error;
+        false
+    }
+
     /// The bell that this store's appends ring.
     fn hints(&self) -> &Hints;
 }

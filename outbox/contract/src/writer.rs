@@ -189,13 +189,14 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
     ///
     /// # Errors
     ///
-    /// Says what of the event can't be: a key that is empty or too long, a payload that does not encode.
+    /// Says what of the event can't be: a key that is empty or too long, a payload that does not encode, no topic.
     pub fn encode<E>(&self, event: &E) -> Result<Message, MessageError>
     where
         E: DomainEvent + Serialize + ?Sized,
     {
         let kind = event.event_type();
-        let mut message = Message::new(Topic::new(kind.topic)?, kind.name)
+        let topic = kind.topic.ok_or(MessageError::Local { event_type: kind.name })?;
+        let mut message = Message::new(Topic::new(topic)?, kind.name)
             .with_schema_version(kind.version)
             .with_content_type(self.codec.content_type())
             .with_payload(self.codec.encode(event)?);

@@ -30,8 +30,9 @@ impl Place {
 }
 
 /// Every attribute, and where it may stand.
-const KNOWN: [(&str, &[Place]); 6] = [
+const KNOWN: [(&str, &[Place]); 7] = [
     ("topic", &[Place::Struct, Place::Enum, Place::Variant]),
+    ("local", &[Place::Struct, Place::Enum, Place::Variant]),
     ("type", &[Place::Struct, Place::Variant]),
     ("version", &[Place::Struct, Place::Variant]),
     ("key", &[Place::Struct, Place::Enum, Place::Variant, Place::Field]),
@@ -43,6 +44,8 @@ const KNOWN: [(&str, &[Place]); 6] = [
 #[derive(Default)]
 pub(crate) struct Attrs {
     pub(crate) topic: Option<LitStr>,
+    /// `local`: there is no topic.
+    pub(crate) local: Option<Span>,
     pub(crate) wire_type: Option<LitStr>,
     pub(crate) version: Option<u32>,
     /// `key = "field"`, which names the field from outside.
@@ -119,6 +122,10 @@ impl Attrs {
         self.seen.push(name);
         match name {
             "topic" => self.topic = Some(text(&ident, input, "orders")?),
+            "local" => {
+                bare(&ident, input, "`local` takes no value: write `#[event(local)]`")?;
+                self.local = Some(ident.span());
+            }
             "type" => self.wire_type = Some(text(&ident, input, "order.placed")?),
             "version" => self.version = Some(version(&ident, input)?),
             "key" if place == Place::Field => {

@@ -48,6 +48,10 @@ pub(crate) fn expand(event: &Event<'_>) -> TokenStream {
 
 fn entry(krate: &Path, kind: &Kind<'_>) -> TokenStream {
     let Kind { topic, name, version, .. } = kind;
+    let topic = match topic {
+        Some(topic) => quote!(::core::option::Option::Some(#topic)),
+        None => quote!(::core::option::Option::None),
+    };
     quote!(#krate::__private::EventType { topic: #topic, name: #name, version: #version })
 }
 

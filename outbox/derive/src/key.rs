@@ -24,8 +24,8 @@ pub(crate) struct Key<'a> {
 
 /// The key of a struct or variant; None if the user says that it has none.
 ///
-/// What stands on a variant or on its fields comes before what stands on the enum.
-pub(crate) fn of<'a>(owner: &Owner<'a>) -> Result<Option<Key<'a>>> {
+/// What stands on a variant or on its fields comes before what stands on the enum. A local event is ordered with nothing unless said.
+pub(crate) fn of<'a>(owner: &Owner<'a>, local: bool) -> Result<Option<Key<'a>>> {
     let marked = marked(owner)?;
     agree(owner, marked)?;
     if let Some((field, span)) = marked {
@@ -42,6 +42,7 @@ pub(crate) fn of<'a>(owner: &Owner<'a>) -> Result<Option<Key<'a>>> {
         Some(container) if container.key_path.is_some() => {
             container.key_path.as_ref().map(|path| follow(owner, path, owner.ident.span())).transpose()
         }
+        _ if local => Ok(None),
         _ => Err(missing(owner)),
     }
 }

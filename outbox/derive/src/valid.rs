@@ -32,7 +32,8 @@ pub(crate) enum Checked<'a> {
 
 /// What one struct or variant is on the wire.
 pub(crate) struct Kind<'a> {
-    pub(crate) topic: String,
+    /// None: the event is local.
+    pub(crate) topic: Option<String>,
     pub(crate) name: String,
     pub(crate) version: u32,
     pub(crate) key: Option<Key<'a>>,
@@ -79,18 +80,20 @@ fn check_struct<'a>(input: &'a Input<'a>, fields: &'a [Field<'a>], errors: &mut 
         return None;
     }
     let owner = Owner { ident, attrs: &input.attrs, fields, container: None };
-    let topic = match &input.attrs.topic {
-        Some(topic) => checked("topic", topic, MOST_TOPIC_BYTES, errors),
+    let topic = match goes(&input.attrs, errors) {
+        Some(goes) => goes.topic(),
         None => {
             let message = format!(
-                "`{ident}` has no topic; add `topic = \"…\"` to its `#[event(...)]`: where consumers find it"
+                "`{ident}` has no topic; add `topic = \"…\"` to its `#[event(...)]`: where consumers find it; \
+                 or `local`, if no other process wants it"
             );
             errors.on(ident, message);
             None
         }
     };
-    let name = name_of(&owner, &input.names, None, errors).map(|(name, _)| name);
-    let key = errors.note(key::of(&owner));
+    let local = matches!(topic, Some(None));
+    let name = name_of(&owner, &input.names, None, local, errors).map(|(name, _)| name);
+    let key = errors.note(key::of(&owner, local));
     Some(Kind { topic: topic?, name: name?, version: input.attrs.version.unwrap_or(1), key: key? })
 }
 
@@ -115,8 +118,11 @@ fn check_enum<'a>(
     if let (Some(keyless), Some(path)) = (container.keyless, &container.key_path) {
         errors.at(keyless, format!("`keyless` contradicts `key = {:?}`; remove one of them", path.value()));
     }
-    let common = container.topic.as_ref().map(|topic| checked("topic", topic, MOST_TOPIC_BYTES, errors));
-    let without: Vec<_> = variants.iter().filter(|variant| variant.attrs.topic.is_none()).collect();
+    let common = goes(container, errors);
+    let without: Vec<_> = variants
+        .iter()
+        .filter(|variant| variant.attrs.topic.is_none() && variant.attrs.local.is_none())
+        .collect();
     if let (None, Some(variant)) = (&common, without.first()) {
         let (ident, variant) = (&input.node.ident, variant.ident);
         let message = format!(
@@ -135,11 +141,9 @@ fn check_enum<'a>(
                 fields: &variant.fields,
                 container: Some(container),
             };
-            let topic = match &variant.attrs.topic {
-                Some(topic) => checked("topic", topic, MOST_TOPIC_BYTES, errors),
-                None => common.clone().flatten(),
-            };
-            let name = name_of(&owner, &variant.names, Some(&input.names), errors).map(|(name, span)| {
+            let topic = goes(&variant.attrs, errors).or_else(|| common.clone()).and_then(Goes::topic);
+            let local = matches!(topic, Some(None));
+            let name = name_of(&owner, &variant.names, Some(&input.names), local, errors).map(|(name, span)| {
                 match taken.get(&name) {
                     Some(first) => {
                         let message = format!(
@@ -151,7 +155,7 @@ fn check_enum<'a>(
                 }
                 name
             });
-            let key = errors.note(key::of(&owner));
+            let key = errors.note(key::of(&owner, local));
             let version = variant.attrs.version.unwrap_or(1);
             Some((variant.ident, Kind { topic: topic?, name: name?, version, key: key? }))
         })
@@ -159,11 +163,50 @@ fn check_enum<'a>(
     kinds.into_iter().collect()
 }
 
-/// The name on the wire, and where it was said: by `type`, by serde's `rename`, or by its `rename_all` on the enum.
+/// Where an event goes.
+#[derive(Clone)]
+enum Goes {
+    To(String),
+    /// Nowhere: it is local.
+    Nowhere,
+    /// What is said can't be, and that is among the errors.
+    Astray,
+}
+
+impl Goes {
+    /// The topic, or that there is none. None: it is not known.
+    fn topic(self) -> Option<Option<String>> {
+        match self {
+            Self::To(topic) => Some(Some(topic)),
+            Self::Nowhere => Some(None),
+            Self::Astray => None,
+        }
+    }
+}
+
+/// Where it goes, if that is said here.
+fn goes(attrs: &Attrs, errors: &mut Errors) -> Option<Goes> {
+    match (&attrs.topic, attrs.local) {
+        (Some(topic), Some(local)) => {
+            let topic = topic.value();
+            errors.at(local, format!("`local` contradicts `topic = {topic:?}`; remove one of them"));
+            Some(Goes::Astray)
+        }
+        (Some(topic), None) => {
+            Some(checked("topic", topic, MOST_TOPIC_BYTES, errors).map_or(Goes::Astray, Goes::To))
+        }
+        (None, Some(_)) => Some(Goes::Nowhere),
+        (None, None) => None,
+    }
+}
+
+/// The name on the wire, and where it was said: by `type`, by serde's `rename`, or by its `rename_all` on the enum. A local event, which is on no
+/// wire, needs none and is called after its Rust name.
 fn name_of(
     owner: &Owner<'_>,
     own: &Names,
     container: Option<&Names>,
+    local: bool,
     errors: &mut Errors,
 ) -> Option<(String, Span)> {
     if let Some(name) = owner.attrs.wire_type.as_ref().or(own.rename.as_ref()) {
@@ -174,6 +217,9 @@ fn name_of(
         return Some((checked("type", &name, MOST_TYPE_BYTES, errors)?, name.span()));
     }
     let (owned, suggested) = (owner.named(), rename::suggested(owner.ident));
+    if local {
+        return Some((suggested, owner.ident.span()));
+    }
     let message = format!(
         "{owned} has no name on the wire; add `#[event(type = \"{suggested}\")]` (or `#[serde(rename = \"…\")]`): \
          its Rust name is never used, so that it can change"

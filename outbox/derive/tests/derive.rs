@@ -8,7 +8,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 const fn entry(topic: &'static str, name: &'static str, version: u32) -> EventType {
-    EventType { topic, name, version }
+    EventType { topic: Some(topic), name, version }
 }
 
 fn key(event: &impl outbox_contract::DomainEvent) -> Option<String> {
@@ -306,4 +306,39 @@ fn a_type_of_the_users_own_can_be_a_key() {
     struct Event(#[event(key)] OrderId);
 
     assert_eq!(key(&Event(OrderId(7))).unwrap(), "order-7");
+}
+
+#[test]
+fn a_local_event_has_no_topic_and_needs_neither_name_nor_key() {
+    #[derive(DomainEvent)]
+    #[event(crate = outbox_contract, local)]
+    struct StockRanLow {
+        #[allow(dead_code, reason = "an event has fields")]
+        item: u64,
+    }
+
+    #[derive(DomainEvent)]
+    #[event(crate = outbox_contract, topic = "stock", key = "item")]
+    enum StockEvent {
+        #[event(type = "stock.counted")]
+        Counted { item: u64 },
+        #[event(local)]
+        WasLooked { item: u64 },
+    }
+
+    #[derive(DomainEvent)]
+    #[event(crate = outbox_contract, local)]
+    enum Mostly {
+        Inside,
+        #[event(topic = "stock", type = "stock.moved", keyless)]
+        Outside,
+    }
+
+    assert_eq!(StockRanLow::TYPES, [EventType { topic: None, name: "stock.ran.low", version: 1 }]);
+    assert_eq!(key(&StockRanLow { item: 7 }), None);
+    let types: Vec<_> = StockEvent::TYPES.iter().map(|kind| (kind.name, kind.is_local())).collect();
+    assert_eq!(types, [("stock.counted", false), ("was.looked", true)]);
+    assert_eq!(key(&StockEvent::Counted { item: 7 }).unwrap(), "7");
+    assert_eq!(key(&StockEvent::WasLooked { item: 7 }).unwrap(), "7");
+    assert!(Mostly::Inside.event_type().is_local() && !Mostly::Outside.event_type().is_local());
 }

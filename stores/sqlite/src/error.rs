@@ -35,18 +35,23 @@ pub(crate) fn is_unavailable(error: &sqlx::Error) -> bool {
     meaning(error).0 == StoreErrorKind::Unavailable
 }
 
+/// Whether an error in a statement inside a transaction means that another one is in the way, and that this one must start again.
+pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
+    matches!(code(error), Some(BUSY | LOCKED))
+}
+
 /// What an error in a statement inside the user's transaction means.
 pub(crate) fn in_transaction(operation: &'static str, error: sqlx::Error) -> StoreError {
-    match code(&error) {
-        Some(BUSY | LOCKED) => StoreError::new(
-            StoreErrorKind::Conflict,
-            operation,
-            "another connection is writing, or has written since this transaction first read; roll back and start again, and begin with \
-             BEGIN IMMEDIATE, which waits for its turn at the start",
-        )
-        .with_source(error),
-        _ => store_error(operation, error),
+    if !is_conflict(&error) {
+        return store_error(operation, error);
     }
+    StoreError::new(
+        StoreErrorKind::Conflict,
+        operation,
+        "another connection is writing, or has written since this transaction first read; roll back and start again, and begin with \
+         BEGIN IMMEDIATE, which waits for its turn at the start",
+    )
+    .with_source(error)
 }
 
 /// As [`in_transaction`], for an append.

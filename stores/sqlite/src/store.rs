@@ -19,7 +19,7 @@ use outbox_contract::{
 use sqlx::sqlite::{Sqlite, SqlitePool};
 
 use crate::config::SqliteOptions;
-use crate::error::{in_transaction, is_no_transaction, is_surely_not_committed, store_error};
+use crate::error::{in_transaction, is_conflict, is_no_transaction, is_surely_not_committed, store_error};
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::pools::Pools;
 use crate::{admit, append, divert, due, fetch, lease, maintain, settle, sql};
@@ -310,6 +310,10 @@ impl Transactional for SqliteStore {
         admit::admitted(&self.pools().reads, consumer, id)
             .await
             .map_err(|error| store_error("admitted", error))
+    }
+
+    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        error.downcast_ref::<sqlx::Error>().is_some_and(is_conflict)
     }
 
     fn hints(&self) -> &Hints {

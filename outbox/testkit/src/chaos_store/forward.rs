@@ -210,6 +210,10 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
         self.act(StoreCall::Admitted, self.inner.admitted(consumer, id)).await
     }
 
+    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        self.inner.is_conflict(error)
+    }
+
     fn hints(&self) -> &Hints {
         self.inner.hints()
     }
