@@ -1,1 +1,50 @@
 //! Real servers for tests: by URL, or as child processes on free ports.
+//!
+//! A test asks for a server and skips, by name, where there is none:
+//!
+//! ```no_run
+//! use outbox_servers::{OrSkip, Postgres};
+//!
+//! let Some(server) = Postgres::newest().shared().or_skip() else { return };
+//! let url = server.fresh_database();
+//! ```
+//!
+//! | request | what it gives |
+//! |---|---|
+//! | [`Postgres`] | PostgreSQL 18 or 15; a fresh database for each test, a standby |
+//! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
+//! | [`PgBouncer`] | a pool in front of a PostgreSQL |
+//! | [`Proxy`] | a TCP proxy that cuts, delays, holds and swallows |
+//!
+//! `shared()` gives one server to all tests of a test program; `start()` gives a test one of its own, which it may stop, kill and
+//! pause: see [`Server`]. Everything is synchronous, for a test has nothing else to do meanwhile, and can be called from async tests.
+//!
+//! Servers come from
+//!
+//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_RABBITMQ_URL`. Only `shared()` without special wishes is served by
+//!    it, as nobody may stop or configure what belongs to somebody else;
+//! 2. the folder that `tests/servers/prepare` makes: `target/servers`, or what `OUTBOX_SERVERS_DIR` names. It needs root.
+//!
+//! Where neither has the server, [`OrSkip::or_skip`] skips; with `OUTBOX_REQUIRE_SERVERS=1` it fails. A server that is there and does not
+//! start always fails.
+
+mod given;
+mod home;
+mod missing;
+mod pgbouncer;
+mod ports;
+mod postgres;
+mod processes;
+mod proxy;
+mod rabbitmq;
+mod server;
+mod tls;
+mod tree;
+
+pub use missing::{Missing, OrSkip, skip};
+pub use pgbouncer::{PgBouncer, PgBouncerServer};
+pub use postgres::{Postgres, PostgresServer};
+pub use processes::Usage;
+pub use proxy::Proxy;
+pub use rabbitmq::{RabbitMq, RabbitMqServer};
+pub use server::Server;

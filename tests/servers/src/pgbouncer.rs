@@ -1,0 +1,136 @@
+//! PgBouncer for tests: a pool in front of a PostgreSQL.
+
+use std::ops::Deref;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::process::Signal;
+
+use crate::given;
+use crate::home::Home;
+use crate::missing::Missing;
+use crate::postgres::PostgresServer;
+use crate::processes::send;
+use crate::server::{Kind, Server};
+use crate::tree::Tree;
+
+/// A wish for a PgBouncer in transaction mode, with 20 connections to the server and room for 500 clients.
+#[derive(Clone, Debug)]
+pub struct PgBouncer {
+    label: &'static str,
+    part: &'static str,
+    release: &'static str,
+    server: PostgresServer,
+    config: Vec<String>,
+}
+
+impl PgBouncer {
+    /// The current version, in front of a server that was started here. It keeps prepared statements apart (its own
+    /// `max_prepared_statements`).
+    #[must_use]
+    pub fn newest(server: &PostgresServer) -> Self {
+        let server = server.clone();
+        Self { label: "PgBouncer", part: "pgbouncer", release: "sid", server, config: Vec::new() }
+    }
+
+    /// Version 1.18, which knows nothing of prepared statements.
+    #[must_use]
+    pub fn oldest(server: &PostgresServer) -> Self {
+        let newest = Self::newest(server);
+        Self { label: "PgBouncer 1.18", part: "pgbouncer18", release: "bookworm", ..newest }
+    }
+
+    /// Adds a line to the section `pgbouncer` of its configuration, such as `pool_mode = session`.
+    #[must_use]
+    pub fn config(mut self, line: &str) -> Self {
+        self.config.push(line.to_owned());
+        self
+    }
+
+    /// Starts it. It ends when the handle is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had (a server that was given by URL gets none), or did not start.
+    pub fn start(self) -> Result<PgBouncerServer, Missing> {
+        if !self.server.is_own() {
+            return Err(Missing::absent(self.label, "the PostgreSQL was given by URL"));
+        }
+        let tree = Tree::with(self.part, self.release);
+        let tree = tree.map_err(|reason| Missing::absent(self.label, reason))?;
+        let home = Home::new(tree, "postgres").map_err(|reason| Missing::failed(self.label, reason))?;
+        let before = self.server.clone();
+        Ok(PgBouncerServer { server: Arc::new(Server::start(Box::new(self), home)?), before })
+    }
+}
+
+impl Kind for PgBouncer {
+    fn name(&self) -> String {
+        self.label.to_owned()
+    }
+
+    fn ports(&self) -> usize {
+        1
+    }
+
+    fn initialise(&self, _home: &Home) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+        let port = ports.first().copied().unwrap_or_default();
+        // The last line of a setting wins, and so the wishes come last.
+        home.write(
+            "pgbouncer.ini",
+            &format!(
+                "[databases]\n* = host=127.0.0.1 port={} user=postgres\n\n\
+                 [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n\
+                 pool_mode = transaction\ndefault_pool_size = 20\nmax_client_conn = 500\n\
+                 ignore_startup_parameters = extra_float_digits,options\n{}\n",
+                self.server.tcp_port(),
+                self.config.join("\n")
+            ),
+        )?;
+        let mut command = home.tree().command(home.user(), &home.inside(""), "pgbouncer");
+        command.arg(home.inside("pgbouncer.ini"));
+        Ok(command)
+    }
+
+    fn is_ready(&self, _home: &Home, ports: &[u16], _said: &str) -> bool {
+        let port = ports.first().copied().unwrap_or_default();
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    }
+
+    fn ask_to_stop(&self, _home: &Home, pid: u32) {
+        send(pid, Signal::INT);
+    }
+}
+
+/// A PgBouncer. What every server can do is in [`Server`].
+#[derive(Clone, Debug)]
+pub struct PgBouncerServer {
+    server: Arc<Server>,
+    before: PostgresServer,
+}
+
+impl PgBouncerServer {
+    /// The URL of a database of the server behind, through the pool.
+    #[must_use]
+    pub fn url(&self, database: &str) -> String {
+        given::with_address(database, &format!("127.0.0.1:{}", self.port(0)))
+    }
+
+    /// The server behind.
+    #[must_use]
+    pub fn postgres(&self) -> &PostgresServer {
+        &self.before
+    }
+}
+
+impl Deref for PgBouncerServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}

@@ -1,0 +1,371 @@
+//! PostgreSQL for tests.
+
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::Signal;
+
+use crate::home::Home;
+use crate::missing::Missing;
+use crate::processes::send;
+use crate::server::{Kind, Server, Shared};
+use crate::tree::Tree;
+use crate::{given, tls};
+
+/// The versions that can be had: the part of `tests/servers/prepare`, its Debian release, the variable of a URL.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    number: u32,
+    part: &'static str,
+    release: &'static str,
+    variable: &'static str,
+}
+
+const NEWEST: Version =
+    Version { number: 18, part: "postgres", release: "sid", variable: "OUTBOX_POSTGRES_URL" };
+const OLDEST: Version =
+    Version { number: 15, part: "postgres15", release: "bookworm", variable: "OUTBOX_POSTGRES_OLDEST_URL" };
+
+/// Small, quick to start, and nothing of it outside of its folder. Without fsync what was committed still survives the end of the server, though
+/// not that of the machine; `synchronous_commit` keeps its meaning.
+const SETTINGS: &str = "
+listen_addresses = '127.0.0.1'
+unix_socket_directories = ''
+max_connections = 200
+max_prepared_transactions = 20
+shared_buffers = 32MB
+dynamic_shared_memory_type = mmap
+jit = off
+log_checkpoints = off
+";
+const NOT_DURABLE: &str = "
+fsync = off
+full_page_writes = off
+";
+
+/// A wish for a PostgreSQL: a superuser `postgres` without a password, 200 connections, prepared transactions allowed.
+#[derive(Clone, Debug)]
+pub struct Postgres {
+    version: Version,
+    config: Vec<String>,
+    tls: bool,
+    durable: bool,
+}
+
+impl Postgres {
+    /// PostgreSQL 18; by URL what `OUTBOX_POSTGRES_URL` names.
+    #[must_use]
+    pub fn newest() -> Self {
+        Self { version: NEWEST, config: Vec::new(), tls: false, durable: false }
+    }
+
+    /// PostgreSQL 15, the oldest that is supported; by URL what `OUTBOX_POSTGRES_OLDEST_URL` names.
+    #[must_use]
+    pub fn oldest() -> Self {
+        Self { version: OLDEST, ..Self::newest() }
+    }
+
+    /// Adds a line to `postgresql.conf`.
+    #[must_use]
+    pub fn config(mut self, line: &str) -> Self {
+        self.config.push(line.to_owned());
+        self
+    }
+
+    /// Speaks TLS to those who ask for it: see [`PostgresServer::tls_url`].
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Leaves fsync on, for measurements.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
+        self
+    }
+
+    /// The server that all tests of this program share: the one that the URL in the environment names, or one that the first test starts.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn shared(self) -> Result<PostgresServer, Missing> {
+        static SHARED: Shared<PostgresServer> = Shared::new();
+        let plain = self.config.is_empty() && !self.tls && !self.durable;
+        if let Some(url) = given::url(self.version.variable).filter(|_| plain) {
+            let server = Arc::new(Server::given(self.name()));
+            return Ok(PostgresServer { server, version: self.version, given: Some(url) });
+        }
+        SHARED.get(format!("{self:?}"), || self.start())
+    }
+
+    /// A server of the test's own, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn start(self) -> Result<PostgresServer, Missing> {
+        let version = self.version;
+        let tree = Tree::with(version.part, version.release);
+        let tree = tree.map_err(|reason| Missing::absent(self.name(), reason))?;
+        launch(tree, Box::new(self), version)
+    }
+}
+
+fn launch(tree: Tree, kind: Box<dyn Kind>, version: Version) -> Result<PostgresServer, Missing> {
+    let home = Home::new(tree, "postgres").map_err(|reason| Missing::failed(kind.name(), reason))?;
+    let server = Arc::new(Server::start(kind, home)?);
+    Ok(PostgresServer { server, version, given: None })
+}
+
+/// A program of PostgreSQL in its tree.
+fn program(tree: &Tree, number: u32, name: &str) -> Command {
+    tree.command("postgres", "/", &format!("/usr/lib/postgresql/{number}/bin/{name}"))
+}
+
+/// Runs a program to its end, and gives what it wrote.
+fn run(mut command: Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(said.trim().to_owned());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}
+
+fn psql(mut psql: Command, url: &str, sql: &str) -> Result<String, String> {
+    psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql]);
+    run(psql)
+}
+
+impl Kind for Postgres {
+    fn name(&self) -> String {
+        format!("PostgreSQL {}", self.version.number)
+    }
+
+    fn ports(&self) -> usize {
+        1
+    }
+
+    fn initialise(&self, home: &Home) -> Result<(), String> {
+        let mut initdb = program(home.tree(), self.version.number, "initdb");
+        initdb.args(["-D", &home.inside("data"), "-U", "postgres", "-A", "trust", "-E", "UTF8"]);
+        initdb.args(["--locale=C", "--no-sync"]);
+        run(initdb)?;
+        let mut settings = SETTINGS.to_owned();
+        if !self.durable {
+            settings.push_str(NOT_DURABLE);
+        }
+        if self.tls {
+            tls::write(home)?;
+            let (certificate, key) = (home.inside(tls::CERTIFICATE), home.inside(tls::KEY));
+            settings
+                .push_str(&format!("ssl = on\nssl_cert_file = '{certificate}'\nssl_key_file = '{key}'\n"));
+        }
+        for line in &self.config {
+            settings.push_str(line);
+            settings.push('\n');
+        }
+        home.write("data/postgresql.conf", &settings)
+    }
+
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+        Ok(serve(self.version, home, ports))
+    }
+
+    fn is_ready(&self, home: &Home, ports: &[u16], _said: &str) -> bool {
+        serves(self.version, home, ports)
+    }
+
+    fn ask_to_stop(&self, _home: &Home, pid: u32) {
+        send(pid, Signal::INT);
+    }
+}
+
+fn serve(version: Version, home: &Home, ports: &[u16]) -> Command {
+    let program = format!("/usr/lib/postgresql/{}/bin/postgres", version.number);
+    let mut command = home.tree().command(home.user(), &home.inside(""), &program);
+    let port = ports.first().copied().unwrap_or_default();
+    command.args(["-D", &home.inside("data"), "-c", &format!("port={port}")]);
+    command
+}
+
+/// Whether the server on the port is the one with this folder, and answers.
+fn serves(version: Version, home: &Home, ports: &[u16]) -> bool {
+    let port = ports.first().copied().unwrap_or_default();
+    // Only one that listens is asked: a client is a process.
+    if std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        return false;
+    }
+    let psql_of_it = program(home.tree(), version.number, "psql");
+    psql(psql_of_it, &url_of(port), "show data_directory").is_ok_and(|folder| folder == home.inside("data"))
+}
+
+fn url_of(port: u16) -> String {
+    format!("postgres://postgres@127.0.0.1:{port}/postgres")
+}
+
+/// A copy of another server that follows it.
+#[derive(Debug)]
+struct Standby {
+    version: Version,
+    primary: u16,
+}
+
+impl Kind for Standby {
+    fn name(&self) -> String {
+        format!("a standby of PostgreSQL {}", self.version.number)
+    }
+
+    fn ports(&self) -> usize {
+        1
+    }
+
+    fn initialise(&self, home: &Home) -> Result<(), String> {
+        let mut backup = program(home.tree(), self.version.number, "pg_basebackup");
+        backup.args(["-D", &home.inside("data"), "-d", &url_of(self.primary)]);
+        // The standby is told how to reach its primary, and nothing is synced.
+        backup.args(["-R", "-X", "stream", "-c", "fast", "--no-sync"]);
+        run(backup).map(drop)
+    }
+
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+        Ok(serve(self.version, home, ports))
+    }
+
+    fn is_ready(&self, home: &Home, ports: &[u16], _said: &str) -> bool {
+        serves(self.version, home, ports)
+    }
+
+    fn ask_to_stop(&self, _home: &Home, pid: u32) {
+        send(pid, Signal::INT);
+    }
+}
+
+/// A PostgreSQL. Clones are the same server. What every server can do is in [`Server`].
+#[derive(Clone, Debug)]
+pub struct PostgresServer {
+    server: Arc<Server>,
+    version: Version,
+    given: Option<String>,
+}
+
+impl PostgresServer {
+    /// The URL of its database `postgres`, or the one that was given.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.given.clone().unwrap_or_else(|| url_of(self.port(0)))
+    }
+
+    /// The port on 127.0.0.1.
+    ///
+    /// # Panics
+    ///
+    /// When the server was given by URL.
+    #[must_use]
+    pub fn tcp_port(&self) -> u16 {
+        self.port(0)
+    }
+
+    /// A URL with TLS that is checked in full. For a server that was asked for with [`Postgres::tls`].
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        format!("{}?sslmode=verify-full&sslrootcert={}", self.url(), self.authorities().display())
+    }
+
+    /// The file (PEM) of the authority that a client has to trust. For a server that was asked for with [`Postgres::tls`].
+    #[must_use]
+    pub fn authorities(&self) -> PathBuf {
+        self.home().outside(tls::AUTHORITIES)
+    }
+
+    /// Makes an empty database, and gives its URL. No other test has it; it goes with the server, and on one that was given by URL it stays.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not make it.
+    #[must_use]
+    #[track_caller]
+    pub fn fresh_database(&self) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        // The time makes it new on a server that outlives the test program.
+        let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
+        let name = format!("test_{count}_{}_{time}", std::process::id());
+        self.query(&self.url(), &format!("create database {name}"));
+        given::with_path(&self.url(), &name)
+    }
+
+    /// Runs statements with psql, and gives what they return: a line for each row, `|` between columns.
+    ///
+    /// # Panics
+    ///
+    /// When a statement fails: see [`try_query`](Self::try_query).
+    #[track_caller]
+    #[expect(clippy::must_use_candidate, reason = "most statements return nothing")]
+    pub fn query(&self, url: &str, sql: &str) -> String {
+        self.try_query(url, sql).unwrap_or_else(|error| panic!("{}: {sql}: {error}", self.name()))
+    }
+
+    /// Runs statements with psql, and gives what they return: a line for each row, `|` between columns.
+    ///
+    /// # Errors
+    ///
+    /// What psql says, when the server can't be reached or a statement fails.
+    pub fn try_query(&self, url: &str, sql: &str) -> Result<String, String> {
+        // A given server is asked with the psql that there is.
+        match Tree::with(self.version.part, self.version.release) {
+            Ok(tree) => psql(program(&tree, self.version.number, "psql"), &tree.inside_of(url), sql),
+            Err(_) => psql(Command::new("psql"), url, sql),
+        }
+    }
+
+    /// Ends it at once, without a checkpoint and without writing what it has not written yet (immediate shutdown): commits with
+    /// `synchronous_commit = off` of the last moments are lost.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end, or does not run.
+    #[track_caller]
+    pub fn stop_at_once(&self) {
+        self.stop_by("stop at once", |pid| send(pid, Signal::QUIT));
+    }
+
+    /// Starts a standby that follows this server (streaming, asynchronous).
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it did not start.
+    ///
+    /// # Panics
+    ///
+    /// When this server was given by URL.
+    pub fn standby(&self) -> Result<Self, Missing> {
+        let kind = Standby { version: self.version, primary: self.port(0) };
+        launch(self.home().tree().clone(), Box::new(kind), self.version)
+    }
+
+    /// Makes a standby a server of its own; returns when it takes writes.
+    ///
+    /// # Panics
+    ///
+    /// When it is none.
+    #[track_caller]
+    pub fn promote(&self) {
+        let promoted = self.query(&self.url(), "select pg_promote(true, 120)");
+        assert_eq!(promoted, "t", "{} did not become a primary", self.name());
+    }
+}
+
+impl Deref for PostgresServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}

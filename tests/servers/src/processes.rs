@@ -1,0 +1,171 @@
+//! All processes of one server: finding, signalling and measuring them, and a watchdog that ends them with the test program.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long processes that got a signal may take to follow it.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often is looked.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// Run by `sh` with the server's folder as `$0`. A line on standard input says that the server was ended properly; the end of the
+/// input without one, that the test program is gone. QUIT lets PostgreSQL give its shared memory back.
+const WATCHDOG: &str = r#"
+read -r line && exit
+each() { for p in /proc/[0-9]*; do case $(readlink "$p/cwd") in "$folder" | "$folder"/*) kill "$1" "${p#/proc/}" && found=yes ;; esac; done; }
+folder=$0 signal=-QUIT
+for try in 1 2 3 4 5 6 7 8 9 10; do
+  found=no
+  each "$signal" 2>/dev/null
+  # Not at the first look: a program may just be on its way into the folder.
+  [ "$found" = yes ] || [ "$try" = 1 ] || break
+  sleep 0.3
+  [ "$try" -lt 3 ] || signal=-KILL
+done
+rm -rf --one-file-system "$folder"
+"#;
+
+/// What the processes of a server have used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// Processor time since they started, of those that live and of the children that they have waited for.
+    pub cpu: Duration,
+    /// Memory in bytes; what processes share counts once (PSS).
+    pub memory: u64,
+}
+
+/// The processes whose working folder is in one folder. Not a process group: PostgreSQL gives each of its processes a group of
+/// its own.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    folder: PathBuf,
+    watchdog: Child,
+}
+
+impl Processes {
+    /// Watches over a folder: should this program end without [`end`](Self::end), the processes are killed and the folder is deleted.
+    pub(crate) fn new(folder: &Path) -> Result<Self, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", WATCHDOG]).arg(folder).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Out of reach of an interrupt from the keyboard, which ends the test program's group.
+        command.process_group(0);
+        let watchdog = command.spawn().map_err(|error| format!("sh, for the watchdog: {error}"))?;
+        Ok(Self { folder: folder.to_owned(), watchdog })
+    }
+
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let mut pids: Vec<u32> = pids.filter(|pid| self.is_ours(*pid)).collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    fn is_ours(&self, pid: u32) -> bool {
+        let within =
+            |path: &Path| fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd.starts_with(&self.folder));
+        // A killed process is not gone, and its ports are not free, while its first thread has ended and others have not.
+        let mut threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        threads.any(|thread| within(&thread.path()))
+    }
+
+    /// Sends a signal to every process, parents first as far as numbers tell.
+    pub(crate) fn signal(&self, signal: Signal) {
+        for pid in self.pids() {
+            send(pid, signal);
+        }
+    }
+
+    /// Kills until none is left.
+    pub(crate) fn kill(&self) -> Result<(), String> {
+        self.until("gone after SIGKILL", || {
+            self.signal(Signal::KILL);
+            self.pids().is_empty()
+        })
+    }
+
+    /// Stops the processes where they are; returns when all have stopped.
+    pub(crate) fn pause(&self) -> Result<(), String> {
+        self.until("stopped after SIGSTOP", || {
+            self.signal(Signal::STOP);
+            self.pids().iter().all(|pid| matches!(state(*pid), None | Some('T' | 'Z' | 'X')))
+        })
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn until(&self, what: &str, done: impl Fn() -> bool) -> Result<(), String> {
+        let start = Instant::now();
+        while !done() {
+            if start.elapsed() > PATIENCE {
+                return Err(format!("the processes {:?} are not {what} within {PATIENCE:?}", self.pids()));
+            }
+            std::thread::sleep(EVERY);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        let ticks = rustix::param::clock_ticks_per_second().max(1);
+        self.pids().into_iter().fold(Usage::default(), |sum, pid| Usage {
+            cpu: sum.cpu + Duration::from_millis(ticks_of(pid) * 1_000 / ticks),
+            memory: sum.memory + memory_of(pid),
+        })
+    }
+
+    /// Gives the processes some time to end by themselves, kills what is left, and sends the watchdog home.
+    pub(crate) fn end_within(&mut self, time: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < time && self.pids().iter().any(|pid| !matches!(state(*pid), Some('T'))) {
+            std::thread::sleep(EVERY);
+        }
+        // What can't be killed is left to the watchdog.
+        if self.kill().is_ok()
+            && let Some(mut input) = self.watchdog.stdin.take()
+        {
+            // It may be gone, killed by hand: then there is nobody to tell.
+            let _ = input.write_all(b"ended\n");
+        }
+        drop(self.watchdog.stdin.take());
+        let _ = self.watchdog.wait();
+    }
+}
+
+/// Sends a signal to one process. One that is gone is no error: it is what was wanted.
+pub(crate) fn send(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// The fields of `/proc/PID/stat` after the name, which may hold anything, so that the last bracket counts.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(')')?;
+    Some(fields.split_whitespace().map(str::to_owned).collect())
+}
+
+fn state(pid: u32) -> Option<char> {
+    stat(pid)?.first()?.chars().next()
+}
+
+/// User and system time, its own and that of children it has waited for.
+fn ticks_of(pid: u32) -> u64 {
+    let fields = stat(pid).unwrap_or_default();
+    fields.iter().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
+fn memory_of(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let kilobytes = text.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB"));
+    kilobytes.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or_default() * 1024
+}

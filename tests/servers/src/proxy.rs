@@ -1,0 +1,269 @@
+//! A TCP proxy that does to connections what networks do.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::given;
+
+/// A TCP proxy on a port of 127.0.0.1 in front of one server.
+///
+/// It passes everything on until it is told otherwise. [`hold`](Self::hold) and [`swallow`](Self::swallow) end with
+/// [`pass`](Self::pass); all hold for connections that are there and for those that come. A connection that lost bytes is broken for good: it stays
+/// silent until it is cut. Dropping the proxy cuts everything.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    mode: Mode,
+    refuse: bool,
+    delay: Duration,
+    closed: bool,
+    /// Connections in both directions, each with its number.
+    open: Vec<(u64, TcpStream, TcpStream)>,
+    /// How many connections came, refused ones included.
+    came: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Pass,
+    Hold,
+    Swallow,
+    SwallowAnswers,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Request,
+    Answer,
+}
+
+impl Proxy {
+    /// A proxy in front of `host:port`, or of the server of a URL.
+    ///
+    /// # Panics
+    ///
+    /// When the address is none, or no port can be had.
+    #[must_use]
+    #[track_caller]
+    pub fn to(server: &str) -> Self {
+        let server = server.split_once("://").map_or(server, |(_, rest)| rest);
+        let server = server.split(['/', '?']).next().unwrap_or_default();
+        let server = server.rsplit_once('@').map_or(server, |(_, address)| address);
+        let target = server.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+        let target = target.unwrap_or_else(|| panic!("{server:?} is no host and port"));
+        let listening = || -> io::Result<(TcpListener, SocketAddr)> {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        let (listener, address) = listening().unwrap_or_else(|error| panic!("a port for a proxy: {error}"));
+        let state = State {
+            mode: Mode::Pass,
+            refuse: false,
+            delay: Duration::ZERO,
+            closed: false,
+            open: Vec::new(),
+            came: 0,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || accepting.accept(&listener, target));
+        Self { address, shared }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A URL of the server, through the proxy.
+    #[must_use]
+    pub fn url(&self, server: &str) -> String {
+        given::with_address(server, &self.address.to_string())
+    }
+
+    /// Cuts every connection that is there, in the middle of whatever it carries. New ones may come.
+    pub fn cut(&self) {
+        self.shared.state().cut();
+        self.shared.changed.notify_all();
+    }
+
+    /// Whether new connections are closed as soon as they come. Those that are there stay.
+    pub fn refuse(&self, refuse: bool) {
+        self.shared.state().refuse = refuse;
+    }
+
+    /// Delays every piece that arrives, in both directions, by this time.
+    pub fn delay(&self, time: Duration) {
+        self.shared.state().delay = time;
+    }
+
+    /// Passes nothing on, and loses nothing: as a network that is away for a while.
+    pub fn hold(&self) {
+        self.mode(Mode::Hold);
+    }
+
+    /// Takes everything, in both directions, and passes none of it on: as a network that drops packets in silence.
+    pub fn swallow(&self) {
+        self.mode(Mode::Swallow);
+    }
+
+    /// Passes requests on, and takes the answers: the server does what it is asked to, and the client never learns of it.
+    pub fn swallow_answers(&self) {
+        self.mode(Mode::SwallowAnswers);
+    }
+
+    /// Passes everything on again, also what was held.
+    pub fn pass(&self) {
+        self.mode(Mode::Pass);
+    }
+
+    /// How many connections there are now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.state().open.len()
+    }
+
+    /// How many connections came since the start, refused ones included.
+    #[must_use]
+    pub fn came(&self) -> u64 {
+        self.shared.state().came
+    }
+
+    fn mode(&self, mode: Mode) {
+        self.shared.state().mode = mode;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.closed = true;
+        state.cut();
+        drop(state);
+        self.shared.changed.notify_all();
+        // Wakes the thread that accepts, which then ends and lets the port go.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl State {
+    fn cut(&mut self) {
+        for (_, client, server) in self.open.drain(..) {
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = server.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept(self: &Arc<Self>, listener: &TcpListener, target: SocketAddr) {
+        for client in listener.incoming() {
+            let mut state = self.state();
+            if state.closed {
+                return;
+            }
+            let Ok(client) = client else { continue };
+            state.came += 1;
+            if state.refuse {
+                continue;
+            }
+            let number = state.came;
+            drop(state);
+            // A client of a server that is away sees its connection closed.
+            let _ = self.connect(number, client, target);
+        }
+    }
+
+    fn connect(self: &Arc<Self>, number: u64, client: TcpStream, target: SocketAddr) -> io::Result<()> {
+        let server = TcpStream::connect_timeout(&target, Duration::from_secs(60))?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let ways = [
+            (client.try_clone()?, server.try_clone()?, Way::Request),
+            (server.try_clone()?, client.try_clone()?, Way::Answer),
+        ];
+        let mut state = self.state();
+        if state.closed {
+            return Ok(());
+        }
+        state.open.push((number, client, server));
+        drop(state);
+        for (from, to, way) in ways {
+            let shared = Arc::clone(self);
+            thread::spawn(move || {
+                // An error is the end of one of the two: the other is told.
+                let _ = shared.carry(number, &from, &to, way);
+                shared.end(number);
+            });
+        }
+        Ok(())
+    }
+
+    fn carry(&self, number: u64, mut from: &TcpStream, mut to: &TcpStream, way: Way) -> io::Result<()> {
+        let mut buffer = vec![0; 64 * 1024];
+        let mut broken = false;
+        loop {
+            let length = from.read(&mut buffer)?;
+            if length == 0 {
+                return Ok(());
+            }
+            let mut state = self.state();
+            while state.mode == Mode::Hold && !state.closed && state.is_open(number) {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if !state.is_open(number) {
+                return Ok(());
+            }
+            broken |=
+                state.mode == Mode::Swallow || (state.mode == Mode::SwallowAnswers && way == Way::Answer);
+            let delay = state.delay;
+            drop(state);
+            if broken {
+                continue;
+            }
+            if !delay.is_zero() {
+                thread::sleep(delay);
+            }
+            to.write_all(buffer.get(..length).unwrap_or_default())?;
+        }
+    }
+
+    fn end(&self, number: u64) {
+        let mut state = self.state();
+        if let Some(index) = state.open.iter().position(|(open, ..)| *open == number) {
+            let (_, client, server) = state.open.swap_remove(index);
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = server.shutdown(Shutdown::Both);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn is_open(&self, number: u64) -> bool {
+        self.open.iter().any(|(open, ..)| *open == number)
+    }
+}

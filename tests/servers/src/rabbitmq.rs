@@ -1,0 +1,305 @@
+//! RabbitMQ for tests.
+
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::Signal;
+
+use crate::home::Home;
+use crate::missing::Missing;
+use crate::processes::send;
+use crate::server::{Kind, Server, Shared};
+use crate::tree::Tree;
+use crate::{given, tls};
+
+const NAME: &str = "RabbitMQ 4";
+const URL: &str = "OUTBOX_RABBITMQ_URL";
+const CTL: &str = "OUTBOX_RABBITMQ_CTL";
+
+/// The limits are those of a small machine. They are absolute: what share of a machine a test may have is nobody's business.
+const SETTINGS: &str = "
+distribution.listener.interface = 127.0.0.1
+vm_memory_high_watermark.absolute = 1GB
+disk_free_limit.absolute = 50MB
+log.console = true
+log.console.level = info
+log.console.formatter.level_format = lc4
+log.file = false
+";
+
+/// Erlang's port mapper is started first and in the foreground: RabbitMQ would start one of the whole machine that stays behind.
+const SERVE: &str = "epmd & exec /usr/lib/rabbitmq/bin/rabbitmq-server";
+
+/// How many virtual hosts are made at a time: `rabbitmqctl` takes a second of processor time whatever it does.
+const HOSTS_AT_ONCE: u32 = 8;
+
+/// A wish for a RabbitMQ: the user `guest` with its usual password, no plugins.
+#[derive(Clone, Debug)]
+pub struct RabbitMq {
+    config: Vec<String>,
+    tls: bool,
+}
+
+impl RabbitMq {
+    /// RabbitMQ 4; by URL what `OUTBOX_RABBITMQ_URL` names, with the command `OUTBOX_RABBITMQ_CTL` as its `rabbitmqctl`, such as
+    /// `docker exec rabbit rabbitmqctl`.
+    #[must_use]
+    pub fn newest() -> Self {
+        Self { config: Vec::new(), tls: false }
+    }
+
+    /// Adds a line to `rabbitmq.conf`.
+    #[must_use]
+    pub fn config(mut self, line: &str) -> Self {
+        self.config.push(line.to_owned());
+        self
+    }
+
+    /// Listens with TLS too: see [`RabbitMqServer::tls_url`].
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// The server that all tests of this program share: the one that the URL in the environment names, or one that the first test starts.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn shared(self) -> Result<RabbitMqServer, Missing> {
+        static SHARED: Shared<RabbitMqServer> = Shared::new();
+        let plain = self.config.is_empty() && !self.tls;
+        if !plain || given::url(URL).is_none() {
+            return SHARED.get(format!("{self:?}"), || self.start());
+        }
+        SHARED.get("given".to_owned(), || {
+            let ctl = given::url(CTL).ok_or_else(|| {
+                Missing::absent(NAME, format!("{URL} is set: set {CTL} to a command that is its rabbitmqctl"))
+            })?;
+            let given = given::url(URL).map(|url| Given { url, ctl });
+            Ok(RabbitMqServer { server: Arc::new(Server::given(NAME)), given, hosts: Arc::default() })
+        })
+    }
+
+    /// A server of the test's own, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn start(self) -> Result<RabbitMqServer, Missing> {
+        let tree = Tree::with("rabbitmq", "sid").map_err(|reason| Missing::absent(NAME, reason))?;
+        let home = Home::new(tree, "rabbitmq").map_err(|reason| Missing::failed(NAME, reason))?;
+        let server = Arc::new(Server::start(Box::new(self), home)?);
+        Ok(RabbitMqServer { server, given: None, hosts: Arc::default() })
+    }
+}
+
+/// What the ports are for, in this order.
+struct Ports {
+    amqp: u16,
+    mapper: u16,
+    distribution: u16,
+    tls: u16,
+}
+
+impl Ports {
+    fn of(ports: &[u16]) -> Self {
+        let port = |index: usize| ports.get(index).copied().unwrap_or_default();
+        Self { amqp: port(0), mapper: port(1), distribution: port(2), tls: port(3) }
+    }
+}
+
+/// A program of RabbitMQ, told which node is meant.
+fn program(home: &Home, ports: &Ports, folder: &str, program: &str) -> Command {
+    let mut command = home.tree().command(home.user(), folder, program);
+    command.env("HOME", home.inside(""));
+    command.env("RABBITMQ_NODENAME", "test@localhost");
+    command.env("RABBITMQ_CONFIG_FILE", home.inside("rabbitmq.conf"));
+    command.env("RABBITMQ_MNESIA_BASE", home.inside("data"));
+    command.env("RABBITMQ_LOG_BASE", home.inside("logs"));
+    command.env("RABBITMQ_PID_FILE", home.inside("pid"));
+    command.env("RABBITMQ_ENABLED_PLUGINS_FILE", home.inside("plugins"));
+    command.env("RABBITMQ_DIST_PORT", ports.distribution.to_string());
+    command.env("ERL_EPMD_PORT", ports.mapper.to_string());
+    command.env("ERL_EPMD_ADDRESS", "127.0.0.1");
+    command
+}
+
+impl Kind for RabbitMq {
+    fn name(&self) -> String {
+        NAME.to_owned()
+    }
+
+    fn ports(&self) -> usize {
+        if self.tls { 4 } else { 3 }
+    }
+
+    fn initialise(&self, home: &Home) -> Result<(), String> {
+        home.write("plugins", "[].\n")?;
+        if self.tls { tls::write(home) } else { Ok(()) }
+    }
+
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+        let ports = Ports::of(ports);
+        let mut settings = format!("listeners.tcp.1 = 127.0.0.1:{}\n{SETTINGS}", ports.amqp);
+        if self.tls {
+            settings.push_str(&format!(
+                "listeners.ssl.1 = 127.0.0.1:{}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
+                 ssl_options.keyfile = {}\nssl_options.verify = verify_none\n",
+                ports.tls,
+                home.inside(tls::AUTHORITIES),
+                home.inside(tls::CERTIFICATE),
+                home.inside(tls::KEY),
+            ));
+        }
+        for line in &self.config {
+            settings.push_str(line);
+            settings.push('\n');
+        }
+        home.write("rabbitmq.conf", &settings)?;
+        // What the last run left: its process is gone, and its number may be another's.
+        let _ = std::fs::remove_file(home.outside("pid"));
+        let mut command = program(home, &ports, &home.inside(""), "/bin/sh");
+        command.args(["-c", SERVE]);
+        Ok(command)
+    }
+
+    fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
+        said.contains("Server startup complete")
+            && std::net::TcpStream::connect(("127.0.0.1", Ports::of(ports).amqp)).is_ok()
+    }
+
+    fn ask_to_stop(&self, home: &Home, _pid: u32) {
+        let pid = std::fs::read_to_string(home.outside("pid")).unwrap_or_default();
+        if let Ok(pid) = pid.trim().parse() {
+            send(pid, Signal::TERM);
+        }
+    }
+}
+
+/// A server that somebody else runs.
+#[derive(Clone, Debug)]
+struct Given {
+    url: String,
+    ctl: String,
+}
+
+/// A RabbitMQ. Clones are the same server. What every server can do is in [`Server`].
+#[derive(Clone)]
+pub struct RabbitMqServer {
+    server: Arc<Server>,
+    given: Option<Given>,
+    /// Virtual hosts that were made and that no test has yet.
+    hosts: Arc<Mutex<Vec<String>>>,
+}
+
+impl RabbitMqServer {
+    /// The URL of its virtual host `/`, or the one that was given.
+    #[must_use]
+    pub fn url(&self) -> String {
+        match &self.given {
+            Some(given) => given.url.clone(),
+            None => format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port(0)),
+        }
+    }
+
+    /// A URL with TLS, of the virtual host `/`. For a server that was asked for with [`RabbitMq::tls`].
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        format!("amqps://guest:guest@localhost:{}/%2f", self.port(3))
+    }
+
+    /// The file (PEM) of the authority that a client has to trust. For a server that was asked for with [`RabbitMq::tls`].
+    #[must_use]
+    pub fn authorities(&self) -> PathBuf {
+        self.home().outside(tls::AUTHORITIES)
+    }
+
+    /// Makes an empty virtual host, and gives its URL. No other test has it; it goes with the server, and on one that was given by URL
+    /// it stays.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not make it.
+    #[must_use]
+    #[track_caller]
+    pub fn fresh_vhost(&self) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if hosts.is_empty() {
+            let url = self.url();
+            let user = given::user(&url).unwrap_or("guest");
+            let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
+            let made = (0..HOSTS_AT_ONCE).map(|_| {
+                format!("test_{}_{}_{time}", COUNT.fetch_add(1, Ordering::Relaxed), std::process::id())
+            });
+            let made: Vec<String> = made.collect();
+            let names: Vec<String> = made.iter().map(|name| format!("<<\"{name}\">>")).collect();
+            let all = r#"<<".*">>"#;
+            self.ctl(&[
+                "eval",
+                &format!(
+                    "[begin ok = rabbit_vhost:add(Name, <<\"outbox\">>), \
+                     ok = rabbit_auth_backend_internal:set_permissions(<<\"{user}\">>, Name, {all}, {all}, {all}, \
+                     <<\"outbox\">>) end || Name <- [{}]].",
+                    names.join(", ")
+                ),
+            ]);
+            *hosts = made;
+        }
+        let name = hosts.pop().unwrap_or_default();
+        given::with_path(&self.url(), &name)
+    }
+
+    /// Runs `rabbitmqctl`, and gives what it writes. The virtual host of a URL is its last part: `["-p", name, ...]`.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    #[track_caller]
+    #[expect(clippy::must_use_candidate, reason = "most commands write nothing")]
+    pub fn ctl(&self, args: &[&str]) -> String {
+        let mut command = match &self.given {
+            Some(given) => {
+                let mut words = given.ctl.split_whitespace();
+                let mut command = Command::new(words.next().unwrap_or("rabbitmqctl"));
+                command.args(words);
+                command
+            }
+            None => {
+                let ports: Vec<u16> = (0..3).map(|index| self.port(index)).collect();
+                program(self.home(), &Ports::of(&ports), "/", "/usr/lib/rabbitmq/bin/rabbitmqctl")
+            }
+        };
+        let output = command.arg("-q").args(args).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                String::from_utf8_lossy(&output.stdout).trim().to_owned()
+            }
+            Ok(output) => panic!(
+                "rabbitmqctl {args:?}: {}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            ),
+            Err(error) => panic!("rabbitmqctl {args:?}: {error}"),
+        }
+    }
+}
+
+impl std::fmt::Debug for RabbitMqServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RabbitMqServer").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+impl Deref for RabbitMqServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}

@@ -1,0 +1,86 @@
+//! The folder that `tests/servers/prepare` makes, and how a program in it is run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Run by `sh`: /proc is mounted in a name space of this process and its children alone, so that the mount goes when they end. Everything is
+/// `exec`: the process that was started becomes the program.
+const ENTER: &str = r#"
+root=$0 user=$1 folder=$2
+shift 2
+mount -t proc proc "$root/proc" && exec chroot --userspec="$user:$user" "$root" /bin/sh -c 'cd "$0" && exec "$@"' "$folder" "$@"
+"#;
+
+/// One Debian release of the prepared folder, with the packages of a part in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    /// The release that has a part of `tests/servers/prepare`.
+    ///
+    /// # Errors
+    ///
+    /// What is missing and what helps.
+    pub(crate) fn with(part: &str, release: &str) -> Result<Self, String> {
+        let folder = folder();
+        let root = folder.join(release);
+        if !root.join("etc").join(format!("made-{part}")).exists() {
+            return Err(format!(
+                "part {part} is not in {}: run tests/servers/prepare {part}",
+                folder.display()
+            ));
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err(format!("servers run from {} need root", folder.display()));
+        }
+        Ok(Self { root })
+    }
+
+    /// The path on this machine of a path in the tree.
+    pub(crate) fn outside(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// The path in the tree of a path on this machine.
+    pub(crate) fn inside(&self, path: &Path) -> String {
+        let inside = path.strip_prefix(&self.root).unwrap_or(path);
+        format!("/{}", inside.display())
+    }
+
+    /// A text in which paths of the tree are as a program in the tree sees them.
+    pub(crate) fn inside_of(&self, text: &str) -> String {
+        text.replace(&format!("{}/", self.root.display()), "/")
+    }
+
+    /// A program in the tree, as one of the tree's users, in one of its folders, with nothing of this process's environment.
+    pub(crate) fn command(&self, user: &str, folder: &str, program: &str) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", ENTER]);
+        command.arg(&self.root).args([user, folder, program]);
+        command.current_dir("/").env_clear();
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
+        command
+    }
+
+    /// The numbers of a user and of its group in the tree.
+    pub(crate) fn user(&self, name: &str) -> Result<(u32, u32), String> {
+        let path = self.outside("/etc/passwd");
+        let users = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let user = users.lines().find_map(|line| {
+            let mut fields = line.strip_prefix(name)?.strip_prefix(':')?.split(':').skip(1);
+            Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+        });
+        user.ok_or_else(|| format!("{} has no user {name}", path.display()))
+    }
+}
+
+/// `OUTBOX_SERVERS_DIR`, or `target/servers` of the repository.
+fn folder() -> PathBuf {
+    let named = std::env::var_os("OUTBOX_SERVERS_DIR").filter(|folder| !folder.is_empty());
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let repository = here.ancestors().nth(2).unwrap_or(here);
+    named.map_or_else(|| repository.join("target/servers"), PathBuf::from)
+}
