@@ -4,7 +4,10 @@
 pub use outbox_contract::*;
 pub use outbox_derive::DomainEvent;
 pub use outbox_engine::{
-    Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status,
+    Aggregate, EventHandler, EventLog, Mediator, UnitOfWork, VersionMismatch, WorkError,
+};
+pub use outbox_engine::{
+    HandlerError, Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status,
 };
 
 // What derived code names: see the crate `outbox-derive`.
@@ -29,7 +32,8 @@ pub mod prelude {
     #[cfg(feature = "sqlite")]
     pub use crate::sqlite::SqliteStore;
     pub use crate::{
-        Admin, Consumer, Deliveries, DomainEvent, Exhausted, Key, KeyId, Message, Outbox, Relay, RelayHandle,
-        RetryPolicy, Route, Store, Subscription, Topic, Transactional, Transport,
+        Admin, Aggregate, Consumer, Deliveries, DomainEvent, EventHandler, EventLog, Exhausted, HandlerError,
+        Key, KeyId, Mediator, Message, Outbox, Relay, RelayHandle, RetryPolicy, Route, Store, Subscription,
+        Topic, Transactional, Transport, UnitOfWork, VersionMismatch, WorkError,
     };
 }

@@ -49,6 +49,7 @@ const fn arrow(from: &'static str, to: &'static str, when: When, because: &'stat
 const ARROWS: &[Arrow] = &[
     arrow("outbox-derive", "outbox-contract", InTests, "what it generates names the contract; the macro itself does not"),
     arrow("outbox-engine", "outbox-contract", Always, "it works on the traits"),
+    arrow("outbox-engine", "outbox-derive", InTests, "its tests and examples have events"),
     arrow("outbox-engine", "outbox-testkit", InTests, "faults and the checker prove it"),
     arrow("outbox-engine", "outbox-store-memory", InTests, "it is simulated on the memory backends"),
     arrow("outbox-engine", "outbox-transport-memory", InTests, "it is simulated on the memory backends"),

@@ -1,0 +1,148 @@
+//! What handles an event inside a unit of work.
+
+use std::any::Any;
+use std::future::Future;
+
+use async_trait::async_trait;
+use outbox_contract::{Codec, Json, Transactional};
+
+use crate::unit_of_work::UnitOfWork;
+
+/// The error of a handler: whatever `?` takes. It rolls the unit of work back.
+pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Handles events of one type, in the unit of work that recorded them, before it commits.
+///
+/// An `async fn` of the event and the unit of work is a handler. So is a value that implements this, which may hold what it needs:
+///
+/// ```
+/// use outbox_contract::async_trait;
+/// use outbox_engine::{EventHandler, HandlerError, UnitOfWork};
+/// use outbox_store_memory::MemoryStore;
+///
+/// struct OrderPlaced { total_cents: i64 }
+/// struct Limit { most_cents: i64 }
+///
+/// #[async_trait]
+/// impl EventHandler<OrderPlaced, MemoryStore> for Limit {
+///     async fn handle(&self, event: &OrderPlaced, _work: &mut UnitOfWork<MemoryStore>) -> Result<(), HandlerError> {
+///         if event.total_cents > self.most_cents {
+///             return Err(format!("an order of {} cents is over the limit of {}", event.total_cents, self.most_cents).into());
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
+///
+/// It names its store, because what it does with the transaction is that store's language.
+#[async_trait]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no handler of `{E}`",
+    label = "not a handler",
+    note = "a handler is an `async fn(event: &{E}, work: &mut UnitOfWork<…>) -> Result<(), HandlerError>` whose future is `Send`, or a value that implements `EventHandler`",
+    note = "a closure is none: its future would have to name a borrow of its arguments; make it a function, or a struct that implements `EventHandler`"
+)]
+pub trait EventHandler<E, S: Transactional, C: Codec = Json>: Send + Sync + 'static {
+    /// Handles one event. Runs in the unit's transaction, which [`UnitOfWork::tx`] lends; what it [records](UnitOfWork::record) is handled too.
+    ///
+    /// Effects outside of the transaction are not taken back when it rolls back: record an event for them instead.
+    ///
+    /// # Errors
+    ///
+    /// Any: the unit of work rolls back and returns it in [`WorkError::Handler`](crate::WorkError::Handler).
+    async fn handle(&self, event: &E, work: &mut UnitOfWork<S, C>) -> Result<(), HandlerError>;
+}
+
+/// An `async fn` that can be an [`EventHandler`]. Implemented for all of them, and by nobody else.
+pub trait EventHandlerFn<'a, E, S: Transactional, C: Codec>: Send + Sync + 'static {
+    /// Its future.
+    type Handling: Future<Output = Result<(), HandlerError>> + Send + 'a;
+
+    /// Calls it.
+    fn call(&self, event: &'a E, work: &'a mut UnitOfWork<S, C>) -> Self::Handling;
+}
+
+impl<'a, F, Handling, E, S, C> EventHandlerFn<'a, E, S, C> for F
+where
+    F: Fn(&'a E, &'a mut UnitOfWork<S, C>) -> Handling + Send + Sync + 'static,
+    Handling: Future<Output = Result<(), HandlerError>> + Send + 'a,
+    E: 'a,
+    S: Transactional,
+    C: Codec,
+{
+    type Handling = Handling;
+
+    fn call(&self, event: &'a E, work: &'a mut UnitOfWork<S, C>) -> Handling {
+        self(event, work)
+    }
+}
+
+#[async_trait]
+impl<F, E, S, C> EventHandler<E, S, C> for F
+where
+    F: for<'a> EventHandlerFn<'a, E, S, C>,
+    E: Sync,
+    S: Transactional,
+    C: Codec,
+{
+    async fn handle(&self, event: &E, work: &mut UnitOfWork<S, C>) -> Result<(), HandlerError> {
+        self.call(event, work).await
+    }
+}
+
+/// A handler whose event's type is forgotten.
+pub(crate) struct Registered<S: Transactional, C: Codec> {
+    /// Its Rust name, for errors and spans.
+    pub(crate) name: &'static str,
+    handler: Box<dyn Erased<S, C>>,
+}
+
+impl<S: Transactional, C: Codec> Registered<S, C> {
+    pub(crate) fn new<E: Send + Sync + 'static, H: EventHandler<E, S, C>>(handler: H) -> Self {
+        let handler = Typed { handler, event: std::marker::PhantomData::<fn(E)> };
+        Self { name: std::any::type_name::<H>(), handler: Box::new(handler) }
+    }
+
+    /// Handles an event of the type that it was registered for; others are no event of its.
+    pub(crate) async fn handle(
+        &self,
+        event: &(dyn Any + Send + Sync),
+        work: &mut UnitOfWork<S, C>,
+    ) -> Result<(), HandlerError> {
+        self.handler.handle(event, work).await
+    }
+}
+
+#[async_trait]
+trait Erased<S: Transactional, C: Codec>: Send + Sync {
+    async fn handle(
+        &self,
+        event: &(dyn Any + Send + Sync),
+        work: &mut UnitOfWork<S, C>,
+    ) -> Result<(), HandlerError>;
+}
+
+struct Typed<H, E> {
+    handler: H,
+    event: std::marker::PhantomData<fn(E)>,
+}
+
+#[async_trait]
+impl<H, E, S, C> Erased<S, C> for Typed<H, E>
+where
+    H: EventHandler<E, S, C>,
+    E: Send + Sync + 'static,
+    S: Transactional,
+    C: Codec,
+{
+    async fn handle(
+        &self,
+        event: &(dyn Any + Send + Sync),
+        work: &mut UnitOfWork<S, C>,
+    ) -> Result<(), HandlerError> {
+        match event.downcast_ref::<E>() {
+            Some(event) => self.handler.handle(event, work).await,
+            None => Ok(()),
+        }
+    }
+}

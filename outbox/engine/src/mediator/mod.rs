@@ -1,0 +1,259 @@
+//! The mediator: gives the events of a unit of work to their handlers in this process, before the commit.
+//!
+//! It is made once, when the program starts, from the outbox and the handlers; units of work begin with it.
+
+mod cascade;
+mod handler;
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::{Codec, DomainEvent, Json, Outbox, Transactional};
+
+pub(crate) use cascade::{Cascade, Limits, Overrun};
+pub(crate) use handler::Registered;
+pub use handler::{EventHandler, EventHandlerFn, HandlerError};
+
+use crate::unit_of_work::{UnitOfWork, WorkError, is_conflict};
+
+/// Begins units of work, and gives the events of each to their handlers before it commits.
+///
+/// Handlers are registered by the event's Rust type and run one after the other, in the order of registration, in the unit's own transaction.
+/// What they record is given to handlers too, in the order in which it was recorded. An error of any of them rolls everything back.
+///
+/// Cheap to clone: clones share the handlers.
+///
+/// ```
+/// # extern crate outbox_contract as outbox;
+/// # use outbox_derive::DomainEvent;
+/// use outbox_contract::Outbox;
+/// use outbox_engine::{HandlerError, Mediator, UnitOfWork};
+/// use outbox_store_memory::MemoryStore;
+///
+/// #[derive(serde::Serialize, DomainEvent)]
+/// #[event(topic = "orders", type = "order.placed")]
+/// struct OrderPlaced { #[event(key)] order_id: u64 }
+///
+/// #[derive(serde::Serialize, DomainEvent)]
+/// #[event(topic = "stock", type = "stock.reserved")]
+/// struct StockReserved { #[event(key)] order_id: u64 }
+///
+/// async fn reserve_stock(event: &OrderPlaced, work: &mut UnitOfWork<MemoryStore>) -> Result<(), HandlerError> {
+///     // … queries on `work.tx()` …
+///     work.record(StockReserved { order_id: event.order_id })?;
+///     Ok(())
+/// }
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let mediator = Mediator::new(Outbox::new(MemoryStore::new())).on(reserve_stock);
+///
+/// let mut work = mediator.begin().await?;
+/// work.record(OrderPlaced { order_id: 1 })?;
+/// work.commit().await?; // both events, or neither
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(run()).unwrap();
+/// ```
+pub struct Mediator<S: Transactional, C: Codec = Json> {
+    core: Arc<Core<S, C>>,
+}
+
+/// What clones share. Changed only while there is a single one.
+struct Core<S: Transactional, C: Codec> {
+    outbox: Outbox<S, C>,
+    handlers: HashMap<TypeId, Vec<Arc<Registered<S, C>>>>,
+    limits: Limits,
+    attempts: u32,
+}
+
+impl<S: Transactional, C: Codec> Mediator<S, C> {
+    /// A mediator without handlers: units of work that only collect events and append them.
+    #[must_use]
+    pub fn new(outbox: Outbox<S, C>) -> Self {
+        let core = Core { outbox, handlers: HashMap::new(), limits: Limits::default(), attempts: 10 };
+        Self { core: Arc::new(core) }
+    }
+
+    /// Registers a handler of events of one type, behind those that it has.
+    ///
+    /// An `async fn` of the event and the unit of work is one; a value that holds something implements [`EventHandler`]. The type is that of the value
+    /// that was recorded: a handler of an enum gets all of its variants.
+    #[must_use]
+    pub fn on<E, H>(self, handler: H) -> Self
+    where
+        E: DomainEvent + Send + Sync + 'static,
+        H: EventHandler<E, S, C>,
+    {
+        self.changed(|core| {
+            let handlers = core.handlers.entry(TypeId::of::<E>()).or_default();
+            handlers.push(Arc::new(Registered::new(handler)));
+        })
+    }
+
+    /// How long a chain of events may be that handlers record because of one another. Default 16: chains of a domain are short, and one that is
+    /// not goes in a circle.
+    #[must_use]
+    pub fn most_depth(self, depth: usize) -> Self {
+        self.changed(|core| core.limits.depth = depth)
+    }
+
+    /// How many events one unit of work may have. Default 10,000: they are in memory until the commit, and written in one go.
+    #[must_use]
+    pub fn most_events(self, events: usize) -> Self {
+        self.changed(|core| core.limits.events = events)
+    }
+
+    /// How many times [`run`](Self::run) tries in all when others are in the way, from 1. Default 10: with pauses that grow to a second, a few
+    /// seconds.
+    #[must_use]
+    pub fn most_attempts(self, attempts: u32) -> Self {
+        self.changed(|core| core.attempts = attempts.max(1))
+    }
+
+    /// The outbox that events with a topic are appended to.
+    #[must_use]
+    pub fn outbox(&self) -> &Outbox<S, C> {
+        &self.core.outbox
+    }
+
+    /// Begins a unit of work in a transaction of the store's pool, which is yours if you gave the store one.
+    ///
+    /// *Cancellation*: nothing began.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkError::Store`] when the database can't be had.
+    pub async fn begin(&self) -> Result<UnitOfWork<S, C>, WorkError> {
+        let begun = self.core.outbox.store().begin().await;
+        begun.map(|tx| self.adopt(tx)).map_err(|error| self.classified(WorkError::Store(error)))
+    }
+
+    /// Makes a unit of work of a transaction that you have begun. [`UnitOfWork::commit`] commits it; [`UnitOfWork::finish`] gives it back.
+    #[must_use]
+    pub fn adopt(&self, tx: S::Tx<'static>) -> UnitOfWork<S, C> {
+        UnitOfWork::new(self.clone(), tx, self.core.limits)
+    }
+
+    /// Begins a unit of work, has the closure do it, and commits. When another transaction was in the way ([`WorkError::Conflict`], which a
+    /// [`VersionMismatch`](crate::VersionMismatch) is too), all of it is rolled back and begins again, closure and all, after a pause:
+    /// so what it does outside of the transaction is done again, and what it decides by must be read in it.
+    ///
+    /// On a task of its own (`tokio::spawn`, a handler of a web framework) the closure has to own what it uses: `async move |work| { … }`.
+    ///
+    /// *Cancellation*: rolled back, or, while it commits, unknown.
+    ///
+    /// ```
+    /// # async fn run() -> Result<(), outbox_engine::WorkError> {
+    /// # use {outbox_contract::Outbox, outbox_engine::Mediator, outbox_store_memory::MemoryStore};
+    /// # let mediator = Mediator::new(Outbox::new(MemoryStore::new()));
+    /// let stock = mediator.run(async |work| {
+    ///     work.tx().on_commit(|| println!("taken")); // with SQL: queries
+    ///     Ok(7)
+    /// });
+    /// assert_eq!(stock.await?, 7);
+    /// # Ok(())
+    /// # }
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(run()).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`WorkError::Failed`] with the closure's own; [`WorkError::Unknown`], which is not tried again, for it may be done; and whatever
+    /// [`UnitOfWork::commit`] returns, a conflict only after [`most_attempts`](Self::most_attempts).
+    pub async fn run<T, F>(&self, mut work: F) -> Result<T, WorkError>
+    where
+        F: AsyncFnMut(&mut UnitOfWork<S, C>) -> Result<T, HandlerError>,
+    {
+        let mut attempt = 1;
+        loop {
+            match self.run_once(&mut work).await {
+                Err(WorkError::Conflict(error)) if attempt < self.core.attempts => {
+                    let pause = pause_after(attempt, fastrand::f64());
+                    tracing::debug!(%error, attempt, ?pause, "another transaction was in the way; the unit of work begins again");
+                    tokio::time::sleep(pause).await;
+                    attempt += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn run_once<T, F>(&self, work: &mut F) -> Result<T, WorkError>
+    where
+        F: AsyncFnMut(&mut UnitOfWork<S, C>) -> Result<T, HandlerError>,
+    {
+        let mut unit = self.begin().await?;
+        match work(&mut unit).await {
+            Ok(value) => unit.commit().await.map(|()| value),
+            Err(error) => {
+                unit.rollback().await;
+                Err(self.classified(WorkError::of_closure(error)))
+            }
+        }
+    }
+
+    pub(crate) fn handlers_of(&self, event: TypeId) -> &[Arc<Registered<S, C>>] {
+        self.core.handlers.get(&event).map_or(&[], Vec::as_slice)
+    }
+
+    /// Puts an error that another transaction caused into the one variant that is tried again.
+    pub(crate) fn classified(&self, error: WorkError) -> WorkError {
+        let store = self.core.outbox.store();
+        match error {
+            WorkError::Conflict(_) | WorkError::Unknown(_) => error,
+            error if is_conflict(&error, |error| store.is_conflict(error)) => {
+                WorkError::Conflict(Box::new(error))
+            }
+            error => error,
+        }
+    }
+
+    fn changed(mut self, change: impl FnOnce(&mut Core<S, C>)) -> Self {
+        if Arc::get_mut(&mut self.core).is_none() {
+            let Core { outbox, handlers, limits, attempts } = &*self.core;
+            let (outbox, handlers) = (outbox.clone(), handlers.clone());
+            self.core = Arc::new(Core { outbox, handlers, limits: *limits, attempts: *attempts });
+        }
+        if let Some(core) = Arc::get_mut(&mut self.core) {
+            change(core);
+        }
+        self
+    }
+}
+
+/// How long to wait before a unit of work begins again: exponential with full jitter, from 10 ms to a second. `draw` is uniform between 0 and 1.
+fn pause_after(attempt: u32, draw: f64) -> Duration {
+    const FIRST: Duration = Duration::from_millis(10);
+    const MOST: Duration = Duration::from_secs(1);
+    FIRST.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(MOST).mul_f64(draw.clamp(0.0, 1.0))
+}
+
+impl<S: Transactional, C: Codec> Clone for Mediator<S, C> {
+    fn clone(&self) -> Self {
+        Self { core: Arc::clone(&self.core) }
+    }
+}
+
+impl<S: Transactional, C: Codec> fmt::Debug for Mediator<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut handlers: Vec<_> =
+            self.core.handlers.values().flatten().map(|handler| handler.name).collect();
+        handlers.sort_unstable();
+        f.debug_struct("Mediator").field("handlers", &handlers).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_second_and_no_further() {
+        let most: Vec<u128> = [1, 2, 3, 8, 40].map(|attempt| pause_after(attempt, 1.0).as_millis()).into();
+        assert_eq!(most, [10, 20, 40, 1_000, 1_000]);
+        assert!(pause_after(9, 0.0).is_zero());
+    }
+}

@@ -1,0 +1,150 @@
+//! Why a unit of work did not commit.
+
+use std::error::Error;
+use std::fmt;
+
+use outbox_contract::{AppendError, MessageError, StoreError, StoreErrorKind};
+
+use super::version::VersionMismatch;
+use crate::mediator::{HandlerError, Overrun};
+
+/// Why a unit of work did not commit. Nothing of it is in the database, except perhaps after [`Unknown`](Self::Unknown).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WorkError {
+    /// Another transaction was in the way: a deadlock, a serialisation failure, a [`VersionMismatch`]. Begin again, reading included;
+    /// [`Mediator::run`](crate::Mediator::run) does.
+    Conflict(Box<WorkError>),
+    /// The connection was lost while it committed: **it may be committed or not**. Read what is in the database before doing it again.
+    Unknown(StoreError),
+    /// A handler failed.
+    Handler {
+        /// The type of the event on the wire.
+        event: &'static str,
+        /// The Rust name of the handler.
+        handler: &'static str,
+        /// What it said.
+        source: HandlerError,
+    },
+    /// The closure of [`Mediator::run`](crate::Mediator::run) failed.
+    Failed(HandlerError),
+    /// Handlers record events because of one another without an end in sight.
+    TooDeep {
+        /// The event types, the first first, down to the one that was too much.
+        chain: Vec<&'static str>,
+    },
+    /// More events than one unit of work may have.
+    TooMany {
+        /// How many it may have.
+        most: usize,
+    },
+    /// An event can't be a message, or was not appended.
+    Append(AppendError),
+    /// The store failed.
+    Store(StoreError),
+}
+
+impl WorkError {
+    /// The error of a closure. What is one of ours already stays what it is.
+    pub(crate) fn of_closure(error: HandlerError) -> Self {
+        error.downcast::<Self>().map_or_else(Self::Failed, |ours| *ours)
+    }
+
+    /// Whether the same unit of work, begun again from its beginning, can succeed without anybody changing anything. False when the result is
+    /// unknown: then it may be done already.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Self::Conflict(_) => true,
+            Self::Append(error) => error.is_retryable(),
+            Self::Store(error) => error.is_retryable(),
+            Self::Unknown(_)
+            | Self::Handler { .. }
+            | Self::Failed(_)
+            | Self::TooDeep { .. }
+            | Self::TooMany { .. } => false,
+        }
+    }
+
+    /// The first error of this type among this one and its causes: how a caller gets at its own, or at a [`VersionMismatch`].
+    #[must_use]
+    pub fn find<T: Error + 'static>(&self) -> Option<&T> {
+        causes(self).find_map(|error| error.downcast_ref())
+    }
+}
+
+/// An error, its cause, the cause of that, and so on.
+fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error| (**error).source())
+}
+
+/// Whether an error, or what caused it, is another transaction's doing. `by_driver` knows the errors of the store's driver.
+pub(crate) fn is_conflict(error: &WorkError, by_driver: impl Fn(&(dyn Error + 'static)) -> bool) -> bool {
+    causes(error).any(|error| {
+        let store = error.downcast_ref::<StoreError>().map(|error| error.kind() == StoreErrorKind::Conflict);
+        let version = error.downcast_ref::<VersionMismatch>().map(VersionMismatch::is_conflict);
+        store.or(version).unwrap_or_else(|| by_driver(error))
+    })
+}
+
+impl fmt::Display for WorkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict(error) => {
+                write!(f, "rolled back, another transaction was in the way; begin again: {error}")
+            }
+            Self::Unknown(error) => write!(
+                f,
+                "it is not known whether this is committed; read what is in the database before doing it again: {error}"
+            ),
+            Self::Handler { event, handler, source } => {
+                write!(f, "rolled back, the handler {handler} of {event} failed: {source}")
+            }
+            Self::Failed(error) => write!(f, "rolled back: {error}"),
+            Self::TooDeep { chain } => write!(
+                f,
+                "rolled back, handlers record events because of one another without an end: {}; break the circle, or raise most_depth",
+                chain.join(" -> ")
+            ),
+            Self::TooMany { most } => write!(
+                f,
+                "rolled back, there are more than {most} events in one unit of work; divide it, or raise most_events"
+            ),
+            Self::Append(error) => write!(f, "rolled back: {error}"),
+            Self::Store(error) => write!(f, "not committed: {error}"),
+        }
+    }
+}
+
+impl Error for WorkError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Conflict(error) => Some(error),
+            Self::Unknown(error) | Self::Store(error) => Some(error),
+            Self::Handler { source, .. } | Self::Failed(source) => Some(&**source),
+            Self::Append(error) => Some(error),
+            Self::TooDeep { .. } | Self::TooMany { .. } => None,
+        }
+    }
+}
+
+impl From<Overrun> for WorkError {
+    fn from(overrun: Overrun) -> Self {
+        match overrun {
+            Overrun::Deep(chain) => Self::TooDeep { chain },
+            Overrun::Many(most) => Self::TooMany { most },
+        }
+    }
+}
+
+impl From<AppendError> for WorkError {
+    fn from(error: AppendError) -> Self {
+        Self::Append(error)
+    }
+}
+
+impl From<MessageError> for WorkError {
+    fn from(error: MessageError) -> Self {
+        Self::Append(error.into())
+    }
+}

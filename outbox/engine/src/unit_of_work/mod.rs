@@ -1,0 +1,167 @@
+//! The unit of work: a transaction, and the events that were raised in it.
+
+mod error;
+mod event_log;
+mod version;
+
+use std::any::Any;
+use std::fmt;
+
+use outbox_contract::transactional::Committed;
+use outbox_contract::{Codec, DomainEvent, Json, Message, Transactional};
+use serde::Serialize;
+
+pub use error::WorkError;
+pub(crate) use error::is_conflict;
+pub use event_log::{Aggregate, EventLog};
+pub use version::VersionMismatch;
+
+use crate::mediator::{Cascade, Limits, Mediator};
+
+type Event = Box<dyn Any + Send + Sync>;
+
+/// A transaction and the events raised in it, which commit together or not at all.
+///
+/// [`tx`](Self::tx) lends the driver's own transaction, for queries as usual. Events are [recorded](Self::record), or
+/// [collected](Self::collect) from aggregates. [`commit`](Self::commit) gives them to the handlers of the [`Mediator`], in the same transaction,
+/// appends those that have a topic, commits, and wakes the relay.
+///
+/// Dropping it rolls back.
+///
+/// # Deadlocks
+///
+/// Events are appended at the end, all at once and in the order of their keys, so that two units of work never wait for each other's keys. An
+/// `outbox.append(work.tx(), …)` in between takes its keys early, and then they can: the database ends one of the two with a conflict.
+pub struct UnitOfWork<S: Transactional, C: Codec = Json> {
+    mediator: Mediator<S, C>,
+    tx: S::Tx<'static>,
+    cascade: Cascade<Event>,
+    messages: Vec<Message>,
+}
+
+impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
+    pub(crate) fn new(mediator: Mediator<S, C>, tx: S::Tx<'static>, limits: Limits) -> Self {
+        Self { mediator, tx, cascade: Cascade::new(limits), messages: Vec::new() }
+    }
+
+    /// The driver's transaction, for your queries. Don't end it: that is [`commit`](Self::commit) and [`rollback`](Self::rollback).
+    pub fn tx(&mut self) -> &mut S::Tx<'static> {
+        &mut self.tx
+    }
+
+    /// Records an event: its handlers get it before the commit, and if it has a topic it is appended.
+    ///
+    /// It is encoded now, and happens now: `occurred_at` is the time of this call.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkError::Append`] for what can't be a message, which leaves the unit as it was. [`WorkError::TooDeep`] and [`WorkError::TooMany`] at
+    /// the mediator's limits: the unit can't commit any more.
+    pub fn record<E>(&mut self, event: E) -> Result<(), WorkError>
+    where
+        E: DomainEvent + Serialize + Send + Sync + 'static,
+    {
+        let kind = event.event_type();
+        let message = if kind.is_local() { None } else { Some(self.mediator.outbox().encode(&event)?) };
+        self.cascade.record(kind.name, Box::new(event))?;
+        self.messages.extend(message);
+        Ok(())
+    }
+
+    /// Takes what an aggregate has recorded, in its order.
+    ///
+    /// # Errors
+    ///
+    /// As [`record`](Self::record). What was taken is not put back: read the aggregate again before another attempt.
+    pub fn collect<A: Aggregate>(&mut self, aggregate: &mut A) -> Result<(), WorkError> {
+        aggregate.events().take().into_iter().try_for_each(|event| self.record(event))
+    }
+
+    /// Gives the events to their handlers, appends those with a topic, commits, and wakes relays of this process.
+    ///
+    /// *Cancellation*: rolled back while handlers run; unknown while it commits.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is committed on any error but [`WorkError::Unknown`]: the connection was lost on the way, and it may be committed or not. Read what
+    /// is in the database before doing it again.
+    pub async fn commit(mut self) -> Result<(), WorkError> {
+        if let Err(error) = self.handle_and_append().await {
+            let error = self.mediator.classified(error);
+            self.rollback().await;
+            return Err(error);
+        }
+        let Self { mediator, tx, .. } = self;
+        match mediator.outbox().store().commit(tx).await {
+            Committed::Yes => Ok(()),
+            Committed::No(error) => Err(mediator.classified(WorkError::Store(error))),
+            Committed::Unknown(error) => Err(WorkError::Unknown(error)),
+        }
+    }
+
+    /// Does what [`commit`](Self::commit) does before the commit, and gives the transaction back: commit it yourself.
+    ///
+    /// A relay of this process then looks a little later than at a commit of ours, unless you ring
+    /// [`hints().committed()`](outbox_contract::Hints::committed) of the store.
+    ///
+    /// *Cancellation*: rolled back.
+    ///
+    /// # Errors
+    ///
+    /// As `commit`; the transaction is rolled back.
+    pub async fn finish(mut self) -> Result<S::Tx<'static>, WorkError> {
+        match self.handle_and_append().await {
+            Ok(()) => Ok(self.tx),
+            Err(error) => {
+                let error = self.mediator.classified(error);
+                self.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Rolls back now. Dropping does the same, later on some drivers.
+    pub async fn rollback(self) {
+        // It is rolled back whatever comes of this: at the latest when the database misses the connection.
+        if let Err(error) = self.mediator.outbox().store().rollback(self.tx).await {
+            tracing::debug!(%error, "the rollback of a unit of work was not confirmed");
+        }
+    }
+
+    async fn handle_and_append(&mut self) -> Result<(), WorkError> {
+        while let Some((name, event)) = self.cascade.next() {
+            // Cloned, because a handler gets the unit of work whole.
+            let mediator = self.mediator.clone();
+            for handler in mediator.handlers_of((*event).type_id()) {
+                let handled = handler.handle(&*event, self).await;
+                // An overrun comes first: a handler that passes it on has only put it in other words.
+                self.check_overrun()?;
+                handled.map_err(|source| WorkError::Handler {
+                    event: name,
+                    handler: handler.name,
+                    source,
+                })?;
+            }
+        }
+        self.check_overrun()?;
+        if self.messages.is_empty() {
+            return Ok(());
+        }
+        let mut messages = std::mem::take(&mut self.messages);
+        // Stable: within a key, the order of recording.
+        messages.sort_by_cached_key(Message::key_id);
+        let mediator = self.mediator.clone();
+        mediator.outbox().append_messages(&mut self.tx, messages).await?;
+        Ok(())
+    }
+
+    fn check_overrun(&self) -> Result<(), WorkError> {
+        self.cascade.overrun().map_or(Ok(()), |overrun| Err(overrun.clone().into()))
+    }
+}
+
+impl<S: Transactional, C: Codec> fmt::Debug for UnitOfWork<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnitOfWork").field("messages", &self.messages).finish_non_exhaustive()
+    }
+}
