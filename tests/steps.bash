@@ -2,8 +2,9 @@
 #
 # Every step runs in a process group of its own, so that an interrupt ends all of it: nothing goes on in the background.
 
-steps_done=()    # lines of the summary
-steps_skipped=() # what was not done, each with its reason
+steps_done=()     # lines of the summary
+steps_skipped=()  # what was not done, each with its reason
+steps_unsteady=() # tests that failed once and passed alone
 steps_failed=0
 step_running=""
 step_group=""
@@ -47,6 +48,10 @@ summary() {
     printf '  nothing was skipped\n'
   else
     printf '  skipped: %s\n' "${steps_skipped[@]}"
+  fi
+  if [ ${#steps_unsteady[@]} -gt 0 ]; then
+    printf '  unsteady: %s (failed once, passed alone)\n' "${steps_unsteady[@]}"
+    printf '  An unsteady test is a bug: please mend it, or report it.\n'
   fi
   [ "$steps_failed" -eq 0 ]
 }

@@ -4,6 +4,7 @@ mod anchors;
 mod arrows;
 mod book;
 mod crates;
+mod failures;
 mod files;
 mod graph;
 mod readme;
