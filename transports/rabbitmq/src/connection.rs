@@ -1,0 +1,220 @@
+//! One connection to the broker: made within a time limit, watched, and cut when it must be.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use lapin::options::ConfirmSelectOptions;
+use lapin::tcp::AsyncTcpStream;
+use lapin::{Channel, ConnectionProperties, Event};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::error::Fault;
+
+/// The most bytes of a frame. The client library has buffers of 32 frames for each direction and connection: 1 MiB each with this, 4 MiB with what
+/// RabbitMQ offers. Larger messages take several frames.
+const FRAME_BYTES: u32 = 32 * 1024;
+
+/// A connection. Dropped, it is cut: what was not acknowledged over it comes again.
+pub(crate) struct Connection {
+    inner: lapin::Connection,
+    plug: Arc<Plug>,
+    /// Why the broker takes nothing for now; written by the watcher.
+    blocked: watch::Receiver<Option<String>>,
+    watcher: JoinHandle<()>,
+    timeout: Duration,
+}
+
+impl Connection {
+    /// Connects. Never takes longer than the configured time, whatever the other side does or does not.
+    ///
+    /// Cancellation: safe, nothing stays behind.
+    pub(crate) async fn open(config: &Config, purpose: &str) -> Result<Self, Fault> {
+        let plug = Arc::new(Plug::default());
+        // Pulled when this future fails or is dropped: the library goes on connecting on a thread of its own.
+        let guard = PullOnDrop(Some(Arc::clone(&plug)));
+        let heartbeat = u16::try_from(config.heartbeat.as_secs()).unwrap_or(u16::MAX);
+        let uri = config.address.uri(heartbeat, FRAME_BYTES);
+        let properties = ConnectionProperties::default()
+            .with_connection_name(format!("{} {purpose}", config.name).into());
+        let (tls, is_tls, of_plug) = (config.tls.clone(), config.address.is_tls(), Arc::clone(&plug));
+        let (limit, host, port) = (config.timeout, config.address.host().to_owned(), config.address.port());
+        let connecting = lapin::Connection::connector(
+            uri,
+            lapin::runtime::default_runtime().map_err(|error| Fault::connecting(&config.address, error))?,
+            async move |_, runtime| {
+                let connect = async {
+                    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host.as_str(), port)).await?.collect();
+                    let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
+                    if let AsyncTcpStream::Plain(stream) = &stream {
+                        of_plug.hold(duplicate(stream.get_ref())?)?;
+                    }
+                    if is_tls { stream.into_tls(&host, tls.as_ref()).await } else { Ok(stream) }
+                };
+                // The thread must not outlive the attempt by much.
+                let connected = timeout(limit, connect).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+                connected.map_err(|error| lapin::ErrorKind::IOError(Arc::new(error)).into())
+            },
+            properties,
+        );
+        let connected = timeout(config.timeout, connecting).await;
+        let inner = connected
+            .map_err(|_| Fault::silent(&config.address, "connecting", config.timeout))?
+            .map_err(|error| Fault::connecting(&config.address, error))?;
+        let (sender, blocked) = watch::channel(None);
+        let mut events = Box::pin(inner.events_listener());
+        let watcher = tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                match event {
+                    Event::ConnectionBlocked(reason) => sender.send_replace(Some(reason)),
+                    Event::ConnectionUnblocked => sender.send_replace(None),
+                    _ => None,
+                };
+            }
+        });
+        guard.disarm();
+        Ok(Self { inner, plug, blocked, watcher, timeout: config.timeout })
+    }
+
+    /// Whether it can be used, as far as is known.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.inner.status().connected()
+    }
+
+    /// Why the broker takes nothing for now.
+    pub(crate) fn blocked_by(&self) -> Option<String> {
+        self.blocked.borrow().clone()
+    }
+
+    /// Waits until the broker takes nothing any more, and says why.
+    pub(crate) fn blocked(&self) -> impl Future<Output = String> + use<> {
+        let mut blocked = self.blocked.clone();
+        async move {
+            if let Ok(reason) = blocked.wait_for(Option::is_some).await {
+                return reason.clone().unwrap_or_default();
+            }
+            // The connection is over: whoever uses it hears of that from their channel.
+            std::future::pending().await
+        }
+    }
+
+    /// Opens a channel.
+    pub(crate) async fn channel(&self) -> Result<Channel, Fault> {
+        self.answer("opening a channel", self.inner.create_channel()).await
+    }
+
+    /// Opens a channel on which the broker confirms what is published.
+    pub(crate) async fn confirming_channel(&self) -> Result<Channel, Fault> {
+        let channel = self.channel().await?;
+        let confirm = channel.confirm_select(ConfirmSelectOptions::default());
+        self.answer("asking for confirmations", confirm).await?;
+        Ok(channel)
+    }
+
+    /// Waits for an answer of the broker, for as long as it may take.
+    pub(crate) async fn answer<T>(
+        &self,
+        what: impl std::fmt::Display,
+        asked: impl Future<Output = lapin::Result<T>>,
+    ) -> Result<T, Fault> {
+        match timeout(self.timeout, asked).await {
+            Ok(answer) => answer.map_err(|error| Fault::asking(what, error)),
+            Err(_) => Err(Fault::asking(format!("{what}: no answer within {:?}", self.timeout), timed_out())),
+        }
+    }
+
+    /// Ends it politely, if that goes quickly.
+    pub(crate) async fn close(&self) {
+        // Nothing to be done about an error: it is over either way.
+        let _ = timeout(self.timeout, self.inner.close(200, "OK".into())).await;
+        self.cut();
+    }
+
+    /// Ends it at once. The broker takes back what was not acknowledged.
+    pub(crate) fn cut(&self) {
+        self.plug.pull();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // First of all: handles of the library that are dropped after this would still talk to the broker.
+        self.cut();
+        self.watcher.abort();
+    }
+}
+
+fn timed_out() -> lapin::Error {
+    io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+/// A second handle of the same socket.
+#[cfg(unix)]
+fn duplicate(stream: &impl std::os::fd::AsFd) -> io::Result<std::net::TcpStream> {
+    stream.as_fd().try_clone_to_owned().map(Into::into)
+}
+
+/// A second handle of the same socket.
+#[cfg(windows)]
+fn duplicate(stream: &impl std::os::windows::io::AsSocket) -> io::Result<std::net::TcpStream> {
+    stream.as_socket().try_clone_to_owned().map(Into::into)
+}
+
+/// A handle of a connection's socket, to cut it whatever the library is waiting for: it has no other way to end a connection that
+/// does not answer, or that the broker has blocked.
+#[derive(Debug, Default)]
+struct Plug {
+    state: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    socket: Option<std::net::TcpStream>,
+    pulled: bool,
+}
+
+impl Plug {
+    /// Takes the socket; fails when it was pulled before.
+    fn hold(&self, socket: std::net::TcpStream) -> io::Result<()> {
+        let mut state = self.state();
+        if state.pulled {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        state.socket = Some(socket);
+        Ok(())
+    }
+
+    fn pull(&self) {
+        let mut state = self.state();
+        state.pulled = true;
+        if let Some(socket) = state.socket.take() {
+            // It may have been closed by the other side already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Held> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct PullOnDrop(Option<Arc<Plug>>);
+
+impl PullOnDrop {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for PullOnDrop {
+    fn drop(&mut self) {
+        if let Some(plug) = &self.0 {
+            plug.pull();
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! One member of a consumer, as the inbox sees it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use lapin::options::BasicAckOptions;
+use outbox_contract::subscription::{Received, Tag, Unit};
+use outbox_contract::{Deliveries, Subscription, TransportError};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::config::Config;
+use crate::consumption::Taken;
+use crate::error::Fault;
+use crate::member::{self, Leave, Shared};
+
+/// Dropped without `close`, it cuts its connection: everything unacknowledged comes again, in order.
+pub(crate) struct RabbitMqDeliveries {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+    leave: Option<Leave>,
+    /// Held from looking at what is finished until it is written: two acknowledgements that overtake each other would name one delivery twice, for
+    /// which the broker ends the channel.
+    acknowledging: tokio::sync::Mutex<()>,
+}
+
+impl RabbitMqDeliveries {
+    pub(crate) async fn join(
+        config: Arc<Config>,
+        subscription: Subscription,
+        closed: watch::Receiver<bool>,
+    ) -> Result<Self, Fault> {
+        let (shared, work, leave) = member::join(config, subscription, closed).await?;
+        let task = tokio::spawn(work);
+        Ok(Self { shared, task, leave: Some(leave), acknowledging: tokio::sync::Mutex::new(()) })
+    }
+}
+
+#[async_trait]
+impl Deliveries for RabbitMqDeliveries {
+    async fn next(&self) -> Result<Received, TransportError> {
+        loop {
+            let taken = self.shared.state().consumption.take();
+            match taken {
+                Taken::Deliveries(deliveries) => return Ok(Received::Deliveries(deliveries)),
+                Taken::Revoked(units) => return Ok(Received::Revoked(units)),
+                Taken::Trouble(fault) => return Err(fault.to_error("next")),
+                Taken::Ended => return Ok(Received::Ended),
+                Taken::Nothing => self.shared.wake.notified().await,
+            }
+        }
+    }
+
+    async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
+        let _one_at_a_time = self.acknowledging.lock().await;
+        let (acknowledgements, channels) = {
+            let mut state = self.shared.state();
+            (state.consumption.acknowledge(tags), state.channels.clone())
+        };
+        // There may be room for more now.
+        self.shared.wake.notify_one();
+        let writes = acknowledgements.iter().filter_map(|it| {
+            let options = BasicAckOptions { multiple: it.multiple };
+            channels.get(it.queue).map(|channel| channel.basic_ack(it.number, options))
+        });
+        // All of them are on their way after the first look at them: a call that is dropped half-way has told everything or nothing.
+        let written = try_join_all(writes).await;
+        let told = written.map_err(|error| Fault::asking("acknowledging", error).waited_for());
+        told.map(drop).map_err(|fault| fault.to_error("acknowledge"))
+    }
+
+    async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {
+        self.shared.state().consumption.set_paused(units, true);
+        Ok(())
+    }
+
+    async fn resume(&self, units: &[Unit]) -> Result<(), TransportError> {
+        self.shared.state().consumption.set_paused(units, false);
+        self.shared.wake.notify_one();
+        Ok(())
+    }
+
+    async fn drain(&self) -> Result<(), TransportError> {
+        self.shared.state().consumption.drain();
+        self.shared.wake.notify_one();
+        Ok(())
+    }
+
+    async fn close(mut self: Box<Self>) -> Result<(), TransportError> {
+        let (answer, left) = oneshot::channel();
+        if let Some(leave) = self.leave.take()
+            && leave.send(answer).is_ok()
+        {
+            // An error means that the task has ended: then it has left.
+            let _ = left.await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RabbitMqDeliveries {
+    fn drop(&mut self) {
+        self.shared.cut();
+        self.task.abort();
+    }
+}

@@ -1,0 +1,243 @@
+//! What goes wrong at the broker, in the words of the contract: one table from what RabbitMQ says to a kind, a class and a remedy.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use lapin::ErrorKind;
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::{Failure, Outcome, TransportError, TransportErrorKind};
+
+use crate::address::Address;
+
+/// What went wrong, and what to do about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) kind: TransportErrorKind,
+    /// What stands in a [`Failure`].
+    pub(crate) class: &'static str,
+    words: String,
+    cause: Option<lapin::Error>,
+}
+
+impl Fault {
+    pub(crate) fn new(kind: TransportErrorKind, class: &'static str, words: impl Into<String>) -> Self {
+        Self { kind, class, words: words.into(), cause: None }
+    }
+
+    /// The transport was closed by its owner.
+    pub(crate) fn closed() -> Self {
+        Self::new(TransportErrorKind::Closed, "closed", "the transport is closed; build another one")
+    }
+
+    /// The broker takes nothing for now.
+    pub(crate) fn blocked(reason: &str) -> Self {
+        Self::new(
+            TransportErrorKind::Unavailable,
+            "blocked",
+            format!("the broker takes no messages for now ({reason}); give it memory or disk"),
+        )
+    }
+
+    /// The broker did not answer in time.
+    pub(crate) fn silent(address: &Address, what: &str, after: Duration) -> Self {
+        Self::new(
+            TransportErrorKind::Unavailable,
+            "timeout",
+            format!("{address} did not answer within {after:?} ({what}); is it RabbitMQ, and does the network let it through?"),
+        )
+    }
+
+    /// What kept us from having a connection.
+    pub(crate) fn connecting(address: &Address, error: lapin::Error) -> Self {
+        let (kind, class, remedy) = match error.kind() {
+            ErrorKind::IOError(cause) => of_socket(address, cause),
+            ErrorKind::ProtocolError(cause) => of_refusal(address, cause.get_id(), cause.get_message().as_str()),
+            _ => (TransportErrorKind::Unavailable, "connection", "try again later".to_owned()),
+        };
+        Self { kind, class, words: format!("can't connect to {address}: {remedy}"), cause: Some(error) }
+    }
+
+    /// What the broker said when something was asked of it, or when it ended a channel or the connection by itself.
+    pub(crate) fn asking(what: impl fmt::Display, error: lapin::Error) -> Self {
+        let said = match error.kind() {
+            ErrorKind::ProtocolError(cause) => Some(cause.get_id()),
+            _ => None,
+        };
+        let (kind, class, remedy) = match said {
+            Some(404) => (TransportErrorKind::Missing, "missing", "make it, or let the transport declare it"),
+            Some(403) => (TransportErrorKind::NotPermitted, "not-authorised", "grant the user what is named"),
+            Some(406) => (TransportErrorKind::Invalid, "precondition-failed", "make both sides alike"),
+            Some(405) => (TransportErrorKind::Unavailable, "locked", "somebody else has it to itself"),
+            Some(320) => (TransportErrorKind::Unavailable, "closed-by-operator", "the broker stops, or an operator closed the connection"),
+            _ => (TransportErrorKind::Unavailable, "connection", "the connection or the broker failed"),
+        };
+        Self { kind, class, words: format!("{what}: {remedy}"), cause: Some(error) }
+    }
+
+    /// The same as something that is waited for: once a subscription stands, whatever is wrong may become right again.
+    pub(crate) fn waited_for(mut self) -> Self {
+        if self.kind != TransportErrorKind::Closed {
+            self.kind = TransportErrorKind::Unavailable;
+        }
+        self
+    }
+
+    pub(crate) fn to_error(&self, operation: &'static str) -> TransportError {
+        let error = TransportError::new(self.kind, operation, self.words.clone());
+        match &self.cause {
+            Some(cause) => error.with_source(cause.clone()),
+            None => error,
+        }
+    }
+
+    pub(crate) fn to_failure(&self) -> Failure {
+        Failure::new(self.class, self.to_string())
+    }
+
+    /// Nothing can be published, whatever the message.
+    pub(crate) fn unavailable(&self) -> Outcome {
+        Outcome::Unavailable(Unavailable::Route, self.to_failure())
+    }
+
+    /// It may or may not have arrived.
+    pub(crate) fn unknown(&self) -> Outcome {
+        Outcome::Unknown(self.to_failure())
+    }
+
+    /// What becomes of the messages that were on their way over a channel when this ended it; `alone`: there was only one.
+    ///
+    /// The broker does not say which message it objects to. So it is the message's fault only if there was no other.
+    pub(crate) fn of_messages_under_way(&self, alone: bool) -> Outcome {
+        match self.class {
+            "precondition-failed" if alone => Outcome::Rejected(self.to_failure()),
+            "missing" | "not-authorised" => self.unavailable(),
+            _ => self.unknown(),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)?;
+        match &self.cause {
+            Some(cause) => write!(f, ": {cause}"),
+            None => Ok(()),
+        }
+    }
+}
+
+type Row = (TransportErrorKind, &'static str, String);
+
+/// What the socket says.
+fn of_socket(address: &Address, cause: &io::Error) -> Row {
+    let said = cause.to_string();
+    if cause.kind() == io::ErrorKind::ConnectionRefused {
+        let remedy = format!("nobody listens at {}:{}; start the broker, or correct the address", address.host(), address.port());
+        return (TransportErrorKind::Unavailable, "connection-refused", remedy);
+    }
+    if said.contains("certificate") || said.contains("tls") || said.contains("TLS") {
+        let remedy = "the broker's certificate or its TLS is not to be trusted; give the authority that signed it, and connect by the name in it";
+        return (TransportErrorKind::NotPermitted, "tls", remedy.to_owned());
+    }
+    if address.is_tls() {
+        let remedy = "there was no TLS handshake; is this the port for TLS, and does the broker want a certificate of ours?";
+        return (TransportErrorKind::Unavailable, "tls", remedy.to_owned());
+    }
+    (TransportErrorKind::Unavailable, "connection", "is the broker there, and is this its port without TLS?".to_owned())
+}
+
+/// What the broker says while a connection is opened.
+fn of_refusal(address: &Address, code: u16, said: &str) -> Row {
+    let (user, vhost) = (address.user(), address.vhost());
+    match code {
+        403 => (
+            TransportErrorKind::NotPermitted,
+            "not-authorised",
+            format!("the broker refuses user {user:?} with this password; correct them, or let the user in from here"),
+        ),
+        530 if said.contains("limit") => (
+            TransportErrorKind::Unavailable,
+            "connection-limit",
+            format!("user {user:?} or vhost {vhost:?} has all the connections that it may have; raise the limit, or lower connections"),
+        ),
+        530 if said.contains("not found") => {
+            (TransportErrorKind::Missing, "missing", format!("there is no vhost {vhost:?}; add it, or correct the name"))
+        }
+        530 => (
+            TransportErrorKind::NotPermitted,
+            "not-authorised",
+            format!("user {user:?} may not use vhost {vhost:?}; set its permissions there"),
+        ),
+        _ => (TransportErrorKind::Unavailable, "connection", "the broker ended the connection".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lapin::protocol::AMQPError;
+
+    use super::*;
+
+    fn said(code: u16, text: &str) -> lapin::Error {
+        let error = AMQPError::from_id(code, text.into()).unwrap();
+        ErrorKind::ProtocolError(error).into()
+    }
+
+    fn address() -> Address {
+        Address::parse("amqp://shop:s3cret@broker/v").unwrap()
+    }
+
+    #[test]
+    fn what_the_broker_refuses_is_named_with_a_remedy_and_without_the_password() {
+        let table = [
+            (403, "ACCESS_REFUSED - Login was refused", TransportErrorKind::NotPermitted, "shop"),
+            (530, "NOT_ALLOWED - vhost v not found", TransportErrorKind::Missing, "vhost \"v\""),
+            (530, "NOT_ALLOWED - access to vhost 'v' refused for user 'shop'", TransportErrorKind::NotPermitted, "permissions"),
+            (530, "NOT_ALLOWED - connection limit (1) is reached", TransportErrorKind::Unavailable, "raise the limit"),
+            (541, "INTERNAL_ERROR", TransportErrorKind::Unavailable, "broker"),
+        ];
+        for (code, text, kind, words) in table {
+            let fault = Fault::connecting(&address(), said(code, text));
+            let shown = format!("{fault} {}", fault.to_error("check"));
+            assert_eq!(fault.kind, kind, "{shown}");
+            assert!(shown.contains(words) && !shown.contains("s3cret"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_the_socket_says_is_told_apart() {
+        let class = |url: &str, cause: io::Error| {
+            let error = ErrorKind::IOError(Arc::new(cause)).into();
+            Fault::connecting(&Address::parse(url).unwrap(), error).class
+        };
+        let plain = "amqp://broker";
+        assert_eq!(class(plain, io::ErrorKind::ConnectionRefused.into()), "connection-refused");
+        assert_eq!(class(plain, io::ErrorKind::ConnectionReset.into()), "connection");
+        assert_eq!(class("amqps://broker", io::Error::other("invalid peer certificate: UnknownIssuer")), "tls");
+        assert_eq!(class("amqps://broker", io::ErrorKind::UnexpectedEof.into()), "tls");
+    }
+
+    #[test]
+    fn only_a_message_that_was_sent_alone_is_rejected() {
+        let too_large = Fault::asking("publishing", said(406, "PRECONDITION_FAILED - message size 9 is larger than 8"));
+        assert!(matches!(too_large.of_messages_under_way(true), Outcome::Rejected(_)));
+        assert!(matches!(too_large.of_messages_under_way(false), Outcome::Unknown(_)));
+        for code in [404, 403] {
+            let outcome = Fault::asking("publishing", said(code, "no")).of_messages_under_way(true);
+            assert!(matches!(outcome, Outcome::Unavailable(Unavailable::Route, _)), "{code}: {outcome:?}");
+        }
+        let lost = Fault::asking("publishing", io::Error::from(io::ErrorKind::ConnectionReset).into());
+        assert!(matches!(lost.of_messages_under_way(true), Outcome::Unknown(_)));
+    }
+
+    #[test]
+    fn once_subscribed_everything_is_waited_for_but_a_close() {
+        let missing = Fault::asking("queue q", said(404, "no queue"));
+        assert_eq!(missing.kind, TransportErrorKind::Missing);
+        assert_eq!(missing.waited_for().kind, TransportErrorKind::Unavailable);
+        assert_eq!(Fault::closed().waited_for().kind, TransportErrorKind::Closed);
+    }
+}

@@ -1,0 +1,257 @@
+//! A member at work: a task that keeps its connection, and carries deliveries from it into memory.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, SelectAll, StreamExt};
+use lapin::message::Delivery as Raw;
+use lapin::options::{BasicConsumeOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Consumer as Handle};
+use outbox_contract::subscription::{Tag, Undecodable, Unit};
+use outbox_contract::{Delivery, Message, Subscription};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::sleep;
+
+use crate::config::Config;
+use crate::connection::Connection;
+use crate::consumption::Consumption;
+use crate::error::Fault;
+use crate::pauses::Pauses;
+use crate::record;
+use crate::topology::{self, Queue};
+
+/// What the task of a member and the member's own calls share.
+pub(crate) struct Shared {
+    config: Arc<Config>,
+    subscription: Subscription,
+    // A plain mutex: held for one step, never across an await.
+    state: Mutex<State>,
+    /// Tells `next` that there may be something. Keeps one signal while nobody waits.
+    pub(crate) wake: Notify,
+}
+
+pub(crate) struct State {
+    pub(crate) consumption: Consumption,
+    /// The channels of the present connection, one for each queue; empty while there is none.
+    pub(crate) channels: Vec<Channel>,
+    /// Cuts the present connection.
+    connection: Option<Arc<Connection>>,
+}
+
+impl Shared {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // No step runs foreign code: a poisoned lock could only come from a bug in one, and the state is the best there is.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the connection at once, before any handle of the library is dropped.
+    pub(crate) fn cut(&self) {
+        let mut state = self.state();
+        state.channels.clear();
+        if let Some(connection) = state.connection.take() {
+            connection.cut();
+        }
+    }
+
+    fn lost(&self, fault: Fault) {
+        tracing::debug!(consumer = %self.subscription.consumer, %fault, "a member lost its connection");
+        let mut state = self.state();
+        state.channels.clear();
+        state.connection = None;
+        state.consumption.lost(fault.waited_for());
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    fn ended(&self) {
+        let mut state = self.state();
+        state.channels.clear();
+        state.connection = None;
+        state.consumption.end(Fault::closed());
+        drop(state);
+        self.wake.notify_one();
+    }
+}
+
+/// A connection on which every queue of a member is consumed.
+struct Session {
+    connection: Arc<Connection>,
+    channels: Vec<Channel>,
+    /// The library cancels a consumer when its last handle is dropped, and RabbitMQ then gives the newer messages to the next one first: so they
+    /// are kept until the channels are closed.
+    _handles: Vec<Handle>,
+    incoming: SelectAll<stream::BoxStream<'static, (usize, Option<lapin::Result<Raw>>)>>,
+}
+
+impl Session {
+    async fn open(config: &Config, subscription: &Subscription) -> Result<(Self, Vec<Queue>), Fault> {
+        let connection = Connection::open(config, &format!("consumes for {}", subscription.consumer)).await?;
+        let queues =
+            topology::prepare_consuming(&connection, config, &subscription.consumer, &subscription.topics).await?;
+        let share = Consumption::new(subscription, queues.iter().map(|queue| queue.unit.clone())).share();
+        let (mut channels, mut handles, mut incoming) = (Vec::new(), Vec::new(), SelectAll::new());
+        for (place, queue) in queues.iter().enumerate() {
+            let what = format!("consuming queue {:?}", queue.name.as_str());
+            let channel = connection.channel().await?;
+            connection.answer(&what, channel.basic_qos(share, BasicQosOptions::default())).await?;
+            let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+            let consume = channel.basic_consume(queue.name.clone(), "".into(), options, arguments);
+            let handle = connection.answer(&what, consume).await?;
+            let ended = stream::once(async move { (place, None) });
+            incoming.push(handle.clone().map(move |raw| (place, Some(raw))).chain(ended).boxed());
+            channels.push(channel);
+            handles.push(handle);
+        }
+        Ok((Self { connection: Arc::new(connection), channels, _handles: handles, incoming }, queues))
+    }
+
+    /// Carries deliveries into memory until the connection is over, and says why.
+    async fn carry(&mut self, shared: &Shared, queues: &[Queue], incarnation: u64) -> Fault {
+        while let Some((place, raw)) = self.incoming.next().await {
+            let name = queues[place].name.as_str();
+            match raw {
+                Some(Ok(raw)) => {
+                    let tag = Tag { unit: queues[place].unit.clone(), incarnation, number: raw.delivery_tag };
+                    let (delivery, bytes) = read(tag, raw);
+                    shared.state().consumption.arrived(place, delivery, bytes);
+                    shared.wake.notify_one();
+                }
+                Some(Err(error)) => return Fault::asking(format!("consuming queue {name:?}"), error),
+                None => {
+                    let gone = lapin::ErrorKind::InvalidChannelState(
+                        lapin::ChannelState::Closed,
+                        "the broker cancelled the consumer: the queue was deleted, or moves",
+                    );
+                    return Fault::asking(format!("consuming queue {name:?}"), gone.into());
+                }
+            }
+        }
+        // Only with no queue at all, which a subscription without topics has: nothing ever comes.
+        std::future::pending().await
+    }
+
+    /// Gives everything back that is not acknowledged, in order: each channel is closed with its consumer on it. Never a cancel, never a nack.
+    async fn close(self) {
+        for channel in &self.channels {
+            // The connection is closed next, which has the same effect.
+            let _ = self.connection.answer("closing a channel", channel.close(200, "OK".into())).await;
+        }
+        self.connection.close().await;
+    }
+}
+
+fn read(tag: Tag, raw: Raw) -> (Delivery, usize) {
+    let size = raw.data.len();
+    match record::decode(&raw.properties, raw.data, &tag.unit.topic) {
+        Ok((message, origin)) => {
+            let bytes = Message::bytes(&message);
+            (Delivery::new(tag, Ok(message), origin), bytes)
+        }
+        Err(undecodable) => (Delivery::new(tag, Err(keep(undecodable)), None), size),
+    }
+}
+
+/// A body that is no message is copied out of the buffer it came in.
+fn keep(undecodable: Undecodable) -> Undecodable {
+    Undecodable::new(undecodable.reason, Bytes::copy_from_slice(&undecodable.payload), undecodable.headers)
+}
+
+/// Asks the task to leave; it answers when it has.
+pub(crate) type Leave = oneshot::Sender<oneshot::Sender<()>>;
+
+/// Joins a subscription: the first connection is made here, so that what is wrong with it is said at once.
+pub(crate) async fn join(
+    config: Arc<Config>,
+    subscription: Subscription,
+    closed: watch::Receiver<bool>,
+) -> Result<(Arc<Shared>, impl Future<Output = ()> + Send + 'static, Leave), Fault> {
+    if *closed.borrow() {
+        return Err(Fault::closed());
+    }
+    let (session, queues) = Session::open(&config, &subscription).await?;
+    let units: Vec<Unit> = queues.iter().map(|queue| queue.unit.clone()).collect();
+    let state = State {
+        consumption: Consumption::new(&subscription, units),
+        channels: session.channels.clone(),
+        connection: Some(Arc::clone(&session.connection)),
+    };
+    let shared = Arc::new(Shared { config, subscription, state: Mutex::new(state), wake: Notify::new() });
+    let (leave, asked) = oneshot::channel();
+    let task = work(Arc::clone(&shared), session, queues, closed, asked);
+    Ok((shared, task, leave))
+}
+
+/// The task of a member: carries deliveries, and makes the connection anew when it is lost.
+async fn work(
+    shared: Arc<Shared>,
+    session: Session,
+    queues: Vec<Queue>,
+    mut closed: watch::Receiver<bool>,
+    mut asked: oneshot::Receiver<oneshot::Sender<()>>,
+) {
+    let mut session = Some(session);
+    let mut pauses = Pauses::new(shared.config.first_pause, shared.config.most_pause);
+    loop {
+        let incarnation = shared.state().consumption.incarnation();
+        let step = async {
+            match &mut session {
+                Some(session) => Step::Lost(session.carry(&shared, &queues, incarnation).await),
+                None => Step::Tried(again(&shared, pauses.next()).await),
+            }
+        };
+        let answer = tokio::select! {
+            // Leaving first: what still comes goes back anyway.
+            biased;
+            answer = &mut asked => answer.ok(),
+            _ = closed.wait_for(|closed| *closed) => None,
+            step = step => {
+                match step {
+                    Step::Lost(fault) => {
+                        session = None;
+                        shared.lost(fault);
+                    }
+                    Step::Tried(Ok(opened)) => {
+                        pauses.reset();
+                        let mut state = shared.state();
+                        state.channels = opened.channels.clone();
+                        state.connection = Some(Arc::clone(&opened.connection));
+                        state.consumption.recovered();
+                        session = Some(*opened);
+                    }
+                    Step::Tried(Err(fault)) => {
+                        shared.state().consumption.still_lost(fault.waited_for());
+                        shared.wake.notify_one();
+                    }
+                }
+                // A member that drains wants nothing more: it only waits to be closed.
+                continue;
+            }
+        };
+        if let Some(session) = session {
+            session.close().await;
+        }
+        shared.ended();
+        if let Some(answer) = answer {
+            // Whoever asked may have stopped waiting.
+            let _ = answer.send(());
+        }
+        return;
+    }
+}
+
+enum Step {
+    Lost(Fault),
+    Tried(Result<Box<Session>, Fault>),
+}
+
+/// Another attempt to connect, after a pause. Never for a member that drains.
+async fn again(shared: &Shared, pause: Duration) -> Result<Box<Session>, Fault> {
+    sleep(pause).await;
+    if shared.state().consumption.is_draining() {
+        return std::future::pending().await;
+    }
+    let (session, _) = Session::open(&shared.config, &shared.subscription).await?;
+    Ok(Box::new(session))
+}

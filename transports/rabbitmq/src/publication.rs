@@ -1,0 +1,247 @@
+//! A chunk on its way: which messages may go now, and what is known of those that went. Pure: it sends nothing.
+//!
+//! Promises: one message in flight per key, so that behind a message that was not delivered none of its key is (the key-prefix property); one
+//! outcome per message; *delivered* only for what the broker confirmed and did not return.
+//!
+//! # Returned messages
+//!
+//! RabbitMQ sends an unroutable message back, and then confirms it all the same. The client library hands what came back to whichever
+//! confirmation it handles next, in no order within one frame. What follows from that:
+//!
+//! - a returned message is known by its id alone, never by the confirmation that carries it;
+//! - a confirmation without a message says that nothing was waiting to be handed over: whatever came back before it is in an earlier
+//!   confirmation, and all of them are looked at first;
+//! - a message whose confirmation carries *another* one may have come back itself, and be carried by a later one. It is decided only when
+//!   nothing is in flight any more.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::{Failure, MessageId, Outcome, Stored};
+
+use crate::error::Fault;
+
+/// What came of sending one message.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// The broker took it or, if it is not this message that came back with it, may have taken it.
+    Confirmed(Option<Returned>),
+    /// The broker did not take it.
+    Refused(Option<Returned>),
+    /// The channel broke meanwhile.
+    Broken(Fault),
+}
+
+/// A message that came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Returned {
+    pub(crate) id: Option<MessageId>,
+    pub(crate) reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Waiting,
+    InFlight,
+    /// Confirmed, while another message came back with it: decided when nothing is in flight.
+    Undecided,
+    Decided,
+}
+
+#[derive(Debug)]
+struct Slot {
+    stage: Stage,
+    id: MessageId,
+    /// The next message of the same key.
+    follower: Option<usize>,
+}
+
+/// What is to be reported: which message, and what of it.
+pub(crate) type Reports = Vec<(usize, Outcome)>;
+
+#[derive(Debug)]
+pub(crate) struct Publication {
+    slots: Vec<Slot>,
+    /// What may be sent now, in the order of the chunk.
+    ready: std::collections::VecDeque<usize>,
+    in_flight: usize,
+    undecided: usize,
+    left: usize,
+    /// What came back, by place.
+    returned: HashMap<usize, String>,
+}
+
+impl Publication {
+    pub(crate) fn new(messages: &[Arc<Stored>]) -> Self {
+        let mut last_of_key: HashMap<(&str, &str), usize> = HashMap::with_capacity(messages.len());
+        let mut slots: Vec<Slot> = Vec::with_capacity(messages.len());
+        let mut ready = std::collections::VecDeque::with_capacity(messages.len());
+        for (index, stored) in messages.iter().enumerate() {
+            let message = &stored.message;
+            slots.push(Slot { stage: Stage::Waiting, id: message.id, follower: None });
+            // What has no key is ordered with nothing.
+            let earlier = message
+                .key
+                .as_ref()
+                .and_then(|key| last_of_key.insert((message.topic.as_str(), key.as_str()), index));
+            match earlier {
+                Some(earlier) => slots[earlier].follower = Some(index),
+                None => ready.push_back(index),
+            }
+        }
+        Self { left: slots.len(), slots, ready, in_flight: 0, undecided: 0, returned: HashMap::new() }
+    }
+
+    /// The next message to send. From now on it is in flight.
+    pub(crate) fn start(&mut self) -> Option<usize> {
+        let index = self.ready.pop_front()?;
+        self.slots[index].stage = Stage::InFlight;
+        self.in_flight += 1;
+        Some(index)
+    }
+
+    /// Whether something was said of every message.
+    pub(crate) const fn is_complete(&self) -> bool {
+        self.left == 0
+    }
+
+    /// A message that was started turned out not to be sendable: nothing of it went out.
+    pub(crate) fn unsendable(&mut self, index: usize, outcome: Outcome) -> Reports {
+        let mut reports = Reports::new();
+        self.leave_flight(index);
+        self.fail(index, outcome, &mut reports);
+        reports
+    }
+
+    /// Takes in what came of several messages: everything that is known at the moment, and nothing less (see above).
+    pub(crate) fn answered(&mut self, answers: Vec<(usize, Answer)>, topic_of: impl Fn(usize) -> String) -> Reports {
+        for (_, answer) in &answers {
+            if let Answer::Confirmed(Some(returned)) | Answer::Refused(Some(returned)) = answer {
+                self.note_return(returned);
+            }
+        }
+        let (mut reports, mut broken) = (Reports::new(), None);
+        for (index, answer) in answers {
+            match answer {
+                Answer::Confirmed(carried) => {
+                    self.leave_flight(index);
+                    let carries_another = carried.is_some_and(|carried| carried.id != Some(self.slots[index].id));
+                    if carries_another && !self.returned.contains_key(&index) {
+                        self.slots[index].stage = Stage::Undecided;
+                        self.undecided += 1;
+                    } else {
+                        self.decide(index, &topic_of, &mut reports);
+                    }
+                }
+                Answer::Refused(_) => {
+                    self.leave_flight(index);
+                    let failure = Failure::new(
+                        "refused",
+                        format!(
+                            "the broker refused a message of topic {}: a queue of it is full, or can't keep it for now",
+                            topic_of(index)
+                        ),
+                    );
+                    self.fail(index, Outcome::Unavailable(Unavailable::Topic, failure), &mut reports);
+                }
+                Answer::Broken(fault) => broken = Some(fault),
+            }
+        }
+        if self.undecided > 0 && (self.in_flight == 0 || !self.returned.is_empty()) {
+            self.decide_held(&topic_of, &mut reports);
+        }
+        if let Some(fault) = broken {
+            let alone = self.in_flight == 1;
+            self.give_up(&fault.of_messages_under_way(alone), &fault.unavailable(), &mut reports);
+        }
+        reports
+    }
+
+    /// Nothing more comes: what is in flight, and what was never sent.
+    pub(crate) fn given_up(&mut self, in_flight: &Outcome, waiting: &Outcome) -> Reports {
+        let mut reports = Reports::new();
+        self.give_up(in_flight, waiting, &mut reports);
+        reports
+    }
+
+    fn give_up(&mut self, in_flight: &Outcome, waiting: &Outcome, reports: &mut Reports) {
+        for index in 0..self.slots.len() {
+            match self.slots[index].stage {
+                Stage::InFlight => {
+                    self.leave_flight(index);
+                    self.fail(index, in_flight.clone(), reports);
+                }
+                Stage::Undecided => {
+                    self.undecided -= 1;
+                    self.fail(index, in_flight.clone(), reports);
+                }
+                Stage::Waiting => self.fail(index, waiting.clone(), reports),
+                Stage::Decided => {}
+            }
+        }
+        self.ready.clear();
+    }
+
+    fn note_return(&mut self, returned: &Returned) {
+        let place = self
+            .slots
+            .iter()
+            .position(|slot| Some(slot.id) == returned.id && matches!(slot.stage, Stage::InFlight | Stage::Undecided));
+        if let Some(place) = place {
+            self.returned.insert(place, returned.reason.clone());
+        }
+    }
+
+    /// Decides the confirmed messages that carried others: those that came back, and all of them when nothing is in flight.
+    fn decide_held(&mut self, topic_of: &impl Fn(usize) -> String, reports: &mut Reports) {
+        for index in 0..self.slots.len() {
+            let held = self.slots[index].stage == Stage::Undecided;
+            if held && (self.in_flight == 0 || self.returned.contains_key(&index)) {
+                self.undecided -= 1;
+                self.decide(index, topic_of, reports);
+            }
+        }
+    }
+
+    fn decide(&mut self, index: usize, topic_of: &impl Fn(usize) -> String, reports: &mut Reports) {
+        if let Some(reason) = self.returned.remove(&index) {
+            let failure = Failure::new(
+                "unroutable",
+                format!(
+                    "no queue gets messages of topic {} ({reason}); bind one, or start its consumer",
+                    topic_of(index)
+                ),
+            );
+            self.fail(index, Outcome::Unavailable(Unavailable::Topic, failure), reports);
+            return;
+        }
+        self.slots[index].stage = Stage::Decided;
+        self.left -= 1;
+        reports.push((index, Outcome::Delivered));
+        if let Some(follower) = self.slots[index].follower {
+            self.ready.push_back(follower);
+        }
+    }
+
+    /// Not delivered; and nothing behind it of its key is tried.
+    fn fail(&mut self, index: usize, outcome: Outcome, reports: &mut Reports) {
+        let mut next = Some((index, outcome));
+        while let Some((index, outcome)) = next {
+            debug_assert_ne!(self.slots[index].stage, Stage::Decided, "one outcome per message");
+            self.slots[index].stage = Stage::Decided;
+            self.left -= 1;
+            reports.push((index, outcome));
+            next = self.slots[index].follower.map(|follower| (follower, Outcome::Blocked));
+        }
+    }
+
+    fn leave_flight(&mut self, index: usize) {
+        debug_assert_eq!(self.slots[index].stage, Stage::InFlight, "only what was started comes back");
+        self.in_flight -= 1;
+    }
+}
+
+#[cfg(test)]
+#[path = "publication_tests.rs"]
+mod tests;

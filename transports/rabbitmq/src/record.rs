@@ -1,0 +1,158 @@
+//! A message on the wire and back: CloudEvents in the binary mode of AMQP.
+//!
+//! The payload is the body; attributes are headers with the prefix `cloudEvents:`, and the message's own headers stand beside them. The
+//! content type and the id are AMQP's own properties as well: tools show them, and a message that comes back is known by its id.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use outbox_contract::cloudevents::{self, AMQP_PREFIX};
+use outbox_contract::subscription::{Origin, Undecodable};
+use outbox_contract::{Failure, Message, MessageId, Rejection, Stored, Topic};
+
+/// Kept on disk (`delivery-mode` of AMQP 0-9-1).
+const PERSISTENT: u8 = 2;
+
+/// The prefix of attributes where a colon is no letter of names, as JMS has it.
+const OTHER_PREFIX: &str = "cloudEvents_";
+
+/// Headers that the broker adds on the way.
+const OF_THE_BROKER: [&str; 5] = ["x-delivery-count", "x-acquired-count", "x-death", "x-stream-offset", "x-opt-deaths"];
+const OF_THE_BROKER_TOO: [&str; 2] = ["x-first-death-", "x-last-death-"];
+
+/// Everything of a message but its payload, as it goes out.
+///
+/// # Errors
+///
+/// A header whose name, or a content type that, is too long for AMQP. Messages that a store took have none.
+pub(crate) fn encode(stored: &Stored, source: &str) -> Result<BasicProperties, Rejection> {
+    let message = &stored.message;
+    let mut headers = FieldTable::default();
+    for (name, value) in cloudevents::encode(message, source, stored.position, AMQP_PREFIX) {
+        headers.insert(short("header", name)?, AMQPValue::LongString(value.into()));
+    }
+    Ok(BasicProperties::default()
+        .with_content_type(short("content type", message.content_type.to_string())?)
+        .with_delivery_mode(PERSISTENT)
+        .with_message_id(short("id", message.id.to_string())?)
+        .with_headers(headers))
+}
+
+/// Which message this is, by its properties.
+pub(crate) fn id_of(properties: &BasicProperties) -> Option<MessageId> {
+    properties.message_id().as_ref()?.as_str().parse().ok()
+}
+
+/// Reads a message from what came out of a queue of a topic.
+///
+/// # Errors
+///
+/// What is not one of our messages, with its payload and its headers as far as they are text.
+pub(crate) fn decode(
+    properties: &BasicProperties,
+    body: Vec<u8>,
+    came_from: &Topic,
+) -> Result<(Message, Option<Origin>), Undecodable> {
+    let headers: Vec<(Cow<'_, str>, Cow<'_, str>)> = properties
+        .headers()
+        .as_ref()
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, value)| Some((own_name(name.as_str())?, text_of(value)?)))
+        .collect();
+    let pairs = headers.iter().map(|(name, value)| (&**name, &**value));
+    let content_type = properties.content_type().as_ref().map(ShortString::as_str);
+    cloudevents::decode(pairs, content_type, Bytes::from(body), came_from, AMQP_PREFIX)
+}
+
+pub(crate) fn short(what: &str, text: String) -> Result<ShortString, Rejection> {
+    ShortString::try_new(text).map_err(|error| {
+        Rejection(Failure::new("header-not-valid", format!("a {what} is too long for AMQP: {error}; shorten it")))
+    })
+}
+
+/// The name of a header that is not the broker's.
+fn own_name(name: &str) -> Option<Cow<'_, str>> {
+    if OF_THE_BROKER.contains(&name) || OF_THE_BROKER_TOO.iter().any(|prefix| name.starts_with(prefix)) {
+        return None;
+    }
+    Some(match name.strip_prefix(OTHER_PREFIX) {
+        Some(attribute) => format!("{AMQP_PREFIX}{attribute}").into(),
+        None => name.into(),
+    })
+}
+
+/// The value of a header as text. None for lists, tables and bytes.
+fn text_of(value: &AMQPValue) -> Option<Cow<'_, str>> {
+    match value {
+        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(Cow::Borrowed),
+        AMQPValue::ShortString(text) => Some(text.as_str().into()),
+        AMQPValue::Boolean(value) => Some(value.to_string().into()),
+        AMQPValue::ShortShortInt(value) => Some(value.to_string().into()),
+        AMQPValue::ShortShortUInt(value) => Some(value.to_string().into()),
+        AMQPValue::ShortInt(value) => Some(value.to_string().into()),
+        AMQPValue::ShortUInt(value) => Some(value.to_string().into()),
+        AMQPValue::LongInt(value) => Some(value.to_string().into()),
+        AMQPValue::LongUInt(value) => Some(value.to_string().into()),
+        AMQPValue::LongLongInt(value) => Some(value.to_string().into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::{Position, Timestamp};
+
+    use super::*;
+
+    fn topic() -> Topic {
+        Topic::new("orders").unwrap()
+    }
+
+    fn stored() -> Stored {
+        let message = Message::new(topic(), "order.placed")
+            .with_key("order-1")
+            .and_then(|message| message.with_header("x-request-id", "7"))
+            .and_then(|message| message.with_header("empty", ""))
+            .unwrap()
+            .with_payload("{}");
+        Stored::new(Position(42), Timestamp::now(), message)
+    }
+
+    #[test]
+    fn a_message_survives_the_wire_and_what_the_broker_adds_to_it() {
+        let stored = stored();
+        let properties = encode(&stored, "/shop").unwrap();
+        assert_eq!(id_of(&properties), Some(stored.message.id));
+        assert_eq!(*properties.delivery_mode(), Some(2));
+        let mut headers = properties.headers().clone().unwrap();
+        headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(3));
+        headers.insert("x-first-death-queue".into(), AMQPValue::LongString("q".into()));
+        headers.insert("bytes".into(), AMQPValue::LongString(vec![0xff].into()));
+        let came = properties.with_headers(headers);
+        let (message, origin) = decode(&came, b"{}".to_vec(), &topic()).unwrap();
+        assert_eq!(message, stored.message);
+        assert_eq!(origin, Some(Origin { source: "/shop".into(), sequence: 42 }));
+    }
+
+    #[test]
+    fn another_program_may_write_attributes_its_way() {
+        let mut headers = FieldTable::default();
+        for (name, value) in [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "x")] {
+            headers.insert(format!("cloudEvents_{name}").into(), AMQPValue::LongString(value.into()));
+        }
+        headers.insert("cloudEvents:schemaversion".into(), AMQPValue::LongInt(3));
+        let properties = BasicProperties::default().with_headers(headers);
+        let (message, origin) = decode(&properties, Vec::new(), &topic()).unwrap();
+        assert_eq!((&*message.event_type, message.schema_version, origin), ("x", 3, None));
+    }
+
+    #[test]
+    fn what_is_no_event_keeps_its_payload() {
+        let error = decode(&BasicProperties::default(), b"hello".to_vec(), &topic()).unwrap_err();
+        assert_eq!(error.payload, "hello");
+        assert!(error.reason.contains("cloudEvents:specversion"), "{}", error.reason);
+    }
+}
