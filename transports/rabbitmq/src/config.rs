@@ -388,14 +388,15 @@ mod tests {
     #[test]
     fn what_is_printed_has_no_secret() {
         let builder = builder().identity("certificate", "s3cret key");
-        let shown = format!("{builder:?} {:?} {:?}", builder.clone().config(), builder.build());
+        let shown = format!("{builder:?} {:?} {:?}", builder.clone().config(), builder.clone().build());
         assert!(!shown.contains("s3cret"), "{shown}");
     }
 
     #[test]
     fn what_can_never_be_sent_is_known_early() {
         let config = builder().max_message_bytes(10).partitions(256).config().unwrap();
-        let message = |topic: String, bytes| Message::new(Topic::new(topic).unwrap(), "x").with_payload(vec![0; bytes]);
+        let message =
+            |topic: String, bytes| Message::new(Topic::new(topic).unwrap(), "x").with_payload(vec![0; bytes]);
         assert!(config.validate(&message("orders".into(), 10)).is_ok());
         let error = config.validate(&message("orders".into(), 11)).unwrap_err();
         assert_eq!(error.0.class, "message-too-large");

@@ -40,8 +40,8 @@ impl Connection {
         let guard = PullOnDrop(Some(Arc::clone(&plug)));
         let heartbeat = u16::try_from(config.heartbeat.as_secs()).unwrap_or(u16::MAX);
         let uri = config.address.uri(heartbeat, FRAME_BYTES);
-        let properties = ConnectionProperties::default()
-            .with_connection_name(format!("{} {purpose}", config.name).into());
+        let properties =
+            ConnectionProperties::default().with_connection_name(format!("{} {purpose}", config.name).into());
         let (tls, is_tls, of_plug) = (config.tls.clone(), config.address.is_tls(), Arc::clone(&plug));
         let (limit, host, port) = (config.timeout, config.address.host().to_owned(), config.address.port());
         let connecting = lapin::Connection::connector(
@@ -49,7 +49,8 @@ impl Connection {
             lapin::runtime::default_runtime().map_err(|error| Fault::connecting(&config.address, error))?,
             async move |_, runtime| {
                 let connect = async {
-                    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host.as_str(), port)).await?.collect();
+                    let addresses: Vec<SocketAddr> =
+                        tokio::net::lookup_host((host.as_str(), port)).await?.collect();
                     let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
                     if let AsyncTcpStream::Plain(stream) = &stream {
                         of_plug.hold(duplicate(stream.get_ref())?)?;
@@ -57,7 +58,8 @@ impl Connection {
                     if is_tls { stream.into_tls(&host, tls.as_ref()).await } else { Ok(stream) }
                 };
                 // The thread must not outlive the attempt by much.
-                let connected = timeout(limit, connect).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+                let connected =
+                    timeout(limit, connect).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
                 connected.map_err(|error| lapin::ErrorKind::IOError(Arc::new(error)).into())
             },
             properties,

@@ -208,9 +208,17 @@ impl Consumption {
             // What waits came later than all that is in hand, so up to the first that is still in hand everything is finished.
             let first_left = self.lines[queue].in_hand.keys().next().copied().unwrap_or(u64::MAX);
             let head = finished.range(..first_left).next_back();
-            acknowledgements.extend(head.map(|(number, _)| Acknowledgement { queue, number: *number, multiple: true }));
+            acknowledgements.extend(head.map(|(number, _)| Acknowledgement {
+                queue,
+                number: *number,
+                multiple: true,
+            }));
             let rest = finished.range(first_left..);
-            acknowledgements.extend(rest.map(|(number, _)| Acknowledgement { queue, number: *number, multiple: false }));
+            acknowledgements.extend(rest.map(|(number, _)| Acknowledgement {
+                queue,
+                number: *number,
+                multiple: false,
+            }));
         }
         acknowledgements
     }

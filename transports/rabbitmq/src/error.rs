@@ -17,7 +17,7 @@ pub(crate) struct Fault {
     /// What stands in a [`Failure`].
     pub(crate) class: &'static str,
     words: String,
-    cause: Option<lapin::Error>,
+    cause: Option<Box<lapin::Error>>,
 }
 
 impl Fault {
@@ -44,7 +44,9 @@ impl Fault {
         Self::new(
             TransportErrorKind::Unavailable,
             "timeout",
-            format!("{address} did not answer within {after:?} ({what}); is it RabbitMQ, and does the network let it through?"),
+            format!(
+                "{address} did not answer within {after:?} ({what}); is it RabbitMQ, and does the network let it through?"
+            ),
         )
     }
 
@@ -52,10 +54,17 @@ impl Fault {
     pub(crate) fn connecting(address: &Address, error: lapin::Error) -> Self {
         let (kind, class, remedy) = match error.kind() {
             ErrorKind::IOError(cause) => of_socket(address, cause),
-            ErrorKind::ProtocolError(cause) => of_refusal(address, cause.get_id(), cause.get_message().as_str()),
+            ErrorKind::ProtocolError(cause) => {
+                of_refusal(address, cause.get_id(), cause.get_message().as_str())
+            }
             _ => (TransportErrorKind::Unavailable, "connection", "try again later".to_owned()),
         };
-        Self { kind, class, words: format!("can't connect to {address}: {remedy}"), cause: Some(error) }
+        Self {
+            kind,
+            class,
+            words: format!("can't connect to {address}: {remedy}"),
+            cause: Some(Box::new(error)),
+        }
     }
 
     /// What the broker said when something was asked of it, or when it ended a channel or the connection by itself.
@@ -69,10 +78,14 @@ impl Fault {
             Some(403) => (TransportErrorKind::NotPermitted, "not-authorised", "grant the user what is named"),
             Some(406) => (TransportErrorKind::Invalid, "precondition-failed", "make both sides alike"),
             Some(405) => (TransportErrorKind::Unavailable, "locked", "somebody else has it to itself"),
-            Some(320) => (TransportErrorKind::Unavailable, "closed-by-operator", "the broker stops, or an operator closed the connection"),
+            Some(320) => (
+                TransportErrorKind::Unavailable,
+                "closed-by-operator",
+                "the broker stops, or an operator closed the connection",
+            ),
             _ => (TransportErrorKind::Unavailable, "connection", "the connection or the broker failed"),
         };
-        Self { kind, class, words: format!("{what}: {remedy}"), cause: Some(error) }
+        Self { kind, class, words: format!("{what}: {remedy}"), cause: Some(Box::new(error)) }
     }
 
     /// The same as something that is waited for: once a subscription stands, whatever is wrong may become right again.
@@ -86,7 +99,7 @@ impl Fault {
     pub(crate) fn to_error(&self, operation: &'static str) -> TransportError {
         let error = TransportError::new(self.kind, operation, self.words.clone());
         match &self.cause {
-            Some(cause) => error.with_source(cause.clone()),
+            Some(cause) => error.with_source(lapin::Error::clone(cause)),
             None => error,
         }
     }
@@ -133,7 +146,11 @@ type Row = (TransportErrorKind, &'static str, String);
 fn of_socket(address: &Address, cause: &io::Error) -> Row {
     let said = cause.to_string();
     if cause.kind() == io::ErrorKind::ConnectionRefused {
-        let remedy = format!("nobody listens at {}:{}; start the broker, or correct the address", address.host(), address.port());
+        let remedy = format!(
+            "nobody listens at {}:{}; start the broker, or correct the address",
+            address.host(),
+            address.port()
+        );
         return (TransportErrorKind::Unavailable, "connection-refused", remedy);
     }
     if said.contains("certificate") || said.contains("tls") || said.contains("TLS") {
@@ -144,7 +161,11 @@ fn of_socket(address: &Address, cause: &io::Error) -> Row {
         let remedy = "there was no TLS handshake; is this the port for TLS, and does the broker want a certificate of ours?";
         return (TransportErrorKind::Unavailable, "tls", remedy.to_owned());
     }
-    (TransportErrorKind::Unavailable, "connection", "is the broker there, and is this its port without TLS?".to_owned())
+    (
+        TransportErrorKind::Unavailable,
+        "connection",
+        "is the broker there, and is this its port without TLS?".to_owned(),
+    )
 }
 
 /// What the broker says while a connection is opened.
@@ -154,16 +175,22 @@ fn of_refusal(address: &Address, code: u16, said: &str) -> Row {
         403 => (
             TransportErrorKind::NotPermitted,
             "not-authorised",
-            format!("the broker refuses user {user:?} with this password; correct them, or let the user in from here"),
+            format!(
+                "the broker refuses user {user:?} with this password; correct them, or let the user in from here"
+            ),
         ),
         530 if said.contains("limit") => (
             TransportErrorKind::Unavailable,
             "connection-limit",
-            format!("user {user:?} or vhost {vhost:?} has all the connections that it may have; raise the limit, or lower connections"),
+            format!(
+                "user {user:?} or vhost {vhost:?} has all the connections that it may have; raise the limit, or lower connections"
+            ),
         ),
-        530 if said.contains("not found") => {
-            (TransportErrorKind::Missing, "missing", format!("there is no vhost {vhost:?}; add it, or correct the name"))
-        }
+        530 if said.contains("not found") => (
+            TransportErrorKind::Missing,
+            "missing",
+            format!("there is no vhost {vhost:?}; add it, or correct the name"),
+        ),
         530 => (
             TransportErrorKind::NotPermitted,
             "not-authorised",
@@ -195,8 +222,18 @@ mod tests {
         let table = [
             (403, "ACCESS_REFUSED - Login was refused", TransportErrorKind::NotPermitted, "shop"),
             (530, "NOT_ALLOWED - vhost v not found", TransportErrorKind::Missing, "vhost \"v\""),
-            (530, "NOT_ALLOWED - access to vhost 'v' refused for user 'shop'", TransportErrorKind::NotPermitted, "permissions"),
-            (530, "NOT_ALLOWED - connection limit (1) is reached", TransportErrorKind::Unavailable, "raise the limit"),
+            (
+                530,
+                "NOT_ALLOWED - access to vhost 'v' refused for user 'shop'",
+                TransportErrorKind::NotPermitted,
+                "permissions",
+            ),
+            (
+                530,
+                "NOT_ALLOWED - connection limit (1) is reached",
+                TransportErrorKind::Unavailable,
+                "raise the limit",
+            ),
             (541, "INTERNAL_ERROR", TransportErrorKind::Unavailable, "broker"),
         ];
         for (code, text, kind, words) in table {
@@ -216,13 +253,17 @@ mod tests {
         let plain = "amqp://broker";
         assert_eq!(class(plain, io::ErrorKind::ConnectionRefused.into()), "connection-refused");
         assert_eq!(class(plain, io::ErrorKind::ConnectionReset.into()), "connection");
-        assert_eq!(class("amqps://broker", io::Error::other("invalid peer certificate: UnknownIssuer")), "tls");
+        assert_eq!(
+            class("amqps://broker", io::Error::other("invalid peer certificate: UnknownIssuer")),
+            "tls"
+        );
         assert_eq!(class("amqps://broker", io::ErrorKind::UnexpectedEof.into()), "tls");
     }
 
     #[test]
     fn only_a_message_that_was_sent_alone_is_rejected() {
-        let too_large = Fault::asking("publishing", said(406, "PRECONDITION_FAILED - message size 9 is larger than 8"));
+        let too_large =
+            Fault::asking("publishing", said(406, "PRECONDITION_FAILED - message size 9 is larger than 8"));
         assert!(matches!(too_large.of_messages_under_way(true), Outcome::Rejected(_)));
         assert!(matches!(too_large.of_messages_under_way(false), Outcome::Unknown(_)));
         for code in [404, 403] {

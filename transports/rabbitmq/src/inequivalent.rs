@@ -22,7 +22,8 @@ impl Inequivalent {
         let (argument, rest) = said.split_once("inequivalent arg '")?.1.split_once('\'')?;
         let current = rest.split_once("but current is ")?.1;
         // Properties come without a type: `current is 'true'`. Arguments with one.
-        let Some((text, kind)) = current.strip_prefix("the value '").and_then(|value| value.rsplit_once("' of type '"))
+        let Some((text, kind)) =
+            current.strip_prefix("the value '").and_then(|value| value.rsplit_once("' of type '"))
         else {
             let text = current.trim_matches('\'');
             let current = (text != "none").then(|| text.to_owned());

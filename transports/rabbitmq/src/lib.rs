@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod address;
+mod arguments;
 mod config;
 mod confirms;
 mod connection;

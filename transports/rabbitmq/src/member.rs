@@ -89,7 +89,8 @@ impl Session {
     async fn open(config: &Config, subscription: &Subscription) -> Result<(Self, Vec<Queue>), Fault> {
         let connection = Connection::open(config, &format!("consumes for {}", subscription.consumer)).await?;
         let queues =
-            topology::prepare_consuming(&connection, config, &subscription.consumer, &subscription.topics).await?;
+            topology::prepare_consuming(&connection, config, &subscription.consumer, &subscription.topics)
+                .await?;
         let share = Consumption::new(subscription, queues.iter().map(|queue| queue.unit.clone())).share();
         let (mut channels, mut handles, mut incoming) = (Vec::new(), Vec::new(), SelectAll::new());
         for (place, queue) in queues.iter().enumerate() {

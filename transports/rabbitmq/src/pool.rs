@@ -54,7 +54,8 @@ struct Link {
 
 impl Pool {
     pub(crate) fn new(config: Arc<Config>, closed: watch::Receiver<bool>) -> Self {
-        let slot = || Slot { link: None, pauses: Pauses::new(config.first_pause, config.most_pause), trouble: None };
+        let slot =
+            || Slot { link: None, pauses: Pauses::new(config.first_pause, config.most_pause), trouble: None };
         let slots = (0..config.connections).map(|_| tokio::sync::Mutex::new(slot())).collect();
         Self { config, slots, turn: AtomicUsize::new(0), closed }
     }

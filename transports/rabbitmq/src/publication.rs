@@ -115,7 +115,11 @@ impl Publication {
     }
 
     /// Takes in what came of several messages: everything that is known at the moment, and nothing less (see above).
-    pub(crate) fn answered(&mut self, answers: Vec<(usize, Answer)>, topic_of: impl Fn(usize) -> String) -> Reports {
+    pub(crate) fn answered(
+        &mut self,
+        answers: Vec<(usize, Answer)>,
+        topic_of: impl Fn(usize) -> String,
+    ) -> Reports {
         for (_, answer) in &answers {
             if let Answer::Confirmed(Some(returned)) | Answer::Refused(Some(returned)) = answer {
                 self.note_return(returned);
@@ -126,7 +130,8 @@ impl Publication {
             match answer {
                 Answer::Confirmed(carried) => {
                     self.leave_flight(index);
-                    let carries_another = carried.is_some_and(|carried| carried.id != Some(self.slots[index].id));
+                    let carries_another =
+                        carried.is_some_and(|carried| carried.id != Some(self.slots[index].id));
                     if carries_another && !self.returned.contains_key(&index) {
                         self.slots[index].stage = Stage::Undecided;
                         self.undecided += 1;
@@ -184,10 +189,9 @@ impl Publication {
     }
 
     fn note_return(&mut self, returned: &Returned) {
-        let place = self
-            .slots
-            .iter()
-            .position(|slot| Some(slot.id) == returned.id && matches!(slot.stage, Stage::InFlight | Stage::Undecided));
+        let place = self.slots.iter().position(|slot| {
+            Some(slot.id) == returned.id && matches!(slot.stage, Stage::InFlight | Stage::Undecided)
+        });
         if let Some(place) = place {
             self.returned.insert(place, returned.reason.clone());
         }

@@ -1,1 +1,190 @@
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
+use std::sync::Arc;
+
+use lapin::protocol::AMQPError;
+use outbox_contract::{Message, Position, Timestamp, Topic};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A chunk with one message for each of these keys, in order; a space is no key.
+fn chunk(keys: &str) -> Vec<Arc<Stored>> {
+    let topic = Topic::new("orders").unwrap();
+    let message = |key: char| {
+        let message = Message::new(topic.clone(), "x");
+        if key == ' ' { message } else { message.with_key(key.to_string()).unwrap() }
+    };
+    (1..)
+        .zip(keys.chars())
+        .map(|(at, key)| Arc::new(Stored::new(Position(at), Timestamp::now(), message(key))))
+        .collect()
+}
+
+fn started(publication: &mut Publication) -> Vec<usize> {
+    std::iter::from_fn(|| publication.start()).collect()
+}
+
+fn answered(publication: &mut Publication, answers: Vec<(usize, Answer)>) -> Vec<(usize, &'static str)> {
+    let reports = publication.answered(answers, |_| "orders".to_owned());
+    reports.into_iter().map(|(index, outcome)| (index, name(&outcome))).collect()
+}
+
+fn name(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Delivered => "delivered",
+        Outcome::Rejected(_) => "rejected",
+        Outcome::Failed(_) => "failed",
+        Outcome::Unavailable(Unavailable::Route, _) => "no route",
+        Outcome::Unavailable(Unavailable::Topic, _) => "no topic",
+        Outcome::Unknown(_) => "unknown",
+        Outcome::Blocked => "blocked",
+    }
+}
+
+fn confirmed(index: usize) -> (usize, Answer) {
+    (index, Answer::Confirmed(None))
+}
+
+/// A confirmation of one message, with which another one came back.
+fn carrying(index: usize, returned: &Stored) -> (usize, Answer) {
+    let returned = Returned { id: Some(returned.message.id), reason: "312 NO_ROUTE".to_owned() };
+    (index, Answer::Confirmed(Some(returned)))
+}
+
+fn broken(index: usize, code: u16) -> (usize, Answer) {
+    let error = AMQPError::from_id(code, "said the broker".into()).unwrap();
+    (index, Answer::Broken(Fault::asking("publishing", lapin::ErrorKind::ProtocolError(error).into())))
+}
+
+#[test]
+fn one_message_of_a_key_is_in_flight_and_all_keys_are() {
+    let mut publication = Publication::new(&chunk("aab b a"));
+    assert_eq!(started(&mut publication), [0, 2, 3, 5]);
+    assert_eq!(answered(&mut publication, vec![confirmed(0)]), [(0, "delivered")]);
+    assert_eq!(started(&mut publication), [1]);
+    answered(&mut publication, vec![confirmed(2), confirmed(1)]);
+    assert_eq!(started(&mut publication), [4, 6]);
+    answered(&mut publication, vec![confirmed(3), confirmed(4), confirmed(5)]);
+    assert!(!publication.is_complete());
+    answered(&mut publication, vec![confirmed(6)]);
+    assert!(publication.is_complete());
+}
+
+#[test]
+fn behind_a_refused_message_its_key_is_blocked() {
+    let mut publication = Publication::new(&chunk("aaab"));
+    started(&mut publication);
+    let reports = answered(&mut publication, vec![(0, Answer::Refused(None)), confirmed(3)]);
+    assert_eq!(reports, [(0, "no topic"), (1, "blocked"), (2, "blocked"), (3, "delivered")]);
+    assert!(publication.is_complete() && publication.start().is_none());
+}
+
+#[test]
+fn what_came_back_is_known_by_its_id() {
+    let messages = chunk("ab");
+    let mut publication = Publication::new(&messages);
+    started(&mut publication);
+    // The message of b came back, and the confirmation of a carries it.
+    assert_eq!(answered(&mut publication, vec![carrying(0, &messages[1])]), []);
+    assert_eq!(answered(&mut publication, vec![confirmed(1)]), [(1, "no topic"), (0, "delivered")]);
+}
+
+#[test]
+fn a_message_whose_confirmation_carries_another_one_may_have_come_back_itself() {
+    let messages = chunk("abc");
+    let mut publication = Publication::new(&messages);
+    started(&mut publication);
+    assert_eq!(answered(&mut publication, vec![carrying(1, &messages[0])]), []);
+    assert_eq!(answered(&mut publication, vec![confirmed(2)]), [(2, "delivered")]);
+    let reports = answered(&mut publication, vec![carrying(0, &messages[1])]);
+    assert_eq!(reports, [(0, "no topic"), (1, "no topic")]);
+}
+
+#[test]
+fn only_a_message_alone_on_its_channel_is_rejected() {
+    let mut publication = Publication::new(&chunk("aab"));
+    started(&mut publication);
+    assert_eq!(
+        answered(&mut publication, vec![broken(0, 406), broken(2, 406)]),
+        [(0, "unknown"), (1, "blocked"), (2, "unknown")]
+    );
+    let mut publication = Publication::new(&chunk("aab"));
+    started(&mut publication);
+    let reports = answered(&mut publication, vec![confirmed(2), broken(0, 406)]);
+    assert_eq!(reports, [(2, "delivered"), (0, "rejected"), (1, "blocked")]);
+}
+
+#[test]
+fn what_is_given_up_is_unknown_if_it_was_sent() {
+    let messages = chunk("aabb");
+    let mut publication = Publication::new(&messages);
+    publication.start();
+    let fault = Fault::blocked("memory");
+    let reports = publication.given_up(&fault.unknown(), &fault.unavailable());
+    let reports: Vec<_> = reports.iter().map(|(index, outcome)| (*index, name(outcome))).collect();
+    assert_eq!(reports, [(0, "unknown"), (1, "blocked"), (2, "no route"), (3, "blocked")]);
+    assert!(publication.is_complete() && publication.start().is_none());
+}
+
+#[test]
+fn what_can_not_be_sent_is_reported_without_being_sent() {
+    let mut publication = Publication::new(&chunk("aa"));
+    let index = publication.start().unwrap();
+    let rejected = Outcome::Rejected(Failure::new("message-too-large", ""));
+    let reports = publication.unsendable(index, rejected);
+    assert_eq!(
+        reports.iter().map(|(index, outcome)| (*index, name(outcome))).collect::<Vec<_>>(),
+        [(0, "rejected"), (1, "blocked")]
+    );
+    assert!(publication.is_complete());
+}
+
+/// What a broker and the client library do with a set of messages: each is confirmed, those that are unroutable come back before, and what came
+/// back is handed to whichever confirmation is next.
+#[derive(Debug, Default)]
+struct Broker {
+    waiting: std::collections::VecDeque<MessageId>,
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_order_of_confirmations_no_message_that_came_back_is_delivered(
+        keys in "[a-d ]{1,24}",
+        unroutable in proptest::collection::vec(any::<bool>(), 24),
+        picks in proptest::collection::vec((any::<proptest::sample::Index>(), 1..5_usize), 64),
+    ) {
+        let messages = chunk(&keys);
+        let mut publication = Publication::new(&messages);
+        let (mut in_flight, mut broker, mut delivered) = (Vec::new(), Broker::default(), Vec::new());
+        for (pick, at_once) in picks.into_iter().cycle().take(10_000) {
+            for index in started(&mut publication) {
+                // What is unroutable comes back at once; its confirmation may come any time later.
+                if unroutable[index] {
+                    broker.waiting.push_back(messages[index].message.id);
+                }
+                in_flight.push(index);
+            }
+            if publication.is_complete() {
+                break;
+            }
+            let mut answers = Vec::new();
+            for _ in 0..at_once.min(in_flight.len()) {
+                let index = in_flight.swap_remove(pick.index(in_flight.len()));
+                let carried = broker.waiting.pop_front().map(|id| Returned { id: Some(id), reason: String::new() });
+                answers.push((index, Answer::Confirmed(carried)));
+            }
+            for (index, outcome) in publication.answered(answers, |_| String::new()) {
+                if outcome == Outcome::Delivered {
+                    prop_assert!(!unroutable[index], "message {} came back", index);
+                    let earlier = messages[..index].iter().filter(|it| it.message.key_id() == messages[index].message.key_id());
+                    prop_assert_eq!(earlier.count(), delivered.iter().filter(|at: &&usize| messages[**at].message.key_id() == messages[index].message.key_id()).count());
+                    delivered.push(index);
+                } else {
+                    prop_assert!(unroutable[index] || outcome == Outcome::Blocked);
+                }
+            }
+        }
+        prop_assert!(publication.is_complete(), "something was said of every message");
+    }
+}

@@ -19,7 +19,8 @@ const PERSISTENT: u8 = 2;
 const OTHER_PREFIX: &str = "cloudEvents_";
 
 /// Headers that the broker adds on the way.
-const OF_THE_BROKER: [&str; 5] = ["x-delivery-count", "x-acquired-count", "x-death", "x-stream-offset", "x-opt-deaths"];
+const OF_THE_BROKER: [&str; 5] =
+    ["x-delivery-count", "x-acquired-count", "x-death", "x-stream-offset", "x-opt-deaths"];
 const OF_THE_BROKER_TOO: [&str; 2] = ["x-first-death-", "x-last-death-"];
 
 /// Everything of a message but its payload, as it goes out.
@@ -69,7 +70,10 @@ pub(crate) fn decode(
 
 pub(crate) fn short(what: &str, text: String) -> Result<ShortString, Rejection> {
     ShortString::try_new(text).map_err(|error| {
-        Rejection(Failure::new("header-not-valid", format!("a {what} is too long for AMQP: {error}; shorten it")))
+        Rejection(Failure::new(
+            "header-not-valid",
+            format!("a {what} is too long for AMQP: {error}; shorten it"),
+        ))
     })
 }
 

@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn every_key_has_one_partition_and_every_partition_has_keys() {
-        let partitions: BTreeSet<u32> = (0..=u8::MAX).map(|bucket| Partitions(7).of(Bucket(bucket))).collect();
+        let partitions: BTreeSet<u32> =
+            (0..=u8::MAX).map(|bucket| Partitions(7).of(Bucket(bucket))).collect();
         assert_eq!(partitions, (0..7).collect());
     }
 

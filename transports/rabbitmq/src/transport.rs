@@ -75,7 +75,9 @@ impl Transport for RabbitMqTransport {
 
     async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
         match self.shared.pool.borrow().await {
-            Ok(borrowed) => Publishing { config: &self.shared.config, borrowed, chunk: &chunk, outcomes }.run().await,
+            Ok(borrowed) => {
+                Publishing { config: &self.shared.config, borrowed, chunk: &chunk, outcomes }.run().await
+            }
             Err(fault) => outcomes.report_rest(&fault.unavailable()),
         }
     }

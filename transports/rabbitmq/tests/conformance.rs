@@ -1,0 +1,66 @@
+//! The suite of all transports, on a RabbitMQ: with topics of four queues each, and with one.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use outbox_contract::{Topic, Transport};
+use outbox_servers::{OrSkip, RabbitMq};
+use outbox_testkit::transport_suite::{Capabilities, TransportHarness};
+use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
+
+const LIMIT: usize = 1024 * 1024;
+
+struct Rabbit<const PARTITIONS: u32> {
+    url: String,
+    transport: Arc<dyn Transport>,
+    topics: AtomicUsize,
+}
+
+fn transport(url: &str, partitions: u32) -> Arc<dyn Transport> {
+    let builder = RabbitMqTransport::builder(url).topology(Topology::Declared).partitions(partitions);
+    Arc::new(builder.max_message_bytes(LIMIT - 1).build().unwrap())
+}
+
+impl<const PARTITIONS: u32> TransportHarness for Rabbit<PARTITIONS> {
+    async fn fresh() -> Self {
+        let server = tokio::task::spawn_blocking(|| RabbitMq::newest().shared().unwrap().fresh_vhost());
+        let url = server.await.unwrap();
+        Self { transport: transport(&url, PARTITIONS), url, topics: AtomicUsize::new(0) }
+    }
+
+    fn transport(&self) -> Arc<dyn Transport> {
+        Arc::clone(&self.transport)
+    }
+
+    async fn topic(&self) -> Topic {
+        Topic::new(format!("topic-{}", self.topics.fetch_add(1, Ordering::Relaxed))).unwrap()
+    }
+
+    async fn as_another_process(&self) -> Arc<dyn Transport> {
+        transport(&self.url, PARTITIONS)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+            .with_unroutable_topic(Topic::new("nobody-subscribes-to-this").unwrap())
+            .with_too_large(LIMIT)
+            .with_units(PARTITIONS > 1)
+            .with_units_move(false)
+    }
+
+    fn skipped() -> Option<String> {
+        RabbitMq::newest().shared().or_skip().is_none().then(|| "there is no RabbitMQ".to_owned())
+    }
+}
+
+mod with_four_partitions {
+    use super::*;
+    outbox_testkit::transport_conformance!(Rabbit<4>);
+}
+
+mod with_one_queue {
+    use super::*;
+    outbox_testkit::transport_conformance!(Rabbit<1>);
+}
