@@ -1,1 +1,27 @@
-//! An outbox in PostgreSQL.
+#![doc = include_str!("../README.md")]
+
+mod admin;
+mod admit;
+mod append;
+mod check;
+mod config;
+mod divert;
+mod due;
+mod error;
+mod fetch;
+mod lease;
+mod line;
+mod maintain;
+mod migrate;
+mod notifier;
+mod row;
+mod settle;
+mod sql;
+mod store;
+mod transactions;
+mod wakeups;
+mod writers;
+
+pub use config::PostgresOptions;
+pub use migrate::Migration;
+pub use store::PostgresStore;

@@ -1,0 +1,200 @@
+-- Appending, version 2: the order of a key, for everybody who writes.
+--
+-- Writers of one key are serialised from append to commit, and the position is taken under that lock, so position order is commit order. One
+-- rule for all of them: first the buckets, in ascending order, shared, or exclusive for more than 256 keys at once; then, where the buckets
+-- are shared, the keys, in ascending order, exclusive; only then nextval. All are advisory locks of the transaction.
+--
+-- Every function has the search_path under which it was made, so that it finds its own tables whoever calls it.
+
+-- What the bucket and the lock of a key are made of: SHA-256 over topic, NUL and key. A message without a key takes its id for one.
+create function outbox_hash(topic text, key text) returns bytea
+    language sql stable parallel safe
+    as $$ select sha256(convert_to(topic, 'UTF8') || '\x00'::bytea || convert_to(key, 'UTF8')) $$;
+
+-- The bucket: its first byte.
+create function outbox_bucket(topic text, key text) returns smallint
+    language sql stable parallel safe set search_path from current
+    as $$ select get_byte(outbox_hash(topic, key), 0)::smallint $$;
+
+-- The number of a key's lock: its first eight bytes.
+create function outbox_lock_number(hash bytea) returns bigint
+    language sql immutable parallel safe
+    as $$ select ('x' || encode(substr(hash, 1, 8), 'hex'))::bit(64)::bigint $$;
+
+-- Locks keys for an append, by their hashes.
+create function outbox_lock(hashes bytea[]) returns void
+    language plpgsql set search_path from current
+    as $$
+declare
+    outbox constant integer := 'outbox_message'::regclass::oid::integer;
+    many boolean := (select count(distinct hash) > 256 from unnest(hashes) hash);
+    at record;
+begin
+    for at in select distinct get_byte(hash, 0) as bucket from unnest(hashes) hash order by 1 loop
+        if many then
+            perform pg_advisory_xact_lock(outbox, at.bucket);
+        else
+            perform pg_advisory_xact_lock_shared(outbox, at.bucket);
+        end if;
+    end loop;
+    if not many then
+        for at in select distinct outbox_lock_number(hash) as number from unnest(hashes) hash order by 1 loop
+            perform pg_advisory_xact_lock(at.number # (outbox::bigint << 32));
+        end loop;
+    end if;
+end $$;
+
+-- As outbox_lock, for one key, but does not wait: false when somebody is writing to it.
+create function outbox_try_lock(hash bytea) returns boolean
+    language plpgsql set search_path from current
+    as $$
+declare
+    outbox constant integer := 'outbox_message'::regclass::oid::integer;
+begin
+    return pg_try_advisory_xact_lock_shared(outbox, get_byte(hash, 0))
+       and pg_try_advisory_xact_lock(outbox_lock_number(hash) # (outbox::bigint << 32));
+end $$;
+
+-- Refuses what could never be a message, with the name of what is wrong.
+create function outbox_refuse(what text, remedy text) returns void
+    language plpgsql
+    as $$
+begin
+    raise exception using errcode = 'check_violation', message = 'outbox: ' || what, hint = remedy;
+end $$;
+
+create function outbox_check(route text, topic text, key text, event_type text, schema_version bigint, content_type text, headers bytea,
+                             payload bytea) returns void
+    language plpgsql set search_path from current
+    as $$
+begin
+    if octet_length(route) not between 1 and 64 then
+        perform outbox_refuse('route has ' || octet_length(route) || ' bytes', 'give it 1 to 64 bytes, or leave it out');
+    elsif topic is null or octet_length(topic) not between 1 and 249 then
+        perform outbox_refuse('topic has ' || coalesce(octet_length(topic), 0) || ' bytes', 'give it 1 to 249 bytes');
+    elsif octet_length(key) not between 1 and 255 then
+        perform outbox_refuse('key has ' || octet_length(key) || ' bytes', 'give it 1 to 255 bytes, or null for none');
+    elsif event_type is null or octet_length(event_type) not between 1 and 255 then
+        perform outbox_refuse('event_type has ' || coalesce(octet_length(event_type), 0) || ' bytes', 'give it 1 to 255 bytes');
+    elsif schema_version not between 1 and 4294967295 then
+        perform outbox_refuse('schema_version is ' || schema_version, 'versions count from 1');
+    elsif octet_length(content_type) not between 1 and 255 then
+        perform outbox_refuse('content_type has ' || octet_length(content_type) || ' bytes', 'give it 1 to 255 bytes, or leave it out');
+    elsif octet_length(payload) > 15728640 then
+        perform outbox_refuse('payload has ' || octet_length(payload) || ' bytes', 'the most is 15728640; store the data elsewhere and send a reference');
+    elsif octet_length(headers) > 0 and left(convert_from(headers, 'UTF8'), 1) <> '{' then
+        perform outbox_refuse('headers are not a JSON object', 'give the bytes of a JSON object of strings, or none');
+    end if;
+end $$;
+
+-- Plain INSERT: whoever leaves the position out has the key locked, the bucket computed and the position taken here, in that order.
+create function outbox_place() returns trigger
+    language plpgsql set search_path from current
+    as $$
+declare
+    hash bytea;
+begin
+    perform outbox_check(new.route, new.topic, new.key, new.event_type, new.schema_version, new.content_type, new.headers, new.payload);
+    hash := outbox_hash(new.topic, coalesce(new.key, new.id::text));
+    new.bucket := get_byte(hash, 0);
+    perform pg_advisory_xact_lock_shared(tg_relid::integer, new.bucket);
+    perform pg_advisory_xact_lock(outbox_lock_number(hash) # (tg_relid::integer::bigint << 32));
+    new.position := nextval('outbox_message_position');
+    return new;
+end $$;
+
+create trigger outbox_message_place before insert on outbox_message
+    for each row when (new.position is null) execute function outbox_place();
+
+-- Scheduled messages are checked when they are written, by whomever.
+create function outbox_schedule_check() returns trigger
+    language plpgsql set search_path from current
+    as $$
+begin
+    perform outbox_check(new.route, new.topic, new.key, new.event_type, new.schema_version, new.content_type, new.headers, new.payload);
+    return new;
+end $$;
+
+create trigger outbox_scheduled_check before insert on outbox_scheduled
+    for each row execute function outbox_schedule_check();
+
+-- Appends a message in the caller's transaction, from any language; says its id. With due_at it joins its key then, else now.
+--
+--   select outbox_append(topic => 'orders', key => 'order-1', event_type => 'order.placed', payload => '{"total_cents":4200}');
+create function outbox_append_bytes(topic text, event_type text, payload bytea default '', key text default null, headers jsonb default null,
+                                    id uuid default gen_random_uuid(), route text default 'default', schema_version bigint default 1,
+                                    content_type text default 'application/octet-stream', occurred_at timestamptz default clock_timestamp(),
+                                    due_at timestamptz default null) returns uuid
+    language plpgsql set search_path from current
+    as $$
+#variable_conflict use_variable
+declare
+    happened bigint := (date_part('epoch', occurred_at) * 1000000)::bigint;
+    head bytea := case when headers is null or headers = '{}' then '' else convert_to(headers::text, 'UTF8') end;
+begin
+    if jsonb_typeof(headers) <> 'object' or exists (select from jsonb_each(headers) h where jsonb_typeof(h.value) <> 'string') then
+        perform outbox_refuse('headers are not a JSON object of strings', 'give such an object, or null for none');
+    end if;
+    if due_at is null then
+        insert into outbox_message (id, route, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
+        values (id, route, topic, key, event_type, schema_version, content_type, head, coalesce(payload, ''), happened);
+    else
+        insert into outbox_scheduled (id, route, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at, due_at)
+        values (id, route, topic, key, event_type, schema_version, content_type, head, coalesce(payload, ''), happened,
+                (date_part('epoch', due_at) * 1000000)::bigint);
+    end if;
+    return id;
+end $$;
+
+-- The same, for a payload that is text: by default JSON.
+create function outbox_append(topic text, event_type text, payload text default '', key text default null, headers jsonb default null,
+                              id uuid default gen_random_uuid(), route text default 'default', schema_version bigint default 1,
+                              content_type text default 'application/json', occurred_at timestamptz default clock_timestamp(),
+                              due_at timestamptz default null) returns uuid
+    language sql set search_path from current
+    as $$
+    select outbox_append_bytes(topic, event_type, convert_to(payload, 'UTF8'), key, headers, id, route, schema_version, content_type,
+                               occurred_at, due_at)
+$$;
+
+-- Appends scheduled messages that are due, in the order of their due time, then of their scheduling; at most so many, of at most 256 keys.
+-- A key to which somebody is writing is left for the next round, so that no writer holds up the others.
+create function outbox_promote(most integer) returns integer
+    language plpgsql set search_path from current
+    as $$
+declare
+    moved integer;
+    keys text[];
+begin
+    -- One at a time: two rounds at once would take the same rows, and in another order.
+    perform pg_advisory_xact_lock('outbox_scheduled'::regclass::oid::integer, 0);
+    select array_agg(due.hash) into keys
+    from (
+        select distinct encode(outbox_hash(head.topic, coalesce(head.key, head.id::text)), 'hex') as hash
+        from (select s.topic, s.key, s.id from outbox_scheduled s where s.due_at <= outbox_now() order by s.due_at, s.number limit most) head
+        order by 1
+        limit 256
+    ) due
+    where outbox_try_lock(decode(due.hash, 'hex'));
+    with head as materialized (
+        select s.*, outbox_hash(s.topic, coalesce(s.key, s.id::text)) as hash
+        from outbox_scheduled s where s.due_at <= outbox_now() order by s.due_at, s.number limit most
+        -- Locked before it is looked at: one that is cancelled meanwhile is left out.
+        for update
+    ), chosen as materialized (
+        select * from head where encode(head.hash, 'hex') = any(keys) order by head.due_at, head.number
+    ), gone as (
+        delete from outbox_scheduled s using chosen c where s.number = c.number returning s.number
+    ), appended as (
+        insert into outbox_message
+            (position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
+        select nextval('outbox_message_position'), c.id, c.route, get_byte(c.hash, 0), c.topic, c.key, c.event_type, c.schema_version,
+               c.content_type, c.headers, c.payload, c.occurred_at
+        from chosen c
+        returning 1
+    )
+    select count(*) into moved from appended;
+    return moved;
+end $$;
+
+insert into outbox_schema (version, name) values (2, 'append');

@@ -1,0 +1,310 @@
+-- What relays ask for, version 3.
+--
+-- What looks and then acts is a function: one round trip, so that no program can be paused in the middle of it with locks held, and every
+-- statement inside sees what was committed before it. They rely on READ COMMITTED.
+
+-- Makes this transaction durable when it commits, whatever the database's or the role's default.
+create function outbox_durably() returns void
+    language plpgsql
+    as $$
+begin
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+end $$;
+
+-- One heartbeat: lives on, frees what is lost, acquires up to the fair share, says what is owned.
+create function outbox_heartbeat(my_route text, me uuid, my_label text, my_lasts bigint, available boolean, my_fingerprint bigint,
+                                 my_low_water bigint, yielding integer[],
+                                 out buckets smallint[], out epochs bigint[], out low_waters bigint[], out fair_share integer,
+                                 out relays integer, out agree boolean, out paused text[])
+    language plpgsql set search_path from current
+    as $$
+declare
+    now bigint;
+    before outbox_relay;
+    counted integer;
+    i_count boolean;
+    mine integer;
+    taken smallint[];
+    taken_low_water bigint;
+begin
+    -- One heartbeat of a route at a time: what it decides on can't change under it. The clock is read after the lock was got.
+    perform pg_advisory_xact_lock('outbox_lease'::regclass::oid::integer, hashtext(my_route));
+    now := outbox_now();
+
+    -- Lives on. A relay whose life was over owns nothing any more: it acquires anew.
+    select r.* into before from outbox_relay r where r.route = my_route and r.relay = me;
+    if before.relay is null or before.expires_at <= now or before.expires_at > now + 2 * before.lasts then
+        update outbox_lease l set relay = null, expires_at = null, low_water = coalesce(before.low_water, l.low_water)
+        where l.route = my_route and l.relay = me;
+    else
+        update outbox_lease l set relay = null, expires_at = null, low_water = before.low_water
+        where l.route = my_route and l.relay = me and l.expires_at <= now;
+        -- A bucket that is given up is kept no longer than it was promised so far.
+        update outbox_lease l set expires_at = case when l.bucket = any(yielding) then before.expires_at end
+        where l.route = my_route and l.relay = me and (l.bucket = any(yielding)) <> (l.expires_at is not null);
+    end if;
+    insert into outbox_relay as r (route, relay, label, expires_at, lasts, low_water, unavailable_since, fingerprint)
+    values (my_route, me, my_label, now + my_lasts, my_lasts, my_low_water, case when available then null else now end, my_fingerprint)
+    on conflict (route, relay) do update set
+        label = excluded.label, expires_at = excluded.expires_at, lasts = excluded.lasts, low_water = excluded.low_water,
+        unavailable_since = case when available then null else coalesce(r.unavailable_since, now) end, fingerprint = excluded.fingerprint;
+
+    -- The share: all buckets divided by the relays that count, rounded up. A relay that has been without its transport for longer than a
+    -- lease does not count while another has one.
+    select count(*), count(*) filter (where r.counts), coalesce(bool_or(r.counts) filter (where r.relay = me), false),
+           count(distinct r.fingerprint) <= 1
+    into relays, counted, i_count, agree
+    from (
+        select w.relay, w.fingerprint,
+               w.unavailable_since is null or now - w.unavailable_since <= w.lasts
+                   or not bool_or(w.unavailable_since is null) over () as counts
+        from outbox_relay w
+        where w.route = my_route and w.expires_at > now and w.expires_at <= now + 2 * w.lasts
+    ) r;
+    fair_share := case when i_count then (256 + counted - 1) / counted else 0 end;
+
+    -- Takes what is free: the lowest buckets, up to the share, but none that is being given up.
+    if (select count(*) < 256 from outbox_lease l where l.route = my_route) then
+        insert into outbox_lease (route, bucket) select my_route, b from generate_series(0, 255) b on conflict do nothing;
+    end if;
+    select count(*) into mine from outbox_lease l where l.route = my_route and l.relay = me;
+    if mine < fair_share then
+        select array_agg(f.bucket) into taken
+        from (
+            select l.bucket
+            from outbox_lease l
+            left join outbox_relay r
+                on r.route = l.route and r.relay = l.relay and r.expires_at > now and r.expires_at <= now + 2 * r.lasts
+            where l.route = my_route and (r.relay is null or l.expires_at <= now) and l.bucket <> all(yielding)
+            order by l.bucket
+            limit fair_share - mine
+        ) f;
+        if taken is not null then
+            -- In the order in which diversions lock them. One that is under way is waited for: its relay may not own them any more, but
+            -- what it does was right when it began.
+            perform 1 from outbox_lease l where l.route = my_route and l.bucket = any(taken) order by l.bucket for update;
+            update outbox_lease l
+            set relay = me, epoch = l.epoch + 1, expires_at = null,
+                low_water = coalesce((select r.low_water from outbox_relay r where r.route = my_route and r.relay = l.relay), l.low_water)
+            where l.route = my_route and l.bucket = any(taken);
+            -- The mark of this heartbeat was said of what was owned before it.
+            select min(l.low_water) into taken_low_water from outbox_lease l where l.route = my_route and l.bucket = any(taken);
+            update outbox_relay r set low_water = least(r.low_water, taken_low_water) where r.route = my_route and r.relay = me;
+        end if;
+    end if;
+
+    select coalesce(array_agg(l.bucket order by l.bucket), '{}'), coalesce(array_agg(l.epoch order by l.bucket), '{}'),
+           coalesce(array_agg(case when l.bucket = any(taken) then l.low_water else my_low_water end order by l.bucket), '{}')
+    into buckets, epochs, low_waters
+    from outbox_lease l where l.route = my_route and l.relay = me;
+    select coalesce(array_agg(p.topic order by p.topic), '{}') into paused from outbox_pause p where p.route = my_route;
+end $$;
+
+-- Gives buckets back, those that are still this relay's under these epochs; with leaving, the relay is gone too.
+create function outbox_give_back(my_route text, me uuid, given integer[], under bigint[], mark bigint, leaving boolean) returns void
+    language plpgsql set search_path from current
+    as $$
+begin
+    perform pg_advisory_xact_lock('outbox_lease'::regclass::oid::integer, hashtext(my_route));
+    update outbox_lease l set relay = null, expires_at = null, low_water = mark
+    from unnest(given, under) g(bucket, epoch)
+    where l.route = my_route and l.relay = me and l.bucket = g.bucket and l.epoch = g.epoch;
+    if leaving then
+        update outbox_lease l set relay = null, expires_at = null, low_water = r.low_water
+        from outbox_relay r
+        where l.route = my_route and l.relay = me and r.route = l.route and r.relay = l.relay;
+        delete from outbox_relay r where r.route = my_route and r.relay = me;
+    end if;
+end $$;
+
+-- Moves messages of a key behind its parked ones; passes over those that are not there.
+create function outbox_park(of_route text, of_topic text, of_key text, positions bigint[], ids uuid[]) returns void
+    language sql set search_path from current
+    as $$
+    with gone as (
+        delete from outbox_message m
+        using unnest(positions, ids) w(position, id)
+        where m.position = w.position and m.id = w.id and m.route = of_route and m.topic = of_topic
+          and coalesce(m.key, m.id::text) = of_key
+        returning m.*
+    )
+    insert into outbox_parked
+        (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, payload, occurred_at,
+         appended_at, parked_at)
+    select g.position, g.id, g.route, g.bucket, g.topic, g.key, of_key, g.event_type, g.schema_version, g.content_type, g.headers,
+           g.payload, g.occurred_at, g.appended_at, outbox_now()
+    from gone g
+    on conflict do nothing
+$$;
+
+-- Makes one message a dead letter, hot or parked; false when it is neither.
+create function outbox_bury(of_route text, at_position bigint, of_id uuid, why text, tried bigint, first text, last text) returns boolean
+    language plpgsql set search_path from current
+    as $$
+begin
+    with hot as (
+        delete from outbox_message m where m.position = at_position and m.id = of_id and m.route = of_route
+        returning m.position, m.id, m.route, m.bucket, m.topic, m.key, coalesce(m.key, m.id::text) as order_key, m.event_type,
+                  m.schema_version, m.content_type, m.headers, m.payload, m.occurred_at, m.appended_at
+    ), parked as (
+        delete from outbox_parked p where p.position = at_position and p.id = of_id and p.route = of_route
+        returning p.position, p.id, p.route, p.bucket, p.topic, p.key, p.order_key, p.event_type, p.schema_version, p.content_type,
+                  p.headers, p.payload, p.occurred_at, p.appended_at
+    )
+    insert into outbox_dead
+        (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, payload, occurred_at,
+         appended_at, reason, attempts, first_failure, last_failure, died_at)
+    select g.*, why, tried, first, last, outbox_now()
+    from (select * from hot union all select * from parked) g;
+    return found;
+end $$;
+
+-- The id of the first parked message of a key.
+create function outbox_first_parked(of_route text, of_topic text, of_key text) returns uuid
+    language sql stable set search_path from current
+    as $$
+    select p.id from outbox_parked p where p.route = of_route and p.topic = of_topic and p.order_key = of_key order by p.position limit 1
+$$;
+
+-- One step of a failing key, its lease locked already. Says the key's version; -1 for a key without a state, -2 for a stale step.
+create function outbox_step(s jsonb, history boolean) returns bigint
+    language plpgsql set search_path from current
+    as $$
+declare
+    of_route text := s ->> 'route';
+    of_topic text := s ->> 'topic';
+    of_key text := s ->> 'key';
+    positions bigint[] := array(select p.v::bigint from jsonb_array_elements_text(s -> 'positions') with ordinality p(v, n) order by p.n);
+    ids uuid[] := array(select i.v::uuid from jsonb_array_elements_text(s -> 'ids') with ordinality i(v, n) order by i.n);
+    state outbox_key;
+    renewed bigint;
+    hold boolean;
+    now bigint := outbox_now();
+begin
+    select k.* into state from outbox_key k where k.route = of_route and k.topic = of_topic and k.key = of_key for update;
+    if s ->> 'version' is not null and (s ->> 'version')::bigint is distinct from state.version then
+        return -2;
+    end if;
+
+    if s ->> 'step' = 'park' then
+        if state.version is null then
+            return -2;
+        end if;
+        perform outbox_park(of_route, of_topic, of_key, positions, ids);
+        -- The same state: a retry that is under way need not start again because more has come behind it.
+        return state.version;
+    end if;
+
+    renewed := nextval('outbox_key_version');
+    if s ->> 'step' = 'fail' then
+        if not exists (
+            select from outbox_message m
+            where m.position = positions[1] and m.id = ids[1] and m.route = of_route and m.topic = of_topic
+              and coalesce(m.key, m.id::text) = of_key
+        ) and not exists (
+            select from outbox_parked p
+            where p.position = positions[1] and p.id = ids[1] and p.route = of_route and p.topic = of_topic and p.order_key = of_key
+        ) then
+            return -2;
+        end if;
+        perform outbox_park(of_route, of_topic, of_key, positions, ids);
+        if state.version is not null and outbox_first_parked(of_route, of_topic, of_key) is distinct from ids[1] then
+            -- What is first decides the key's state; a later one that failed too just waits behind it.
+            update outbox_key k set version = renewed where k.route = of_route and k.topic = of_topic and k.key = of_key;
+            return renewed;
+        end if;
+        hold := s ->> 'retry_after' is null;
+        insert into outbox_key as k
+            (route, topic, key, bucket, version, held, next_attempt_at, failing, attempts, first_failure, last_failure, since)
+        values
+            (of_route, of_topic, of_key, (s ->> 'bucket')::smallint, renewed, hold, now + (s ->> 'retry_after')::bigint, ids[1],
+             (s ->> 'attempts')::bigint, s ->> 'first', s ->> 'last', now)
+        on conflict (route, topic, key) do update set
+            version = excluded.version, held = k.held or excluded.held,
+            next_attempt_at = case when not k.held then excluded.next_attempt_at end,
+            failing = excluded.failing, attempts = excluded.attempts, first_failure = excluded.first_failure,
+            last_failure = excluded.last_failure;
+        return renewed;
+    end if;
+
+    if s ->> 'step' = 'bury' then
+        if not outbox_bury(of_route, positions[1], ids[1], s ->> 'reason', (s ->> 'attempts')::bigint, s ->> 'first', s ->> 'last') then
+            return -2;
+        end if;
+        if state.version is null then
+            return -1;
+        end if;
+        if state.failing is not null and state.failing = outbox_first_parked(of_route, of_topic, of_key) then
+            -- It was not the first that was buried: that one goes on failing.
+            update outbox_key k set version = renewed where k.route = of_route and k.topic = of_topic and k.key = of_key;
+            return renewed;
+        end if;
+    else
+        if state.version is null then
+            return -1;
+        end if;
+        with gone as (
+            delete from outbox_parked p
+            using unnest(positions, ids) w(position, id)
+            where p.position = w.position and p.id = w.id and p.route = of_route and p.topic = of_topic and p.order_key = of_key
+            returning p.*
+        )
+        insert into outbox_history
+            (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, payload, occurred_at,
+             appended_at, delivered_at)
+        select g.position, g.id, g.route, g.bucket, g.topic, g.key, g.order_key, g.event_type, g.schema_version, g.content_type, g.headers,
+               g.payload, g.occurred_at, g.appended_at, now
+        from gone g where history;
+        if not state.held and outbox_first_parked(of_route, of_topic, of_key) is null then
+            delete from outbox_key k where k.route = of_route and k.topic = of_topic and k.key = of_key;
+            return -1;
+        end if;
+    end if;
+    -- The key goes on with its next message, from no attempts: at once, unless it is held.
+    update outbox_key k
+    set version = renewed, next_attempt_at = case when not k.held then now end, failing = null, attempts = 0, first_failure = null,
+        last_failure = null
+    where k.route = of_route and k.topic = of_topic and k.key = of_key;
+    return renewed;
+end $$;
+
+-- Steps of failing keys, in order: an array of objects. One number for each: a version, or -1 done and no state, -2 stale, -3 lease lost.
+create function outbox_divert(steps jsonb, history boolean) returns bigint[]
+    language plpgsql set search_path from current
+    as $$
+declare
+    s jsonb;
+    now bigint;
+    answers bigint[] := '{}';
+begin
+    perform outbox_durably();
+    -- The fence. A join on the lease would be none: what it has read may be over before this commits. Locked, in the order in which
+    -- heartbeats lock them, nobody else can take these buckets until then.
+    perform 1
+    from outbox_lease l
+    where (l.route, l.bucket) in (
+        select d.s ->> 'route', (d.s ->> 'bucket')::smallint from jsonb_array_elements(steps) d(s)
+    )
+    order by l.route, l.bucket
+    for share;
+    for s in select d.v from jsonb_array_elements(steps) with ordinality d(v, n) order by d.n loop
+        now := outbox_now();
+        if exists (
+            select
+            from outbox_lease l
+            join outbox_relay r on r.route = l.route and r.relay = l.relay
+            where l.route = s ->> 'route' and l.bucket = (s ->> 'bucket')::smallint and l.relay = (s ->> 'relay')::uuid
+              and l.epoch = (s ->> 'epoch')::bigint
+              and r.expires_at > now and r.expires_at <= now + 2 * r.lasts and (l.expires_at is null or l.expires_at > now)
+        ) then
+            answers := answers || outbox_step(s, history);
+        else
+            answers := answers || -3::bigint;
+        end if;
+    end loop;
+    return answers;
+end $$;
+
+insert into outbox_schema (version, name) values (3, 'relay');

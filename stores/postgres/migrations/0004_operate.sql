@@ -1,0 +1,234 @@
+-- What operators and the janitor ask for, version 4. Functions for the same reason as in version 3.
+
+-- Holds a key: from now on its messages are parked until an operator releases it.
+create function outbox_hold(of_route text, of_topic text, of_key text) returns void
+    language plpgsql set search_path from current
+    as $$
+begin
+    perform outbox_durably();
+    insert into outbox_key as k (route, topic, key, bucket, version, held, since)
+    values (of_route, of_topic, of_key, outbox_bucket(of_topic, of_key), nextval('outbox_key_version'), true, outbox_now())
+    on conflict (route, topic, key) do update set version = excluded.version, held = true, next_attempt_at = null
+    where not k.held;
+end $$;
+
+-- Lets a held or failing key try again now, from no attempts. False: it is neither.
+create function outbox_release(of_route text, of_topic text, of_key text) returns boolean
+    language plpgsql set search_path from current
+    as $$
+begin
+    perform outbox_durably();
+    update outbox_key k
+    set version = nextval('outbox_key_version'), held = false, next_attempt_at = outbox_now(), failing = null, attempts = 0,
+        first_failure = null
+    where k.route = of_route and k.topic = of_topic and k.key = of_key;
+    return found;
+end $$;
+
+-- The first so many parked messages of a key become dead letters, with what is known of the one that failed; all of them when most is null.
+create function outbox_parked_to_dead(state outbox_key, why text, most bigint) returns uuid[]
+    language sql set search_path from current
+    as $$
+    with gone as (
+        delete from outbox_parked p
+        where (p.position, p.id) in (
+            select f.position, f.id from outbox_parked f
+            where f.route = (state).route and f.topic = (state).topic and f.order_key = (state).key
+            order by f.position
+            limit most
+        )
+        returning p.*
+    ), dead as (
+        insert into outbox_dead
+            (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, payload, occurred_at,
+             appended_at, reason, attempts, first_failure, last_failure, died_at)
+        select g.position, g.id, g.route, g.bucket, g.topic, g.key, g.order_key, g.event_type, g.schema_version, g.content_type, g.headers,
+               g.payload, g.occurred_at, g.appended_at, why,
+               case when (state).failing = g.id then (state).attempts else 0 end,
+               case when (state).failing = g.id then (state).first_failure end,
+               case when (state).failing = g.id then (state).last_failure end,
+               outbox_now()
+        from gone g
+        order by g.position
+        returning number, id
+    )
+    select coalesce(array_agg(d.id order by d.number), '{}') from dead d
+$$;
+
+-- Makes the first parked message of a key a dead letter; the key then tries the next one now. Null: the key is neither failing nor held.
+-- No element: nothing is parked.
+create function outbox_skip(of_route text, of_topic text, of_key text) returns uuid[]
+    language plpgsql set search_path from current
+    as $$
+declare
+    state outbox_key;
+    skipped uuid[];
+begin
+    perform outbox_durably();
+    select k.* into state from outbox_key k where k.route = of_route and k.topic = of_topic and k.key = of_key for update;
+    if not found then
+        return null;
+    end if;
+    skipped := outbox_parked_to_dead(state, 'skipped', 1);
+    if cardinality(skipped) > 0 then
+        perform outbox_release(of_route, of_topic, of_key);
+    end if;
+    return skipped;
+end $$;
+
+-- Makes every parked message of a key a dead letter and lets the key flow again. Null: the key is neither failing nor held.
+create function outbox_discard(of_route text, of_topic text, of_key text) returns bigint
+    language plpgsql set search_path from current
+    as $$
+declare
+    state outbox_key;
+    discarded uuid[];
+begin
+    perform outbox_durably();
+    select k.* into state from outbox_key k where k.route = of_route and k.topic = of_topic and k.key = of_key for update;
+    if not found then
+        return null;
+    end if;
+    discarded := outbox_parked_to_dead(state, 'discarded', null);
+    delete from outbox_key k where k.route = of_route and k.topic = of_topic and k.key = of_key;
+    return cardinality(discarded);
+end $$;
+
+-- Appends dead letters again, each at the end of its key, in their old order; buckets are computed again, for a wrong one is one of the
+-- things that a message can have died of.
+create function outbox_requeue(numbers bigint[]) returns bigint
+    language plpgsql set search_path from current
+    as $$
+declare
+    appended bigint;
+begin
+    perform outbox_durably();
+    perform 1 from outbox_dead d where d.number = any(numbers) order by d.number for update;
+    perform outbox_lock(array(select outbox_hash(d.topic, d.order_key) from outbox_dead d where d.number = any(numbers)));
+    with gone as (
+        delete from outbox_dead d where d.number = any(numbers) returning d.*
+    ), ordered as materialized (
+        select * from gone order by position, number
+    )
+    insert into outbox_message
+        (position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
+    select nextval('outbox_message_position'), o.id, o.route, outbox_bucket(o.topic, o.order_key), o.topic, o.key, o.event_type,
+           o.schema_version, o.content_type, o.headers, o.payload, o.occurred_at
+    from ordered o;
+    get diagnostics appended = row_count;
+    return appended;
+end $$;
+
+-- Appends messages of the history again, as outbox_requeue does; they stay in the history.
+create function outbox_replay(numbers bigint[]) returns bigint
+    language plpgsql set search_path from current
+    as $$
+declare
+    appended bigint;
+begin
+    perform outbox_durably();
+    perform outbox_lock(array(select outbox_hash(h.topic, h.order_key) from outbox_history h where h.number = any(numbers)));
+    with ordered as materialized (
+        select * from outbox_history h where h.number = any(numbers) order by h.position, h.number
+    )
+    insert into outbox_message
+        (position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
+    select nextval('outbox_message_position'), o.id, o.route, outbox_bucket(o.topic, o.order_key), o.topic, o.key, o.event_type,
+           o.schema_version, o.content_type, o.headers, o.payload, o.occurred_at
+    from ordered o;
+    get diagnostics appended = row_count;
+    return appended;
+end $$;
+
+-- One round of maintenance. Each part looks first whether there is anything to do: an idle round is this one statement. Spans are
+-- microseconds; a null history_kept leaves the history alone.
+create function outbox_maintain(most integer, history_kept bigint, admissions_kept bigint, relays_kept bigint,
+                                out promoted integer, out history_removed bigint, out admissions_removed bigint, out relays_removed bigint,
+                                out next_due bigint)
+    language plpgsql set search_path from current
+    as $$
+declare
+    now bigint := outbox_now();
+    first_due bigint;
+begin
+    promoted := 0;
+    history_removed := 0;
+    admissions_removed := 0;
+    relays_removed := 0;
+    select min(s.due_at) into first_due from outbox_scheduled s;
+    if first_due <= now then
+        perform outbox_durably();
+        promoted := outbox_promote(most);
+        select min(s.due_at) into first_due from outbox_scheduled s;
+    end if;
+    next_due := greatest(first_due - now, 0);
+
+    if history_kept is not null then
+        -- Only what went to no partition of its own; those are dropped whole.
+        delete from outbox_history_rest h
+        where h.ctid = any(array(select o.ctid from outbox_history_rest o where o.delivered_at < now - history_kept limit most));
+        get diagnostics history_removed = row_count;
+    end if;
+    if exists (select from outbox_admitted a where a.admitted_at < now - admissions_kept) then
+        delete from outbox_admitted a
+        where a.ctid = any(array(
+            select o.ctid from outbox_admitted o where o.admitted_at < now - admissions_kept order by o.admitted_at limit most));
+        get diagnostics admissions_removed = row_count;
+    end if;
+    if exists (
+        select from outbox_relay r
+        where r.expires_at < now - relays_kept or r.expires_at > now + 2 * r.lasts + relays_kept
+    ) then
+        with gone as (
+            delete from outbox_relay r
+            where (r.route, r.relay) in (
+                select o.route, o.relay from outbox_relay o
+                where o.expires_at < now - relays_kept or o.expires_at > now + 2 * o.lasts + relays_kept
+                limit most
+            )
+            returning r.*
+        ), kept as (
+            update outbox_lease l set relay = null, expires_at = null, low_water = g.low_water
+            from gone g where l.route = g.route and l.relay = g.relay
+        )
+        select count(*) into relays_removed from gone;
+    end if;
+end $$;
+
+-- Turns the partitions of the history: makes those of the next two spans, drops those whose time is over. Their names say their bounds, in
+-- seconds. Says how many rows were dropped, about.
+create function outbox_turn_history(kept bigint) returns bigint
+    language plpgsql set search_path from current
+    as $$
+declare
+    now bigint := outbox_now() / 1000000;
+    -- A tenth of what is kept, from a minute to a day.
+    span bigint := greatest(least(kept / 10000000, 86400), 60);
+    start bigint;
+    old record;
+    dropped bigint := 0;
+begin
+    if not pg_try_advisory_xact_lock('outbox_history'::regclass::oid::integer, 0) then
+        return 0;
+    end if;
+    select greatest((now / span + 1) * span, coalesce(max(split_part(c.relname, '_', 4)::bigint), 0)) into start
+    from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'outbox_history'::regclass and c.relname ~ '^outbox_history_\d+_\d+$';
+    while start <= now + 2 * span loop
+        execute format('create table outbox_history_%s_%s partition of outbox_history for values from (%s) to (%s)',
+                       start, start + span, start * 1000000, (start + span) * 1000000);
+        start := start + span;
+    end loop;
+    for old in
+        select c.relname, c.reltuples
+        from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'outbox_history'::regclass and c.relname ~ '^outbox_history_\d+_\d+$'
+          and split_part(c.relname, '_', 4)::bigint < now - kept / 1000000
+    loop
+        execute format('drop table %I', old.relname);
+        dropped := dropped + greatest(old.reltuples::bigint, 0);
+    end loop;
+    return dropped;
+end $$;
+
+insert into outbox_schema (version, name) values (4, 'operate');

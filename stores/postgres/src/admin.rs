@@ -1,0 +1,231 @@
+//! The verbs of operators.
+//!
+//! Each that changes something is one statement, and durable when it returns; those on a key are functions in the database, which lock the key's
+//! row before they look, and make the key's next version.
+
+use std::sync::Arc;
+
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::{
+    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
+    async_trait,
+};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row, SqlStr};
+use uuid::Uuid;
+
+use crate::error::store_error;
+use crate::fetch::number;
+use crate::row::{Raw, failure_from_text, key_id};
+use crate::store::PostgresStore;
+
+fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
+    row.try_get(column).map(Timestamp::from_micros)
+}
+
+fn route(row: &PgRow) -> Result<Route, sqlx::Error> {
+    let name: &str = row.try_get("route")?;
+    // The tables check the length only.
+    Ok(Route::new(name).or_else(|_| Route::new(name.replace(char::is_control, "?"))).unwrap_or_default())
+}
+
+fn attempts(row: &PgRow) -> Result<u32, sqlx::Error> {
+    row.try_get::<i64, _>("attempts").map(|attempts| u32::try_from(attempts).unwrap_or(u32::MAX))
+}
+
+impl PostgresStore {
+    /// A statement whose parameters 1 to 7 are the filter.
+    fn filtered(&self, statement: &SqlStr, filter: &Filter) -> Query<'static, Postgres, PgArguments> {
+        let ids = || filter.ids.iter().map(|id| id.as_uuid()).collect::<Vec<_>>();
+        self.sql()
+            .query(statement)
+            .bind(filter.route.as_ref().map(|route| route.as_str().to_owned()))
+            .bind(filter.topic.as_ref().map(|topic| topic.as_str().to_owned()))
+            .bind(filter.key.as_ref().map(|key| key.as_str().to_owned()))
+            .bind((!filter.ids.is_empty()).then(ids))
+            .bind(filter.since.map(Timestamp::as_micros))
+            .bind(filter.before.map(Timestamp::as_micros))
+            .bind(number(filter.limit()))
+    }
+
+    /// A statement whose parameters name a key.
+    fn of_key(&self, statement: &SqlStr, route: &Route, key: &KeyId) -> Query<'static, Postgres, PgArguments> {
+        self.sql()
+            .query(statement)
+            .bind(route.as_str().to_owned())
+            .bind(key.topic.as_str().to_owned())
+            .bind(key.key.as_str().to_owned())
+    }
+
+    async fn browse<T>(
+        &self,
+        operation: &'static str,
+        statement: &SqlStr,
+        filter: &Filter,
+        read: impl Fn(&PgRow) -> Result<Option<T>, sqlx::Error>,
+    ) -> Result<Vec<T>, StoreError> {
+        let query = self.filtered(statement, filter).bind(number(filter.offset));
+        let failed = |error| store_error(operation, error);
+        let mut line = self.lines().looking.hold().await.map_err(failed)?;
+        let rows = query.fetch_all(&mut line.connection).await;
+        let rows = line.finish(rows).await.map_err(failed)?;
+        rows.iter().filter_map(|row| read(row).transpose()).collect::<Result<_, _>>().map_err(failed)
+    }
+
+    /// Runs a verb that answers with one row.
+    async fn ask(
+        &self,
+        operation: &'static str,
+        query: Query<'static, Postgres, PgArguments>,
+    ) -> Result<PgRow, StoreError> {
+        let failed = |error| store_error(operation, error);
+        let mut line = self.lines().operating.hold().await.map_err(failed)?;
+        let row = query.fetch_one(&mut line.connection).await;
+        line.finish(row).await.map_err(failed)
+    }
+
+    /// Runs a verb that answers with how many rows it changed.
+    async fn change(
+        &self,
+        operation: &'static str,
+        query: Query<'static, Postgres, PgArguments>,
+    ) -> Result<u64, StoreError> {
+        let failed = |error| store_error(operation, error);
+        let mut line = self.lines().operating.hold().await.map_err(failed)?;
+        let done = query.execute(&mut line.connection).await;
+        Ok(line.finish(done).await.map_err(failed)?.rows_affected())
+    }
+
+    /// Appends rows of a side table again. Says how many.
+    async fn append_again(
+        &self,
+        operation: &'static str,
+        statement: &SqlStr,
+        filter: &Filter,
+    ) -> Result<u64, StoreError> {
+        let row = self.ask(operation, self.filtered(statement, filter)).await?;
+        let appended: i64 = row.try_get(0).map_err(|error| store_error(operation, error))?;
+        if appended > 0 {
+            self.ring_committed();
+        }
+        Ok(u64::try_from(appended).unwrap_or_default())
+    }
+}
+
+fn flows(operation: &'static str, route: &Route, key: &KeyId) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Invalid,
+        operation,
+        format!("the key {key} on the route {route} is neither failing nor held; there is nothing to do"),
+    )
+}
+
+#[async_trait]
+impl Admin for PostgresStore {
+    async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
+        self.browse("failing_keys", &self.sql().browse_keys, filter, |row| {
+            let Some(key) = key_id(row.try_get("topic")?, row.try_get("key")?) else { return Ok(None) };
+            let mut failing = FailingKey::new(route(row)?, key, instant(row, "since")?);
+            failing.held = row.try_get("held")?;
+            failing.next_attempt_at =
+                row.try_get::<Option<i64>, _>("next_attempt_at")?.map(Timestamp::from_micros);
+            failing.attempts = attempts(row)?;
+            failing.first_failure = failure_from_text(row.try_get("first_failure")?);
+            failing.last_failure = failure_from_text(row.try_get("last_failure")?);
+            failing.parked = u64::try_from(row.try_get::<i64, _>("parked")?).unwrap_or_default();
+            failing.first = row.try_get::<Option<Uuid>, _>("first")?.map(MessageId::from_uuid);
+            Ok(Some(failing))
+        })
+        .await
+    }
+
+    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
+        let read = |row: &PgRow| Ok(Some(Raw::new(row).presentable()));
+        self.browse("parked", &self.sql().browse_parked, filter, read).await
+    }
+
+    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
+        self.browse("dead_letters", &self.sql().browse_dead, filter, |row| {
+            let reason: String = row.try_get("reason")?;
+            let stored = Raw::new(row).presentable();
+            let mut dead = DeadLetter::new(route(row)?, stored, reason, instant(row, "died_at")?);
+            dead.attempts = attempts(row)?;
+            dead.first_failure = failure_from_text(row.try_get("first_failure")?);
+            dead.last_failure = failure_from_text(row.try_get("last_failure")?);
+            Ok(Some(dead))
+        })
+        .await
+    }
+
+    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
+        self.browse("history", &self.sql().browse_history, filter, |row| {
+            Ok(Some(Past::new(route(row)?, Raw::new(row).presentable(), instant(row, "delivered_at")?)))
+        })
+        .await
+    }
+
+    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.ask("hold", self.of_key(&self.sql().hold, route, key)).await?;
+        Ok(())
+    }
+
+    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        let row = self.ask("release", self.of_key(&self.sql().release, route, key)).await?;
+        let released: bool = row.try_get(0).map_err(|error| store_error("release", error))?;
+        if released { Ok(()) } else { Err(flows("release", route, key)) }
+    }
+
+    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
+        let row = self.ask("skip", self.of_key(&self.sql().skip, route, key)).await?;
+        let skipped: Option<Vec<Uuid>> = row.try_get(0).map_err(|error| store_error("skip", error))?;
+        let skipped = skipped.ok_or_else(|| flows("skip", route, key))?;
+        Ok(skipped.first().copied().map(MessageId::from_uuid))
+    }
+
+    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        let row = self.ask("discard", self.of_key(&self.sql().discard, route, key)).await?;
+        let discarded: Option<i64> = row.try_get(0).map_err(|error| store_error("discard", error))?;
+        let discarded = discarded.ok_or_else(|| flows("discard", route, key))?;
+        Ok(u64::try_from(discarded).unwrap_or_default())
+    }
+
+    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.append_again("requeue", &self.sql().requeue, filter).await
+    }
+
+    async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.change("purge", self.filtered(&self.sql().purge, filter)).await
+    }
+
+    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.append_again("replay", &self.sql().replay, filter).await
+    }
+
+    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        let topic = topic.map_or("", Topic::as_str).to_owned();
+        let query = self.sql().query(&self.sql().pause).bind(route.as_str().to_owned()).bind(topic);
+        self.change("pause", query).await?;
+        Ok(())
+    }
+
+    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        let topic = topic.map_or("", Topic::as_str).to_owned();
+        let query = self.sql().query(&self.sql().unpause).bind(route.as_str().to_owned()).bind(topic);
+        self.change("resume", query).await?;
+        Ok(())
+    }
+
+    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
+        self.browse("scheduled", &self.sql().browse_scheduled, filter, |row| {
+            let message = Raw::new(row).presentable().message.clone();
+            Ok(Some((instant(row, "due_at")?, message)))
+        })
+        .await
+    }
+
+    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+        self.change("cancel_scheduled", self.sql().query(&self.sql().cancel_scheduled).bind(ids)).await
+    }
+}

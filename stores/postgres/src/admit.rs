@@ -1,0 +1,93 @@
+//! Admission: what a consumer has handled, noted in its own transaction.
+
+use std::collections::HashSet;
+
+use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::{Consumer, Message, MessageId};
+use sqlx::Row;
+use sqlx::postgres::PgConnection;
+use uuid::Uuid;
+
+use crate::sql::Statements;
+
+/// One statement where nothing waits and nothing was handled before; only what did not come back is asked about.
+pub(crate) async fn admit(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    consumer: &Consumer,
+    messages: &[&Message],
+) -> Result<Vec<Admission>, sqlx::Error> {
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let route = inbox_route(consumer);
+    let order_keys: Vec<_> = messages.iter().map(|message| message.order_key()).collect();
+    let rows = sql
+        .query(&sql.admit)
+        .bind(consumer.as_str())
+        .bind(route.as_str())
+        .bind(messages.iter().map(|message| message.id.as_uuid()).collect::<Vec<_>>())
+        .bind(messages.iter().map(|message| message.topic.as_str()).collect::<Vec<_>>())
+        .bind(order_keys.iter().map(|key| key.as_str()).collect::<Vec<_>>())
+        .bind(messages.iter().map(|message| message.key.as_ref().map(|key| key.as_str())).collect::<Vec<_>>())
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut new = HashSet::with_capacity(rows.len());
+    for row in &rows {
+        new.insert(row.try_get::<Uuid, _>(0)?);
+    }
+    // One by one: a message that is admitted makes way for the one behind it. An id that is given twice is new the first time.
+    let mut admissions = Vec::with_capacity(messages.len());
+    for message in messages {
+        let admission = if new.remove(&message.id.as_uuid()) {
+            Admission::New
+        } else {
+            ask(connection, sql, (consumer, route.as_str()), message).await?
+        };
+        admissions.push(admission);
+    }
+    Ok(admissions)
+}
+
+/// Why a message was not noted with the others; notes it where nothing is in its way any more.
+async fn ask(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    (consumer, route): (&Consumer, &str),
+    message: &Message,
+) -> Result<Admission, sqlx::Error> {
+    let id = message.id.as_uuid();
+    let row = sql
+        .query(&sql.admit_first)
+        .bind(consumer.as_str())
+        .bind(route)
+        .bind(message.topic.as_str())
+        .bind(message.order_key().as_str())
+        .bind(message.key.as_ref().map(|key| key.as_str()))
+        .bind(id)
+        .fetch_one(&mut *connection)
+        .await?;
+    if row.try_get("noted")? {
+        return Ok(Admission::Duplicate);
+    }
+    let waits = match row.try_get::<Option<Uuid>, _>("first")? {
+        Some(first) => first != id,
+        None => row.try_get("held")?,
+    };
+    if waits {
+        return Ok(Admission::Behind);
+    }
+    let noted =
+        sql.query(&sql.admit_one).bind(consumer.as_str()).bind(id).fetch_optional(&mut *connection).await?;
+    Ok(if noted.is_some() { Admission::New } else { Admission::Duplicate })
+}
+
+pub(crate) async fn admitted(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    consumer: &Consumer,
+    id: MessageId,
+) -> Result<bool, sqlx::Error> {
+    let row = sql.query(&sql.admitted).bind(consumer.as_str()).bind(id.as_uuid()).fetch_one(connection).await?;
+    row.try_get(0)
+}

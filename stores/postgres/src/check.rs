@@ -1,0 +1,173 @@
+//! Whether the tables are what this version needs.
+//!
+//! Statements fail without a table or a column, and the server says so when it parses them. Promises fail without a trigger, an index or the
+//! uncached sequence, and nobody would say so: those are looked for by name.
+
+use outbox_contract::{StoreError, StoreErrorKind};
+use sqlx::postgres::PgConnection;
+use sqlx::{Executor, Row};
+
+use crate::config::PostgresOptions;
+use crate::error::{ALTERED, NOT_MIGRATED, store_error};
+use crate::migrate::{NEEDED, too_new, version};
+use crate::sql::Statements;
+
+/// The oldest server that is supported, as `server_version_num` has it.
+const OLDEST: i32 = 130_000;
+
+const OPERATION: &str = "check";
+
+/// Indexes that a promise needs: for order, for uniqueness, or so that what waits costs nothing.
+const INDEXES: &[&str] = &[
+    "outbox_message_pkey",
+    "outbox_message_inbox",
+    "outbox_key_pkey",
+    "outbox_key_due",
+    "outbox_parked_pkey",
+    "outbox_parked_key",
+    "outbox_scheduled_due",
+    "outbox_lease_pkey",
+    "outbox_relay_pkey",
+    "outbox_admitted_pkey",
+];
+
+/// Triggers that a promise needs, with their tables.
+const TRIGGERS: &[(&str, &str)] =
+    &[("outbox_message_place", "outbox_message"), ("outbox_scheduled_check", "outbox_scheduled")];
+
+pub(crate) async fn check(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    options: &PostgresOptions,
+) -> Result<(), StoreError> {
+    let failed = |error| store_error(OPERATION, error);
+    let server = sqlx::query(
+        "select current_setting('server_version_num')::integer, current_setting('server_version'), pg_is_in_recovery(), \
+         current_setting('server_encoding')",
+    )
+    .persistent(false)
+    .fetch_one(&mut *connection)
+    .await
+    .map_err(failed)?;
+    let (number, name, standby, encoding): (i32, String, bool, String) = (
+        server.try_get(0).map_err(failed)?,
+        server.try_get(1).map_err(failed)?,
+        server.try_get(2).map_err(failed)?,
+        server.try_get(3).map_err(failed)?,
+    );
+    supported(number, &name, &encoding)?;
+    if standby {
+        return Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            OPERATION,
+            "the server is a standby and takes no writes; connect to the primary",
+        ));
+    }
+    let version = version(connection, options).await.map_err(failed)?;
+    if version > NEEDED {
+        return Err(too_new(OPERATION, version));
+    }
+    if version < NEEDED {
+        return Err(StoreError::new(StoreErrorKind::NotMigrated, OPERATION, NOT_MIGRATED));
+    }
+    for missing in missing_parts(connection, options).await.map_err(failed)? {
+        return Err(altered(&missing));
+    }
+    for (name, statement) in sql.all() {
+        if let Err(error) = connection.prepare(statement.clone()).await {
+            // The server's refusal of this statement, or no server.
+            return Err(match store_error(OPERATION, error) {
+                error
+                    if matches!(error.kind(), StoreErrorKind::SchemaAltered | StoreErrorKind::NotMigrated) =>
+                {
+                    altered(&format!("the statement `{name}` does not fit them")).with_source(error)
+                }
+                error => error,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn supported(number: i32, name: &str, encoding: &str) -> Result<(), StoreError> {
+    let refused = |words: String| Err(StoreError::new(StoreErrorKind::Unsupported, OPERATION, words));
+    if number < OLDEST {
+        return refused(format!("the server is PostgreSQL {name}; upgrade it to 13 or later"));
+    }
+    if encoding != "UTF8" {
+        return refused(format!("the database's encoding is {encoding}; make one with encoding UTF8"));
+    }
+    Ok(())
+}
+
+fn altered(what: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::SchemaAltered, OPERATION, format!("{ALTERED} ({what})"))
+}
+
+/// What is not as the migrations made it, in words.
+async fn missing_parts(
+    connection: &mut PgConnection,
+    options: &PostgresOptions,
+) -> Result<Vec<String>, sqlx::Error> {
+    let schema = options.schema.as_deref();
+    let mut missing = Vec::new();
+    for index in INDEXES {
+        let valid = sqlx::query("select 1 from pg_index where indexrelid = to_regclass($1) and indisvalid");
+        let row = valid.persistent(false).bind(named(schema, index)).fetch_optional(&mut *connection).await?;
+        if row.is_none() {
+            missing.push(format!("the index {index} is missing or invalid"));
+        }
+    }
+    for (trigger, table) in TRIGGERS {
+        let enabled = sqlx::query(
+            "select 1 from pg_trigger where tgrelid = to_regclass($1) and tgname = $2 and tgenabled in ('O', 'A')",
+        );
+        let query = enabled.persistent(false).bind(named(schema, table)).bind(*trigger);
+        if query.fetch_optional(&mut *connection).await?.is_none() {
+            missing.push(format!("the trigger {trigger} on {table} is missing or disabled"));
+        }
+    }
+    for sequence in ["outbox_message_position", "outbox_key_version"] {
+        let row = sqlx::query(
+            "select seqcache, seqincrement, seqcycle from pg_sequence where seqrelid = to_regclass($1)",
+        )
+        .persistent(false)
+        .bind(named(schema, sequence))
+        .fetch_optional(&mut *connection)
+        .await?;
+        let Some(row) = row else {
+            missing.push(format!("the sequence {sequence} is missing"));
+            continue;
+        };
+        let (cache, increment, cycle): (i64, i64, bool) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        if (cache, increment, cycle) != (1, 1, false) {
+            missing.push(format!(
+                "the sequence {sequence} has cache {cache}, increment {increment}, cycle {cycle}; it needs 1, 1, false, \
+                 or positions are not in the order of commits"
+            ));
+        }
+    }
+    Ok(missing)
+}
+
+fn named(schema: Option<&str>, name: &str) -> String {
+    match schema {
+        Some(schema) => format!("\"{schema}\".{name}"),
+        None => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_too_old_or_not_in_unicode_is_refused() {
+        assert!(supported(130_000, "13.0", "UTF8").is_ok());
+        let old = supported(120_022, "12.22", "UTF8").unwrap_err();
+        assert_eq!(old.kind(), StoreErrorKind::Unsupported);
+        assert!(old.to_string().contains("12.22"), "{old}");
+        let latin = supported(180_000, "18.0", "LATIN1").unwrap_err();
+        assert!(latin.to_string().contains("LATIN1"), "{latin}");
+    }
+}

@@ -1,0 +1,97 @@
+//! Diversions: the steps of failing keys.
+//!
+//! All steps of a call are one call of a function in the database: one round trip, so that no program can be paused in the middle of it while the
+//! lease is locked. What a step does, and the fence, are in `0003_relay.sql`.
+
+use outbox_contract::divert::{Diversion, Diverted, Step, Then};
+use outbox_contract::fetch::RowId;
+use serde_json::{Value, json};
+use sqlx::Row;
+use sqlx::postgres::PgConnection;
+
+use crate::lease::micros;
+use crate::row::failure_to_text;
+use crate::sql::Statements;
+
+const NO_STATE: i64 = -1;
+const STALE: i64 = -2;
+const LEASE_LOST: i64 = -3;
+
+pub(crate) async fn divert(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    diversions: &[Diversion],
+    history: bool,
+) -> Result<Vec<Diverted>, sqlx::Error> {
+    let steps = Value::from_iter(diversions.iter().map(step)).to_string();
+    let row = sql.query(&sql.divert).bind(steps).bind(history).fetch_one(connection).await?;
+    let answers: Vec<i64> = row.try_get(0)?;
+    if answers.len() != diversions.len() {
+        let said = format!("{} answers for {} diversions", answers.len(), diversions.len());
+        return Err(sqlx::Error::Decode(said.into()));
+    }
+    Ok(answers.into_iter().map(answer).collect())
+}
+
+fn answer(number: i64) -> Diverted {
+    match number {
+        NO_STATE => Diverted::Done(None),
+        STALE => Diverted::Stale,
+        LEASE_LOST => Diverted::LeaseLost,
+        version => Diverted::Done(Some(version)),
+    }
+}
+
+/// A diversion as the function takes it.
+fn step(diversion: &Diversion) -> Value {
+    let mut step = json!({
+        "route": diversion.route.as_str(),
+        "relay": diversion.relay.as_uuid().to_string(),
+        "bucket": diversion.bucket.0,
+        "epoch": diversion.epoch.0,
+        "topic": diversion.key.topic.as_str(),
+        "key": diversion.key.key.as_str(),
+        "version": diversion.version,
+    });
+    let what = match &diversion.step {
+        Step::Fail { row, attempts, first, last, then, behind } => {
+            let rows: Vec<RowId> = [*row].into_iter().chain(behind.iter().copied()).collect();
+            let retry_after = match then {
+                Then::RetryAfter(delay) => Some(micros(*delay)),
+                Then::Hold => None,
+            };
+            rows_and(
+                &rows,
+                json!({
+                    "step": "fail",
+                    "attempts": attempts,
+                    "first": failure_to_text(first),
+                    "last": failure_to_text(last),
+                    "retry_after": retry_after,
+                }),
+            )
+        }
+        Step::Park { rows } => rows_and(rows, json!({ "step": "park" })),
+        Step::Bury { row, reason, attempts, first, last } => rows_and(
+            &[*row],
+            json!({
+                "step": "bury",
+                "reason": reason,
+                "attempts": attempts,
+                "first": failure_to_text(first),
+                "last": failure_to_text(last),
+            }),
+        ),
+        Step::Resume { delivered } => rows_and(delivered, json!({ "step": "resume" })),
+    };
+    if let (Value::Object(step), Value::Object(what)) = (&mut step, what) {
+        step.extend(what);
+    }
+    step
+}
+
+fn rows_and(rows: &[RowId], mut what: Value) -> Value {
+    what["positions"] = rows.iter().map(|row| row.position.0).collect();
+    what["ids"] = rows.iter().map(|row| row.id.to_string()).collect();
+    what
+}

@@ -1,0 +1,134 @@
+//! Failing keys that are due, with what is parked behind them.
+//!
+//! Two statements: which keys, with the sizes of what is parked; then the messages that fit. What changes in between makes the key's next
+//! version, and every step that starts from this one is refused.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::fetch::{Due, DueKey, DueRequest};
+use outbox_contract::{Bucket, KeyId, MessageId, Stored};
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+use uuid::Uuid;
+
+use crate::fetch::{Muted, bits, number};
+use crate::row::{Raw, failure_from_text, key_id};
+use crate::sql::Statements;
+
+/// A key, and the parked messages of it that are within the bounds.
+struct Chosen {
+    due: DueKey,
+    rows: Vec<(i64, Uuid)>,
+}
+
+pub(crate) async fn due(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    request: &DueRequest,
+) -> Result<Due, sqlx::Error> {
+    let muted = Muted::of(&request.muted);
+    let rows = sql
+        .query(&sql.due_keys)
+        .bind(request.route.as_str())
+        .bind(request.relay.as_uuid())
+        .bind(bits(&request.buckets))
+        .bind(request.except.iter().map(|key| key.topic.as_str()).collect::<Vec<_>>())
+        .bind(request.except.iter().map(|key| key.key.as_str()).collect::<Vec<_>>())
+        .bind(muted.everything)
+        .bind(muted.topics)
+        .bind(muted.key_topics)
+        .bind(muted.keys)
+        // One more than asked for, due or not: it says when to ask again.
+        .bind(number(request.keys.saturating_add(1)))
+        .bind(number(request.messages.max(1)))
+        .fetch_all(&mut *connection)
+        .await?;
+
+    let mut due = Due::default();
+    let mut budget = request.bytes;
+    let mut chosen = Vec::new();
+    for row in &rows {
+        let due_in: i64 = row.try_get("due_in")?;
+        if due_in > 0 || chosen.len() == request.keys {
+            due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
+            break;
+        }
+        chosen.extend(choose(row, &mut budget)?);
+    }
+    let messages = read_messages(connection, sql, &chosen).await?;
+    due.keys = chosen.into_iter().filter_map(|chosen| complete(chosen, &messages)).collect();
+    Ok(due)
+}
+
+/// A key with as many of its parked messages as the budget allows, the first always. None: its row is not what this program wrote.
+fn choose(row: &PgRow, budget: &mut usize) -> Result<Option<Chosen>, sqlx::Error> {
+    let (topic, name): (&str, &str) = (row.try_get("topic")?, row.try_get("key")?);
+    let Some(key) = key_id(topic, name) else {
+        tracing::error!(topic, key = name, "a row of outbox_key has a name that can be none; remove it");
+        return Ok(None);
+    };
+    let (positions, ids, sizes): (Vec<i64>, Vec<Uuid>, Vec<i64>) =
+        (row.try_get("positions")?, row.try_get("ids")?, row.try_get("sizes")?);
+    let mut rows = Vec::new();
+    for ((position, id), size) in positions.into_iter().zip(ids).zip(sizes) {
+        let size = usize::try_from(size).unwrap_or_default();
+        if !rows.is_empty() && size > *budget {
+            break;
+        }
+        *budget = budget.saturating_sub(size);
+        rows.push((position, id));
+    }
+    let failing = row.try_get::<Option<Uuid>, _>("failing")?.map(MessageId::from_uuid);
+    // Attempts are those of the message that failed: not of another one that is first now.
+    let failing = failing.filter(|failing| rows.first().is_some_and(|first| first.1 == failing.as_uuid()));
+    let attempts = u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX);
+    let first_failure = failure_from_text(row.try_get("first_failure")?);
+    let due = DueKey {
+        key,
+        bucket: Bucket(u8::try_from(row.try_get::<i64, _>("bucket")?).unwrap_or_default()),
+        version: row.try_get("version")?,
+        failing,
+        attempts: if failing.is_some() { attempts } else { 0 },
+        first_failure: first_failure.filter(|_| failing.is_some()),
+        parked: Vec::new(),
+    };
+    Ok(Some(Chosen { due, rows }))
+}
+
+async fn read_messages(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    chosen: &[Chosen],
+) -> Result<HashMap<(i64, Uuid), PgRow>, sqlx::Error> {
+    let wanted = || chosen.iter().flat_map(|chosen| &chosen.rows);
+    let positions: Vec<i64> = wanted().map(|row| row.0).collect();
+    if positions.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let ids: Vec<Uuid> = wanted().map(|row| row.1).collect();
+    let rows = sql.query(&sql.due_messages).bind(positions).bind(ids).fetch_all(connection).await?;
+    rows.into_iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row))).collect()
+}
+
+/// A key with its messages. None: one of them is gone, so the key has changed, or is no message.
+fn complete(chosen: Chosen, messages: &HashMap<(i64, Uuid), PgRow>) -> Option<DueKey> {
+    let Chosen { mut due, rows } = chosen;
+    for row in &rows {
+        due.parked.push(read(&due.key, messages.get(row)?)?);
+    }
+    Some(due)
+}
+
+fn read(key: &KeyId, row: &PgRow) -> Option<Arc<Stored>> {
+    match Raw::new(row).message() {
+        Ok(stored) => Some(stored),
+        // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
+        Err(not) => {
+            let position = not.waiting.at.position.0;
+            tracing::error!(%key, position, reason = not.reason, "a parked row is no message; skip it");
+            None
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! From what PostgreSQL says to what a caller can act on.
+
+use std::io;
+
+use outbox_contract::{StoreError, StoreErrorKind};
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
+
+use StoreErrorKind as Kind;
+
+/// The remedy for tables that are not there.
+pub(crate) const NOT_MIGRATED: &str = "the tables of the outbox are not there, or older than this version; call migrate, or run `outbox migrate`, \
+     and check the schema that is configured";
+
+/// The remedy for tables that are not as they were made.
+pub(crate) const ALTERED: &str =
+    "the tables of the outbox are not what the migrations made; put back what was altered, or restore them";
+
+/// The SQLSTATE of an error, where it is the server's.
+pub(crate) fn code(error: &sqlx::Error) -> Option<String> {
+    Some(error.as_database_error()?.code()?.into_owned())
+}
+
+/// What an error in a statement of our own means.
+pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreError {
+    let (kind, words) = meaning(&error);
+    StoreError::new(kind, operation, words).with_source(error)
+}
+
+/// Whether an error says that a deadlock, a serialisation conflict or a lock that did not come has ended its transaction.
+pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
+    code(error).is_some_and(|code| meaning_of(&code).0 == Kind::Conflict)
+}
+
+/// Whether a connection can go on being used after an error.
+pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(error) => {
+            let ended = error
+                .try_downcast_ref::<PgDatabaseError>()
+                .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic));
+            // A statement that was prepared for other tables, or on another connection: a new one prepares it again.
+            !ended && !matches!(error.code().as_deref(), Some("0A000" | "26000"))
+        }
+        sqlx::Error::RowNotFound
+        | sqlx::Error::ColumnDecode { .. }
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::Decode(_)
+        | sqlx::Error::Encode(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether a commit that failed so is known not to have happened: what the server says of the transaction's own work, before it commits. Whatever
+/// ends a session or cancels a statement may come after the commit.
+pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
+    // Data, constraints, transaction state, rollbacks, access, locks, errors raised by a deferred trigger.
+    const BEFORE: [&str; 7] = ["22", "23", "25", "40", "42", "55", "P0"];
+    is_sound(error) && code(error).is_some_and(|code| BEFORE.iter().any(|class| code.starts_with(class)))
+}
+
+fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
+    match error {
+        sqlx::Error::Database(_) => match code(error) {
+            Some(code) => meaning_of(&code),
+            None => (Kind::Other, "the server refused it without saying why"),
+        },
+        sqlx::Error::PoolTimedOut => (
+            Kind::Unavailable,
+            "no connection came free in time; transactions may be held open elsewhere, or the pool is too small",
+        ),
+        sqlx::Error::PoolClosed => (Kind::Unavailable, "the pool of connections is closed"),
+        // rustls speaks through an input error of its own kind.
+        sqlx::Error::Tls(_) => (Kind::NotPermitted, NO_TLS),
+        sqlx::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => (Kind::NotPermitted, NO_TLS),
+        sqlx::Error::Io(error) => match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                (Kind::Unavailable, "nobody listens there; check host and port, and that the server runs")
+            }
+            io::ErrorKind::TimedOut => (Kind::Unavailable, "the server did not answer in time"),
+            _ => (Kind::Unavailable, "the connection to the server broke"),
+        },
+        sqlx::Error::BeginFailed | sqlx::Error::WorkerCrashed => {
+            (Kind::Unavailable, "the connection to the server broke")
+        }
+        sqlx::Error::Configuration(_) => (Kind::Invalid, "the address of the database can't be one"),
+        _ => (Kind::Other, "unexpected"),
+    }
+}
+
+const NO_TLS: &str = "no secure connection could be made; check sslmode, and with verify-ca or verify-full that sslrootcert names the authority \
+     that signed the server's certificate, and that the host is the one in it";
+
+/// What a SQLSTATE means for an outbox, and what to do. Pure.
+pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
+    match code {
+        "40001" => (Kind::Conflict, "another transaction came first; start this one again from its beginning"),
+        "40P01" => (
+            Kind::Conflict,
+            "this transaction and another one waited for each other; start it again from its beginning, and append once in a \
+             transaction, or keys always in the same order",
+        ),
+        "55P03" => (
+            Kind::Conflict,
+            "somebody else's lock did not come free within the lock timeout; a transaction may be held open elsewhere",
+        ),
+        "25P02" => (
+            Kind::NotInTransaction,
+            "an earlier statement has failed and ended this transaction; roll it back and start again from its beginning",
+        ),
+        "25P03" => (
+            Kind::Conflict,
+            "the server has ended this transaction because it was idle for too long; start again, and wait for nothing else in it",
+        ),
+        "25P01" => (Kind::NotInTransaction, "there is no transaction"),
+        "25006" => (
+            Kind::Unavailable,
+            "the server is a standby, or set to be read-only; connect to the primary (all hosts behind one name, or a proxy that finds it)",
+        ),
+        "53300" | "53400" => (
+            Kind::Unavailable,
+            "the server has no connection left; raise max_connections or the role's limit, or put a pooler in front",
+        ),
+        "53100" => (Kind::Unavailable, "the server's disk is full; make room"),
+        "53200" => (
+            Kind::Unavailable,
+            "the server is out of memory or of lock table; raise max_locks_per_transaction where it says so",
+        ),
+        "57014" => (
+            Kind::Unavailable,
+            "the statement was cancelled, by its timeout or by somebody; raise statement_timeout for this role, or look what it waits for",
+        ),
+        "57P01" | "57P02" | "57P03" | "57P05" | "57P04" => {
+            (Kind::Unavailable, "the server is starting, stopping, or has ended the connection")
+        }
+        "42501" => (
+            Kind::NotPermitted,
+            "this role lacks a permission; grant it select, insert, update and delete on the tables of the outbox, usage on its schema and \
+             sequences, execute on its functions (and, to migrate, create on the schema)",
+        ),
+        "28P01" => (Kind::NotPermitted, "the server refuses this user or password"),
+        "28000" => (
+            Kind::NotPermitted,
+            "the server refuses this user, host or database; look at pg_hba.conf, and whether it asks for TLS",
+        ),
+        "3D000" => (Kind::NotPermitted, "there is no such database on this server; create it, or correct its name"),
+        "42P01" | "42883" | "3F000" => (Kind::NotMigrated, NOT_MIGRATED),
+        "42703" | "42P10" | "42804" | "42704" => (Kind::SchemaAltered, ALTERED),
+        "0A000" | "26000" => (
+            Kind::Unavailable,
+            "a statement was prepared for other tables, or on another connection; it is prepared anew. Behind a pooler, set \
+             transaction_pooler, and statement_cache_capacity=0 for a pool of your own",
+        ),
+        "23514" | "23502" | "23505" | "22001" | "22021" => (Kind::Invalid, "the database refuses what was written"),
+        code if code.starts_with("08") || code.starts_with("58") || code.starts_with("57") => {
+            (Kind::Unavailable, "the connection to the server broke, or its machine fails")
+        }
+        code if code.starts_with("40") => (Kind::Conflict, "the server has rolled this transaction back; start it again"),
+        code if code.starts_with("53") => (Kind::Unavailable, "the server is out of something it needs"),
+        code if code.starts_with("28") => (Kind::NotPermitted, "the server refuses this user"),
+        code if code.starts_with("XX") => (Kind::Other, "the database is damaged, or has a fault; look at its log"),
+        _ => (Kind::Other, "unexpected"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sqlstate_means_what_a_caller_can_act_on() {
+        let table = [
+            ("40001", Kind::Conflict),
+            ("40P01", Kind::Conflict),
+            ("40003", Kind::Conflict),
+            ("55P03", Kind::Conflict),
+            ("25P02", Kind::NotInTransaction),
+            ("25P03", Kind::Conflict),
+            ("25006", Kind::Unavailable),
+            ("53300", Kind::Unavailable),
+            ("53100", Kind::Unavailable),
+            ("53200", Kind::Unavailable),
+            ("57014", Kind::Unavailable),
+            ("57P01", Kind::Unavailable),
+            ("57P02", Kind::Unavailable),
+            ("57P03", Kind::Unavailable),
+            ("08006", Kind::Unavailable),
+            ("58030", Kind::Unavailable),
+            ("42501", Kind::NotPermitted),
+            ("28P01", Kind::NotPermitted),
+            ("28000", Kind::NotPermitted),
+            ("3D000", Kind::NotPermitted),
+            ("42P01", Kind::NotMigrated),
+            ("42883", Kind::NotMigrated),
+            ("42703", Kind::SchemaAltered),
+            ("0A000", Kind::Unavailable),
+            ("23514", Kind::Invalid),
+            ("XX001", Kind::Other),
+            ("99999", Kind::Other),
+        ];
+        for (code, kind) in table {
+            let (meant, words) = meaning_of(code);
+            assert_eq!(meant, kind, "{code}");
+            assert!(!words.is_empty() && !words.ends_with('.'), "{code}: {words}");
+        }
+    }
+
+    #[test]
+    fn only_what_the_server_says_before_it_commits_is_surely_not_committed() {
+        let lost = sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
+        assert!(!is_surely_not_committed(&lost));
+        assert!(!is_sound(&lost), "a connection that broke is not used again");
+        assert!(is_sound(&sqlx::Error::RowNotFound));
+    }
+}

@@ -1,0 +1,193 @@
+//! Fetching: one statement under a bound of rows, and a second one for content that did not come along.
+
+use std::collections::HashMap;
+
+use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, RowId, Scope};
+use outbox_contract::{BucketSet, Position};
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+
+use crate::row::{Column, Raw};
+use crate::settle::Rows;
+use crate::sql::Statements;
+
+/// Content up to this many bytes always comes along with its row: asking again would cost more.
+const LEAST_BYTES_ALONG: usize = 1_024;
+
+const STATE: usize = Column::COUNT;
+const SIZE: usize = Column::COUNT + 1;
+
+const FAILING: i64 = 1;
+const MUTED: i64 = 2;
+/// Not a row: how far the statement has looked.
+const LOOKED: i64 = 3;
+
+/// Reads what a relay may publish.
+pub(crate) async fn fetch(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    request: &FetchRequest,
+) -> Result<Fetched, sqlx::Error> {
+    let (topic, key) = match &request.scope {
+        Scope::Everything => (None, None),
+        Scope::Topic(topic) => (Some(topic.as_str()), None),
+        Scope::Key(key) => (Some(key.topic.as_str()), Some(key.key.as_str())),
+    };
+    let muted = Muted::of(&request.muted);
+    let limit = request.limit.max(1);
+    // Rows whose content comes along are within the bytes asked for, all together: the driver reads rows ahead.
+    let along = (request.bytes / limit).max(LEAST_BYTES_ALONG);
+    let rows = sql
+        .query(&sql.fetch)
+        .bind(request.route.as_str())
+        .bind(request.relay.as_uuid())
+        .bind(bits(&request.buckets))
+        .bind(topic)
+        .bind(key)
+        .bind(request.after.0)
+        .bind(request.until.0)
+        .bind(request.except.iter().map(|position| position.0).collect::<Vec<_>>())
+        .bind(muted.everything)
+        .bind(muted.topics)
+        .bind(muted.key_topics)
+        .bind(muted.keys)
+        .bind(number(limit))
+        .bind(number(along))
+        .bind(number(request.buckets.len()))
+        .fetch_all(&mut *connection)
+        .await?;
+
+    let mut reached = Position::START;
+    let mut bytes: usize = 0;
+    let mut cut = false;
+    let mut taken: Vec<&PgRow> = Vec::with_capacity(rows.len());
+    let mut without_content: Vec<RowId> = Vec::new();
+    for row in &rows {
+        let state: i64 = row.try_get_unchecked(STATE)?;
+        let size: i64 = row.try_get_unchecked(SIZE)?;
+        if state == LOOKED {
+            reached = Position(size);
+            continue;
+        }
+        if cut {
+            continue;
+        }
+        bytes = bytes.saturating_add(usize::try_from(size).unwrap_or_default());
+        if bytes > request.bytes && !taken.is_empty() {
+            cut = true;
+            continue;
+        }
+        taken.push(row);
+        if !has_content(row, state)? {
+            without_content.push(Raw::new(row).waiting().at);
+        }
+    }
+    let full = cut || taken.len() >= limit;
+    let content = read_content(connection, sql, &without_content).await?;
+    let mut fetched = Vec::with_capacity(taken.len());
+    for row in taken {
+        let state: i64 = row.try_get_unchecked(STATE)?;
+        let position = Raw::new(row).position();
+        if has_content(row, state)? {
+            fetched.push(classify(&Raw::new(row), state));
+        } else if let Some(content) = content.get(&position.0) {
+            // Else it was settled in the meantime.
+            let (headers, payload) = (content.try_get_unchecked(1)?, content.try_get_unchecked(2)?);
+            fetched.push(classify(&Raw::with_content(row, headers, payload), state));
+        }
+    }
+    Ok(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached } })
+}
+
+/// Whether what is read of a row in this state came along with it.
+fn has_content(row: &PgRow, state: i64) -> Result<bool, sqlx::Error> {
+    let is_there = |column: Column| {
+        row.try_get_unchecked::<Option<&[u8]>, _>(column as usize).map(|content| content.is_some())
+    };
+    match state {
+        MUTED => Ok(true),
+        FAILING => is_there(Column::Headers),
+        _ => Ok(is_there(Column::Headers)? && is_there(Column::Payload)?),
+    }
+}
+
+/// Content of rows that were too large to bring it along, by position.
+async fn read_content(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    wanted: &[RowId],
+) -> Result<HashMap<i64, PgRow>, sqlx::Error> {
+    if wanted.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let wanted = Rows::new(wanted);
+    let rows =
+        sql.query(&sql.content).bind(wanted.positions).bind(wanted.ids).fetch_all(connection).await?;
+    rows.into_iter().map(|row| Ok((row.try_get(0)?, row))).collect()
+}
+
+fn classify(raw: &Raw<'_>, state: i64) -> FetchedRow {
+    if state == MUTED {
+        return FetchedRow::Muted(raw.position());
+    }
+    match raw.message() {
+        // What is no message becomes a dead letter even where its key is failing: parked, it could never go out.
+        Err(not) => FetchedRow::Malformed(not.waiting, not.reason),
+        Ok(_) if state == FAILING => FetchedRow::Failing(raw.waiting()),
+        Ok(stored) => FetchedRow::Message(stored),
+    }
+}
+
+/// A number of rows or bytes as a statement takes it.
+pub(crate) fn number(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Buckets as the statements take them: 256 bits, the first one lowest in the first byte.
+pub(crate) fn bits(buckets: &BucketSet) -> Vec<u8> {
+    let mut bits = vec![0_u8; 32];
+    for bucket in buckets.iter() {
+        bits[usize::from(bucket.0 / 8)] |= 1 << (bucket.0 % 8);
+    }
+    bits
+}
+
+/// Muted parts as the statements take them.
+pub(crate) struct Muted<'s> {
+    pub(crate) everything: bool,
+    pub(crate) topics: Vec<&'s str>,
+    pub(crate) key_topics: Vec<&'s str>,
+    pub(crate) keys: Vec<&'s str>,
+}
+
+impl<'s> Muted<'s> {
+    pub(crate) fn of(scopes: &'s [Scope]) -> Self {
+        let mut muted =
+            Self { everything: false, topics: Vec::new(), key_topics: Vec::new(), keys: Vec::new() };
+        for scope in scopes {
+            match scope {
+                Scope::Everything => muted.everything = true,
+                Scope::Topic(topic) => muted.topics.push(topic.as_str()),
+                Scope::Key(key) => {
+                    muted.key_topics.push(key.topic.as_str());
+                    muted.keys.push(key.key.as_str());
+                }
+            }
+        }
+        muted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::Bucket;
+
+    use super::*;
+
+    #[test]
+    fn the_bit_of_a_bucket_is_where_the_server_looks_for_it() {
+        let set = BucketSet::from_iter([Bucket(0), Bucket(9), Bucket(255)]);
+        let bits = bits(&set);
+        assert_eq!((bits.len(), bits[0], bits[1], bits[31]), (32, 1, 2, 128));
+    }
+}

@@ -1,0 +1,105 @@
+//! Leases: who owns which bucket, for how long, by the database's clock.
+//!
+//! A heartbeat is one call of a function in the database, under a lock on the route, so that what it decides on can't change under it and no
+//! program can be paused in the middle of it. What it decides is in `0003_relay.sql`.
+
+use std::time::Duration;
+
+use outbox_contract::lease::Paused;
+use outbox_contract::{
+    Bucket, Epoch, Lease, LeaseRequest, Leased, Position, RelayId, Route, Topic,
+};
+use sqlx::Row;
+use sqlx::postgres::PgConnection;
+
+use crate::sql::Statements;
+
+pub(crate) async fn heartbeat(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    request: &LeaseRequest,
+) -> Result<Leased, sqlx::Error> {
+    let yielding: Vec<i32> = request.yielding.iter().map(|bucket| i32::from(bucket.0)).collect();
+    let row = sql
+        .query(&sql.lease)
+        .bind(request.route.as_str())
+        .bind(request.relay.as_uuid())
+        // What no text of the server's can have.
+        .bind(request.label.replace('\0', "?"))
+        .bind(micros(request.lasts))
+        .bind(request.transport_available)
+        .bind(request.fingerprint)
+        .bind(request.low_water.0)
+        .bind(yielding)
+        .fetch_one(connection)
+        .await?;
+    let (buckets, epochs, low_waters): (Vec<i16>, Vec<i64>, Vec<i64>) =
+        (row.try_get("buckets")?, row.try_get("epochs")?, row.try_get("low_waters")?);
+    let leases = buckets
+        .into_iter()
+        .zip(epochs)
+        .zip(low_waters)
+        .filter_map(|((bucket, epoch), low_water)| {
+            let bucket = Bucket(u8::try_from(bucket).ok()?);
+            Some(Lease { bucket, epoch: Epoch(epoch), low_water: Position(low_water) })
+        })
+        .collect();
+    let count = |column: &str| {
+        row.try_get::<i32, _>(column).map(|count| usize::try_from(count).unwrap_or_default())
+    };
+    let paused: Vec<String> = row.try_get("paused")?;
+    Ok(Leased {
+        leases,
+        fair_share: count("fair_share")?,
+        relays: count("relays")?,
+        paused: Paused {
+            route: paused.iter().any(String::is_empty),
+            topics: paused.iter().filter_map(|topic| Topic::new(topic).ok()).collect(),
+        },
+        fingerprints_agree: row.try_get("agree")?,
+    })
+}
+
+pub(crate) async fn give_back(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    relay: RelayId,
+    route: &Route,
+    leases: &[Lease],
+    low_water: Position,
+    leaving: bool,
+) -> Result<(), sqlx::Error> {
+    sql.query(&sql.give_back)
+        .bind(route.as_str())
+        .bind(relay.as_uuid())
+        .bind(leases.iter().map(|lease| i32::from(lease.bucket.0)).collect::<Vec<_>>())
+        .bind(leases.iter().map(|lease| lease.epoch.0).collect::<Vec<_>>())
+        .bind(low_water.0)
+        .bind(leaving)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn elect(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    role: &str,
+    relay: RelayId,
+    lasts: Duration,
+) -> Result<bool, sqlx::Error> {
+    let elected = sql
+        .query(&sql.elect)
+        .bind(role)
+        .bind(relay.as_uuid())
+        .bind(micros(lasts))
+        .fetch_optional(connection)
+        .await?;
+    Ok(elected.is_some())
+}
+
+/// A duration as the tables have it.
+pub(crate) fn micros(span: Duration) -> i64 {
+    // A part of the range: several of them can be added to an instant.
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 8)
+}

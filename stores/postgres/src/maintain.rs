@@ -1,0 +1,96 @@
+//! Maintenance and figures: what one elected relay does for all, in short transactions.
+
+use std::time::Duration;
+
+use outbox_contract::maintain::Maintained;
+use outbox_contract::{Backlog, Route};
+use sqlx::Row;
+use sqlx::postgres::PgConnection;
+
+use crate::config::PostgresOptions;
+use crate::lease::micros;
+use crate::sql::Statements;
+
+/// A relay that has been dead for this long is removed.
+const RELAYS_KEPT: Duration = Duration::from_secs(3_600);
+
+/// The most messages that one round moves when they are due: each locks its key.
+const MOST_PROMOTED: usize = 1_000;
+
+/// One round: one statement, which looks first whether there is anything to do.
+pub(crate) async fn maintain(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    options: &PostgresOptions,
+    limit: usize,
+) -> Result<Maintained, sqlx::Error> {
+    let most = i32::try_from(limit.clamp(1, MOST_PROMOTED)).unwrap_or(i32::MAX);
+    let row = sql
+        .query(&sql.maintain)
+        .bind(most)
+        .bind(options.history.map(micros))
+        .bind(micros(options.admissions_kept))
+        .bind(micros(RELAYS_KEPT))
+        .fetch_one(connection)
+        .await?;
+    let promoted = u64::try_from(row.try_get::<i32, _>("promoted")?).unwrap_or_default();
+    let count =
+        |column: &str| row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default());
+    let mut maintained = Maintained {
+        promoted,
+        history_removed: count("history_removed")?,
+        admissions_removed: count("admissions_removed")?,
+        relays_removed: count("relays_removed")?,
+        next_due: row.try_get::<Option<i64>, _>("next_due")?.map(span),
+        ..Maintained::default()
+    };
+    let done = [maintained.history_removed, maintained.admissions_removed, maintained.relays_removed];
+    // A round of due messages ends where it has enough keys, or at a key that somebody is writing to: what is left is due already.
+    let due_are_left = promoted > 0 && maintained.next_due == Some(Duration::ZERO);
+    maintained.more = due_are_left || done.iter().any(|done| *done >= u64::from(most.unsigned_abs()));
+    Ok(maintained)
+}
+
+/// Makes partitions of the history ahead and drops old ones. Says how many rows were dropped, about.
+pub(crate) async fn turn_history(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    kept: Duration,
+) -> Result<u64, sqlx::Error> {
+    let row = sql.query(&sql.turn_history).bind(micros(kept)).fetch_one(connection).await?;
+    Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or_default())
+}
+
+pub(crate) async fn backlog(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    route: &Route,
+    counting_limit: u32,
+) -> Result<Backlog, sqlx::Error> {
+    let row = sql
+        .query(&sql.backlog)
+        .bind(route.as_str())
+        .bind(i64::from(counting_limit))
+        .fetch_one(connection)
+        .await?;
+    let count =
+        |column: &str| row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default());
+    let now: i64 = row.try_get("now")?;
+    let oldest: [Option<i64>; 2] = [row.try_get("oldest_hot")?, row.try_get("oldest_parked")?];
+    let mut backlog = Backlog::default();
+    backlog.pending = count("pending")?;
+    backlog.pending_is_at_least = count("looked")? >= u64::from(counting_limit);
+    backlog.oldest_age = oldest.into_iter().flatten().min().map(|oldest| span(now.saturating_sub(oldest)));
+    backlog.parked = count("parked")?;
+    backlog.retrying_keys = count("retrying_keys")?;
+    backlog.held_keys = count("held_keys")?;
+    backlog.dead = count("dead")?;
+    backlog.scheduled = count("scheduled")?;
+    backlog.unowned_buckets = count("unowned_buckets")?;
+    Ok(backlog)
+}
+
+/// A span of the tables' clock; none that is negative.
+fn span(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}

@@ -1,0 +1,88 @@
+//! Waking relays of other programs.
+//!
+//! Never inside the user's transaction: a commit that notifies holds a lock of the whole server while it waits for its disk, and all such commits
+//! stand in line. So it is done after the commit, on a connection of its own, and many commits share one.
+
+use std::time::Duration;
+
+use outbox_contract::Hints;
+use outbox_contract::hints::Wakeup;
+use sqlx::postgres::PgConnectOptions;
+use tokio::task::JoinHandle;
+
+use crate::line::connect;
+use crate::migrate::run;
+
+/// The pause after a connection could not be had.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What is said: something was appended and will be committed, if at all, soon.
+pub(crate) const SOON: &str = "soon";
+/// What is said: something was committed.
+pub(crate) const NOW: &str = "now";
+
+/// The task that tells other programs what this one's bell rings. Ends with the store.
+pub(crate) struct Notifier(JoinHandle<()>);
+
+/// How and where to tell.
+pub(crate) struct Way {
+    pub(crate) options: PgConnectOptions,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) channel: String,
+    /// Which store it was, so that its own listeners, who heard the bell, pass over it.
+    pub(crate) sender: String,
+    pub(crate) interval: Duration,
+}
+
+impl Way {
+    /// Nothing is lost with it, so its commit waits for no disk. One step, and no value in it needs escaping: it works behind a pooler.
+    fn statement(&self, word: &str) -> String {
+        let Self { channel, sender, .. } = self;
+        format!("select set_config('synchronous_commit', 'off', true), pg_notify('{channel}', '{word} {sender}')")
+    }
+}
+
+impl Notifier {
+    /// Starts to tell. Needs a runtime.
+    pub(crate) fn start(way: Way, hints: &Hints) -> Self {
+        let mut listener = hints.listen();
+        // Whoever calls is about to ring: the first wake-up is of now.
+        hints.appended();
+        Self(tokio::spawn(async move {
+            let mut connection = None;
+            loop {
+                let word = match listener.next().await {
+                    Wakeup::Soon => SOON,
+                    Wakeup::Now => NOW,
+                };
+                let told = async {
+                    let mut open = match connection.take() {
+                        Some(open) => open,
+                        None => connect(&way.options, way.connect_timeout).await?,
+                    };
+                    run(&mut open, way.statement(word)).await?;
+                    connection = Some(open);
+                    Ok::<(), sqlx::Error>(())
+                };
+                match told.await {
+                    Ok(()) => tokio::time::sleep(way.interval).await,
+                    Err(error) => {
+                        tracing::debug!(%error, "other programs were not woken; they find out by polling");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
+            }
+        }))
+    }
+
+    /// Whether it still works: its runtime may be gone while the store lives on in another.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.0.is_finished()
+    }
+}
+
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,36 @@
+-- What waits for a route: $1 route. Counts stop at $2 rows. Below the low-water that all buckets of the route have reached, nothing stands.
+with owned as materialized (
+    select l.bucket, l.low_water as given, r.low_water as mark,
+           r.expires_at > outbox_now() and r.expires_at <= outbox_now() + 2 * r.lasts
+               and (l.expires_at is null or l.expires_at > outbox_now()) as live
+    from outbox_lease l
+    left join outbox_relay r on r.route = l.route and r.relay = l.relay
+    where l.route = $1
+), start as materialized (
+    select case when count(*) = 256 then min(coalesce(o.mark, o.given)) else 0 end as low_water from owned o
+), looked as materialized (
+    select m.route, m.bucket
+    from outbox_message m
+    where m.position > (select s.low_water from start s)
+    order by m.position
+    limit $2
+)
+select (select count(*) from looked l where l.route = $1) as pending,
+       (select count(*) from looked) as looked,
+       (select m.appended_at from outbox_message m
+        where m.route = $1 and m.position > (select s.low_water from start s)
+        order by m.position limit 1) as oldest_hot,
+       (select min((select p.appended_at from outbox_parked p
+                    where p.route = k.route and p.topic = k.topic and p.order_key = k.key order by p.position limit 1))
+        from outbox_key k where k.route = $1) as oldest_parked,
+       (select count(*) from (select from outbox_parked p where p.route = $1 limit $2) c) as parked,
+       (select count(*) from (select from outbox_key k where k.route = $1 and not k.held limit $2) c) as retrying_keys,
+       (select count(*) from (select from outbox_key k where k.route = $1 and k.held limit $2) c) as held_keys,
+       (select count(*) from (select from outbox_dead d where d.route = $1 limit $2) c) as dead,
+       (select count(*) from (select from outbox_scheduled s where s.route = $1 limit $2) c) as scheduled,
+       (select count(*) from (
+            select l.bucket from looked l where l.route = $1
+            union
+            select k.bucket from outbox_key k where k.route = $1
+        ) w where w.bucket not in (select o.bucket from owned o where o.live)) as unowned_buckets,
+       outbox_now() as now

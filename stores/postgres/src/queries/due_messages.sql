@@ -1,0 +1,5 @@
+-- Parked messages, whole: $1 their positions, $2 their ids.
+select p.position, p.id, p.bucket::bigint, p.topic, p.key, p.event_type, p.schema_version, p.content_type, p.headers, p.payload, p.occurred_at,
+       p.appended_at
+from unnest($1::bigint[], $2::uuid[]) w(position, id)
+join outbox_parked p on p.position = w.position and p.id = w.id

@@ -1,0 +1,53 @@
+-- One fetch: rows of buckets that this relay holds an unexpired lease of, in order, behind $6 and up to $7. One range of the primary key: every
+-- other condition is a filter on it, and what is the same for all rows is computed once, before.
+-- $1 route, $2 relay, $3 buckets (256 bits), $4 and $5 topic and key (null: any), $8 positions to leave out, $9 whether all is
+-- muted, $10 muted topics, $11 and $12 topics and keys of muted keys, $13 most rows, $14 most bytes of content that comes along.
+-- State: 0 a message, 1 its key is failing (without payload), 2 muted (without content). The last row, of state 3, says in size how far it
+-- has looked, or 0 where the relay does not hold every bucket that it asked for.
+with held as materialized (
+    select bit_or(set_bit(b'0'::bit(256), l.bucket, 1)) as buckets, count(*) as n
+    from outbox_relay r
+    join outbox_lease l on l.route = r.route and l.relay = r.relay
+    where r.route = $1 and r.relay = $2
+      and r.expires_at > outbox_now() and r.expires_at <= outbox_now() + 2 * r.lasts
+      and (l.expires_at is null or l.expires_at > outbox_now())
+      and get_bit($3::bytea, l.bucket) = 1
+), failing as materialized (
+    select exists (select from outbox_key k where k.route = $1) as some
+), page as (
+    select m.position, m.id, m.bucket::bigint as bucket, m.topic, m.key, m.event_type, m.schema_version, m.content_type, m.headers, m.payload,
+           m.occurred_at, m.appended_at,
+           case
+               when $9::boolean then 2
+               when m.topic = any($10::text[]) then 2
+               when cardinality($11::text[]) > 0
+                    and (m.topic, coalesce(m.key, m.id::text)) in (select u.t, u.k from unnest($11::text[], $12::text[]) u(t, k)) then 2
+               when (select f.some from failing f)
+                    and exists (
+                        select from outbox_key k where k.route = $1 and k.topic = m.topic and k.key = coalesce(m.key, m.id::text)
+                    ) then 1
+               else 0
+           end as state
+    from outbox_message m
+    where m.position > $6 and m.position <= $7
+      and m.route = $1
+      and get_bit((select h.buckets from held h), m.bucket) = 1
+      and ($4::text is null or m.topic = $4)
+      and ($5::text is null or coalesce(m.key, m.id::text) = $5)
+      and (cardinality($8::bigint[]) = 0 or m.position not in (select unnest($8::bigint[])))
+    order by m.position
+    limit $13
+)
+select p.position, p.id, p.bucket, p.topic, p.key, p.event_type, p.schema_version, p.content_type,
+       case when p.state < 2 and octet_length(p.headers) + case p.state when 0 then octet_length(p.payload) else 0 end <= $14 then p.headers end
+           as headers,
+       case when p.state = 0 and octet_length(p.headers) + octet_length(p.payload) <= $14 then p.payload end as payload,
+       p.occurred_at, p.appended_at, p.state::bigint as state,
+       case p.state when 0 then octet_length(p.headers) + octet_length(p.payload) when 1 then octet_length(p.headers) else 0 end::bigint as size
+from page p
+union all
+select null, null, null, null, null, null, null, null, null, null, null, null, 3,
+       case when h.n = $15::bigint
+            then least($7, greatest($6, coalesce((select max(m.position) from outbox_message m where m.position > $6), $6)))
+            else 0 end
+from held h

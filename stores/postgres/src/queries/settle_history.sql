@@ -1,0 +1,15 @@
+-- As settle, and keeps the rows in the history.
+with lazily as materialized (
+    select set_config('synchronous_commit', 'off', true) as is
+), gone as (
+    delete from outbox_message m
+    using lazily, unnest($1::bigint[], $2::uuid[]) d(position, id)
+    where m.position = d.position and m.id = d.id and lazily.is is not null
+    returning m.*
+)
+insert into outbox_history
+    (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, payload, occurred_at,
+     appended_at, delivered_at)
+select g.position, g.id, g.route, g.bucket, g.topic, g.key, coalesce(g.key, g.id::text), g.event_type, g.schema_version, g.content_type,
+       g.headers, g.payload, g.occurred_at, g.appended_at, outbox_now()
+from (select * from gone order by position) g

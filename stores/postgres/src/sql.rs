@@ -1,0 +1,134 @@
+//! Every statement, by name: the files of `queries/`, with the schema of this outbox.
+//!
+//! One list, so that `check` can have the server parse all of them: what it parses has the tables, columns and functions it needs.
+
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Postgres, SqlSafeStr, SqlStr};
+
+macro_rules! statements {
+    ($($name:ident)*) => {
+        /// The statements of an outbox.
+        pub(crate) struct Statements {
+            /// Whether they stay prepared on their connection.
+            persistent: bool,
+            $(pub(crate) $name: SqlStr,)*
+        }
+
+        impl Statements {
+            /// The statements for an outbox in a schema; without one, for the outbox that the `search_path` finds.
+            pub(crate) fn of(schema: Option<&str>, persistent: bool) -> Self {
+                Self {
+                    persistent,
+                    $($name: qualified(include_str!(concat!("queries/", stringify!($name), ".sql")), schema),)*
+                }
+            }
+
+            /// Every statement, with the name of its file.
+            pub(crate) fn all(&self) -> Vec<(&'static str, &SqlStr)> {
+                vec![$((stringify!($name), &self.$name)),*]
+            }
+        }
+    };
+}
+
+statements! {
+    admit
+    admit_first
+    admit_one
+    admitted
+    append_many
+    append_one
+    backlog
+    browse_dead
+    browse_history
+    browse_keys
+    browse_parked
+    browse_scheduled
+    cancel_scheduled
+    content
+    discard
+    divert
+    due_keys
+    due_messages
+    elect
+    fetch
+    give_back
+    hold
+    lease
+    maintain
+    pause
+    purge
+    release
+    replay
+    requeue
+    schedule
+    settle
+    settle_history
+    skip
+    turn_history
+    unpause
+    writers
+}
+
+impl Statements {
+    /// One of these statements, to bind and run.
+    pub(crate) fn query<'q>(&self, statement: &SqlStr) -> Query<'q, Postgres, PgArguments> {
+        sqlx::query(statement.clone()).persistent(self.persistent)
+    }
+}
+
+/// What the names of everything in an outbox begin with.
+const PREFIX: &str = "outbox_";
+
+/// Puts the schema before every name of ours in a statement. A schema is a plain name, and so are ours: nothing has to be escaped.
+fn qualified(statement: &'static str, schema: Option<&str>) -> SqlStr {
+    let Some(schema) = schema else { return statement.into_sql_str() };
+    let mut text = String::with_capacity(statement.len() + 256);
+    let mut rest = statement;
+    while let Some(at) = rest.find(PREFIX) {
+        let (before, from) = rest.split_at(at);
+        text.push_str(before);
+        let inside_a_name = before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        if !inside_a_name {
+            text.push('"');
+            text.push_str(schema);
+            text.push_str("\".");
+        }
+        text.push_str(PREFIX);
+        rest = &from[PREFIX.len()..];
+    }
+    text.push_str(rest);
+    AssertSqlSafe(text).into_sql_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_queries_is_a_statement_and_says_what_it_is() {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/queries");
+        let mut files: Vec<String> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        files.sort();
+        let statements = Statements::of(None, true);
+        let named: Vec<String> = statements.all().iter().map(|(name, _)| format!("{name}.sql")).collect();
+        assert_eq!(files, named);
+        for (name, sql) in statements.all() {
+            assert!(sql.as_str().starts_with("-- "), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_schema_stands_before_every_name_of_ours() {
+        let statement = "select nextval('outbox_message_position'), outbox_now() from outbox_key k, my_outbox_key";
+        assert_eq!(
+            qualified(statement, Some("shop")).as_str(),
+            "select nextval('\"shop\".outbox_message_position'), \"shop\".outbox_now() from \"shop\".outbox_key k, my_outbox_key"
+        );
+        assert_eq!(qualified(statement, None).as_str(), statement);
+    }
+}

@@ -1,0 +1,441 @@
+//! The store: a PostgreSQL database with an outbox in it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_core::stream::BoxStream;
+use futures_util::{StreamExt, stream};
+use outbox_contract::divert::{Diversion, Diverted};
+use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
+use outbox_contract::hints::{Hints, Wakeup};
+use outbox_contract::maintain::Maintained;
+use outbox_contract::{
+    Backlog, Lease, LeaseRequest, Leased, Position, RelayId, Route, Store, StoreError, StoreErrorKind,
+    async_trait,
+};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, SqlSafeStr, SqlStr};
+use uuid::Uuid;
+
+use crate::config::PostgresOptions;
+use crate::error::store_error;
+use crate::line::{Line, connect};
+use crate::migrate::{self, MIGRATIONS, Migration};
+use crate::notifier::{Notifier, Way};
+use crate::sql::Statements;
+use crate::{check, divert, due, fetch, lease, maintain, settle, wakeups, writers};
+
+/// How often partitions of the history are looked after.
+const TURNS: Duration = Duration::from_secs(60);
+
+/// An outbox in a PostgreSQL database. Cheap to clone: clones share their connections.
+///
+/// See the [crate](crate) for what it promises and how to run it.
+#[derive(Clone)]
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: PgPool,
+    own: PgConnectOptions,
+    lines: Lines,
+    sql: Statements,
+    /// How [`begin`](outbox_contract::Transactional::begin) begins.
+    begin: SqlStr,
+    hints: Hints,
+    options: PostgresOptions,
+    /// Which store this is, among all that wake one another.
+    sender: String,
+    notifier: Mutex<Option<Notifier>>,
+    /// When partitions of the history were looked after.
+    turned: Mutex<Option<Instant>>,
+}
+
+/// The store's own connections, one for each kind of work.
+pub(crate) struct Lines {
+    /// Fetches.
+    pub(crate) fetching: Line,
+    /// Whatever else is only read.
+    pub(crate) looking: Line,
+    /// Settlements.
+    pub(crate) settling: Line,
+    /// Heartbeats, and nothing else.
+    pub(crate) leasing: Line,
+    /// Diversions.
+    pub(crate) diverting: Line,
+    /// Maintenance and the verbs of operators, which may wait for locks.
+    pub(crate) operating: Line,
+}
+
+impl PostgresStore {
+    /// A store in the database of a pool, with the default options.
+    ///
+    /// Appends happen in transactions of this pool. Everything that relays do runs on six connections of our own to the same database, opened
+    /// when they are first needed with the pool's options, so that neither waits for the other's connections.
+    #[must_use]
+    pub fn new(pool: PgPool) -> Self {
+        Self::of(pool, PostgresOptions::default())
+    }
+
+    /// As [`new`](Self::new), with options.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the options](PostgresOptions::problems).
+    pub fn with_options(pool: PgPool, options: PostgresOptions) -> Result<Self, StoreError> {
+        Self::check_options(&options)?;
+        Ok(Self::of(pool, options))
+    }
+
+    /// A store in the database of a URL, `postgres://user:password@host:port/database`, with the default options. Connects once, so that an
+    /// address that can't be right is known at once.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for what is not such a URL; `NotPermitted` for a user, password, database or certificate that is refused; `Unavailable`.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        Self::connect_with(url, PostgresOptions::default()).await
+    }
+
+    /// As [`connect`](Self::connect), with options.
+    ///
+    /// # Errors
+    ///
+    /// As `connect`, and `Invalid` with everything that is wrong with the options.
+    pub async fn connect_with(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
+        const OPERATION: &str = "connect";
+        Self::check_options(&options)?;
+        let mut address: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
+            // The cause may hold parts of the address, and so of the password.
+            let words = match error {
+                sqlx::Error::Configuration(_) => {
+                    "the URL can't be one of a database; write postgres://user:password@host:port/database, with every special \
+                     character of user and password percent-encoded"
+                }
+                _ => "the URL of the database can't be read",
+            };
+            StoreError::new(StoreErrorKind::Invalid, OPERATION, words)
+        })?;
+        if options.transaction_pooler {
+            address = address.statement_cache_capacity(0);
+        }
+        let first = connect(&address, options.connect_timeout).await;
+        let first = first.map_err(|error| store_error(OPERATION, error))?;
+        // Kept for nothing else: the pool opens what it needs.
+        drop(first);
+        let pool = PgPoolOptions::new()
+            .max_connections(options.connections)
+            .acquire_timeout(options.connect_timeout.max(Duration::from_secs(1)))
+            // A round trip before each transaction; one that meets a broken connection is Unavailable, as it may be in its middle too.
+            .test_before_acquire(false)
+            .connect_lazy_with(address);
+        Ok(Self::of(pool, options))
+    }
+
+    fn check_options(options: &PostgresOptions) -> Result<(), StoreError> {
+        let problems = options.problems();
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(StoreError::new(StoreErrorKind::Invalid, "open", problems.join("; ")))
+    }
+
+    fn of(pool: PgPool, options: PostgresOptions) -> Self {
+        let own = own_options(&pool, &options);
+        let line = || Line::new(own.clone(), options.connect_timeout, pooled_begin(&options));
+        let lines = Lines {
+            fetching: line(),
+            looking: line(),
+            settling: line(),
+            leasing: line(),
+            diverting: line(),
+            operating: line(),
+        };
+        let begin = format!(
+            "begin; set local lock_timeout = {}; set local idle_in_transaction_session_timeout = {}",
+            options.lock_timeout.as_millis(),
+            options.transaction_idle_timeout.as_millis()
+        );
+        Self {
+            inner: Arc::new(Inner {
+                sql: Statements::of(options.schema.as_deref(), !options.transaction_pooler),
+                begin: AssertSqlSafe(begin).into_sql_str(),
+                hints: Hints::new(),
+                sender: Uuid::now_v7().to_string(),
+                notifier: Mutex::new(None),
+                turned: Mutex::new(None),
+                pool,
+                own,
+                lines,
+                options,
+            }),
+        }
+    }
+
+    /// The user's pool: begin transactions here.
+    #[must_use]
+    pub fn pool(&self) -> &PgPool {
+        &self.inner.pool
+    }
+
+    /// The options in force.
+    #[must_use]
+    pub fn options(&self) -> &PostgresOptions {
+        &self.inner.options
+    }
+
+    /// The statements that make the tables, for those who run them with a tool of their own: each once, in order, with the schema of the outbox
+    /// first in the `search_path`.
+    #[must_use]
+    pub const fn migrations() -> &'static [Migration] {
+        MIGRATIONS
+    }
+
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.inner.lines
+    }
+
+    pub(crate) fn sql(&self) -> &Statements {
+        &self.inner.sql
+    }
+
+    pub(crate) fn bell(&self) -> &Hints {
+        &self.inner.hints
+    }
+
+    pub(crate) fn begin_statement(&self) -> SqlStr {
+        self.inner.begin.clone()
+    }
+
+    /// Says, here and to other programs, that something was committed.
+    pub(crate) fn ring_committed(&self) {
+        self.tell_others();
+        self.bell().committed();
+    }
+
+    /// Says, here and to other programs, that something was appended.
+    pub(crate) fn ring_appended(&self) {
+        self.tell_others();
+        self.bell().appended();
+    }
+
+    /// Sees to it that other programs hear the bell. Called in a runtime, before it rings.
+    fn tell_others(&self) {
+        let Some(interval) = self.options().notify_interval else { return };
+        let mut notifier = self.inner.notifier.lock().unwrap_or_else(PoisonError::into_inner);
+        if notifier.as_ref().is_some_and(Notifier::is_running) {
+            return;
+        }
+        let way = Way {
+            options: self.inner.own.clone(),
+            connect_timeout: self.options().connect_timeout,
+            channel: self.options().channel(),
+            sender: self.inner.sender.clone(),
+            interval,
+        };
+        *notifier = Some(Notifier::start(way, self.bell()));
+    }
+
+    fn keeps_history(&self) -> bool {
+        self.inner.options.history.is_some()
+    }
+
+    /// Runs something on one of the store's own connections.
+    async fn on<T>(
+        &self,
+        operation: &'static str,
+        line: &Line,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, StoreError> {
+        let failed = |error| store_error(operation, error);
+        let mut line = line.hold().await.map_err(failed)?;
+        let done = work(&mut line.connection).await;
+        line.finish(done).await.map_err(failed)
+    }
+
+    /// Looks after the partitions of the history, now and then. Failing costs time and space, no message: rows go to the default partition.
+    async fn turn_history(&self) -> u64 {
+        let Some(kept) = self.options().history else { return 0 };
+        {
+            let mut turned = self.inner.turned.lock().unwrap_or_else(PoisonError::into_inner);
+            if turned.is_some_and(|turned| turned.elapsed() < TURNS) {
+                return 0;
+            }
+            *turned = Some(Instant::now());
+        }
+        let turn = async |connection: &mut PgConnection| {
+            maintain::turn_history(connection, self.sql(), kept).await
+        };
+        self.on("maintain", &self.lines().operating, turn).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "partitions of the history were not made or dropped; this role has to own outbox_history");
+            0
+        })
+    }
+}
+
+/// The options of the store's own connections. Plans are pinned: the tables swing between empty and millions of rows faster than anybody
+/// counts them, and what is right for an empty table reads a full one from end to end.
+fn own_options(pool: &PgPool, options: &PostgresOptions) -> PgConnectOptions {
+    let own = (*pool.connect_options()).clone().disable_statement_logging();
+    if options.transaction_pooler {
+        return own.statement_cache_capacity(0);
+    }
+    own.options([
+        ("default_transaction_isolation", "read committed".to_owned()),
+        ("lock_timeout", options.lock_timeout.as_millis().to_string()),
+    ])
+    .options(PLANS.iter().copied())
+}
+
+const PLANS: [(&str, &str); 4] =
+    [("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("jit", "off"), ("plan_cache_mode", "force_generic_plan")];
+
+/// How the store's own work begins behind a pooler: with what its connections have elsewhere, for this transaction.
+fn pooled_begin(options: &PostgresOptions) -> Option<SqlStr> {
+    if !options.transaction_pooler {
+        return None;
+    }
+    let timeout = options.lock_timeout.as_millis();
+    let mut begin = format!(
+        "begin isolation level read committed; set local lock_timeout = {timeout}; set local idle_in_transaction_session_timeout = {timeout}"
+    );
+    for (name, value) in PLANS {
+        begin.push_str(&format!("; set local {name} = {value}"));
+    }
+    Some(AssertSqlSafe(begin).into_sql_str())
+}
+
+/// Shows the options only: where the database is, and who it is asked as, is nobody's business.
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn ordering(&self) -> Ordering {
+        Ordering::Writers
+    }
+
+    /// On a connection of its own, as the pool opens them.
+    async fn migrate(&self) -> Result<(), StoreError> {
+        let connected = connect(&self.inner.own, self.options().connect_timeout).await;
+        let mut connection = connected.map_err(|error| store_error("migrate", error))?;
+        migrate::migrate(&mut connection, self.options()).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        let failed = |error| store_error("check", error);
+        // A connection that has prepared nothing: what was parsed before says nothing of the tables as they are now.
+        let connected = connect(&self.inner.own, self.options().connect_timeout).await;
+        let mut connection = connected.map_err(failed)?;
+        if self.options().transaction_pooler {
+            migrate::run(&mut connection, "begin".to_owned()).await.map_err(failed)?;
+        }
+        check::check(&mut connection, self.sql(), self.options()).await
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        let work = async |connection: &mut PgConnection| {
+            lease::heartbeat(connection, self.sql(), request).await
+        };
+        self.on("lease", &self.lines().leasing, work).await
+    }
+
+    async fn give_back(
+        &self,
+        relay: RelayId,
+        route: &Route,
+        leases: &[Lease],
+        low_water: Position,
+        leaving: bool,
+    ) -> Result<(), StoreError> {
+        let work = async |connection: &mut PgConnection| {
+            lease::give_back(connection, self.sql(), relay, route, leases, low_water, leaving).await
+        };
+        self.on("give_back", &self.lines().leasing, work).await
+    }
+
+    async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        let work =
+            async |connection: &mut PgConnection| fetch::fetch(connection, self.sql(), request).await;
+        self.on("fetch", &self.lines().fetching, work).await
+    }
+
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        let work = async |connection: &mut PgConnection| writers::writers(connection, self.sql()).await;
+        self.on("writers", &self.lines().looking, work).await
+    }
+
+    async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        let work = async |connection: &mut PgConnection| due::due(connection, self.sql(), request).await;
+        self.on("due", &self.lines().looking, work).await
+    }
+
+    async fn settle(&self, _route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+        if delivered.is_empty() {
+            return Ok(());
+        }
+        let work = async |connection: &mut PgConnection| {
+            settle::settle(connection, self.sql(), delivered, self.keeps_history()).await
+        };
+        self.on("settle", &self.lines().settling, work).await
+    }
+
+    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+        if diversions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let work = async |connection: &mut PgConnection| {
+            divert::divert(connection, self.sql(), diversions, self.keeps_history()).await
+        };
+        self.on("divert", &self.lines().diverting, work).await
+    }
+
+    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
+        let work = async |connection: &mut PgConnection| {
+            lease::elect(connection, self.sql(), role, relay, lasts).await
+        };
+        self.on("elect", &self.lines().operating, work).await
+    }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        let work = async |connection: &mut PgConnection| {
+            maintain::maintain(connection, self.sql(), self.options(), limit).await
+        };
+        let mut maintained = self.on("maintain", &self.lines().operating, work).await?;
+        if maintained.promoted > 0 {
+            self.ring_committed();
+        }
+        maintained.history_removed += self.turn_history().await;
+        Ok(maintained)
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        let limit = self.options().counting_limit;
+        let work = async |connection: &mut PgConnection| {
+            maintain::backlog(connection, self.sql(), route, limit).await
+        };
+        self.on("backlog", &self.lines().looking, work).await
+    }
+
+    /// Rings of this process at once, and those of other programs through LISTEN, on a connection of its own that is opened again when it is
+    /// lost. Behind a pooler in transaction mode nobody can listen: there, other programs are found by polling.
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        let own = wakeups::of_this_process(self.bell().listen());
+        if self.options().transaction_pooler {
+            tracing::info!("behind a transaction pooler nobody can LISTEN: what other programs write is found by polling");
+            return own;
+        }
+        let others =
+            wakeups::of_other_programs(self.inner.own.clone(), self.options().channel(), self.inner.sender.clone());
+        stream::select(own, others).boxed()
+    }
+}

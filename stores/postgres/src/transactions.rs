@@ -1,0 +1,94 @@
+//! The writing side: the user's transactions.
+
+use outbox_contract::hints::Hints;
+use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::{
+    AppendError, Consumer, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
+};
+use sqlx::Postgres;
+
+use crate::error::{is_conflict, is_sound, is_surely_not_committed, store_error};
+use crate::store::PostgresStore;
+use crate::{admit, append};
+
+/// A COMMIT of a transaction that failed on the server is answered as if all were well, but for its tag, which says ROLLBACK and which the driver
+/// does not show. So something goes in front of it, in the same round trip, that such a transaction refuses: then the COMMIT is not run. What is
+/// begun behind it is what the driver ends, later and without anybody waiting: it takes a transaction to be open until it has ended it itself.
+const COMMIT: &str = "set local outbox.committing = ''; commit; begin";
+
+/// How often a transaction is begun again on another connection of the pool, when one of them turns out to be broken: nothing has happened yet. A
+/// server that was restarted has broken them all.
+const MOST_BROKEN: u32 = 100;
+
+#[async_trait]
+impl Transactional for PostgresStore {
+    type Tx<'t> = sqlx::Transaction<'t, Postgres>;
+
+    /// Begins with `lock_timeout` and `idle_in_transaction_session_timeout` set for this transaction, in the same round trip.
+    async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
+        let most = self.pool().size().min(MOST_BROKEN);
+        let mut broken = 0;
+        loop {
+            match self.pool().begin_with(self.begin_statement()).await {
+                Ok(tx) => return Ok(tx),
+                Err(sqlx::Error::Io(_)) if broken < most => broken += 1,
+                Err(error) if !is_sound(&error) && error.as_database_error().is_some() && broken < most => {
+                    broken += 1;
+                }
+                Err(error) => return Err(store_error("begin", error)),
+            }
+        }
+    }
+
+    async fn commit(&self, mut tx: Self::Tx<'static>) -> Committed {
+        match sqlx::raw_sql(COMMIT).execute(&mut *tx).await {
+            Ok(_) => {
+                drop(tx);
+                self.ring_committed();
+                Committed::Yes
+            }
+            Err(error) if is_surely_not_committed(&error) => Committed::No(store_error("commit", error)),
+            Err(error) => Committed::Unknown(store_error("commit", error)),
+        }
+    }
+
+    async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
+        match tx.rollback().await {
+            // Whatever broke the connection has ended the transaction too.
+            Err(error) if is_sound(&error) => Err(store_error("rollback", error)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        append::append(tx, self.sql(), messages).await?;
+        if !messages.is_empty() {
+            self.ring_appended();
+        }
+        Ok(())
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError> {
+        admit::admit(tx, self.sql(), consumer, messages).await.map_err(|error| store_error("admit", error))
+    }
+
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        let failed = |error| store_error("admitted", error);
+        let mut line = self.lines().looking.hold().await.map_err(failed)?;
+        let noted = admit::admitted(&mut line.connection, self.sql(), consumer, id).await;
+        line.finish(noted).await.map_err(failed)
+    }
+
+    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        error.downcast_ref::<sqlx::Error>().is_some_and(is_conflict)
+    }
+
+    fn hints(&self) -> &Hints {
+        self.bell()
+    }
+}

@@ -1,0 +1,64 @@
+//! The suite that every store must pass, on the newest and on the oldest server that can be had. A fresh database for each test.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_servers::{OrSkip, Postgres, PostgresServer};
+use outbox_store_postgres::{PostgresOptions, PostgresStore};
+use outbox_testkit::store_suite::StoreHarness;
+
+/// Each store opens eight connections and a pool: many tests at once share one server's.
+async fn open(url: &str) -> Arc<PostgresStore> {
+    let mut options = PostgresOptions::default();
+    options.history = Some(Duration::from_secs(3_600));
+    // A test runs as long as it has to, on however slow a machine.
+    options.lock_timeout = Duration::from_secs(60);
+    options.transaction_idle_timeout = Duration::from_secs(120);
+    options.connect_timeout = Duration::from_secs(60);
+    Arc::new(PostgresStore::connect_with(url, options).await.expect("the server takes connections"))
+}
+
+fn skipped(server: Option<PostgresServer>) -> Option<String> {
+    server.is_none().then(|| "there is no PostgreSQL".to_owned())
+}
+
+macro_rules! on {
+    ($module:ident, $wish:expr) => {
+        mod $module {
+            use super::*;
+
+            struct Subject {
+                url: String,
+                store: Arc<PostgresStore>,
+                _server: PostgresServer,
+            }
+
+            impl StoreHarness for Subject {
+                type Store = PostgresStore;
+
+                async fn fresh() -> Self {
+                    let server = $wish.shared().expect("it was there when it was asked for");
+                    let url = server.fresh_database();
+                    Self { store: open(&url).await, url, _server: server }
+                }
+
+                fn store(&self) -> Arc<PostgresStore> {
+                    Arc::clone(&self.store)
+                }
+
+                async fn as_another_process(&self) -> Arc<PostgresStore> {
+                    open(&self.url).await
+                }
+
+                fn skipped() -> Option<String> {
+                    skipped($wish.shared().or_skip())
+                }
+            }
+
+            outbox_testkit::store_conformance!(Subject);
+        }
+    };
+}
+
+on!(newest, Postgres::newest());
+on!(oldest, Postgres::oldest());
