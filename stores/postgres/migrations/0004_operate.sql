@@ -161,7 +161,8 @@ begin
         promoted := outbox_promote(most);
         select min(s.due_at) into first_due from outbox_scheduled s;
     end if;
-    next_due := greatest(first_due - now, 0);
+    -- Not greatest alone: it passes over a null.
+    next_due := case when first_due is not null then greatest(first_due - now, 0) end;
 
     if history_kept is not null then
         -- Only what went to no partition of its own; those are dropped whole.

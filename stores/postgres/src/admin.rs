@@ -50,7 +50,12 @@ impl PostgresStore {
     }
 
     /// A statement whose parameters name a key.
-    fn of_key(&self, statement: &SqlStr, route: &Route, key: &KeyId) -> Query<'static, Postgres, PgArguments> {
+    fn of_key(
+        &self,
+        statement: &SqlStr,
+        route: &Route,
+        key: &KeyId,
+    ) -> Query<'static, Postgres, PgArguments> {
         self.sql()
             .query(statement)
             .bind(route.as_str().to_owned())

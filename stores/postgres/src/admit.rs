@@ -88,6 +88,7 @@ pub(crate) async fn admitted(
     consumer: &Consumer,
     id: MessageId,
 ) -> Result<bool, sqlx::Error> {
-    let row = sql.query(&sql.admitted).bind(consumer.as_str()).bind(id.as_uuid()).fetch_one(connection).await?;
+    let row =
+        sql.query(&sql.admitted).bind(consumer.as_str()).bind(id.as_uuid()).fetch_one(connection).await?;
     row.try_get(0)
 }

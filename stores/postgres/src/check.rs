@@ -70,15 +70,19 @@ pub(crate) async fn check(
     if version < NEEDED {
         return Err(StoreError::new(StoreErrorKind::NotMigrated, OPERATION, NOT_MIGRATED));
     }
-    for missing in missing_parts(connection, options).await.map_err(failed)? {
-        return Err(altered(&missing));
+    let missing = missing_parts(connection, options).await.map_err(failed)?;
+    if !missing.is_empty() {
+        return Err(altered(&missing.join("; ")));
     }
     for (name, statement) in sql.all() {
         if let Err(error) = connection.prepare(statement.clone()).await {
             // The server's refusal of this statement, or no server.
             return Err(match store_error(OPERATION, error) {
                 error
-                    if matches!(error.kind(), StoreErrorKind::SchemaAltered | StoreErrorKind::NotMigrated) =>
+                    if matches!(
+                        error.kind(),
+                        StoreErrorKind::SchemaAltered | StoreErrorKind::NotMigrated
+                    ) =>
                 {
                     altered(&format!("the statement `{name}` does not fit them")).with_source(error)
                 }

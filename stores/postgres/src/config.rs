@@ -98,7 +98,9 @@ impl PostgresOptions {
         ] {
             // The server takes them in milliseconds, as a number of 32 bits; 0 would mean none.
             if timeout < Duration::from_millis(100) || timeout > Duration::from_secs(24 * 3600) {
-                problems.push(format!("postgres.{name} is {timeout:?}; make it at least 100ms and at most a day"));
+                problems.push(format!(
+                    "postgres.{name} is {timeout:?}; make it at least 100ms and at most a day"
+                ));
             }
         }
         if self.connections == 0 {
@@ -155,7 +157,9 @@ mod tests {
 
     #[test]
     fn a_schema_is_a_plain_name() {
-        for (name, plain) in [("shop", true), ("_a1", true), ("1a", false), ("", false), ("a-b", false), ("ä", false)] {
+        for (name, plain) in
+            [("shop", true), ("_a1", true), ("1a", false), ("", false), ("a-b", false), ("ä", false)]
+        {
             assert_eq!(is_plain_name(name), plain, "{name}");
         }
         assert!(!is_plain_name(&"a".repeat(49)));

@@ -93,7 +93,9 @@ const NO_TLS: &str = "no secure connection could be made; check sslmode, and wit
 /// What a SQLSTATE means for an outbox, and what to do. Pure.
 pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
     match code {
-        "40001" => (Kind::Conflict, "another transaction came first; start this one again from its beginning"),
+        "40001" => {
+            (Kind::Conflict, "another transaction came first; start this one again from its beginning")
+        }
         "40P01" => (
             Kind::Conflict,
             "this transaction and another one waited for each other; start it again from its beginning, and append once in a \
@@ -142,7 +144,9 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
             Kind::NotPermitted,
             "the server refuses this user, host or database; look at pg_hba.conf, and whether it asks for TLS",
         ),
-        "3D000" => (Kind::NotPermitted, "there is no such database on this server; create it, or correct its name"),
+        "3D000" => {
+            (Kind::NotPermitted, "there is no such database on this server; create it, or correct its name")
+        }
         "42P01" | "42883" | "3F000" => (Kind::NotMigrated, NOT_MIGRATED),
         "42703" | "42P10" | "42804" | "42704" => (Kind::SchemaAltered, ALTERED),
         "0A000" | "26000" => (
@@ -150,14 +154,20 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
             "a statement was prepared for other tables, or on another connection; it is prepared anew. Behind a pooler, set \
              transaction_pooler, and statement_cache_capacity=0 for a pool of your own",
         ),
-        "23514" | "23502" | "23505" | "22001" | "22021" => (Kind::Invalid, "the database refuses what was written"),
+        "23514" | "23502" | "23505" | "22001" | "22021" => {
+            (Kind::Invalid, "the database refuses what was written")
+        }
         code if code.starts_with("08") || code.starts_with("58") || code.starts_with("57") => {
             (Kind::Unavailable, "the connection to the server broke, or its machine fails")
         }
-        code if code.starts_with("40") => (Kind::Conflict, "the server has rolled this transaction back; start it again"),
+        code if code.starts_with("40") => {
+            (Kind::Conflict, "the server has rolled this transaction back; start it again")
+        }
         code if code.starts_with("53") => (Kind::Unavailable, "the server is out of something it needs"),
         code if code.starts_with("28") => (Kind::NotPermitted, "the server refuses this user"),
-        code if code.starts_with("XX") => (Kind::Other, "the database is damaged, or has a fault; look at its log"),
+        code if code.starts_with("XX") => {
+            (Kind::Other, "the database is damaged, or has a fault; look at its log")
+        }
         _ => (Kind::Other, "unexpected"),
     }
 }

@@ -121,8 +121,7 @@ async fn read_content(
         return Ok(HashMap::new());
     }
     let wanted = Rows::new(wanted);
-    let rows =
-        sql.query(&sql.content).bind(wanted.positions).bind(wanted.ids).fetch_all(connection).await?;
+    let rows = sql.query(&sql.content).bind(wanted.positions).bind(wanted.ids).fetch_all(connection).await?;
     rows.into_iter().map(|row| Ok((row.try_get(0)?, row))).collect()
 }
 

@@ -6,9 +6,7 @@
 use std::time::Duration;
 
 use outbox_contract::lease::Paused;
-use outbox_contract::{
-    Bucket, Epoch, Lease, LeaseRequest, Leased, Position, RelayId, Route, Topic,
-};
+use outbox_contract::{Bucket, Epoch, Lease, LeaseRequest, Leased, Position, RelayId, Route, Topic};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
@@ -44,9 +42,8 @@ pub(crate) async fn heartbeat(
             Some(Lease { bucket, epoch: Epoch(epoch), low_water: Position(low_water) })
         })
         .collect();
-    let count = |column: &str| {
-        row.try_get::<i32, _>(column).map(|count| usize::try_from(count).unwrap_or_default())
-    };
+    let count =
+        |column: &str| row.try_get::<i32, _>(column).map(|count| usize::try_from(count).unwrap_or_default());
     let paused: Vec<String> = row.try_get("paused")?;
     Ok(Leased {
         leases,

@@ -70,7 +70,10 @@ async fn in_transaction(connection: &mut PgConnection, options: &PostgresOptions
         return Err(too_new(OPERATION, version));
     }
     for migration in MIGRATIONS.iter().filter(|migration| migration.version > version) {
-        sqlx::raw_sql(migration.sql).execute(&mut *connection).await.map_err(|error| misfit(migration, error))?;
+        sqlx::raw_sql(migration.sql)
+            .execute(&mut *connection)
+            .await
+            .map_err(|error| misfit(migration, error))?;
         tracing::info!(
             version = migration.version,
             name = migration.name,

@@ -38,7 +38,9 @@ impl Way {
     /// Nothing is lost with it, so its commit waits for no disk. One step, and no value in it needs escaping: it works behind a pooler.
     fn statement(&self, word: &str) -> String {
         let Self { channel, sender, .. } = self;
-        format!("select set_config('synchronous_commit', 'off', true), pg_notify('{channel}', '{word} {sender}')")
+        format!(
+            "select set_config('synchronous_commit', 'off', true), pg_notify('{channel}', '{word} {sender}')"
+        )
     }
 }
 

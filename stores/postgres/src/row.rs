@@ -119,7 +119,12 @@ impl<'r> Raw<'r> {
         let id = self.id().ok_or("its id is not a UUID of 16 bytes")?;
         let topic = Topic::new(self.text(Column::Topic)?).map_err(shown)?;
         let mut message = Message::new(topic, self.text(Column::EventType)?).with_id(id);
-        message.key = self.bytes(Column::Key).map(|_| self.text(Column::Key)).transpose()?.map(named_key).transpose()?;
+        message.key = self
+            .bytes(Column::Key)
+            .map(|_| self.text(Column::Key))
+            .transpose()?
+            .map(named_key)
+            .transpose()?;
         let content_type = self.text(Column::ContentType)?;
         if *message.content_type != *content_type {
             message.content_type = content_type.into();
@@ -162,7 +167,8 @@ impl<'r> Raw<'r> {
         let mut message = self.names();
         message.content_type = self.presentable_text(Column::ContentType, Message::MOST_TYPE_BYTES).into();
         message.schema_version = u32::try_from(self.integer(Column::SchemaVersion)).unwrap_or(1);
-        message.headers = Headers::from_bytes(self.bytes(Column::Headers).unwrap_or_default()).unwrap_or_default();
+        message.headers =
+            Headers::from_bytes(self.bytes(Column::Headers).unwrap_or_default()).unwrap_or_default();
         message.payload = Bytes::copy_from_slice(self.bytes(Column::Payload).unwrap_or_default());
         message.occurred_at = Timestamp::from_micros(self.integer(Column::OccurredAt));
         let appended_at = Timestamp::from_micros(self.integer(Column::AppendedAt));

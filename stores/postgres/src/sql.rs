@@ -124,7 +124,8 @@ mod tests {
 
     #[test]
     fn a_schema_stands_before_every_name_of_ours() {
-        let statement = "select nextval('outbox_message_position'), outbox_now() from outbox_key k, my_outbox_key";
+        let statement =
+            "select nextval('outbox_message_position'), outbox_now() from outbox_key k, my_outbox_key";
         assert_eq!(
             qualified(statement, Some("shop")).as_str(),
             "select nextval('\"shop\".outbox_message_position'), \"shop\".outbox_now() from \"shop\".outbox_key k, my_outbox_key"

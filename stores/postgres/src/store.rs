@@ -265,9 +265,8 @@ impl PostgresStore {
             }
             *turned = Some(Instant::now());
         }
-        let turn = async |connection: &mut PgConnection| {
-            maintain::turn_history(connection, self.sql(), kept).await
-        };
+        let turn =
+            async |connection: &mut PgConnection| maintain::turn_history(connection, self.sql(), kept).await;
         self.on("maintain", &self.lines().operating, turn).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "partitions of the history were not made or dropped; this role has to own outbox_history");
             0
@@ -289,8 +288,12 @@ fn own_options(pool: &PgPool, options: &PostgresOptions) -> PgConnectOptions {
     .options(PLANS.iter().copied())
 }
 
-const PLANS: [(&str, &str); 4] =
-    [("enable_seqscan", "off"), ("enable_bitmapscan", "off"), ("jit", "off"), ("plan_cache_mode", "force_generic_plan")];
+const PLANS: [(&str, &str); 4] = [
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("jit", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+];
 
 /// How the store's own work begins behind a pooler: with what its connections have elsewhere, for this transaction.
 fn pooled_begin(options: &PostgresOptions) -> Option<SqlStr> {
@@ -343,9 +346,8 @@ impl Store for PostgresStore {
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
-        let work = async |connection: &mut PgConnection| {
-            lease::heartbeat(connection, self.sql(), request).await
-        };
+        let work =
+            async |connection: &mut PgConnection| lease::heartbeat(connection, self.sql(), request).await;
         self.on("lease", &self.lines().leasing, work).await
     }
 
@@ -364,8 +366,7 @@ impl Store for PostgresStore {
     }
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
-        let work =
-            async |connection: &mut PgConnection| fetch::fetch(connection, self.sql(), request).await;
+        let work = async |connection: &mut PgConnection| fetch::fetch(connection, self.sql(), request).await;
         self.on("fetch", &self.lines().fetching, work).await
     }
 
@@ -431,11 +432,16 @@ impl Store for PostgresStore {
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {
         let own = wakeups::of_this_process(self.bell().listen());
         if self.options().transaction_pooler {
-            tracing::info!("behind a transaction pooler nobody can LISTEN: what other programs write is found by polling");
+            tracing::info!(
+                "behind a transaction pooler nobody can LISTEN: what other programs write is found by polling"
+            );
             return own;
         }
-        let others =
-            wakeups::of_other_programs(self.inner.own.clone(), self.options().channel(), self.inner.sender.clone());
+        let others = wakeups::of_other_programs(
+            self.inner.own.clone(),
+            self.options().channel(),
+            self.inner.sender.clone(),
+        );
         stream::select(own, others).boxed()
     }
 }

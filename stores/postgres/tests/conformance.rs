@@ -18,7 +18,7 @@ async fn open(url: &str) -> Arc<PostgresStore> {
     Arc::new(PostgresStore::connect_with(url, options).await.expect("the server takes connections"))
 }
 
-fn skipped(server: Option<PostgresServer>) -> Option<String> {
+fn skipped(server: Option<&PostgresServer>) -> Option<String> {
     server.is_none().then(|| "there is no PostgreSQL".to_owned())
 }
 
@@ -51,7 +51,7 @@ macro_rules! on {
                 }
 
                 fn skipped() -> Option<String> {
-                    skipped($wish.shared().or_skip())
+                    skipped($wish.shared().or_skip().as_ref())
                 }
             }
 
