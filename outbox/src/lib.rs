@@ -8,6 +8,7 @@ pub use outbox_engine::{
 };
 pub use outbox_engine::{
     HandlerError, Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status,
+    consume_span,
 };
 
 // What derived code names: see the crate `outbox-derive`.

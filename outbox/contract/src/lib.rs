@@ -25,6 +25,7 @@ pub mod outcome;
 pub mod retry;
 pub mod store;
 pub mod subscription;
+pub mod trace;
 pub mod transactional;
 pub mod transport;
 pub mod writer;

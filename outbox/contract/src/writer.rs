@@ -11,6 +11,7 @@ use crate::event::DomainEvent;
 use crate::id::MessageId;
 use crate::message::{Message, MessageError, Outgoing};
 use crate::name::{NameError, Route, Topic};
+use crate::trace;
 use crate::transactional::Transactional;
 use crate::transport::Transport;
 
@@ -185,7 +186,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         Ok(ids)
     }
 
-    /// Turns an event into a message, without appending it.
+    /// Turns an event into a message, without appending it. It carries the [trace](crate::trace) of the current span.
     ///
     /// # Errors
     ///
@@ -203,6 +204,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         if let Some(key) = event.key() {
             message = message.with_key(key)?;
         }
+        trace::inject(&mut message.headers);
         Ok(message)
     }
 

@@ -12,6 +12,7 @@ use tracing::Instrument;
 
 use super::context::Context;
 use super::lane::LaneMsg;
+use crate::observe::publish_span;
 
 pub(crate) struct Publisher {
     pub(crate) context: Arc<Context>,
@@ -38,7 +39,7 @@ impl Publisher {
         _state: &mut (),
     ) -> Result<(), ActorProcessingErr> {
         let Publish { number, messages, outcomes } = publish;
-        let span = tracing::debug_span!("publish", route = %self.context.route, messages = messages.len());
+        let span = publish_span(&self.context.route, &messages);
         self.publish(messages, &outcomes).instrument(span).await;
         // The lane is gone only when all of this is over; then nobody needs the outcome.
         let _ = self.lane.cast(LaneMsg::Published { publisher: myself.get_id(), number });

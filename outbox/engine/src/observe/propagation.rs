@@ -1,0 +1,68 @@
+//! Spans that go on with a message's trace.
+//!
+//! The span that appended an event is in the message's headers, and stays there: the relay adds a link and no parent, because its span is about
+//! many messages of many traces. So a consumer's span is a child of the span that appended, whatever lies between.
+
+use std::sync::Arc;
+
+use outbox_contract::{Message, Route, Stored};
+use tracing::Span;
+
+/// The span of a relay that publishes these messages, linked to the spans that appended them.
+pub(crate) fn publish_span(route: &Route, messages: &[Arc<Stored>]) -> Span {
+    let span = tracing::debug_span!(
+        "publish",
+        otel.kind = "producer",
+        messaging.operation.name = "publish",
+        messaging.batch.message_count = messages.len(),
+        %route,
+    );
+    #[cfg(feature = "opentelemetry")]
+    {
+        use tracing_opentelemetry::OpenTelemetrySpanExt;
+        if !span.is_disabled() {
+            let appended = messages
+                .iter()
+                .filter_map(|stored| outbox_contract::trace::span_context(&stored.message.headers));
+            appended.for_each(|context| span.add_link(context));
+        }
+    }
+    span
+}
+
+/// A span for handling a message: with the feature `opentelemetry`, a child of the span that appended it, in another process perhaps.
+///
+/// The inbox enters one for each message. Whoever subscribes without it does so by hand:
+///
+/// ```
+/// use outbox_contract::{Message, Topic};
+/// use outbox_engine::consume_span;
+///
+/// # fn handle(_: &Message) {}
+/// let message = Message::new(Topic::new("orders")?, "order.placed");
+/// consume_span(&message).in_scope(|| handle(&message)); // a future: `.instrument(consume_span(&message)).await`
+/// # Ok::<(), outbox_contract::NameError>(())
+/// ```
+#[must_use]
+pub fn consume_span(message: &Message) -> Span {
+    let span = tracing::info_span!(
+        "consume",
+        otel.kind = "consumer",
+        messaging.operation.name = "process",
+        messaging.destination.name = %message.topic,
+        messaging.message.id = %message.id,
+        event_type = %message.event_type,
+    );
+    #[cfg(feature = "opentelemetry")]
+    {
+        use opentelemetry::trace::TraceContextExt;
+        use tracing_opentelemetry::OpenTelemetrySpanExt;
+        if !span.is_disabled()
+            && let Some(appended) = outbox_contract::trace::span_context(&message.headers)
+        {
+            // Refused where no layer of OpenTelemetry listens: then there is no trace to go on with.
+            let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(appended));
+        }
+    }
+    span
+}
