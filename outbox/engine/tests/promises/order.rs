@@ -136,6 +136,29 @@ async fn a_transaction_that_commits_late_is_not_passed_over() {
     within(S * 2, || world.arrived().last() == Some(&late_ids[0])).await;
 }
 
+/// As above, for long: what was delivered since is not walked over again by each fetch, and its commit is seen all the same.
+#[tokio::test(start_paused = true)]
+async fn a_transaction_that_stays_open_costs_the_others_nothing() {
+    let world = World::concurrent();
+    let rig = world.rig();
+    let _relay = rig.relay().batch(10).start().await.unwrap();
+    let mut late = world.store.begin().await.unwrap();
+    let late_ids = world.write(&mut late, [message("late")]).await;
+    for turn in 0..300 {
+        world.append([message("early"), message("other")]).await;
+        within(S * 60, || world.broker.len() == 2 * (turn + 1)).await;
+        tokio::time::sleep(MS * 40).await;
+    }
+    let reads: Vec<String> = rig.trace.take().into_iter().filter(|line| line.contains("reads")).collect();
+    let behind = |line: &String| line.split("behind ").nth(1)?.split(':').next()?.parse::<usize>().ok();
+    let last = behind(reads.last().unwrap()).unwrap();
+    assert!(last >= 400, "the last read began behind {last}, of 601 positions");
+
+    world.store.commit(late).await.into_result().unwrap();
+    within(S * 2, || world.arrived().last() == Some(&late_ids[0])).await;
+    world.drained(S * 60).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_key_whose_message_never_answers_delays_no_other() {
     let world = World::new();

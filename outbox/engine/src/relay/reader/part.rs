@@ -32,12 +32,3 @@ pub(super) fn is_behind(part: &Option<Part>, last: &Option<Part>) -> bool {
         (Some(part), Some(last)) => part > last,
     }
 }
-
-/// A number that stands for a key where only counting depends on it: two keys that share one are counted together.
-pub(super) fn fingerprint(key: &KeyId) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    // Fixed keys: a run must be the same again.
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    hasher.finish()
-}

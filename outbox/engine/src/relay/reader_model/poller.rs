@@ -14,7 +14,7 @@ impl Model {
     pub(super) fn is_reader_free(&self) -> bool {
         match &self.call {
             None => true,
-            Some(Call::Fetch(..)) => self.case.interleaved,
+            Some(Call::Fetch(..) | Call::Confirm(..)) => self.case.interleaved,
             Some(Call::Probe(_)) => false,
         }
     }
@@ -49,6 +49,7 @@ impl Model {
     pub(super) fn close(&mut self, topic: usize) {
         self.note(|| format!("topic {topic} closed"));
         self.reader.close_topic(the_topic(topic));
+        self.sabotage_gaps();
         *self.closed[topic].get_or_insert(0) += 1;
         self.to_lane.push_back(ToLane::ForgetTopic(topic));
     }

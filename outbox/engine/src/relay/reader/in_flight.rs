@@ -1,0 +1,78 @@
+//! Rows that were read and are not gone from the store yet.
+
+use std::collections::{BTreeMap, HashMap};
+
+use outbox_contract::{Bucket, BucketSet, KeyId, Position};
+
+/// What is in memory, by position, and how much of each key.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    rows: BTreeMap<Position, Row>,
+    by_key: HashMap<u64, usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    bucket: Bucket,
+    key: u64,
+}
+
+impl InFlight {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(super) fn contains(&self, position: Position) -> bool {
+        self.rows.contains_key(&position)
+    }
+
+    pub(super) fn lowest(&self) -> Option<Position> {
+        self.rows.keys().next().copied()
+    }
+
+    /// In ascending order.
+    pub(super) fn behind(&self, position: Position) -> impl Iterator<Item = Position> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.rows.range((Excluded(position), Unbounded)).map(|(at, _)| *at)
+    }
+
+    /// How many rows of the key there are.
+    pub(super) fn of_key(&self, key: &KeyId) -> usize {
+        self.by_key.get(&fingerprint(key)).copied().unwrap_or(0)
+    }
+
+    pub(super) fn insert(&mut self, position: Position, key: &KeyId, bucket: Bucket) {
+        let key = fingerprint(key);
+        self.rows.insert(position, Row { bucket, key });
+        *self.by_key.entry(key).or_default() += 1;
+    }
+
+    /// Says whether it was there.
+    pub(super) fn remove(&mut self, position: Position) -> bool {
+        let Some(row) = self.rows.remove(&position) else { return false };
+        if let Some(count) = self.by_key.get_mut(&row.key) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_key.remove(&row.key);
+            }
+        }
+        true
+    }
+
+    pub(super) fn remove_buckets(&mut self, buckets: BucketSet) {
+        let of_buckets = self.rows.iter().filter(|(_, row)| buckets.contains(row.bucket));
+        for position in of_buckets.map(|(at, _)| *at).collect::<Vec<_>>() {
+            self.remove(position);
+        }
+    }
+}
+
+/// A number that stands for a key where only counting depends on it: two keys that share one are counted together.
+fn fingerprint(key: &KeyId) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    // Fixed keys: a run must be the same again.
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}

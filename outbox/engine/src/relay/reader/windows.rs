@@ -1,0 +1,213 @@
+//! The windows of a reader: the main one, and the gaps that are read apart from it.
+
+use std::collections::BTreeMap;
+
+use outbox_contract::fetch::{Ordering, Scope, Writers};
+use outbox_contract::{Bucket, BucketSet, KeyId, Position, Topic};
+
+use super::part::{Part, is_behind};
+use super::window::Window;
+
+/// All windows. Each key is governed by exactly one: the narrowest gap that covers it, else the main window.
+#[derive(Debug)]
+pub(super) struct Windows {
+    pub(super) ordering: Ordering,
+    pub(super) main: Window,
+    // Ordered, so that a run can be replayed: the round-robin follows this order.
+    pub(super) gaps: BTreeMap<Part, Gap>,
+}
+
+/// A part that is read through a window of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Gap {
+    pub(super) window: Window,
+    pub(super) buckets: BucketSet,
+    pub(super) state: GapState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GapState {
+    /// It may be read.
+    Open,
+    /// It waits: a broken or paused topic.
+    Closed,
+    /// It waits until the key has room in memory again.
+    Hot,
+}
+
+impl Windows {
+    pub(super) fn new(ordering: Ordering) -> Self {
+        Self { ordering, main: Window::at(Position::START), gaps: BTreeMap::new() }
+    }
+
+    /// The window of a part; of the main one without.
+    pub(super) fn window(&self, part: Option<&Part>) -> &Window {
+        part.and_then(|part| self.gaps.get(part)).map_or(&self.main, |gap| &gap.window)
+    }
+
+    #[cfg(test)]
+    pub(super) fn window_mut(&mut self, part: Option<&Part>) -> &mut Window {
+        part.and_then(|part| self.gaps.get_mut(part)).map_or(&mut self.main, |gap| &mut gap.window)
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Window> {
+        self.gaps.values_mut().map(|gap| &mut gap.window).chain([&mut self.main])
+    }
+
+    /// Nothing can come at or below this position any more, through whichever window.
+    pub(super) fn floor(&self) -> Position {
+        let gaps = self.gaps.values().map(|gap| gap.window.floor(self.ordering));
+        gaps.min().unwrap_or(Position::END).min(self.main.floor(self.ordering))
+    }
+
+    /// Whether a fetch would begin above what it must see again if a writer is over.
+    pub(super) fn has_base(&self, part: Option<&Part>) -> bool {
+        self.window(part).base.is_some()
+    }
+
+    /// Tells all windows who is writing, and that the horizon moved.
+    pub(super) fn hear(&mut self, writers: &Writers, moved: bool) {
+        for window in self.all_mut() {
+            window.hear(writers);
+            window.more |= moved;
+        }
+    }
+
+    /// The first buckets: everything is read from there on.
+    pub(super) fn begin(&mut self, low_water: Position) {
+        self.main = Window::at(low_water);
+        self.gaps.values_mut().for_each(|gap| gap.window.lower(low_water));
+    }
+
+    /// Forgets buckets that are owned no more.
+    pub(super) fn lose(&mut self, buckets: BucketSet) {
+        self.gaps.retain(|part, gap| match part {
+            Part::Key(key) => !buckets.contains(key.bucket()),
+            Part::Topic(_) => true,
+            Part::Buckets(_) => {
+                gap.buckets = gap.buckets.without(&buckets);
+                !gap.buckets.is_empty()
+            }
+        });
+    }
+
+    pub(super) fn close_topic(&mut self, topic: &Topic) {
+        let part = Part::Topic(topic.clone());
+        let apart = self.gaps.remove(&part).map(|gap| gap.window);
+        let was_apart = apart.is_some();
+        let mut window = apart.unwrap_or_else(|| self.main.narrowed(Position::END));
+        for (part, gap) in &self.gaps {
+            let covered = match part {
+                Part::Key(key) => key.topic == *topic,
+                Part::Buckets(_) => !was_apart,
+                Part::Topic(_) => false,
+            };
+            if covered {
+                window.lower(gap.window.floor(self.ordering));
+            }
+        }
+        // The topic takes over its keys: a key's own window would go on sending what is broken.
+        self.gaps.retain(|part, _| !matches!(part, Part::Key(key) if key.topic == *topic));
+        self.gaps.insert(part, Gap { window, buckets: BucketSet::ALL, state: GapState::Closed });
+    }
+
+    pub(super) fn open_topic(&mut self, topic: &Topic) {
+        if let Some(gap) = self.gaps.get_mut(&Part::Topic(topic.clone())) {
+            gap.state = GapState::Open;
+            gap.window.more = true;
+        }
+    }
+
+    /// The window that a key is read through: None is the main one.
+    pub(super) fn governor(&self, key: &KeyId, bucket: Bucket) -> Option<Part> {
+        if self.gaps.is_empty() {
+            return None;
+        }
+        let narrow = [Part::Key(key.clone()), Part::Topic(key.topic.clone())];
+        narrow.into_iter().find(|part| self.gaps.contains_key(part)).or_else(|| {
+            let buckets = self.gaps.iter().filter(|(part, _)| matches!(part, Part::Buckets(_)));
+            buckets.filter(|(_, gap)| gap.buckets.contains(bucket)).map(|(part, _)| part.clone()).next()
+        })
+    }
+
+    /// Gives a key a window of its own, from this position on.
+    pub(super) fn read_key_again(&mut self, key: &KeyId, after: Position, state: GapState) {
+        let governor = self.governor(key, key.bucket());
+        if let Some(part) = &governor {
+            let Some(gap) = self.gaps.get_mut(part) else { return };
+            // A key that is apart already is read from further below; a topic that waits keeps its keys and is read with them.
+            if matches!(part, Part::Key(_)) || gap.state == GapState::Closed {
+                gap.window.lower(after);
+                return;
+            }
+        }
+        let window = self.window(governor.as_ref()).narrowed(after);
+        self.gaps.insert(Part::Key(key.clone()), Gap { window, buckets: BucketSet::ALL, state });
+    }
+
+    /// Gives buckets a window of their own, from this position on.
+    pub(super) fn read_buckets_again(&mut self, buckets: BucketSet, after: Position) {
+        let mut window = Window::at(after);
+        for (part, gap) in &mut self.gaps {
+            match part {
+                Part::Buckets(_) if !gap.buckets.intersection(&buckets).is_empty() => {
+                    gap.buckets = gap.buckets.without(&buckets);
+                    window.lower(gap.window.floor(self.ordering));
+                }
+                Part::Buckets(_) => {}
+                Part::Key(key) if !buckets.contains(key.bucket()) => {}
+                Part::Key(_) | Part::Topic(_) => gap.window.lower(after),
+            }
+        }
+        self.gaps.retain(|part, gap| !matches!(part, Part::Buckets(_)) || !gap.buckets.is_empty());
+        let numbers = self.gaps.keys().filter_map(|part| match part {
+            Part::Buckets(number) => Some(number + 1),
+            Part::Key(_) | Part::Topic(_) => None,
+        });
+        let number = numbers.max().unwrap_or(0);
+        self.gaps.insert(Part::Buckets(number), Gap { window, buckets, state: GapState::Open });
+    }
+
+    /// What of the owned buckets is read through the main window.
+    pub(super) fn main_buckets(&self, owned: BucketSet) -> BucketSet {
+        self.gaps.iter().fold(owned, |buckets, (part, gap)| match part {
+            Part::Buckets(_) => buckets.without(&gap.buckets),
+            Part::Key(_) | Part::Topic(_) => buckets,
+        })
+    }
+
+    /// What is read through narrower windows than that of this part.
+    pub(super) fn muted(&self, part: Option<&Part>) -> Vec<Scope> {
+        let narrower = self.gaps.keys().filter(|other| match (part, other) {
+            (None | Some(Part::Buckets(_)), _) => true,
+            (Some(Part::Topic(topic)), Part::Key(key)) => key.topic == *topic,
+            (Some(_), _) => false,
+        });
+        narrower.filter_map(Part::scope).collect()
+    }
+
+    /// Parts that are not to be read now.
+    pub(super) fn closed(&self) -> Vec<Scope> {
+        let closed = self.gaps.iter().filter(|(_, gap)| gap.state == GapState::Closed);
+        closed.filter_map(|(part, _)| part.scope()).collect()
+    }
+
+    /// Keys that wait for room in memory.
+    pub(super) fn hot_keys(&mut self) -> impl Iterator<Item = (&KeyId, &mut Gap)> {
+        self.gaps.iter_mut().filter_map(|(part, gap)| match part {
+            Part::Key(key) if gap.state == GapState::Hot => Some((key, gap)),
+            _ => None,
+        })
+    }
+
+    /// Which window is read next: the main one and every open gap that may have more, in turn. The main one waits while so many keys are apart.
+    pub(super) fn choose(&self, turn: &Option<Part>, key_gaps: usize) -> Option<Option<Part>> {
+        let apart = self.gaps.keys().filter(|part| matches!(part, Part::Key(_))).count();
+        let main = (self.main.more && apart < key_gaps).then_some(None);
+        let open = self.gaps.iter().filter(|(_, gap)| gap.state == GapState::Open && gap.window.more);
+        let mut ready: Vec<Option<Part>> = open.map(|(part, _)| Some(part.clone())).collect();
+        ready.extend(main);
+        // Parts in their order, the main window behind them; the one after the last one that was read.
+        ready.iter().find(|part| is_behind(part, turn)).or(ready.first()).cloned()
+    }
+}

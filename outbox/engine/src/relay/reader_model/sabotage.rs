@@ -1,0 +1,186 @@
+//! The rule with a part left out, each of which the model must find.
+
+use super::horizon::Claim;
+use super::*;
+use crate::relay::model_cast::first_failure;
+
+/// A part of the rule, left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sabotage {
+    /// A horizon counts at once.
+    HorizonAtOnce,
+    /// The last position is read after the writers, not before.
+    LastReadLast,
+    /// A fetch that was cut short lifts the horizon beyond its last row.
+    HorizonOfCutFetch,
+    /// What is read from a base counts without a look at the writers.
+    BaseNotConfirmed,
+    /// A claim makes a base at once.
+    BaseAtOnce,
+    /// A fetch that was cut short lifts the base beyond its last row.
+    BaseOfCutFetch,
+    /// A base counts on the writers that are there when its fetch has returned, not on those from before.
+    BaseOfLateClaim,
+    /// A topic that is closed takes a base for its horizon.
+    GapAtBase,
+    /// What narrower gaps have is shown again and again above the horizon.
+    ForgetsPassed,
+    /// A gap ends with its first fetch.
+    MergesEarly,
+    /// A key that has too much in memory loses its window of its own.
+    HotKeysPass,
+}
+
+impl Model {
+    pub(super) fn sabotage_plan(&self, plan: &mut Plan) {
+        if self.case.sabotage == Some(Sabotage::BaseNotConfirmed) {
+            plan.to_confirm = None;
+        }
+    }
+
+    pub(super) fn sabotage_answer(&self, writers: &mut Writers) {
+        if self.case.sabotage == Some(Sabotage::LastReadLast) {
+            writers.last = Position(self.table.last);
+        }
+    }
+
+    pub(super) fn sabotage_gaps(&mut self) {
+        if self.case.sabotage == Some(Sabotage::GapAtBase) {
+            for gap in self.reader.windows.gaps.values_mut() {
+                if let Some(base) = gap.window.base.take() {
+                    gap.window.horizon = base.last;
+                    gap.window.cursor = gap.window.cursor.max(base.last);
+                }
+            }
+        }
+    }
+
+    pub(super) fn sabotage_horizon(&mut self) {
+        match self.case.sabotage {
+            Some(Sabotage::HorizonAtOnce) => {
+                let horizon = self.reader.horizon.established;
+                self.reader.windows.all_mut().for_each(|window| window.horizon = horizon);
+            }
+            Some(Sabotage::BaseAtOnce) => {
+                let claim = self.reader.horizon.claim().cloned();
+                self.reader.windows.main.base =
+                    claim.filter(|claim| claim.last > self.reader.windows.main.horizon);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a part of the rule that is left out does to the windows when a fetch is taken.
+    pub(super) fn sabotage_windows(&mut self, plan: &Plan, last: Option<Position>, gaps_before: &[Part]) {
+        let windows = &mut self.reader.windows;
+        let is_new = |part: &Part| !gaps_before.contains(part);
+        match self.case.sabotage {
+            Some(Sabotage::HorizonOfCutFetch) => {
+                let window = windows.window_mut(plan.window.as_ref());
+                window.horizon = window.horizon.max(plan.horizon);
+            }
+            Some(Sabotage::BaseOfCutFetch) => {
+                let window = windows.window_mut(plan.window.as_ref());
+                if let (Some(base), Some(claim)) = (&mut window.base, &plan.claim) {
+                    base.last = base.last.max(claim.last);
+                }
+            }
+            Some(Sabotage::BaseOfLateClaim) => {
+                let claim = self.reader.horizon.claim().cloned();
+                let window = windows.window_mut(plan.window.as_ref());
+                if let (Some(Claim { last: claimed, open }), Some(last)) = (claim, last) {
+                    window.base = Some(Claim { last: last.min(claimed), open })
+                        .filter(|base| base.last > window.horizon);
+                }
+            }
+            Some(Sabotage::ForgetsPassed) => windows.main.passed.clear(),
+            Some(Sabotage::MergesEarly) => {
+                if let Some(part) = &plan.window {
+                    windows.gaps.remove(part);
+                }
+            }
+            Some(Sabotage::HotKeysPass) => {
+                windows.gaps.retain(|part, gap| gap.state != GapState::Hot || !is_new(part));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn is_caught(case: Case) {
+    let failed = first_failure(2_000, |seed, loud| Model::new(case, seed, loud).run());
+    let failed = failed.expect("a rule that is wrong is found out");
+    let harm = ["before", "twice", "stranded", "still to be settled"];
+    assert!(harm.iter().any(|harm| failed.contains(harm)), "{failed}");
+}
+
+#[test]
+fn rows_of_narrower_gaps_that_are_shown_again_and_again_hold_up_the_others() {
+    let sabotage = Some(Sabotage::ForgetsPassed);
+    is_caught(Case { lasting: true, sabotage, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_plain_cursor_loses_rows_of_several_writers() {
+    is_caught(Case { belief: Ordering::Single, faults: false, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_horizon_that_counts_at_once_loses_rows() {
+    let sabotage = Some(Sabotage::HorizonAtOnce);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_last_position_that_is_read_behind_the_writers_loses_rows() {
+    let sabotage = Some(Sabotage::LastReadLast);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_horizon_that_counts_beyond_where_a_fetch_was_cut_short_loses_rows() {
+    let sabotage = Some(Sabotage::HorizonOfCutFetch);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_gap_that_ends_before_it_has_caught_up_loses_rows() {
+    let sabotage = Some(Sabotage::MergesEarly);
+    is_caught(Case { sabotage, ..Case::of(Ordering::Single) });
+}
+
+#[test]
+fn a_hot_key_without_a_window_of_its_own_loses_rows() {
+    let sabotage = Some(Sabotage::HotKeysPass);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Single) });
+}
+
+#[test]
+fn a_base_that_is_not_confirmed_loses_rows() {
+    let sabotage = Some(Sabotage::BaseNotConfirmed);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_base_that_counts_at_once_loses_rows() {
+    let sabotage = Some(Sabotage::BaseAtOnce);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_base_beyond_where_a_fetch_was_cut_short_loses_rows() {
+    let sabotage = Some(Sabotage::BaseOfCutFetch);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_base_that_counts_on_later_writers_loses_rows() {
+    let sabotage = Some(Sabotage::BaseOfLateClaim);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_topic_that_takes_a_base_for_its_horizon_loses_rows() {
+    let sabotage = Some(Sabotage::GapAtBase);
+    is_caught(Case { sabotage, ..Case::of(Ordering::Writers) });
+}
