@@ -54,6 +54,8 @@ const ARROWS: &[Arrow] = &[
     arrow("outbox-engine", "outbox-store-memory", InTests, "it is simulated on the memory backends"),
     arrow("outbox-engine", "outbox-transport-memory", InTests, "it is simulated on the memory backends"),
     arrow("outbox-testkit", "outbox-contract", Always, "its suites are suites of the traits"),
+    arrow("outbox-testkit", "outbox-derive", InTests, "scenarios are about events"),
+    arrow("outbox-testkit", "outbox-engine", InTests, "scenarios are about what a relay sends"),
     arrow("outbox-testkit", "outbox-store-memory", InTests, "its suites and doubles need a subject"),
     arrow("outbox-testkit", "outbox-transport-memory", InTests, "its suites and doubles need a subject"),
     arrow("outbox-store-*", "outbox-contract", Always, "all that a store knows"),

@@ -8,6 +8,7 @@ pub mod time;
 pub mod chaos_transport;
 pub mod null_transport;
 pub mod recording_transport;
+pub mod scenario;
 pub mod transport_suite;
 
 pub use chaos_store::{ChaosStore, StoreCall, StoreFault, StoreFaultCounts, StoreFaultRates};
@@ -15,4 +16,5 @@ pub use chaos_transport::{ChaosTransport, Fault, FaultCounts, FaultRates};
 pub use history::{History, KeySequences, Report};
 pub use null_transport::NullTransport;
 pub use recording_transport::RecordingTransport;
+pub use scenario::{Expect, Scenario};
 pub use time::{Ids, TestClock, eventually};

@@ -1,0 +1,294 @@
+//! A scenario: do this, expect these events, let time go by, have the broker repeat itself. For the tests of services.
+
+mod expectation;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outbox_contract::subscription::Received;
+use outbox_contract::{
+    Chunk, Consumer, Deliveries, Message, MessageId, Outcome, Outcomes, Position, RelayId, Route, Stored,
+    Subscription, Timestamp, Topic, Transport,
+};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub use expectation::Expect;
+use expectation::{Expected, compare};
+
+/// Watches what goes over a transport while a service does things, and holds it against what should.
+///
+/// Made for the backends in memory and paused time (`#[tokio::test(start_paused = true)]`), where an hour is over at once and nothing depends on
+/// the speed of a machine. On other stores and in real time it works too; only [`after`](Self::after) and
+/// [`expect_nothing_else`](Self::expect_nothing_else) then take as long as they say.
+///
+/// It is a consumer of its own, and acknowledges all that it sees. Events are compared as JSON, key by key: between keys there is no order. An
+/// event that comes again is the same event; only its first delivery counts.
+///
+/// ```
+/// # extern crate outbox_contract as outbox;
+/// # use outbox_derive::DomainEvent;
+/// use std::time::Duration;
+/// use outbox_contract::{Outbox, Transactional};
+/// use outbox_engine::Relay;
+/// use outbox_store_memory::MemoryStore;
+/// use outbox_testkit::Scenario;
+/// use outbox_transport_memory::MemoryTransport;
+///
+/// #[derive(serde::Serialize, DomainEvent)]
+/// #[event(topic = "orders", type = "order.placed")]
+/// struct OrderPlaced { #[event(key)] order_id: u64 }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
+/// let (store, transport) = (MemoryStore::new(), MemoryTransport::new());
+/// let mut scenario = Scenario::new(transport.clone(), ["orders"]).await;
+/// let relay = Relay::builder(store.clone(), transport).start().await.unwrap();
+///
+/// scenario.when("an order is placed", async {
+///     let mut tx = store.begin().await.unwrap();
+///     Outbox::new(store.clone()).append(&mut tx, &OrderPlaced { order_id: 7 }).await.unwrap();
+///     store.commit(tx).await.into_result().unwrap();
+/// }).await;
+/// scenario.expect(&[&OrderPlaced { order_id: 7 }]).await;
+///
+/// scenario.repeat_all().await; // the broker, or a relay that was killed
+/// scenario.after(Duration::from_secs(3_600)).await;
+/// scenario.expect_nothing_else().await;
+/// # relay.stop(Duration::from_secs(20)).await;
+/// # });
+/// ```
+///
+/// # Panics
+///
+/// An expectation that is not met panics with what was expected and what was seen, and so does a transport that fails.
+pub struct Scenario {
+    transport: Arc<dyn Transport>,
+    seen: Arc<Seen>,
+    /// How many of the first deliveries earlier expectations have dealt with.
+    met: usize,
+    step: String,
+    patience: Duration,
+    watching: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    // A plain mutex: held for a look, never across an await. Written by the task that watches, read by the test.
+    deliveries: Mutex<Vec<Delivered>>,
+    /// How many deliveries there are: what expectations wait for.
+    count: watch::Sender<usize>,
+}
+
+struct Delivered {
+    message: Message,
+    position: Position,
+    first: bool,
+}
+
+impl Scenario {
+    /// Begins to watch these topics, as a consumer called `scenario`. Do it before anything happens.
+    ///
+    /// # Panics
+    ///
+    /// When a topic's name can't be one, or the transport can't be subscribed to.
+    pub async fn new<T>(transport: T, topics: impl IntoIterator<Item = impl AsRef<str>>) -> Self
+    where
+        T: Transport,
+    {
+        let topics = topics.into_iter().map(|topic| match Topic::new(topic.as_ref()) {
+            Ok(topic) => topic,
+            Err(error) => panic!("{error}"),
+        });
+        let consumer = Consumer::new("scenario").unwrap_or_else(|error| panic!("{error}"));
+        let subscription = Subscription::new(consumer, topics);
+        let deliveries = match transport.subscribe(subscription).await {
+            Ok(deliveries) => deliveries,
+            Err(error) => panic!("the scenario can't subscribe: {error}"),
+        };
+        let seen = Arc::new(Seen::default());
+        let watching = tokio::spawn(watch_all(deliveries, Arc::clone(&seen)));
+        Self {
+            transport: Arc::new(transport),
+            seen,
+            met: 0,
+            step: "the beginning".to_owned(),
+            patience: Duration::from_secs(120),
+            watching,
+        }
+    }
+
+    /// How long an expectation waits for its events, on tokio's clock. Default two minutes: in paused time that is nothing, and in real time it is
+    /// only waited out by a test that fails.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Does something before what is tested begins: waits until all that follows from it has been seen, and expects none of it.
+    pub async fn given<T>(&mut self, what: &str, doing: impl Future<Output = T>) -> T {
+        let done = self.when(what, doing).await;
+        self.settle().await;
+        self.met = self.firsts().len();
+        done
+    }
+
+    /// Does something. The words name it in the messages of expectations that are not met.
+    pub async fn when<T>(&mut self, what: &str, doing: impl Future<Output = T>) -> T {
+        what.clone_into(&mut self.step);
+        doing.await
+    }
+
+    /// Lets time go by.
+    pub async fn after(&mut self, time: Duration) {
+        self.step = format!("{}, and {time:?} later", self.step);
+        tokio::time::sleep(time).await;
+    }
+
+    /// Expects exactly these events since the last expectation: of each topic and key these, in this order. Waits until as many have come.
+    ///
+    /// # Panics
+    ///
+    /// When others came, or fewer within the [patience](Self::with_patience).
+    pub async fn expect(&mut self, events: &[&dyn Expect]) {
+        let expected: Vec<Expected> = events.iter().map(|event| event.expected()).collect();
+        let until = self.met + expected.len();
+        let enough = async {
+            let mut count = self.seen.count.subscribe();
+            // The sender lives as long as self, so waiting can't fail.
+            while self.firsts().len() < until && count.changed().await.is_ok() {}
+        };
+        let _late = tokio::time::timeout(self.patience, enough).await;
+        let seen = self.firsts().split_off(self.met);
+        self.met += seen.len();
+        if let Some(difference) = compare(&expected, &seen) {
+            panic!("after {}:\n{difference}", self.step);
+        }
+    }
+
+    /// Expects that no event comes that was not expected before, for a minute.
+    ///
+    /// # Panics
+    ///
+    /// When one does.
+    pub async fn expect_nothing_else(&mut self) {
+        self.settle().await;
+        let seen = self.firsts().split_off(self.met);
+        if let Some(difference) = compare(&[], &seen) {
+            panic!("after {}:\n{difference}", self.step);
+        }
+    }
+
+    /// Has the last event delivered once more to everybody, as a broker does when an acknowledgement was lost. Returns when it was.
+    ///
+    /// # Panics
+    ///
+    /// When the transport does not deliver it.
+    pub async fn repeat_last(&mut self) {
+        let last = self.seen.lock().last().map(Delivered::stored);
+        self.repeat(last.into_iter().collect()).await;
+    }
+
+    /// Has everything delivered once more to everybody, from the first: stale repeats, older events behind newer ones, as after a takeover.
+    /// Returns when they were.
+    ///
+    /// # Panics
+    ///
+    /// When the transport does not deliver them.
+    pub async fn repeat_all(&mut self) {
+        let all =
+            self.seen.lock().iter().filter(|delivered| delivered.first).map(Delivered::stored).collect();
+        self.repeat(all).await;
+    }
+
+    /// How many deliveries were repeats of an earlier one.
+    #[must_use]
+    pub fn repeats(&self) -> usize {
+        self.seen.lock().iter().filter(|delivered| !delivered.first).count()
+    }
+
+    async fn repeat(&mut self, messages: Vec<Arc<Stored>>) {
+        self.step = format!("{}, and {} repeats", self.step, messages.len());
+        let outcomes = Outcomes::new(messages.len());
+        let relay = RelayId::from_uuid(uuid::Uuid::nil());
+        let chunk = Chunk::new(Route::default(), relay, "/scenario".into(), messages, self.patience);
+        let _late = tokio::time::timeout(self.patience, self.transport.publish(chunk, &outcomes)).await;
+        let outcomes = outcomes.take();
+        let undelivered = outcomes.iter().find(|outcome| **outcome != Some(Outcome::Delivered));
+        assert!(undelivered.is_none(), "after {}: not delivered: {undelivered:?}", self.step);
+    }
+
+    /// Long enough for everything that a step brings about: longer than any pause of a relay that meets no errors.
+    async fn settle(&self) {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+
+    fn firsts(&self) -> Vec<Message> {
+        let deliveries = self.seen.lock();
+        deliveries
+            .iter()
+            .filter(|delivered| delivered.first)
+            .map(|delivered| delivered.message.clone())
+            .collect()
+    }
+}
+
+impl Drop for Scenario {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+impl fmt::Debug for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scenario")
+            .field("step", &self.step)
+            .field("seen", &self.seen.lock().len())
+            .field("met", &self.met)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Seen {
+    fn lock(&self) -> MutexGuard<'_, Vec<Delivered>> {
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Delivered {
+    fn stored(&self) -> Arc<Stored> {
+        Arc::new(Stored::new(self.position, Timestamp::default(), self.message.clone()))
+    }
+}
+
+/// Notes and acknowledges everything. A transport that confirms what its consumers have acknowledged must not wait for a test to look.
+async fn watch_all(deliveries: Box<dyn Deliveries>, seen: Arc<Seen>) {
+    let mut known: HashSet<MessageId> = HashSet::new();
+    loop {
+        match deliveries.next().await {
+            Ok(Received::Deliveries(received)) => {
+                let mut tags = Vec::with_capacity(received.len());
+                for delivery in received {
+                    tags.push(delivery.tag);
+                    let position =
+                        delivery.origin.map_or(Position::START, |origin| Position(origin.sequence));
+                    // What is no message of ours is another's, and no expectation is about it.
+                    let Ok(message) = delivery.message else { continue };
+                    let first = known.insert(message.id);
+                    seen.lock().push(Delivered { message, position, first });
+                }
+                let count = seen.lock().len();
+                seen.count.send_replace(count);
+                // One that is lost comes again, as a repeat.
+                let _lost = deliveries.acknowledge(&tags).await;
+            }
+            Ok(Received::Ended) => return,
+            Ok(_) => {}
+            Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(_) => return,
+        }
+    }
+}
