@@ -7,6 +7,10 @@ pub use outbox_engine::{
     Aggregate, EventHandler, EventLog, Mediator, UnitOfWork, VersionMismatch, WorkError,
 };
 pub use outbox_engine::{
+    HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig, InboxHandle,
+    InboxStats, MessageHandler, Mode, UnknownType, handler_fn,
+};
+pub use outbox_engine::{
     HandlerError, Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status,
     consume_span,
 };
@@ -33,8 +37,9 @@ pub mod prelude {
     #[cfg(feature = "sqlite")]
     pub use crate::sqlite::SqliteStore;
     pub use crate::{
-        Admin, Aggregate, Consumer, Deliveries, DomainEvent, EventHandler, EventLog, Exhausted, HandlerError,
-        Key, KeyId, Mediator, Message, Outbox, Relay, RelayHandle, RetryPolicy, Route, Store, Subscription,
-        Topic, Transactional, Transport, UnitOfWork, VersionMismatch, WorkError,
+        Admin, Aggregate, Consumer, Deliveries, DomainEvent, EventHandler, EventLog, Exhausted,
+        HandlerContext, HandlerError, Inbox, InboxHandle, Key, KeyId, Mediator, Message, Outbox, Relay,
+        RelayHandle, RetryPolicy, Route, Store, Subscription, Topic, Transactional, Transport, UnitOfWork,
+        VersionMismatch, WorkError,
     };
 }

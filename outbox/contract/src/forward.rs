@@ -10,18 +10,19 @@ use crate::admin::{Admin, DeadLetter, FailingKey, Filter, Past};
 use crate::backlog::Backlog;
 use crate::clock::Timestamp;
 use crate::divert::{Diversion, Diverted};
-use crate::error::{StoreError, TransportError};
+use crate::error::{AppendError, StoreError, TransportError};
 use crate::failure::Rejection;
 use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Stored, Writers};
-use crate::hints::Wakeup;
+use crate::hints::{Hints, Wakeup};
 use crate::id::{MessageId, Position, RelayId};
 use crate::lease::{Lease, LeaseRequest, Leased};
 use crate::maintain::Maintained;
-use crate::message::Message;
-use crate::name::{KeyId, Route, Topic};
+use crate::message::{Message, Outgoing};
+use crate::name::{Consumer, KeyId, Route, Topic};
 use crate::outcome::Outcomes;
 use crate::store::Store;
 use crate::subscription::{Deliveries, Subscription};
+use crate::transactional::{Admission, Committed, Transactional};
 use crate::transport::{Chunk, Transport};
 
 #[async_trait]
@@ -156,6 +157,49 @@ impl<T: Store + ?Sized> Store for Arc<T> {
 
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {
         (**self).wakeups()
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<T: Transactional> Transactional for Arc<T> {
+    type Tx<'t> = T::Tx<'t>;
+
+    async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
+        (**self).begin().await
+    }
+
+    async fn commit(&self, tx: Self::Tx<'static>) -> Committed {
+        (**self).commit(tx).await
+    }
+
+    async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
+        (**self).rollback(tx).await
+    }
+
+    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        (**self).append(tx, messages).await
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError> {
+        (**self).admit(tx, consumer, messages).await
+    }
+
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        (**self).admitted(consumer, id).await
+    }
+
+    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        (**self).is_conflict(error)
+    }
+
+    fn hints(&self) -> &Hints {
+        (**self).hints()
     }
 }
 

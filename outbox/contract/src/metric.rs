@@ -57,6 +57,14 @@ metrics! {
     IN_FLIGHT_BYTES = "outbox_in_flight_bytes", Gauge, "bytes", ["route"], "Bytes of messages that this relay has in memory.";
     BREAKER_OPEN = "outbox_breaker_open", Gauge, "1 or 0", ["route"], "Whether the relay waits for an unavailable transport.";
     LATENCY = "outbox_latency_seconds", Histogram, "seconds", ["route"], "Time from append, by the database's clock, to confirmation, by the relay's; of the oldest message of each chunk.";
+    INBOX_RECEIVED = "outbox_inbox_received_total", Counter, "messages", ["consumer"], "Deliveries that came in, repeats included.";
+    INBOX_HANDLED = "outbox_inbox_handled_total", Counter, "messages", ["consumer"], "Messages whose handler's transaction was committed.";
+    INBOX_DUPLICATES = "outbox_inbox_duplicates_total", Counter, "messages", ["consumer"], "Messages that had been handled before.";
+    INBOX_IGNORED = "outbox_inbox_ignored_total", Counter, "messages", ["consumer"], "Messages that no handler wants, ignored by configuration.";
+    INBOX_FAILED = "outbox_inbox_failed_total", Counter, "messages", ["consumer"], "Attempts of handlers that failed or were rejected.";
+    INBOX_CONFLICTS = "outbox_inbox_conflicts_total", Counter, "messages", ["consumer"], "Attempts that other transactions were in the way of; they are repeated and not counted.";
+    INBOX_STORED = "outbox_inbox_stored_total", Counter, "messages", ["consumer"], "Messages that were written to the store, to wait there for their handler.";
+    INBOX_RESETS = "outbox_inbox_resets_total", Counter, "resets", ["consumer"], "Times that an inbox dropped what it had in memory and asked for it again.";
 }
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ pub struct Chunk {
     pub messages: Vec<Arc<Stored>>,
     /// After this long the relay stops waiting and takes everything unreported as unknown. Shorter than the lease.
     pub deadline: Duration,
+    /// How often the first message was tried before, as stored with its key. One that was, goes alone; 0 for all others.
+    pub tried: u32,
 }
 
 impl Chunk {
@@ -43,7 +45,14 @@ impl Chunk {
         messages: Vec<Arc<Stored>>,
         deadline: Duration,
     ) -> Self {
-        Self { route, relay, source, messages, deadline }
+        Self { route, relay, source, messages, deadline, tried: 0 }
+    }
+
+    /// Says how often the first message was tried before.
+    #[must_use]
+    pub const fn with_tried(mut self, tried: u32) -> Self {
+        self.tried = tried;
+        self
     }
 }
 

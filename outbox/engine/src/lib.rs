@@ -1,10 +1,15 @@
 #![doc = include_str!("../README.md")]
 
+mod inbox;
 mod mediator;
 mod observe;
 mod relay;
 mod unit_of_work;
 
+pub use inbox::{
+    HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig, InboxHandle,
+    InboxStats, MessageHandler, Mode, Step, UnknownType, handler_fn,
+};
 pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
 pub use observe::consume_span;
 pub use relay::{Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status};

@@ -38,9 +38,18 @@ pub struct Relay;
 impl Relay {
     /// A relay that sends the route `default` of a store to a transport. Both are cheap to clone, or shared in an `Arc`.
     pub fn builder(store: impl Store, transport: impl Transport) -> RelayBuilder {
+        Self::of_route(&Route::default(), Arc::new(store), Arc::new(transport))
+    }
+
+    /// A relay of one route.
+    pub(crate) fn of_route(
+        route: &Route,
+        store: Arc<dyn Store>,
+        transport: Arc<dyn Transport>,
+    ) -> RelayBuilder {
         RelayBuilder {
-            store: Arc::new(store),
-            routes: vec![(Route::default().to_string(), Arc::new(transport))],
+            store,
+            routes: vec![(route.to_string(), transport)],
             config: RelayConfig::default(),
             topics: Vec::new(),
             clock: Arc::new(SystemClock::new()),

@@ -68,6 +68,12 @@ impl RelayHandle {
         sum
     }
 
+    /// Tells whether an operator paused any of its routes, as of the last heartbeat.
+    pub(crate) fn pauses(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let routes: Vec<Arc<Context>> = self.routes.iter().map(|(context, _)| Arc::clone(context)).collect();
+        move || routes.iter().any(|context| context.paused.load(Ordering::Acquire))
+    }
+
     /// What waits, as last measured, for each route.
     #[must_use]
     pub fn backlog(&self) -> Vec<(outbox_contract::Route, Backlog)> {
@@ -190,7 +196,7 @@ impl Health {
         }
     }
 
-    fn add(&mut self, status: Status, reason: String) {
+    pub(crate) fn add(&mut self, status: Status, reason: String) {
         self.status = self.status.max(status);
         self.reasons.push(reason);
     }

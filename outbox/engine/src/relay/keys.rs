@@ -97,6 +97,8 @@ pub(crate) struct ChunkPlan {
     pub(crate) number: u64,
     /// The messages, in order.
     pub(crate) messages: Vec<Arc<Stored>>,
+    /// How often the first was tried before.
+    pub(crate) tried: u32,
 }
 
 impl Keys {
@@ -243,8 +245,17 @@ impl Keys {
         self.generations += 1;
         let number = self.generations;
         let messages = sent.iter().map(|sent| Arc::clone(&sent.held.stored)).collect();
+        let tried = sent.first().map_or(0, |first| self.tried(first));
         self.chunks.insert(number, sent);
-        Some(ChunkPlan { number, messages })
+        Some(ChunkPlan { number, messages, tried })
+    }
+
+    /// How often a message was tried before, as its key's row says.
+    fn tried(&self, sent: &Sent) -> u32 {
+        let retry = self.keys.get(&sent.key).and_then(|state| state.retry.as_ref());
+        retry
+            .filter(|retry| retry.failing == Some(sent.held.stored.message.id))
+            .map_or(0, |retry| retry.attempts)
     }
 
     /// Has rows read again. Until the poller echoes that, whatever comes of the key is dropped too: it may have been read before.

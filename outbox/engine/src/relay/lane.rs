@@ -323,7 +323,8 @@ impl LaneState {
             let outcomes = Outcomes::new(plan.messages.len());
             desk.chunk = Some((plan.number, outcomes.clone()));
             desk.oldest = plan.messages.iter().map(|stored| stored.appended_at).min().unwrap_or_default();
-            desk.publisher.cast(Publish { number: plan.number, messages: plan.messages, outcomes })?;
+            let (number, tried) = (plan.number, plan.tried);
+            desk.publisher.cast(Publish { number, tried, messages: plan.messages, outcomes })?;
         }
         // Taking from the line may have found keys that need a step first.
         self.keys.next_steps(&mut effects);

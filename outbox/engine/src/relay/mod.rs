@@ -9,14 +9,14 @@
 //! Janitor             scheduled messages, retention, figures
 //! ```
 
-mod breaker;
-mod builder;
-mod config;
-mod context;
-mod credit;
+pub(crate) mod breaker;
+pub(crate) mod builder;
+pub(crate) mod config;
+pub(crate) mod context;
+pub(crate) mod credit;
 mod diverter;
 mod effects;
-mod handle;
+pub(crate) mod handle;
 mod janitor;
 mod keeper;
 mod key;
@@ -29,7 +29,7 @@ mod policies;
 mod poller;
 mod publisher;
 mod reader;
-mod restart;
+pub(crate) mod restart;
 mod settler;
 mod stats;
 mod supervisor;

@@ -22,6 +22,8 @@ pub(crate) struct Publisher {
 /// A chunk to send.
 pub(crate) struct Publish {
     pub(crate) number: u64,
+    /// How often the first message was tried before.
+    pub(crate) tried: u32,
     pub(crate) messages: Vec<Arc<Stored>>,
     pub(crate) outcomes: Outcomes,
 }
@@ -38,9 +40,9 @@ impl Publisher {
         publish: Publish,
         _state: &mut (),
     ) -> Result<(), ActorProcessingErr> {
-        let Publish { number, messages, outcomes } = publish;
+        let Publish { number, tried, messages, outcomes } = publish;
         let span = publish_span(&self.context.route, &messages);
-        self.publish(messages, &outcomes).instrument(span).await;
+        self.publish(messages, tried, &outcomes).instrument(span).await;
         // The lane is gone only when all of this is over; then nobody needs the outcome.
         let _ = self.lane.cast(LaneMsg::Published { publisher: myself.get_id(), number });
         Ok(())
@@ -48,7 +50,7 @@ impl Publisher {
 }
 
 impl Publisher {
-    async fn publish(&self, messages: Vec<Arc<Stored>>, outcomes: &Outcomes) {
+    async fn publish(&self, messages: Vec<Arc<Stored>>, tried: u32, outcomes: &Outcomes) {
         let context = &self.context;
         // This is what keeps a relay that slept past its lease from doing harm: it looks at the clock, not at what it was told.
         if !context.tenure.holds(context.now()) {
@@ -63,7 +65,8 @@ impl Publisher {
         let whole = slots.is_none();
         let count = messages.len();
         let chunk =
-            Chunk::new(context.route.clone(), context.relay, Arc::clone(&context.source), messages, deadline);
+            Chunk::new(context.route.clone(), context.relay, Arc::clone(&context.source), messages, deadline)
+                .with_tried(tried);
         let inner = if whole { outcomes.clone() } else { Outcomes::new(count) };
         if tokio::time::timeout(deadline, context.transport.publish(chunk, &inner)).await.is_err() {
             tracing::warn!(

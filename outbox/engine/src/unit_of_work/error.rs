@@ -79,7 +79,10 @@ fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn
 }
 
 /// Whether an error, or what caused it, is another transaction's doing. `by_driver` knows the errors of the store's driver.
-pub(crate) fn is_conflict(error: &WorkError, by_driver: impl Fn(&(dyn Error + 'static)) -> bool) -> bool {
+pub(crate) fn is_conflict(
+    error: &(dyn Error + 'static),
+    by_driver: impl Fn(&(dyn Error + 'static)) -> bool,
+) -> bool {
     causes(error).any(|error| {
         let store = error.downcast_ref::<StoreError>().map(|error| error.kind() == StoreErrorKind::Conflict);
         let version = error.downcast_ref::<VersionMismatch>().map(VersionMismatch::is_conflict);

@@ -1,0 +1,397 @@
+//! How an inbox is put together and started.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use outbox_contract::transactional::inbox_route;
+use outbox_contract::{
+    Clock, Consumer, DomainEvent, Message, Outbox, RelayId, RetryPolicy, Store, Subscription, SystemClock,
+    Topic, Transactional, Transport,
+};
+use ractor::Actor;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::config::{HandlerOptions, InboxConfig, Mode, UnknownType};
+use super::context::Context;
+use super::dispatcher::Limits;
+use super::drain::Drain;
+use super::handle::InboxHandle;
+use super::handler::MessageHandler;
+use super::handlers::Handlers;
+use super::process::{Process, Processor};
+use super::stats::Counters;
+use super::steps::{Step, Steps};
+use super::supervisor::InboxSupervisor;
+use crate::relay::credit::Credit;
+use crate::relay::{Relay, StartError};
+
+/// Handles what a transport delivers, in transactions of a store: each message's effect is committed once, in the order of its key.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use outbox_contract::{DomainEvent, Transactional, Transport};
+/// # use outbox_engine::{HandlerContext, HandlerError, Inbox};
+/// # async fn run<S, E>(store: S, transport: impl Transport) -> Result<(), Box<dyn std::error::Error>>
+/// # where S: Transactional, E: DomainEvent + serde::de::DeserializeOwned + Send + Sync + 'static {
+/// async fn reserve<Tx, E>(_tx: &mut Tx, _event: E, _context: HandlerContext<'_>) -> Result<(), HandlerError> {
+///     Ok(()) // your queries, with `tx`
+/// }
+///
+/// let inbox = Inbox::builder(store, transport).consumer("inventory").on::<E, _>(reserve).start().await?;
+/// // … until the process is asked to stop:
+/// let drained = inbox.stop(Duration::from_secs(20)).await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Inbox;
+
+impl Inbox {
+    /// An inbox in a store, which receives from a transport. Both are cheap to clone, or shared in an `Arc`.
+    pub fn builder<S: Transactional>(store: S, transport: impl Transport) -> InboxBuilder<S> {
+        InboxBuilder {
+            store: Arc::new(store),
+            transport: Arc::new(transport),
+            consumer: String::new(),
+            handlers: Handlers::new(),
+            routes: Vec::new(),
+            policies: Vec::new(),
+            config: InboxConfig::default(),
+            clock: Arc::new(SystemClock::new()),
+            seed: None,
+            id: None,
+            steps: Steps::default(),
+        }
+    }
+}
+
+/// Sets an inbox up. Nothing is checked before [`start`](Self::start), which then reports everything that is wrong at once.
+#[must_use = "nothing runs before `start`"]
+pub struct InboxBuilder<S: Transactional> {
+    store: Arc<S>,
+    transport: Arc<dyn Transport>,
+    consumer: String,
+    handlers: Handlers<S::Tx<'static>>,
+    routes: Vec<(String, String)>,
+    policies: Vec<(String, RetryPolicy)>,
+    config: InboxConfig,
+    clock: Arc<dyn Clock>,
+    seed: Option<u64>,
+    id: Option<RelayId>,
+    steps: Steps,
+}
+
+impl<S: Transactional> fmt::Debug for InboxBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InboxBuilder")
+            .field("store", &self.store.name())
+            .field("transport", &self.transport.name())
+            .field("consumer", &self.consumer)
+            .field("handlers", &self.handlers)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $type:ty),* $(,)?) => {
+        $($(#[$doc])*
+        pub fn $name(mut self, $name: $type) -> Self {
+            self.config.$name = $name;
+            self
+        })*
+    };
+}
+
+impl<S: Transactional> InboxBuilder<S> {
+    /// The name of the consumer: it stands in the store with each handled id, and names the group at the broker. Processes with one name
+    /// share the messages; another name gets all of them again. Needed.
+    pub fn consumer(mut self, name: impl Into<String>) -> Self {
+        self.consumer = name.into();
+        self
+    }
+
+    /// Handles an event type with this function. Subscribes to its topic.
+    ///
+    /// The payload is read as JSON. One that can't be read becomes a dead letter; one of a newer schema version than this program knows
+    /// fails, and waits for a program that does.
+    pub fn on<E, H>(self, handler: H) -> Self
+    where
+        E: DomainEvent + DeserializeOwned + Send + 'static,
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, E>,
+    {
+        self.on_with::<E, H>(HandlerOptions::default(), handler)
+    }
+
+    /// As [`on`](Self::on), with bounds of its own.
+    pub fn on_with<E, H>(mut self, options: HandlerOptions, handler: H) -> Self
+    where
+        E: DomainEvent + DeserializeOwned + Send + 'static,
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, E>,
+    {
+        self.handlers.typed::<E, H>(options, handler);
+        self
+    }
+
+    /// Handles messages of one type as they are, whatever is in them. Subscribes to the topic.
+    pub fn on_message<H>(
+        mut self,
+        topic: impl AsRef<str>,
+        event_type: impl AsRef<str>,
+        options: HandlerOptions,
+        handler: H,
+    ) -> Self
+    where
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message>,
+    {
+        self.handlers.raw(options, topic.as_ref(), event_type.as_ref(), handler);
+        self
+    }
+
+    /// Handles every message that no other handler wants, as it is. Topics are subscribed to by [`topic`](Self::topic) and by other handlers.
+    pub fn on_any<H>(mut self, handler: H) -> Self
+    where
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message>,
+    {
+        self.handlers.any(HandlerOptions::default(), handler);
+        self
+    }
+
+    /// Subscribes to a topic.
+    pub fn topic(mut self, name: impl AsRef<str>) -> Self {
+        self.handlers.topic(name.as_ref());
+        self
+    }
+
+    /// What happens to messages for which there is no handler. Default: they become dead letters.
+    pub fn unknown_types(mut self, unknown: UnknownType) -> Self {
+        self.handlers.unknown = unknown;
+        self
+    }
+
+    /// Reads version `from` of an event type as version `to`. Several steps are taken one after the other, up to the version that the
+    /// handler's type has. Of a version without a step the handler's type itself must read the payload.
+    pub fn upcast<Old, New>(
+        mut self,
+        event_type: impl AsRef<str>,
+        from: u32,
+        to: u32,
+        upcast: impl Fn(Old) -> New + Send + Sync + 'static,
+    ) -> Self
+    where
+        Old: DeserializeOwned + 'static,
+        New: Serialize + 'static,
+    {
+        if let Err(problem) = self.handlers.upcasters.add(event_type.as_ref(), from, to, upcast) {
+            self.handlers.problem(problem);
+        }
+        self
+    }
+
+    /// Sends what handlers emit of a topic by a route of its own instead of `default`.
+    pub fn emit_by(mut self, topic: impl Into<String>, route: impl Into<String>) -> Self {
+        self.routes.push((topic.into(), route.into()));
+        self
+    }
+
+    /// Retries stored messages of a topic by a policy of its own.
+    pub fn retry_of(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
+        self.policies.push((topic.into(), retry));
+        self
+    }
+
+    /// Replaces the whole configuration.
+    pub fn config(mut self, config: InboxConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// What people call this process. See [`InboxConfig::label`].
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.config.label = label.into();
+        self
+    }
+
+    /// How long leases of stored keys last. See [`InboxConfig::lease`].
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.config.lease = Some(lease);
+        self
+    }
+
+    settings! {
+        /// Where messages wait. See [`InboxConfig::mode`].
+        mode: Mode,
+        /// How many transactions may run at once. See [`InboxConfig::concurrency`].
+        concurrency: usize,
+        /// The most messages of one transaction. See [`InboxConfig::batch`].
+        batch: usize,
+        /// The most unacknowledged deliveries. See [`InboxConfig::prefetch`].
+        prefetch: usize,
+        /// The most bytes of them. See [`InboxConfig::prefetch_bytes`].
+        prefetch_bytes: usize,
+        /// How often a message is tried in memory. See [`InboxConfig::tries`].
+        tries: u32,
+        /// The first wait between such tries. See [`InboxConfig::first_delay`].
+        first_delay: Duration,
+        /// The longest such wait. See [`InboxConfig::most_delay`].
+        most_delay: Duration,
+        /// How long a call to the store may take. See [`InboxConfig::store_timeout`].
+        store_timeout: Duration,
+        /// How often failing keys are looked for. See [`InboxConfig::due_poll`].
+        due_poll: Duration,
+        /// The first wait for what is not to be had. See [`InboxConfig::outage_first_delay`].
+        outage_first_delay: Duration,
+        /// The longest such wait. See [`InboxConfig::outage_most_delay`].
+        outage_most_delay: Duration,
+        /// The age of a stored message from which on the inbox is unhealthy. See [`InboxConfig::unhealthy_age`].
+        unhealthy_age: Duration,
+        /// How stored messages that fail are tried again. See [`InboxConfig::retry`].
+        retry: RetryPolicy,
+    }
+
+    /// The clock that leases and pauses are measured with. A seam for tests.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// The seed of all randomness (jitter). A seam for tests.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The id of this life of the inbox in the store. A seam for tests.
+    pub fn id(mut self, id: RelayId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Tells of each step that is over. A seam for tests, which end the process there.
+    pub fn on_step(mut self, told: impl Fn(Step) + Send + Sync + 'static) -> Self {
+        self.steps = Steps::new(told);
+        self
+    }
+
+    /// Checks everything, then starts the inbox on the current Tokio runtime.
+    ///
+    /// A broker that can't be reached now does not keep the inbox from starting: it waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached or was not migrated;
+    /// [`StartError::Transport`] when the transport says that it will never work as it is.
+    pub async fn start(self) -> Result<InboxHandle, StartError> {
+        let (consumer, outbox) = self.checked()?;
+        self.store.check().await.map_err(StartError::Store)?;
+        let mode = self.config.mode;
+        let route = inbox_route(&consumer);
+        if mode.receives()
+            && let Err(error) = self.transport.check().await
+        {
+            if !error.is_retryable() {
+                return Err(StartError::Transport(route, error));
+            }
+            tracing::warn!(%consumer, %error, "the broker is not to be had yet; starting all the same");
+        }
+        let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
+        let config = self.config;
+        let counters = Arc::new(Counters::new(consumer.clone()));
+        let (limits, slowest) = (self.handlers.limits(), self.handlers.longest());
+        let topics = self.handlers.topics.clone();
+        let process: Arc<dyn Process> = Arc::new(Processor::new(
+            Arc::clone(&self.store),
+            outbox,
+            consumer.clone(),
+            Arc::new(self.handlers),
+            Arc::clone(&counters),
+            self.steps.clone(),
+            config.store_timeout,
+            config.first_delay,
+            seed,
+        ));
+        let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
+        let drain = if mode.handles() {
+            let transport = Arc::new(Drain { process: Arc::clone(&process) });
+            let mut relay = Relay::of_route(&route, Arc::clone(&store), transport)
+                .config(config.drain(slowest))
+                .clock(Arc::clone(&self.clock))
+                .seed(seed);
+            if let Some(id) = self.id {
+                relay = relay.id(id);
+            }
+            for (topic, policy) in self.policies {
+                relay = relay.topic(topic, policy);
+            }
+            Some(relay.start().await?)
+        } else {
+            None
+        };
+        let paused_in_store: Box<dyn Fn() -> bool + Send + Sync> = match &drain {
+            Some(drain) => Box::new(drain.pauses()),
+            None => Box::new(|| false),
+        };
+        let context = Arc::new(Context {
+            process,
+            transport: self.transport,
+            subscription: Subscription::new(consumer, topics)
+                .with_prefetch(config.prefetch)
+                .with_prefetch_bytes(config.prefetch_bytes),
+            limits: Limits {
+                batch: config.batch,
+                tries: config.tries,
+                first_delay: config.first_delay,
+                most_delay: config.most_delay,
+                by_handler: limits,
+            },
+            slowest,
+            clock: self.clock,
+            seed,
+            counters,
+            steps: self.steps,
+            credit: Credit::new(config.prefetch, config.prefetch_bytes),
+            paused_here: AtomicBool::new(false),
+            paused_in_store,
+            subscribed: AtomicBool::new(false),
+            config,
+        });
+        let supervisor = if mode.receives() {
+            let supervisor = InboxSupervisor { context: Arc::clone(&context) };
+            let spawned = Actor::spawn(None, supervisor, ()).await;
+            Some(spawned.map_err(|error| StartError::Runtime(error.to_string()))?.0)
+        } else {
+            None
+        };
+        Ok(InboxHandle { context, store, route, supervisor, drain })
+    }
+
+    fn checked(&self) -> Result<(Consumer, Outbox<Arc<S>>), StartError> {
+        let mut problems = self.config.problems();
+        problems.extend(self.handlers.problems(self.config.mode.handles()));
+        let consumer = Consumer::new(&self.consumer);
+        if let Err(error) = &consumer {
+            problems.push(error.to_string());
+        }
+        let mut outbox = Ok(Outbox::new(Arc::clone(&self.store)));
+        for (topic, route) in &self.routes {
+            outbox = outbox.and_then(|outbox| outbox.with_route(topic, route));
+        }
+        if let Err(error) = &outbox {
+            problems.push(error.to_string());
+        }
+        for (topic, policy) in &self.policies {
+            problems.extend(Topic::new(topic).err().map(|error| error.to_string()));
+            problems.extend(policy.problems().into_iter().map(|problem| format!("topic {topic}: {problem}")));
+        }
+        if self.config.mode.handles() && problems.is_empty() {
+            problems.extend(self.config.drain(self.handlers.longest()).problems());
+        }
+        match (consumer, outbox) {
+            (Ok(consumer), Ok(outbox)) if problems.is_empty() => Ok((consumer, outbox)),
+            _ => Err(StartError::Config(problems)),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! How an inbox is set up: every number with its unit, its default, and why.
+
+use std::time::Duration;
+
+use outbox_contract::RetryPolicy;
+
+use crate::relay::RelayConfig;
+
+/// Where a message waits until its handler has handled it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// At the broker: a message is acknowledged when its handler's transaction is committed. Only failing keys wait in the store. The
+    /// default: one transaction for each message, or batch.
+    #[default]
+    Direct,
+    /// In the store: what comes in is written there in batches and acknowledged at once, and handled from there. For a broker that must not
+    /// wait for slow handlers, or which loses what is not acknowledged soon.
+    Stored,
+    /// As `Stored`, but this process only receives. Others handle.
+    Receive,
+    /// As `Stored`, but this process only handles. Others receive.
+    Handle,
+}
+
+impl Mode {
+    pub(crate) const fn receives(self) -> bool {
+        !matches!(self, Self::Handle)
+    }
+
+    pub(crate) const fn handles(self) -> bool {
+        !matches!(self, Self::Receive)
+    }
+}
+
+/// What happens to a message for which there is no handler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum UnknownType {
+    /// It becomes a dead letter: nothing is lost, and it can be requeued when there is a handler. Its key goes on.
+    #[default]
+    DeadLetter,
+    /// It is acknowledged and forgotten: for a topic of which this consumer wants a part.
+    Ignore,
+    /// It fails, and is tried again by the retry policy: its key waits for a program that knows it.
+    Fail,
+}
+
+/// The bounds of one handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandlerOptions {
+    /// How many calls of it may run at once in this process, of different keys. Default: no bound but [`InboxConfig::concurrency`].
+    pub concurrency: usize,
+    /// How long one call may take before it is dropped, rolled back and counted as failed. Default 10 s.
+    pub timeout: Duration,
+}
+
+impl Default for HandlerOptions {
+    fn default() -> Self {
+        Self { concurrency: usize::MAX, timeout: Duration::from_secs(10) }
+    }
+}
+
+impl HandlerOptions {
+    /// Sets how many calls may run at once.
+    #[must_use]
+    pub const fn concurrency(mut self, concurrency: usize) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// Sets how long one call may take.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.concurrency == 0 {
+            problems.push("a handler's concurrency is 0; give it at least 1".to_owned());
+        }
+        if self.timeout.is_zero() || self.timeout > Duration::from_secs(3_600) {
+            problems
+                .push(format!("a handler's timeout is {:?}; give it more than 0, at most 1 h", self.timeout));
+        }
+        problems
+    }
+}
+
+/// The configuration of an inbox. [`InboxBuilder`](super::InboxBuilder) has a method of the same name for each field.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct InboxConfig {
+    /// What people call this process, in logs and in the database. It decides nothing. Default `inbox`.
+    pub label: String,
+    /// Where messages wait. Default [`Mode::Direct`].
+    pub mode: Mode,
+    /// How many transactions may run at once, of different keys; each one takes a connection of the store. Default 8: a pool of the
+    /// usual size has as many.
+    pub concurrency: usize,
+    /// The most messages of one transaction. Default 1. More is faster, and one that fails makes all of its batch be done again, one by one.
+    pub batch: usize,
+    /// The most deliveries that may be unacknowledged, and so in memory. Default 1,000.
+    pub prefetch: usize,
+    /// The most bytes of them. Default 16 MiB; one delivery may exceed it.
+    pub prefetch_bytes: usize,
+    /// How often a message is tried in memory before it and what follows of its key is written to the store and acknowledged. Default 3.
+    pub tries: u32,
+    /// The first wait between tries in memory; it doubles. Default 50 ms. Short: it holds up the key's prefetch.
+    pub first_delay: Duration,
+    /// The longest such wait. Default 1 s.
+    pub most_delay: Duration,
+    /// How long a call to the store may take before it counts as failed. Default 5 s.
+    pub store_timeout: Duration,
+    /// How long leases of stored keys last: another process takes them over at most this long, and a heartbeat, after this one was
+    /// killed. At least what two heartbeats of 5 s and the slowest handler need. Default: that, or 15 s if it is less.
+    pub lease: Option<Duration>,
+    /// How often failing keys are looked for that an operator released, or that another process left. Default 5 s.
+    pub due_poll: Duration,
+    /// How long to wait first when the store or the broker is not to be had. Default 200 ms.
+    pub outage_first_delay: Duration,
+    /// The longest such wait. Default 5 s.
+    pub outage_most_delay: Duration,
+    /// The age of the oldest stored message from which on the inbox is unhealthy. Default 60 s.
+    pub unhealthy_age: Duration,
+    /// How stored messages that fail are tried again.
+    pub retry: RetryPolicy,
+}
+
+impl Default for InboxConfig {
+    fn default() -> Self {
+        Self {
+            label: "inbox".to_owned(),
+            mode: Mode::Direct,
+            concurrency: 8,
+            batch: 1,
+            prefetch: 1_000,
+            prefetch_bytes: 16 * 1024 * 1024,
+            tries: 3,
+            first_delay: Duration::from_millis(50),
+            most_delay: Duration::from_secs(1),
+            store_timeout: Duration::from_secs(5),
+            lease: None,
+            due_poll: Duration::from_secs(5),
+            outage_first_delay: Duration::from_millis(200),
+            outage_most_delay: Duration::from_secs(5),
+            unhealthy_age: Duration::from_secs(60),
+            retry: RetryPolicy::default(),
+        }
+    }
+}
+
+impl InboxConfig {
+    /// Everything that is wrong, each with its value and the remedy; empty when nothing is.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let counts = [
+            ("concurrency", self.concurrency),
+            ("batch", self.batch),
+            ("prefetch", self.prefetch),
+            ("prefetch_bytes", self.prefetch_bytes),
+            ("tries", usize::try_from(self.tries).unwrap_or(usize::MAX)),
+        ];
+        for (name, value) in counts {
+            if value == 0 {
+                problems.push(format!("{name} is 0; give it at least 1"));
+            }
+        }
+        if self.batch > 1_000 {
+            problems.push(format!(
+                "batch is {}; a transaction of over 1,000 messages holds locks for too long",
+                self.batch
+            ));
+        }
+        if self.first_delay.is_zero() || self.most_delay < self.first_delay {
+            problems.push(format!(
+                "first_delay is {:?} and most_delay {:?}; the first must be more than 0, and the other no shorter",
+                self.first_delay, self.most_delay
+            ));
+        }
+        problems
+    }
+
+    /// The relay that drains stored messages into handlers, of which the slowest may take this long.
+    pub(crate) fn drain(&self, slowest: Duration) -> RelayConfig {
+        let lanes = self.concurrency.clamp(1, 4);
+        // A batch that fails at its end is begun again with its first message alone.
+        let runs = if self.batch > 1 { 2 } else { 1 };
+        let publish_timeout = slowest * runs + self.store_timeout * 2;
+        let heartbeat = Duration::from_secs(5);
+        let needed = heartbeat * 2 + publish_timeout;
+        let fetch = (self.concurrency * self.batch * 4).clamp(100, 1_000);
+        RelayConfig {
+            label: self.label.clone(),
+            lease: self.lease.unwrap_or_else(|| needed.max(Duration::from_secs(15))),
+            heartbeat,
+            publish_timeout,
+            store_timeout: self.store_timeout,
+            batch: fetch,
+            credit: fetch * 2,
+            credit_bytes: self.prefetch_bytes,
+            batch_bytes: self.prefetch_bytes.div_ceil(2),
+            lanes,
+            // A slow key holds up what rides in its chunk: so a chunk is no more than one transaction.
+            chunk: self.batch,
+            depth: self.concurrency.div_ceil(lanes),
+            due_poll: self.due_poll,
+            outage_first_delay: self.outage_first_delay,
+            outage_most_delay: self.outage_most_delay,
+            unhealthy_age: self.unhealthy_age,
+            retry: self.retry.clone(),
+            ..RelayConfig::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_consistent_with_a_handler_of_any_speed() {
+        let config = InboxConfig::default();
+        assert_eq!(config.problems(), Vec::<String>::new());
+        for seconds in [1, 10, 600] {
+            let drain = config.drain(Duration::from_secs(seconds));
+            assert_eq!(drain.problems(), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once() {
+        let config =
+            InboxConfig { batch: 0, tries: 0, first_delay: Duration::ZERO, ..InboxConfig::default() };
+        assert_eq!(config.problems().len(), 3);
+    }
+}

@@ -1,0 +1,141 @@
+//! The handle of a running inbox.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join;
+use outbox_contract::{Backlog, Consumer, Route, Store, StoreError};
+use ractor::ActorRef;
+
+use super::context::Context;
+use super::stats::InboxStats;
+use super::supervisor::InboxMsg;
+use crate::relay::{Health, RelayHandle, Status};
+
+/// A running inbox. Dropping it ends the inbox at once, as a crash would: what is being handled is rolled back, and what was not
+/// acknowledged comes again. Call [`stop`](Self::stop) to end it in order.
+#[must_use = "dropping the handle ends the inbox"]
+pub struct InboxHandle {
+    pub(crate) context: Arc<Context>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) route: Route,
+    pub(crate) supervisor: Option<ActorRef<InboxMsg>>,
+    pub(crate) drain: Option<RelayHandle>,
+}
+
+impl fmt::Debug for InboxHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InboxHandle")
+            .field("consumer", &self.consumer().as_str())
+            .field("mode", &self.context.config.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+impl InboxHandle {
+    /// The consumer.
+    #[must_use]
+    pub fn consumer(&self) -> &Consumer {
+        &self.context.subscription.consumer
+    }
+
+    /// The route under which messages wait in the store for this consumer: what the verbs of operators name.
+    #[must_use]
+    pub fn route(&self) -> &Route {
+        &self.route
+    }
+
+    /// Takes no more, finishes what is being handled, acknowledges it, gives everything back, then stops (promise P8).
+    ///
+    /// Returns whether all of that was done within the deadline. If not, the inbox was ended as by a kill: nothing is lost, and what was not
+    /// acknowledged comes again. Dropping the future half-way does the same.
+    pub async fn stop(mut self, deadline: Duration) -> bool {
+        let receiving = async {
+            let Some(supervisor) = &self.supervisor else { return true };
+            let answer = supervisor.call(InboxMsg::Stop, Some(deadline)).await;
+            matches!(answer, Ok(ractor::rpc::CallResult::Success(true)))
+        };
+        let drain = self.drain.take();
+        let draining = async {
+            match drain {
+                Some(drain) => drain.stop(deadline).await,
+                None => true,
+            }
+        };
+        let (received, drained) = join(receiving, draining).await;
+        received && drained
+    }
+
+    /// Stops handling for this consumer, in every process: here at once, elsewhere and for stored messages from their next heartbeat on.
+    /// What is being handled now is finished. Receiving goes on as far as the prefetch, or in stored mode into the store. It is kept by the
+    /// store, and lasts until [`resume`](Self::resume) or an operator ends it.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: it is paused here, and elsewhere perhaps. Call again.
+    pub async fn pause(&self) -> Result<(), StoreError> {
+        self.context.paused_here.store(true, Ordering::Release);
+        self.look();
+        self.store.pause(&self.route, None).await
+    }
+
+    /// Goes on handling: everywhere from the next heartbeat on, of 5 s.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`: call again.
+    pub async fn resume(&self) -> Result<(), StoreError> {
+        self.store.resume(&self.route, None).await?;
+        self.context.paused_here.store(false, Ordering::Release);
+        self.look();
+        Ok(())
+    }
+
+    /// What the inbox has done since it was started, and what it has in memory.
+    #[must_use]
+    pub fn stats(&self) -> InboxStats {
+        self.context.counters.snapshot(self.context.credit.out())
+    }
+
+    /// What waits in the store for this consumer, as last measured. None: not measured yet, or not by this process.
+    #[must_use]
+    pub fn backlog(&self) -> Option<Backlog> {
+        self.drain.as_ref()?.backlog().pop().map(|(_, backlog)| backlog)
+    }
+
+    /// Whether the inbox does its work (promise P9).
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let healthy = || Health { status: Status::Healthy, reasons: Vec::new() };
+        let mut health = self.drain.as_ref().map_or_else(healthy, |drain| drain.health());
+        let consumer = self.consumer();
+        let counters = &self.context.counters;
+        if counters.keeps_failing(self.context.now()) {
+            let error = counters.last_error().unwrap_or_default();
+            health.add(Status::Unhealthy, format!("consumer {consumer}: the inbox keeps failing: {error}"));
+        } else if self.supervisor.is_some() && !self.context.subscribed.load(Ordering::Acquire) {
+            health.add(Status::Degraded, format!("consumer {consumer}: not subscribed to the broker now"));
+        }
+        if self.context.is_paused() {
+            health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));
+        }
+        health
+    }
+
+    fn look(&self) {
+        if let Some(supervisor) = &self.supervisor {
+            // Gone only when the runtime is.
+            let _ = supervisor.cast(InboxMsg::Paused);
+        }
+    }
+}
+
+impl Drop for InboxHandle {
+    fn drop(&mut self) {
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.get_cell().kill();
+        }
+    }
+}

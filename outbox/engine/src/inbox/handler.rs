@@ -1,0 +1,204 @@
+//! What a user writes: a handler, what it is given, and what it says when it could not do its work.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::future::BoxFuture;
+use outbox_contract::{
+    Codec, Consumer, DomainEvent, Failure, Headers, Json, Message, MessageError, MessageId, Topic,
+};
+use serde::Serialize;
+
+use crate::mediator::HandlerError;
+
+/// A function that handles one event in a transaction: an `async fn` of the transaction, the event, and a [`HandlerContext`].
+///
+/// What it writes with the transaction is committed with the note that this consumer handled the message, or not at all. It may be called
+/// several times for one message (a conflict, a retry); only one call is ever committed (promise P4). What it does outside of the
+/// transaction happens once for each call.
+///
+/// Implemented for functions. A closure that owns something is given through [`handler_fn`].
+///
+/// *Cancellation*: its future is dropped at its timeout and when the inbox is killed; the transaction is then rolled back.
+pub trait MessageHandler<'a, Tx: 'a, E>: Send + Sync + 'static {
+    /// What the function returns.
+    type Future: Future<Output = Result<(), HandlerError>> + Send + 'a;
+
+    /// Handles one event.
+    fn handle(&self, tx: &'a mut Tx, event: E, context: HandlerContext<'a>) -> Self::Future;
+}
+
+impl<'a, Tx: 'a, E, F, Fut> MessageHandler<'a, Tx, E> for F
+where
+    F: Fn(&'a mut Tx, E, HandlerContext<'a>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), HandlerError>> + Send + 'a,
+{
+    type Future = Fut;
+
+    fn handle(&self, tx: &'a mut Tx, event: E, context: HandlerContext<'a>) -> Fut {
+        self(tx, event, context)
+    }
+}
+
+/// Tells the compiler what a closure takes, so that it can be a [`MessageHandler`]: `handler_fn(|tx, event: OrderPlaced, context| Box::pin(async
+/// move { … }))`.
+pub fn handler_fn<Tx, E, F>(handler: F) -> F
+where
+    F: for<'a> Fn(&'a mut Tx, E, HandlerContext<'a>) -> BoxFuture<'a, Result<(), HandlerError>>
+        + Send
+        + Sync
+        + 'static,
+{
+    handler
+}
+
+/// What a handler is told besides the event, and where it leaves what it emits. Cheap to copy.
+#[derive(Clone, Copy)]
+pub struct HandlerContext<'a> {
+    pub(crate) message: &'a Message,
+    pub(crate) consumer: &'a Consumer,
+    pub(crate) attempt: u32,
+    pub(crate) emitted: &'a Emitted,
+}
+
+impl<'a> HandlerContext<'a> {
+    /// The message that the event came in.
+    #[must_use]
+    pub fn message(&self) -> &'a Message {
+        self.message
+    }
+
+    /// The headers of the message.
+    #[must_use]
+    pub fn headers(&self) -> &'a Headers {
+        &self.message.headers
+    }
+
+    /// The name of this consumer.
+    #[must_use]
+    pub fn consumer(&self) -> &'a Consumer {
+        self.consumer
+    }
+
+    /// Which attempt this is, from 1. The tries in memory and, once the message is stored, those of the stored one are counted apart.
+    /// Tries that ended in a conflict are not counted.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Emits an event: it is appended to the outbox in the handler's transaction, after the handler has returned. It carries the trace
+    /// context of the message that is handled.
+    ///
+    /// *Ordering*: what one handler emits keeps its order.
+    ///
+    /// # Errors
+    ///
+    /// Says what of the event can't be a message. Nothing was emitted.
+    pub fn emit<E>(&self, event: &E) -> Result<MessageId, MessageError>
+    where
+        E: DomainEvent + Serialize + ?Sized,
+    {
+        let kind = event.event_type();
+        let topic = kind.topic.ok_or(MessageError::Local { event_type: kind.name })?;
+        let mut message = Message::new(Topic::new(topic)?, kind.name)
+            .with_schema_version(kind.version)
+            .with_content_type(Json.content_type())
+            .with_payload(Json.encode(event)?);
+        if let Some(key) = event.key() {
+            message = message.with_key(key)?;
+        }
+        self.emit_message(message)
+    }
+
+    /// Emits a message that was made by hand.
+    ///
+    /// # Errors
+    ///
+    /// Says what of it can't be. Nothing was emitted.
+    pub fn emit_message(&self, mut message: Message) -> Result<MessageId, MessageError> {
+        for name in TRACE_HEADERS {
+            if let (None, Some(value)) = (message.headers.get(name), self.message.headers.get(name)) {
+                message.headers.insert(name, value)?;
+            }
+        }
+        message.validate()?;
+        let id = message.id;
+        self.emitted.push(message);
+        Ok(id)
+    }
+}
+
+/// The names of W3C trace context.
+const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
+
+impl fmt::Debug for HandlerContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandlerContext")
+            .field("consumer", &self.consumer.as_str())
+            .field("message", self.message)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What handlers of one transaction have emitted so far.
+#[derive(Debug, Default)]
+pub(crate) struct Emitted(Mutex<Vec<Message>>);
+
+impl Emitted {
+    fn push(&self, message: Message) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+    }
+
+    pub(crate) fn take(&self) -> Vec<Message> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// How a handler says more of its failure than an error does: `return Err(HandlerFailure::rejected("no-such-order", "…").into())`.
+///
+/// Any other error *failed*, of the class `handler`, and is tried again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandlerFailure {
+    failure: Failure,
+    rejected: bool,
+}
+
+impl HandlerFailure {
+    /// It failed, and may succeed another time. Counts as an attempt. Retry policies can name the class.
+    #[must_use]
+    pub fn failed(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { failure: Failure::new(class, message), rejected: false }
+    }
+
+    /// This message can never be handled: its attempts are used up at once.
+    #[must_use]
+    pub fn rejected(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { failure: Failure::new(class, message), rejected: true }
+    }
+
+    /// Whether it was rejected for good.
+    #[must_use]
+    pub const fn is_rejected(&self) -> bool {
+        self.rejected
+    }
+
+    /// What a handler's error says.
+    pub(crate) fn of(error: &HandlerError) -> Self {
+        error.downcast_ref::<Self>().cloned().unwrap_or_else(|| Self::failed("handler", error.to_string()))
+    }
+
+    pub(crate) fn into_failure(self) -> Failure {
+        self.failure
+    }
+}
+
+impl fmt::Display for HandlerFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.failure.fmt(f)
+    }
+}
+
+impl std::error::Error for HandlerFailure {}

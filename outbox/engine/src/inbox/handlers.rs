@@ -1,0 +1,295 @@
+//! The registry: which handler a message goes to, and what happens to one that no handler wants.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use outbox_contract::{Codec, DomainEvent, Failure, Json, Message, Topic};
+use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
+
+use super::config::{HandlerOptions, UnknownType};
+use super::handler::{HandlerContext, MessageHandler};
+use super::upcast::{Upcasters, unreadable};
+use crate::mediator::HandlerError;
+
+/// The type of what came from a broker and was no message: kept with its bytes, so that an operator can look at it.
+pub(crate) const UNDECODABLE: &str = "outbox.undecodable";
+/// The header that says why.
+pub(crate) const UNDECODABLE_REASON: &str = "outbox-undecodable";
+
+/// A handler of any type, ready to be called.
+pub(crate) trait Call<Tx>: Send + Sync {
+    fn call<'a>(
+        &'a self,
+        tx: &'a mut Tx,
+        context: HandlerContext<'a>,
+        upcasters: &'a Upcasters,
+    ) -> BoxFuture<'a, Result<(), HandlerError>>;
+}
+
+struct Typed<E, H> {
+    handler: H,
+    event: PhantomData<fn() -> E>,
+}
+
+impl<Tx, E, H> Call<Tx> for Typed<E, H>
+where
+    Tx: Send + 'static,
+    E: DomainEvent + DeserializeOwned + Send + 'static,
+    H: for<'a> MessageHandler<'a, Tx, E>,
+{
+    fn call<'a>(
+        &'a self,
+        tx: &'a mut Tx,
+        context: HandlerContext<'a>,
+        upcasters: &'a Upcasters,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(async move {
+            let message = context.message();
+            let known = E::TYPES.iter().find(|known| *known.name == *message.event_type);
+            let known = known.map_or(message.schema_version, |known| known.version);
+            let payload =
+                upcasters.raise(&message.event_type, message.schema_version, known, &message.payload)?;
+            let event = Json.decode(&payload).map_err(|error| unreadable(&error))?;
+            self.handler.handle(tx, event, context).await
+        })
+    }
+}
+
+struct Raw<H>(H);
+
+impl<Tx, H> Call<Tx> for Raw<H>
+where
+    Tx: Send + 'static,
+    H: for<'a> MessageHandler<'a, Tx, Message>,
+{
+    fn call<'a>(
+        &'a self,
+        tx: &'a mut Tx,
+        context: HandlerContext<'a>,
+        _upcasters: &'a Upcasters,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(self.0.handle(tx, context.message().clone(), context))
+    }
+}
+
+/// A handler with its bounds.
+pub(crate) struct Registered<Tx> {
+    pub(crate) call: Arc<dyn Call<Tx>>,
+    pub(crate) options: HandlerOptions,
+    /// As many as may run at once, in memory and from the store together.
+    pub(crate) permits: Arc<Semaphore>,
+}
+
+/// What is to be done with a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// This handler handles it.
+    Handle(usize),
+    /// Nobody wants it.
+    Ignore,
+    /// It becomes a dead letter.
+    Reject(Failure),
+    /// It is tried again: a program that is deployed later may know it.
+    Fail(Failure),
+}
+
+/// The handlers of an inbox.
+pub(crate) struct Handlers<Tx> {
+    list: Vec<Registered<Tx>>,
+    by_type: BTreeMap<(Topic, String), usize>,
+    any: Option<usize>,
+    pub(crate) upcasters: Upcasters,
+    pub(crate) unknown: UnknownType,
+    pub(crate) topics: BTreeSet<Topic>,
+    problems: Vec<String>,
+}
+
+impl<Tx: Send + 'static> Handlers<Tx> {
+    pub(crate) fn new() -> Self {
+        Self {
+            list: Vec::new(),
+            by_type: BTreeMap::new(),
+            any: None,
+            upcasters: Upcasters::default(),
+            unknown: UnknownType::default(),
+            topics: BTreeSet::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    pub(crate) fn typed<E, H>(&mut self, options: HandlerOptions, handler: H)
+    where
+        E: DomainEvent + DeserializeOwned + Send + 'static,
+        H: for<'a> MessageHandler<'a, Tx, E>,
+    {
+        let at = self.register(options, Arc::new(Typed { handler, event: PhantomData }));
+        for known in E::TYPES {
+            match known.topic {
+                Some(topic) => self.route(topic, known.name, at),
+                None => self.problems.push(format!(
+                    "{} is local and is never sent; give its type a topic, or handle it in a unit of work",
+                    known.name
+                )),
+            }
+        }
+    }
+
+    pub(crate) fn raw<H>(&mut self, options: HandlerOptions, topic: &str, event_type: &str, handler: H)
+    where
+        H: for<'a> MessageHandler<'a, Tx, Message>,
+    {
+        let at = self.register(options, Arc::new(Raw(handler)));
+        self.route(topic, event_type, at);
+    }
+
+    pub(crate) fn any<H>(&mut self, options: HandlerOptions, handler: H)
+    where
+        H: for<'a> MessageHandler<'a, Tx, Message>,
+    {
+        let at = self.register(options, Arc::new(Raw(handler)));
+        if self.any.replace(at).is_some() {
+            self.problems.push("there are two handlers for any message; give it one".to_owned());
+        }
+    }
+
+    pub(crate) fn topic(&mut self, name: &str) {
+        match Topic::new(name) {
+            Ok(topic) => {
+                self.topics.insert(topic);
+            }
+            Err(error) => self.problems.push(error.to_string()),
+        }
+    }
+
+    pub(crate) fn problem(&mut self, problem: String) {
+        self.problems.push(problem);
+    }
+
+    /// Everything that is wrong, in words. `handles`: whether this inbox runs handlers.
+    pub(crate) fn problems(&self, handles: bool) -> Vec<String> {
+        let mut problems = self.problems.clone();
+        if self.topics.is_empty() {
+            problems.push("the inbox has no topics; register a typed handler, or name topics".to_owned());
+        }
+        if handles && self.list.is_empty() {
+            problems.push("the inbox has no handler; register one with `on`".to_owned());
+        }
+        for registered in &self.list {
+            problems.extend(registered.options.problems());
+        }
+        problems
+    }
+
+    fn register(&mut self, options: HandlerOptions, call: Arc<dyn Call<Tx>>) -> usize {
+        let permits = options.concurrency.clamp(1, Semaphore::MAX_PERMITS);
+        self.list.push(Registered { call, options, permits: Arc::new(Semaphore::new(permits)) });
+        self.list.len() - 1
+    }
+
+    fn route(&mut self, topic: &str, event_type: &str, at: usize) {
+        self.topic(topic);
+        let Ok(topic) = Topic::new(topic) else { return };
+        if self.by_type.insert((topic, event_type.to_owned()), at).is_some() {
+            self.problems.push(format!("there are two handlers of {event_type}; give it one"));
+        }
+    }
+
+    pub(crate) fn action(&self, message: &Message) -> Action {
+        if &*message.event_type == UNDECODABLE {
+            let reason = message.headers.get(UNDECODABLE_REASON).unwrap_or("not a message of ours");
+            return Action::Reject(Failure::new("undecodable", reason));
+        }
+        let known = (message.topic.clone(), message.event_type.to_string());
+        if let Some(at) = self.by_type.get(&known).copied().or(self.any) {
+            return Action::Handle(at);
+        }
+        let failure = Failure::new(
+            "unknown-type",
+            format!("no handler for type {} of topic {}", message.event_type, message.topic),
+        );
+        match self.unknown {
+            UnknownType::DeadLetter => Action::Reject(failure),
+            UnknownType::Ignore => Action::Ignore,
+            UnknownType::Fail => Action::Fail(failure),
+        }
+    }
+
+    pub(crate) fn get(&self, at: usize) -> Option<&Registered<Tx>> {
+        self.list.get(at)
+    }
+
+    /// How many of each handler may run at once.
+    pub(crate) fn limits(&self) -> Vec<usize> {
+        self.list.iter().map(|registered| registered.options.concurrency).collect()
+    }
+
+    /// The longest time that any handler may take.
+    pub(crate) fn longest(&self) -> Duration {
+        self.list.iter().map(|registered| registered.options.timeout).max().unwrap_or_default()
+    }
+}
+
+impl<Tx> fmt::Debug for Handlers<Tx> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handlers")
+            .field("types", &self.by_type.keys())
+            .field("any", &self.any.is_some())
+            .field("unknown", &self.unknown)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn nothing(
+        _tx: &mut (),
+        _message: Message,
+        _context: HandlerContext<'_>,
+    ) -> Result<(), HandlerError> {
+        Ok(())
+    }
+
+    fn message(event_type: &str) -> Message {
+        Message::new("orders".parse().unwrap(), event_type)
+    }
+
+    #[test]
+    fn an_unknown_type_goes_where_it_was_told_to() {
+        let mut handlers = Handlers::<()>::new();
+        handlers.raw(HandlerOptions::default(), "orders", "placed", nothing);
+        assert_eq!(handlers.action(&message("placed")), Action::Handle(0));
+        assert!(matches!(handlers.action(&message("shipped")), Action::Reject(_)));
+        handlers.unknown = UnknownType::Fail;
+        assert!(matches!(handlers.action(&message("shipped")), Action::Fail(_)));
+        handlers.unknown = UnknownType::Ignore;
+        assert_eq!(handlers.action(&message("shipped")), Action::Ignore);
+        handlers.any(HandlerOptions::default(), nothing);
+        assert_eq!(handlers.action(&message("shipped")), Action::Handle(1));
+        assert_eq!(handlers.action(&message("placed")), Action::Handle(0));
+    }
+
+    #[test]
+    fn what_is_no_message_is_rejected_whoever_wants_anything() {
+        let mut handlers = Handlers::<()>::new();
+        handlers.any(HandlerOptions::default(), nothing);
+        let junk = message(UNDECODABLE).with_header(UNDECODABLE_REASON, "no id").unwrap();
+        assert_eq!(handlers.action(&junk), Action::Reject(Failure::new("undecodable", "no id")));
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once() {
+        let mut handlers = Handlers::<()>::new();
+        assert_eq!(handlers.problems(true).len(), 2);
+        handlers.raw(HandlerOptions::default(), "orders", "placed", nothing);
+        assert_eq!(handlers.problems(true), Vec::<String>::new());
+        handlers.raw(HandlerOptions::default().concurrency(0), "orders", "placed", nothing);
+        assert_eq!(handlers.problems(true).len(), 2);
+    }
+}

@@ -1,0 +1,144 @@
+//! The key mailboxes: carries deliveries between the receiver, the [`Dispatcher`], which decides, and the workers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::subscription::Unit;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+
+use super::context::Context;
+use super::dispatcher::{Dispatcher, Item, Job};
+use super::source::Source;
+use super::worker::{Finished, Worker};
+
+pub(crate) struct Mailboxes;
+
+/// What they are started with.
+pub(crate) struct MailboxesSetup {
+    pub(crate) context: Arc<Context>,
+    pub(crate) source: Arc<Source>,
+}
+
+pub(crate) enum MailboxesMsg {
+    /// The broker delivered these, in order within each key.
+    Deliveries(Vec<Item>),
+    /// These units belong to this member no more.
+    Revoked(Vec<Unit>),
+    /// A worker is done with a job.
+    Finished(Finished),
+    /// Somebody paused the consumer, or resumed it: look.
+    Paused,
+    /// Look whether a key's rest is over.
+    Wake,
+    /// Begin nothing more, and answer when nothing is being handled.
+    Halt(RpcReplyPort<()>),
+}
+
+pub(crate) struct MailboxesState {
+    context: Arc<Context>,
+    dispatcher: Dispatcher,
+    workers: Vec<(ActorRef<Job>, bool)>,
+    random: fastrand::Rng,
+    wake_at: Option<Duration>,
+    halting: Option<RpcReplyPort<()>>,
+}
+
+#[ractor::actor(message = MailboxesMsg, state = MailboxesState, arguments = MailboxesSetup)]
+impl Mailboxes {
+    async fn pre_start(
+        &self,
+        myself: ActorRef<MailboxesMsg>,
+        setup: MailboxesSetup,
+    ) -> Result<MailboxesState, ActorProcessingErr> {
+        let MailboxesSetup { context, source } = setup;
+        let mut workers = Vec::with_capacity(context.config.concurrency);
+        for _ in 0..context.config.concurrency {
+            let worker = Worker {
+                context: Arc::clone(&context),
+                source: Arc::clone(&source),
+                mailboxes: myself.clone(),
+            };
+            let (worker, _) = Actor::spawn_linked(None, worker, (), myself.get_cell()).await?;
+            workers.push((worker, false));
+        }
+        Ok(MailboxesState {
+            dispatcher: Dispatcher::new(context.limits.clone()),
+            random: fastrand::Rng::with_seed(context.seed),
+            context,
+            workers,
+            wake_at: None,
+            halting: None,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<MailboxesMsg>,
+        message: MailboxesMsg,
+        state: &mut MailboxesState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.take(message);
+        state.pump(&myself)
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ActorRef<MailboxesMsg>,
+        event: SupervisionEvent,
+        _state: &mut MailboxesState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(_, error) => Err(error),
+            SupervisionEvent::ActorTerminated(..) => Err("a worker ended".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl MailboxesState {
+    fn take(&mut self, message: MailboxesMsg) {
+        match message {
+            MailboxesMsg::Deliveries(items) => {
+                items.into_iter().for_each(|item| self.dispatcher.push(item));
+            }
+            MailboxesMsg::Revoked(units) => self.dispatcher.revoke(&units),
+            MailboxesMsg::Finished(Finished { worker, number, results }) => {
+                if let Some((_, busy)) = self.workers.iter_mut().find(|(other, _)| other.get_id() == worker) {
+                    *busy = false;
+                }
+                let random = &mut self.random;
+                self.dispatcher.finished(number, results, self.context.now(), || random.f64());
+            }
+            MailboxesMsg::Paused => {}
+            MailboxesMsg::Wake => self.wake_at = None,
+            MailboxesMsg::Halt(reply) => {
+                self.dispatcher.halt();
+                self.halting = Some(reply);
+            }
+        }
+    }
+
+    fn pump(&mut self, myself: &ActorRef<MailboxesMsg>) -> Result<(), ActorProcessingErr> {
+        let now = self.context.now();
+        let next = self.dispatcher.wake(now);
+        self.dispatcher.pause(self.context.is_paused());
+        for (worker, busy) in self.workers.iter_mut().filter(|(_, busy)| !busy) {
+            let Some(job) = self.dispatcher.next() else { break };
+            *busy = true;
+            worker.cast(job)?;
+        }
+        if let Some(at) = next
+            && self.wake_at.is_none_or(|planned| at < planned)
+        {
+            self.wake_at = Some(at);
+            myself.send_after(at.saturating_sub(now), || MailboxesMsg::Wake);
+        }
+        if self.dispatcher.is_idle()
+            && let Some(reply) = self.halting.take()
+        {
+            // Whoever asked may have given up waiting.
+            let _ = reply.send(());
+        }
+        Ok(())
+    }
+}

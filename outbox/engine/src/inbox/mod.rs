@@ -1,0 +1,36 @@
+//! The inbox: messages from a broker into handlers, whose effects happen once (promise P4).
+//!
+//! ```text
+//! InboxHandle ─┬─ InboxSupervisor   subscribes, and starts again what fails
+//!              │    ├─ Receiver     takes deliveries; in stored mode writes them to the store
+//!              │    └─ Mailboxes    keep the order of keys, as Dispatcher decides ── Worker × concurrency ─┐
+//!              └─ a relay of the consumer's route ── Drain, its transport ────────────────────────────────┴─ Processor
+//! ```
+//!
+//! The processor is the only way into a handler: begin, admit, handle, append, commit.
+
+mod builder;
+mod config;
+mod context;
+mod dispatcher;
+mod drain;
+mod handle;
+mod handler;
+mod handlers;
+mod mailboxes;
+mod process;
+mod receiver;
+mod source;
+mod stats;
+mod steps;
+mod supervisor;
+mod upcast;
+mod verdict;
+mod worker;
+
+pub use builder::{Inbox, InboxBuilder};
+pub use config::{HandlerOptions, InboxConfig, Mode, UnknownType};
+pub use handle::InboxHandle;
+pub use handler::{HandlerContext, HandlerFailure, MessageHandler, handler_fn};
+pub use stats::InboxStats;
+pub use steps::Step;

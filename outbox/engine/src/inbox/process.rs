@@ -1,0 +1,413 @@
+//! Messages through a transaction: begin, admit, handle, append, commit; and what each error on that way means.
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{FutureExt, TryFutureExt};
+use outbox_contract::transactional::{Admission, Committed, inbox_route};
+use outbox_contract::{
+    AppendError, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, StoreError,
+    Transactional,
+};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::handler::{Emitted, HandlerContext, HandlerFailure};
+use super::handlers::{Action, Handlers};
+use super::stats::Counters;
+use super::steps::{Step, Steps};
+use super::verdict::{Broken, Done, Trouble, Verdict};
+use crate::unit_of_work::is_conflict;
+
+/// A message that is to be handled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work<'a> {
+    pub(crate) message: &'a Message,
+    /// Which attempt this is, from 1.
+    pub(crate) attempt: u32,
+}
+
+/// Where a message comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// From the broker: one that is behind others is written behind them.
+    Broker,
+    /// From the store: one that is behind others stays where it is.
+    Store,
+}
+
+/// Handles messages, whatever the store and the handlers are.
+#[async_trait]
+pub(crate) trait Process: Send + Sync + 'static {
+    /// Which handler a message goes to, if any.
+    fn handler_of(&self, message: &Message) -> Option<usize>;
+
+    /// Handles messages: those of one key in the order given. Several go through one transaction; if that comes to nothing, each through
+    /// one of its own. Says what became of each as soon as it is known; behind one that is not finished, no other of its key is tried.
+    ///
+    /// Cancellation: what is open is rolled back; a commit on its way may or may not happen.
+    async fn process(
+        &self,
+        place: Place,
+        works: &[Work<'_>],
+        said: &mut (dyn FnMut(usize, Verdict) + Send),
+    ) -> Result<(), Broken>;
+
+    /// Writes messages behind those that wait in the store for this consumer, in this order, in one transaction.
+    ///
+    /// When nobody knows whether it was committed it is done again: the messages are there twice then, and are handled once.
+    async fn store(&self, messages: &[&Message]) -> Result<(), Broken>;
+}
+
+/// How often a transaction is started again after a conflict, before others get their turn.
+const CONFLICT_TRIES: u32 = 6;
+/// How often it is asked what became of a commit.
+const QUESTIONS: u32 = 3;
+
+pub(crate) struct Processor<S: Transactional> {
+    pub(crate) store: Arc<S>,
+    pub(crate) outbox: Outbox<Arc<S>>,
+    pub(crate) consumer: Consumer,
+    pub(crate) route: Route,
+    pub(crate) handlers: Arc<Handlers<S::Tx<'static>>>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) steps: Steps,
+    pub(crate) store_timeout: Duration,
+    pub(crate) first_delay: Duration,
+    // Draws for pauses; held for one draw.
+    pub(crate) random: Mutex<fastrand::Rng>,
+}
+
+impl<S: Transactional> Processor<S> {
+    #[expect(clippy::too_many_arguments, reason = "the parts of an inbox, once, from the builder")]
+    pub(crate) fn new(
+        store: Arc<S>,
+        outbox: Outbox<Arc<S>>,
+        consumer: Consumer,
+        handlers: Arc<Handlers<S::Tx<'static>>>,
+        counters: Arc<Counters>,
+        steps: Steps,
+        store_timeout: Duration,
+        first_delay: Duration,
+        seed: u64,
+    ) -> Self {
+        let route = inbox_route(&consumer);
+        let random = Mutex::new(fastrand::Rng::with_seed(seed));
+        Self { store, outbox, consumer, route, handlers, counters, steps, store_timeout, first_delay, random }
+    }
+
+    /// One call to the store, no longer than it may take. A store that panics is not to be had.
+    async fn call<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Trouble> {
+        // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
+        match timeout(self.store_timeout, AssertUnwindSafe(call).catch_unwind()).await {
+            Ok(Ok(Ok(value))) => Ok(value),
+            Ok(Ok(Err(error))) => Err(Trouble::of(&error)),
+            Ok(Err(_)) => Err(away(format!("{what}: it panicked; its message was printed"))),
+            Err(_) => Err(away(format!("{what}: no answer within {:?}", self.store_timeout))),
+        }
+    }
+
+    async fn append(&self, call: impl Future<Output = Result<(), AppendError>>) -> Result<(), Trouble> {
+        match timeout(self.store_timeout, AssertUnwindSafe(call).catch_unwind()).await {
+            Ok(Ok(appended)) => appended.map_err(|error| append_trouble(&error)),
+            Ok(Err(_)) => Err(away("append: it panicked; its message was printed".to_owned())),
+            Err(_) => Err(away(format!("append: no answer within {:?}", self.store_timeout))),
+        }
+    }
+
+    /// Runs messages through one transaction, started again after conflicts.
+    async fn attempt(&self, place: Place, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
+        let mut tries = 1;
+        loop {
+            match self.run(place, works).await {
+                Err(Trouble::Again(failure)) if tries < CONFLICT_TRIES => {
+                    tracing::debug!(consumer = %self.consumer, %failure, tries, "a transaction is started again");
+                    self.pause(tries).await;
+                    tries += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn pause(&self, tries: u32) {
+        let draw = self.random.lock().unwrap_or_else(PoisonError::into_inner).f64();
+        let bound = self.first_delay.saturating_mul(1 << tries.min(6));
+        tokio::time::sleep(bound.mul_f64(0.1 + draw * 0.9)).await;
+    }
+
+    /// One transaction. One answer per message; None: it stays where it is, behind others.
+    async fn run(&self, place: Place, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
+        let _permits = self.permits(works).await;
+        let mut tx = self.call("begin", self.store.begin()).await?;
+        self.steps.over(Step::Begun);
+        let (done, first_new) = match self.work(&mut tx, place, works).await {
+            Ok(worked) => worked,
+            Err(trouble) => {
+                // Dropping it does the same, later; whatever is said here, the transaction is over.
+                let _ = self.call("rollback", self.store.rollback(tx)).await;
+                return Err(trouble);
+            }
+        };
+        if done.iter().all(|done| !matches!(done, Some(Done::Handled | Done::Stored))) {
+            // Nothing was written: that they are duplicates is committed already.
+            let _ = self.call("rollback", self.store.rollback(tx)).await;
+            return Ok(done);
+        }
+        self.commit(tx, first_new).await?;
+        self.steps.over(Step::Committed);
+        Ok(done)
+    }
+
+    /// All that happens inside of the transaction. With the first message that it noted as handled.
+    async fn work(
+        &self,
+        tx: &mut S::Tx<'static>,
+        place: Place,
+        works: &[Work<'_>],
+    ) -> Result<(Vec<Option<Done>>, Option<MessageId>), Trouble> {
+        let messages: Vec<&Message> = works.iter().map(|work| work.message).collect();
+        let admissions = self.call("admit", self.store.admit(tx, &self.consumer, &messages)).await?;
+        if admissions.len() != works.len() {
+            let (asked, got) = (works.len(), admissions.len());
+            return Err(away(format!("admit: {got} answers for {asked} messages; the store is broken")));
+        }
+        self.steps.over(Step::Admitted);
+        let emitted = Emitted::default();
+        let (mut done, mut behind, mut first_new) = (Vec::with_capacity(works.len()), Vec::new(), None);
+        for (work, admission) in works.iter().zip(admissions) {
+            done.push(match admission {
+                Admission::Duplicate => Some(Done::Duplicate),
+                Admission::Behind if place == Place::Store => None,
+                Admission::Behind => {
+                    behind.push(Outgoing::from(work.message.clone()).by(self.route.clone()));
+                    Some(Done::Stored)
+                }
+                Admission::New => {
+                    first_new.get_or_insert(work.message.id);
+                    self.handle(tx, work, &emitted).await?;
+                    Some(Done::Handled)
+                }
+            });
+        }
+        self.steps.over(Step::Handled);
+        if !behind.is_empty() {
+            self.append(self.store.append(tx, &behind)).await?;
+        }
+        let emitted = emitted.take();
+        if !emitted.is_empty() {
+            self.append(self.outbox.append_messages(tx, emitted).map_ok(drop)).await?;
+        }
+        self.steps.over(Step::Appended);
+        Ok((done, first_new))
+    }
+
+    async fn handle(
+        &self,
+        tx: &mut S::Tx<'static>,
+        work: &Work<'_>,
+        emitted: &Emitted,
+    ) -> Result<(), Trouble> {
+        let Action::Handle(at) = self.handlers.action(work.message) else { return Ok(()) };
+        let Some(registered) = self.handlers.get(at) else { return Ok(()) };
+        let context = HandlerContext {
+            message: work.message,
+            consumer: &self.consumer,
+            attempt: work.attempt,
+            emitted,
+        };
+        // Called inside of the future, so that a handler that panics before its first await is caught too.
+        let handled =
+            AssertUnwindSafe(async { registered.call.call(tx, context, &self.handlers.upcasters).await })
+                .catch_unwind();
+        let failed = |class, words: String| Trouble::Handler(Verdict::Failed(Failure::new(class, words)));
+        match timeout(registered.options.timeout, handled).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => {
+                if is_conflict(&*error, |error| self.store.is_conflict(error)) {
+                    return Err(Trouble::conflict(error));
+                }
+                let said = HandlerFailure::of(&error);
+                let rejected = said.is_rejected();
+                let failure = said.into_failure();
+                let verdict = if rejected { Verdict::Rejected(failure) } else { Verdict::Failed(failure) };
+                Err(Trouble::Handler(verdict))
+            }
+            Ok(Err(_)) => Err(failed("panic", "the handler panicked; its message was printed".to_owned())),
+            Err(_) => Err(failed(
+                "timeout",
+                format!(
+                    "the handler was not done within {:?}; it was rolled back",
+                    registered.options.timeout
+                ),
+            )),
+        }
+    }
+
+    async fn commit(&self, tx: S::Tx<'static>, first_new: Option<MessageId>) -> Result<(), Trouble> {
+        let limit = self.store_timeout;
+        let error = match timeout(limit, AssertUnwindSafe(self.store.commit(tx)).catch_unwind()).await {
+            Ok(Ok(Committed::Yes)) => return Ok(()),
+            Ok(Ok(Committed::No(error))) => return Err(Trouble::of(&error)),
+            Ok(Ok(Committed::Unknown(error))) => error.to_string(),
+            Ok(Err(_)) => "commit: it panicked; its message was printed".to_owned(),
+            Err(_) => format!("commit: no answer within {limit:?}"),
+        };
+        self.find_out(first_new, error).await
+    }
+
+    /// What became of a commit whose result is unknown. All of it is committed or nothing is, so one message tells for all.
+    async fn find_out(&self, noted: Option<MessageId>, error: String) -> Result<(), Trouble> {
+        let not_committed = || Trouble::Again(Failure::new("not-committed", error.clone()));
+        // Nothing but messages that go behind others: they may be written twice, and are handled once.
+        let Some(id) = noted else { return Err(not_committed()) };
+        for question in 1..=QUESTIONS {
+            match self.call("admitted", self.store.admitted(&self.consumer, id)).await {
+                Ok(true) => return Ok(()),
+                // It may still be on its way: then the next transaction waits for it, and finds a duplicate.
+                Ok(false) => return Err(not_committed()),
+                Err(_) if question < QUESTIONS => self.pause(question).await,
+                Err(_) => {}
+            }
+        }
+        Err(Trouble::Broken(Broken::Unknown(error)))
+    }
+
+    /// The permits of all handlers of a transaction, always in the same order, so that two transactions never wait for each other.
+    async fn permits(&self, works: &[Work<'_>]) -> Vec<OwnedSemaphorePermit> {
+        let wanted: BTreeSet<usize> = works.iter().filter_map(|work| self.handler_of(work.message)).collect();
+        let mut permits = Vec::with_capacity(wanted.len());
+        for registered in wanted.into_iter().filter_map(|at| self.handlers.get(at)) {
+            // Never closed.
+            permits.extend(Arc::clone(&registered.permits).acquire_owned().await.ok());
+        }
+        permits
+    }
+
+    async fn store_once(&self, rows: &[Outgoing]) -> Result<(), Trouble> {
+        let mut tx = self.call("begin", self.store.begin()).await?;
+        self.steps.over(Step::Begun);
+        if let Err(trouble) = self.append(self.store.append(&mut tx, rows)).await {
+            let _ = self.call("rollback", self.store.rollback(tx)).await;
+            return Err(trouble);
+        }
+        self.steps.over(Step::Appended);
+        self.commit(tx, None).await?;
+        self.steps.over(Step::Committed);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl<S: Transactional> Process for Processor<S> {
+    fn handler_of(&self, message: &Message) -> Option<usize> {
+        match self.handlers.action(message) {
+            Action::Handle(at) => Some(at),
+            Action::Ignore | Action::Reject(_) | Action::Fail(_) => None,
+        }
+    }
+
+    async fn process(
+        &self,
+        place: Place,
+        works: &[Work<'_>],
+        said: &mut (dyn FnMut(usize, Verdict) + Send),
+    ) -> Result<(), Broken> {
+        let mut say = |index: usize, verdict: Verdict| {
+            self.counters.count(&verdict);
+            said(index, verdict);
+        };
+        let mut stopped: BTreeSet<KeyId> = BTreeSet::new();
+        let mut to_do = Vec::with_capacity(works.len());
+        for (index, work) in works.iter().enumerate() {
+            let key = work.message.key_id();
+            let verdict = match self.handlers.action(work.message) {
+                _ if stopped.contains(&key) => Verdict::NotTried,
+                Action::Handle(_) => {
+                    to_do.push(index);
+                    continue;
+                }
+                Action::Ignore => Verdict::Done(Done::Ignored),
+                Action::Reject(failure) => Verdict::Rejected(failure),
+                Action::Fail(failure) => Verdict::Failed(failure),
+            };
+            if !matches!(verdict, Verdict::Done(_)) {
+                stopped.insert(key);
+            }
+            say(index, verdict);
+        }
+        // Only what stands in front of what was not tried: a key is cut once, at its first.
+        if to_do.len() > 1 {
+            let batch: Vec<Work<'_>> = to_do.iter().map(|index| works[*index]).collect();
+            match self.run(place, &batch).await {
+                Ok(done) if done.iter().all(Option::is_some) => {
+                    for (index, done) in to_do.into_iter().zip(done) {
+                        say(index, done.map_or(Verdict::NotTried, Verdict::Done));
+                    }
+                    return Ok(());
+                }
+                Err(Trouble::Broken(broken)) => return Err(broken),
+                // Something in it failed, and all of it is rolled back: who it was, shows when each goes alone.
+                Ok(_) | Err(Trouble::Handler(_) | Trouble::Again(_)) => {}
+            }
+        }
+        let mut stopped = BTreeSet::new();
+        for index in to_do {
+            let work = works[index];
+            let key = work.message.key_id();
+            if stopped.contains(&key) {
+                say(index, Verdict::NotTried);
+                continue;
+            }
+            let verdict = match self.attempt(place, &[work]).await {
+                Ok(done) => done.first().copied().flatten().map_or(Verdict::NotTried, Verdict::Done),
+                Err(Trouble::Handler(verdict)) => verdict,
+                Err(Trouble::Again(failure)) => Verdict::Again(failure),
+                Err(Trouble::Broken(broken)) => return Err(broken),
+            };
+            if !matches!(verdict, Verdict::Done(_)) {
+                stopped.insert(key);
+            }
+            say(index, verdict);
+        }
+        Ok(())
+    }
+
+    async fn store(&self, messages: &[&Message]) -> Result<(), Broken> {
+        let rows: Vec<Outgoing> = messages
+            .iter()
+            .map(|message| Outgoing::from((*message).clone()).by(self.route.clone()))
+            .collect();
+        let mut tries = 1;
+        loop {
+            match self.store_once(&rows).await {
+                Ok(()) => return Ok(()),
+                Err(Trouble::Broken(broken)) => return Err(broken),
+                Err(_) if tries < CONFLICT_TRIES => {
+                    self.pause(tries).await;
+                    tries += 1;
+                }
+                Err(trouble) => return Err(Broken::Away(format!("{trouble:?}"))),
+            }
+        }
+    }
+}
+
+fn away(words: String) -> Trouble {
+    Trouble::Broken(Broken::Away(words))
+}
+
+/// What it means that rows could not be appended, which are known to be messages.
+fn append_trouble(error: &AppendError) -> Trouble {
+    match error {
+        AppendError::Conflict(error) => Trouble::conflict(error),
+        other => away(other.to_string()),
+    }
+}

@@ -1,0 +1,134 @@
+//! What an inbox counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use outbox_contract::{Consumer, metric};
+
+use super::verdict::{Done, Verdict};
+
+/// Counters of one inbox, shared by its parts. Written with relaxed order: each is only ever read as a number.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    consumer: Consumer,
+    received: AtomicU64,
+    handled: AtomicU64,
+    duplicates: AtomicU64,
+    ignored: AtomicU64,
+    failed: AtomicU64,
+    conflicts: AtomicU64,
+    stored: AtomicU64,
+    resets: AtomicU64,
+    // Until when the inbox counts as failing again and again, in microseconds of its own clock.
+    failing_until: AtomicU64,
+    last_error: Mutex<Option<String>>,
+}
+
+impl Counters {
+    pub(crate) fn new(consumer: Consumer) -> Self {
+        Self {
+            consumer,
+            received: AtomicU64::new(0),
+            handled: AtomicU64::new(0),
+            duplicates: AtomicU64::new(0),
+            ignored: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            conflicts: AtomicU64::new(0),
+            stored: AtomicU64::new(0),
+            resets: AtomicU64::new(0),
+            failing_until: AtomicU64::new(0),
+            last_error: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn received(&self, count: usize) {
+        self.add(&self.received, count as u64, metric::INBOX_RECEIVED);
+    }
+
+    pub(crate) fn stored(&self, count: usize) {
+        self.add(&self.stored, count as u64, metric::INBOX_STORED);
+    }
+
+    pub(crate) fn count(&self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Done(Done::Handled) => self.add(&self.handled, 1, metric::INBOX_HANDLED),
+            Verdict::Done(Done::Duplicate) => self.add(&self.duplicates, 1, metric::INBOX_DUPLICATES),
+            Verdict::Done(Done::Stored) => self.stored(1),
+            Verdict::Done(Done::Ignored) => self.add(&self.ignored, 1, metric::INBOX_IGNORED),
+            Verdict::Failed(_) | Verdict::Rejected(_) => self.add(&self.failed, 1, metric::INBOX_FAILED),
+            Verdict::Again(_) => self.add(&self.conflicts, 1, metric::INBOX_CONFLICTS),
+            Verdict::NotTried => {}
+        }
+    }
+
+    pub(crate) fn reset(&self, cause: &str) {
+        self.add(&self.resets, 1, metric::INBOX_RESETS);
+        *self.error() = Some(cause.to_owned());
+    }
+
+    pub(crate) fn keeps_failing_until(&self, until: Duration) {
+        self.failing_until.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn keeps_failing(&self, now: Duration) -> bool {
+        now < Duration::from_micros(self.failing_until.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.error().clone()
+    }
+
+    pub(crate) fn snapshot(&self, in_flight: (usize, usize)) -> InboxStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        InboxStats {
+            received: read(&self.received),
+            handled: read(&self.handled),
+            duplicates: read(&self.duplicates),
+            ignored: read(&self.ignored),
+            failed: read(&self.failed),
+            conflicts: read(&self.conflicts),
+            stored: read(&self.stored),
+            resets: read(&self.resets),
+            in_flight: in_flight.0,
+            in_flight_bytes: in_flight.1,
+        }
+    }
+
+    fn add(&self, counter: &AtomicU64, count: u64, name: &'static str) {
+        if count > 0 {
+            counter.fetch_add(count, Ordering::Relaxed);
+            metrics::counter!(name, "consumer" => self.consumer.as_str().to_owned()).increment(count);
+        }
+    }
+
+    fn error(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an inbox has done since it was started, and what it has in memory now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InboxStats {
+    /// Deliveries that came in, repeats included.
+    pub received: u64,
+    /// Messages whose handler's transaction was committed.
+    pub handled: u64,
+    /// Messages that had been handled before.
+    pub duplicates: u64,
+    /// Messages that no handler wants, and which are ignored by configuration.
+    pub ignored: u64,
+    /// Attempts that failed or were rejected, in memory and from the store.
+    pub failed: u64,
+    /// Attempts that others were in the way of, for as long as they were tried.
+    pub conflicts: u64,
+    /// Messages that were written to the store, to wait there.
+    pub stored: u64,
+    /// Times that everything in memory was dropped and asked for again.
+    pub resets: u64,
+    /// Deliveries in memory now.
+    pub in_flight: usize,
+    /// The bytes that they are counted with.
+    pub in_flight_bytes: usize,
+}

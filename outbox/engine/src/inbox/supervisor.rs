@@ -1,0 +1,232 @@
+//! The supervisor of an inbox: subscribes, starts the parts, and starts them again when one fails.
+//!
+//! As in the relay, whatever is unexpected is a new incarnation: everything in memory is dropped, the broker delivers again what was not
+//! acknowledged, and admission finds what was handled. What is cut off in the middle of a transaction is rolled back.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ractor::{
+    Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent, call_t,
+};
+
+use super::context::Context;
+use super::mailboxes::{Mailboxes, MailboxesMsg, MailboxesSetup};
+use super::receiver::{BROKER_TIMEOUT, Receiver, ReceiverMsg};
+use super::source::Source;
+use crate::relay::restart::RestartPolicy;
+
+pub(crate) struct InboxSupervisor {
+    pub(crate) context: Arc<Context>,
+}
+
+pub(crate) enum InboxMsg {
+    /// Begin a new incarnation, if this is the one that was planned.
+    Begin(u64),
+    /// The subscription is over.
+    Ended,
+    /// Look whether the consumer is paused.
+    Paused,
+    /// Take no more, finish what is being handled, acknowledge it, leave. Answers whether all of it was done.
+    Stop(RpcReplyPort<bool>),
+}
+
+pub(crate) struct InboxState {
+    incarnation: Option<Incarnation>,
+    planned: u64,
+    policy: RestartPolicy,
+    random: fastrand::Rng,
+    stopping: bool,
+}
+
+/// How often it is looked whether an operator paused the consumer. The store is asked by the heartbeat alone.
+const PAUSE_POLL: Duration = Duration::from_secs(1);
+
+/// The parts of one life of an inbox.
+struct Incarnation {
+    source: Arc<Source>,
+    receiver: ActorRef<ReceiverMsg>,
+    mailboxes: Option<ActorRef<MailboxesMsg>>,
+}
+
+/// Failures count together for this long.
+const FAILING_WINDOW: Duration = Duration::from_secs(60);
+
+#[ractor::actor(message = InboxMsg, state = InboxState)]
+impl InboxSupervisor {
+    async fn pre_start(&self, _myself: ActorRef<InboxMsg>, (): ()) -> Result<InboxState, ActorProcessingErr> {
+        let config = &self.context.config;
+        Ok(InboxState {
+            incarnation: None,
+            planned: 0,
+            policy: RestartPolicy::new(config.outage_first_delay, config.outage_most_delay, FAILING_WINDOW),
+            random: fastrand::Rng::with_seed(!self.context.seed),
+            stopping: false,
+        })
+    }
+
+    async fn post_start(
+        &self,
+        myself: ActorRef<InboxMsg>,
+        _state: &mut InboxState,
+    ) -> Result<(), ActorProcessingErr> {
+        // Ends with this actor.
+        drop(myself.send_interval(PAUSE_POLL, || InboxMsg::Paused));
+        Ok(myself.cast(InboxMsg::Begin(0))?)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<InboxMsg>,
+        message: InboxMsg,
+        state: &mut InboxState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            InboxMsg::Begin(planned) => {
+                if planned == state.planned && state.incarnation.is_none() && !state.stopping {
+                    self.begin(&myself, state).await?;
+                }
+            }
+            InboxMsg::Ended => self.start_again(&myself, state, "the broker ended the subscription").await,
+            InboxMsg::Paused => {
+                let mailboxes = state.incarnation.as_ref().and_then(|parts| parts.mailboxes.as_ref());
+                if let Some(mailboxes) = mailboxes {
+                    // Gone only when all of this incarnation is; the next one looks for itself.
+                    let _ = mailboxes.cast(MailboxesMsg::Paused);
+                }
+            }
+            InboxMsg::Stop(reply) => {
+                state.stopping = true;
+                let drained = self.drain(state).await;
+                // Whoever asked may have given up waiting.
+                let _ = reply.send(drained);
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<InboxMsg>,
+        event: SupervisionEvent,
+        state: &mut InboxState,
+    ) -> Result<(), ActorProcessingErr> {
+        let (who, cause) = match event {
+            SupervisionEvent::ActorFailed(who, error) => (who.get_id(), error.to_string()),
+            SupervisionEvent::ActorTerminated(who, _, reason) => {
+                (who.get_id(), reason.unwrap_or_else(|| "stopped".to_owned()))
+            }
+            _ => return Ok(()),
+        };
+        // Not one of an incarnation that is over already.
+        if state.incarnation.as_ref().is_some_and(|incarnation| incarnation.has(who)) {
+            self.start_again(&myself, state, &cause).await;
+        }
+        Ok(())
+    }
+}
+
+impl InboxSupervisor {
+    async fn begin(
+        &self,
+        myself: &ActorRef<InboxMsg>,
+        state: &mut InboxState,
+    ) -> Result<(), ActorProcessingErr> {
+        let context = &self.context;
+        let subscribe = context.transport.subscribe(context.subscription.clone());
+        let deliveries = match tokio::time::timeout(BROKER_TIMEOUT, subscribe).await {
+            Ok(Ok(deliveries)) => deliveries,
+            Ok(Err(error)) => return self.plan(myself, state, &error.to_string()),
+            Err(_) => {
+                return self.plan(myself, state, &format!("subscribe: no answer within {BROKER_TIMEOUT:?}"));
+            }
+        };
+        let source = Arc::new(Source::new(deliveries, BROKER_TIMEOUT));
+        let mailboxes = if context.config.mode == super::config::Mode::Direct {
+            let setup = MailboxesSetup { context: Arc::clone(context), source: Arc::clone(&source) };
+            Some(Actor::spawn_linked(None, Mailboxes, setup, myself.get_cell()).await?.0)
+        } else {
+            None
+        };
+        let receiver = Receiver {
+            context: Arc::clone(context),
+            source: Arc::clone(&source),
+            supervisor: myself.clone(),
+            mailboxes: mailboxes.clone(),
+        };
+        let (receiver, _) = Actor::spawn_linked(None, receiver, (), myself.get_cell()).await?;
+        context.subscribed.store(true, Ordering::Release);
+        state.incarnation = Some(Incarnation { source, receiver, mailboxes });
+        Ok(())
+    }
+
+    /// Ends the incarnation and plans the next one.
+    async fn start_again(&self, myself: &ActorRef<InboxMsg>, state: &mut InboxState, cause: &str) {
+        if state.stopping {
+            return;
+        }
+        let Some(incarnation) = state.incarnation.take() else { return };
+        incarnation.end();
+        incarnation.source.abandon().await;
+        // A timer can't fail.
+        let _ = self.plan(myself, state, cause);
+    }
+
+    fn plan(
+        &self,
+        myself: &ActorRef<InboxMsg>,
+        state: &mut InboxState,
+        cause: &str,
+    ) -> Result<(), ActorProcessingErr> {
+        let context = &self.context;
+        context.subscribed.store(false, Ordering::Release);
+        let now = context.now();
+        let wait = state.policy.failed(now, state.random.f64());
+        let keeps_failing = state.policy.keeps_failing(now);
+        if keeps_failing {
+            context.counters.keeps_failing_until(now + FAILING_WINDOW);
+        }
+        context.counters.reset(cause);
+        let consumer = &context.subscription.consumer;
+        tracing::warn!(%consumer, cause, ?wait, keeps_failing, "dropping what is in memory; it is delivered again");
+        state.planned += 1;
+        let planned = state.planned;
+        myself.send_after(wait, move || InboxMsg::Begin(planned));
+        Ok(())
+    }
+
+    /// Stops in order. The caller holds the deadline.
+    async fn drain(&self, state: &mut InboxState) -> bool {
+        let Some(incarnation) = state.incarnation.take() else { return true };
+        self.context.subscribed.store(false, Ordering::Release);
+        let limit = millis(self.context.longest_job());
+        let mut clean = incarnation.source.drain().await.is_ok();
+        clean &= call_t!(incarnation.receiver, ReceiverMsg::Finish, limit).is_ok();
+        if let Some(mailboxes) = &incarnation.mailboxes {
+            clean &= call_t!(mailboxes, MailboxesMsg::Halt, limit).is_ok();
+        }
+        incarnation.end();
+        clean &= incarnation.source.close().await.is_ok();
+        clean
+    }
+}
+
+impl Incarnation {
+    fn cells(&self) -> impl Iterator<Item = ActorCell> {
+        let mailboxes = self.mailboxes.as_ref().map(|mailboxes| mailboxes.get_cell());
+        std::iter::once(self.receiver.get_cell()).chain(mailboxes)
+    }
+
+    fn has(&self, who: ActorId) -> bool {
+        self.cells().any(|cell| cell.get_id() == who)
+    }
+
+    fn end(&self) {
+        self.cells().for_each(|cell| cell.kill());
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

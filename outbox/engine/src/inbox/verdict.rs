@@ -1,0 +1,91 @@
+//! What became of a message, and what an error means for it.
+
+use std::fmt;
+
+use outbox_contract::{Failure, StoreError, StoreErrorKind};
+
+/// What became of one message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is finished for good: acknowledge it.
+    Done(Done),
+    /// Its handler failed. Counts as an attempt.
+    Failed(Failure),
+    /// It can never be handled.
+    Rejected(Failure),
+    /// Others were in the way (a conflict), for as long as it was tried: nothing is counted.
+    Again(Failure),
+    /// It was not tried, because an earlier message of its key was not finished.
+    NotTried,
+}
+
+/// How a message was finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// Handled, in a transaction that is committed.
+    Handled,
+    /// It had been handled before.
+    Duplicate,
+    /// Nobody wants it.
+    Ignored,
+    /// It waits in the store.
+    Stored,
+}
+
+/// Why a transaction came to nothing.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The handler of one message failed or rejected it.
+    Handler(Verdict),
+    /// Another transaction was in the way, or it turned out not to be committed: start again from the beginning.
+    Again(Failure),
+    /// The store is not to be had, or nobody knows what became of the commit: nothing that is in memory can be relied on.
+    Broken(Broken),
+}
+
+/// Why an inbox, or a part of it, must drop what it knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The store is not to be had; nothing was committed.
+    Away(String),
+    /// A commit may have happened or not.
+    Unknown(String),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Away(error) => write!(f, "the store is not to be had: {error}"),
+            Self::Unknown(error) => write!(f, "the result of a commit is unknown: {error}"),
+        }
+    }
+}
+
+impl Trouble {
+    /// What an error of the store means, in a transaction that is not committed.
+    pub(crate) fn of(error: &StoreError) -> Self {
+        if error.kind() == StoreErrorKind::Conflict {
+            Self::conflict(error)
+        } else {
+            Self::Broken(Broken::Away(error.to_string()))
+        }
+    }
+
+    pub(crate) fn conflict(error: impl fmt::Display) -> Self {
+        Self::Again(Failure::new("conflict", error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_conflict_is_started_again() {
+        let error = |kind| StoreError::new(kind, "admit", "tested");
+        assert!(matches!(Trouble::of(&error(StoreErrorKind::Conflict)), Trouble::Again(_)));
+        for kind in [StoreErrorKind::Unavailable, StoreErrorKind::NotPermitted, StoreErrorKind::Other] {
+            assert!(matches!(Trouble::of(&error(kind)), Trouble::Broken(Broken::Away(_))), "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A worker: one job at a time through the store, then its acknowledgement.
+
+use std::sync::Arc;
+
+use outbox_contract::Message;
+use outbox_contract::subscription::Tag;
+use ractor::{ActorId, ActorProcessingErr, ActorRef};
+use tracing::Instrument;
+
+use super::context::Context;
+use super::dispatcher::{Item, Job, What};
+use super::mailboxes::MailboxesMsg;
+use super::process::{Place, Work};
+use super::source::Source;
+use super::steps::Step;
+use super::verdict::{Broken, Done, Verdict};
+
+pub(crate) struct Worker {
+    pub(crate) context: Arc<Context>,
+    pub(crate) source: Arc<Source>,
+    pub(crate) mailboxes: ActorRef<MailboxesMsg>,
+}
+
+/// A job that is over.
+pub(crate) struct Finished {
+    pub(crate) worker: ActorId,
+    pub(crate) number: u64,
+    pub(crate) results: Vec<(Item, Verdict)>,
+}
+
+#[ractor::actor(message = Job, state = ())]
+impl Worker {
+    async fn pre_start(&self, _myself: ActorRef<Job>, (): ()) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Job>,
+        job: Job,
+        _state: &mut (),
+    ) -> Result<(), ActorProcessingErr> {
+        let span = tracing::debug_span!(
+            "handle",
+            consumer = %self.context.subscription.consumer,
+            messages = job.items.len(),
+            attempt = job.attempt
+        );
+        let verdicts = self.work(&job).instrument(span).await.map_err(|broken| broken.to_string())?;
+        let tags: Vec<Tag> = job
+            .items
+            .iter()
+            .zip(&verdicts)
+            .filter(|(_, verdict)| matches!(verdict, Verdict::Done(_)))
+            .map(|(item, _)| item.tag.clone())
+            .collect();
+        self.source.acknowledge(&tags).await;
+        self.context.steps.over(Step::Acknowledged);
+        let results = job.items.into_iter().zip(verdicts).collect();
+        let finished = Finished { worker: myself.get_id(), number: job.number, results };
+        Ok(self.mailboxes.cast(MailboxesMsg::Finished(finished))?)
+    }
+}
+
+impl Worker {
+    async fn work(&self, job: &Job) -> Result<Vec<Verdict>, Broken> {
+        match job.what {
+            What::Handle => {
+                let mut attempts = std::iter::once(job.attempt).chain(std::iter::repeat(1));
+                let works: Vec<Work<'_>> = job
+                    .items
+                    .iter()
+                    .map(|item| Work { message: &item.message, attempt: attempts.next().unwrap_or(1) })
+                    .collect();
+                let mut verdicts = vec![Verdict::NotTried; works.len()];
+                let mut said = |index: usize, verdict| verdicts[index] = verdict;
+                self.context.process.process(Place::Broker, &works, &mut said).await?;
+                Ok(verdicts)
+            }
+            What::Store => {
+                let messages: Vec<&Message> = job.items.iter().map(|item| &*item.message).collect();
+                self.context.process.store(&messages).await?;
+                self.context.counters.stored(messages.len());
+                Ok(vec![Verdict::Done(Done::Stored); messages.len()])
+            }
+        }
+    }
+}

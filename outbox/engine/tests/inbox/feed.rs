@@ -1,0 +1,271 @@
+//! A broker that a test plays: it delivers what it is told, and again until it is acknowledged.
+//!
+//! Units are queues with one owner, as RabbitMQ's and Kafka's: a new owner starts at the first unacknowledged delivery, in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use outbox_contract::subscription::{Received, Tag, Undecodable, Unit};
+use outbox_contract::{
+    Chunk, Deliveries, Delivery, Message, Outcomes, Rejection, Subscription, Topic, Transport,
+    TransportError, TransportErrorKind, async_trait,
+};
+use tokio::sync::Notify;
+
+type Content = Result<Message, Undecodable>;
+
+/// Clones share the broker.
+#[derive(Clone, Default)]
+pub(crate) struct Feed(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    units: BTreeMap<Unit, Queue>,
+    members: u64,
+    away: bool,
+    /// Called with each message that is acknowledged, for a test that wants to look around at that moment.
+    watch: Option<Box<dyn Fn(&Message) + Send>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    entries: Vec<Entry>,
+    owner: Option<u64>,
+    incarnation: u64,
+    delivered: usize,
+    /// The owner has to be told that it owns it no more.
+    revoked_from: Option<u64>,
+}
+
+struct Entry {
+    content: Content,
+    acknowledged: bool,
+}
+
+impl Feed {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap()
+    }
+
+    /// Puts a message at the end of a unit of its topic.
+    pub(crate) fn send_to(&self, number: u32, message: Message) {
+        let unit = Unit { topic: message.topic.clone(), number };
+        self.put(unit, Ok(message));
+    }
+
+    /// Puts a message at the end of its topic's only unit.
+    pub(crate) fn send(&self, message: Message) {
+        self.send_to(0, message);
+    }
+
+    /// Puts something there that is no message.
+    pub(crate) fn send_junk(&self, topic: &str, junk: Undecodable) {
+        self.put(Unit { topic: Topic::new(topic).unwrap(), number: 0 }, Err(junk));
+    }
+
+    fn put(&self, unit: Unit, content: Content) {
+        self.state().units.entry(unit).or_default().entries.push(Entry { content, acknowledged: false });
+        self.0.changed.notify_waiters();
+    }
+
+    /// Takes all units from whoever has them; who asks next gets them, this member or another.
+    pub(crate) fn rebalance(&self) {
+        for queue in self.state().units.values_mut() {
+            queue.revoked_from = queue.owner.take();
+        }
+        self.0.changed.notify_waiters();
+    }
+
+    /// Makes the broker answer that it is away, or be there again.
+    pub(crate) fn away(&self, away: bool) {
+        self.state().away = away;
+        self.0.changed.notify_waiters();
+    }
+
+    /// Looks at each message when it is acknowledged.
+    pub(crate) fn watch(&self, watch: impl Fn(&Message) + Send + 'static) {
+        self.state().watch = Some(Box::new(watch));
+    }
+
+    /// How many deliveries are not acknowledged.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        let state = self.state();
+        state.units.values().flat_map(|queue| &queue.entries).filter(|entry| !entry.acknowledged).count()
+    }
+
+    /// How many of them were delivered to an owner.
+    pub(crate) fn in_flight(&self) -> usize {
+        let state = self.state();
+        let delivered = state.units.values().flat_map(|queue| &queue.entries[..queue.delivered]);
+        delivered.filter(|entry| !entry.acknowledged).count()
+    }
+}
+
+#[async_trait]
+impl Transport for Feed {
+    fn name(&self) -> &'static str {
+        "feed"
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn validate(&self, _message: &Message) -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    async fn publish(&self, _chunk: Chunk, _outcomes: &Outcomes) {}
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        let mut state = self.state();
+        check(&state, "subscribe")?;
+        state.members += 1;
+        Ok(Box::new(Member {
+            feed: self.clone(),
+            me: state.members,
+            topics: subscription.topics.into_iter().collect(),
+            prefetch: subscription.prefetch,
+            drained: Mutex::new(false),
+        }))
+    }
+
+    async fn close(&self) {}
+}
+
+fn check(state: &State, operation: &'static str) -> Result<(), TransportError> {
+    if state.away {
+        let words = "the test has taken the broker away";
+        return Err(TransportError::new(TransportErrorKind::Unavailable, operation, words));
+    }
+    Ok(())
+}
+
+struct Member {
+    feed: Feed,
+    me: u64,
+    topics: BTreeSet<Topic>,
+    prefetch: usize,
+    drained: Mutex<bool>,
+}
+
+impl Member {
+    fn take(&self) -> Result<Option<Received>, TransportError> {
+        if *self.drained.lock().unwrap() {
+            return Ok(Some(Received::Ended));
+        }
+        let mut state = self.feed.state();
+        check(&state, "next")?;
+        let mine = |(unit, _): &(&Unit, &mut Queue)| self.topics.contains(&unit.topic);
+        let mut revoked = Vec::new();
+        for (unit, queue) in state.units.iter_mut().filter(mine) {
+            if queue.revoked_from == Some(self.me) {
+                queue.revoked_from = None;
+                revoked.push(unit.clone());
+            }
+        }
+        if !revoked.is_empty() {
+            return Ok(Some(Received::Revoked(revoked)));
+        }
+        let mut room = self.prefetch.saturating_sub(self.unacknowledged(&state));
+        let mut deliveries = Vec::new();
+        for (unit, queue) in state.units.iter_mut().filter(mine) {
+            if queue.owner.is_none() && queue.revoked_from.is_none() {
+                queue.owner = Some(self.me);
+                queue.incarnation += 1;
+                queue.delivered = 0;
+            }
+            while queue.owner == Some(self.me) && room > 0 && queue.delivered < queue.entries.len() {
+                let number = queue.delivered;
+                queue.delivered += 1;
+                if queue.entries[number].acknowledged {
+                    continue;
+                }
+                let tag = Tag { unit: unit.clone(), incarnation: queue.incarnation, number: number as u64 };
+                deliveries.push(Delivery::new(tag, queue.entries[number].content.clone(), None));
+                room -= 1;
+            }
+        }
+        Ok((!deliveries.is_empty()).then_some(Received::Deliveries(deliveries)))
+    }
+
+    fn unacknowledged(&self, state: &State) -> usize {
+        let mine = state.units.values().filter(|queue| queue.owner == Some(self.me));
+        mine.flat_map(|queue| &queue.entries[..queue.delivered]).filter(|entry| !entry.acknowledged).count()
+    }
+}
+
+#[async_trait]
+impl Deliveries for Member {
+    async fn next(&self) -> Result<Received, TransportError> {
+        loop {
+            let changed = self.feed.0.changed.notified();
+            if let Some(received) = self.take()? {
+                return Ok(received);
+            }
+            changed.await;
+        }
+    }
+
+    async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
+        let mut state = self.feed.state();
+        check(&state, "acknowledge")?;
+        let State { units, watch, .. } = &mut *state;
+        for tag in tags {
+            let Some(queue) = units.get_mut(&tag.unit) else { continue };
+            if queue.owner != Some(self.me) || queue.incarnation != tag.incarnation {
+                continue;
+            }
+            let entry = &mut queue.entries[usize::try_from(tag.number).unwrap()];
+            if let (Some(watch), Ok(message)) = (&watch, &entry.content) {
+                watch(message);
+            }
+            entry.acknowledged = true;
+        }
+        drop(state);
+        self.feed.0.changed.notify_waiters();
+        Ok(())
+    }
+
+    async fn pause(&self, _units: &[Unit]) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    async fn resume(&self, _units: &[Unit]) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    async fn drain(&self) -> Result<(), TransportError> {
+        *self.drained.lock().unwrap() = true;
+        self.feed.0.changed.notify_waiters();
+        Ok(())
+    }
+
+    async fn close(self: Box<Self>) -> Result<(), TransportError> {
+        Ok(())
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        for queue in self.feed.state().units.values_mut() {
+            if queue.owner == Some(self.me) {
+                queue.owner = None;
+            }
+            if queue.revoked_from == Some(self.me) {
+                queue.revoked_from = None;
+            }
+        }
+        self.feed.0.changed.notify_waiters();
+    }
+}

@@ -1,0 +1,9 @@
+//! The inbox on the memory store: each file has the name of what it is about, each test says what must hold.
+//!
+//! All in paused time on one thread.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+mod direct;
+mod feed;
+mod support;

@@ -1,0 +1,181 @@
+//! A store, a broker that the test plays, a handler whose effects are kept, and what must hold of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use outbox_contract::admin::{DeadLetter, Filter};
+use outbox_contract::transactional::inbox_route;
+use outbox_contract::{Admin, Clock, Consumer, Message, MessageId, Route, Timestamp};
+use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, handler_fn};
+use outbox_store_memory::{MemoryStore, MemoryTx};
+use outbox_testkit::{ChaosStore, TestClock};
+use tokio::time::Instant;
+
+use crate::feed::Feed;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const S: Duration = Duration::from_secs(1);
+
+pub(crate) type Store = Arc<ChaosStore<MemoryStore>>;
+
+/// What a handler does with a message, if not just its effect.
+pub(crate) type Whim =
+    Arc<dyn Fn(&Message, u32) -> BoxFuture<'static, Result<(), HandlerError>> + Send + Sync>;
+
+/// What a test looks at.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) tables: MemoryStore,
+    pub(crate) store: Store,
+    pub(crate) feed: Feed,
+    pub(crate) ledger: Ledger,
+}
+
+/// Effects, in the order of their commits: written at the very instant of each commit.
+#[derive(Clone, Default)]
+pub(crate) struct Ledger(Arc<Mutex<Vec<(String, MessageId)>>>);
+
+impl Ledger {
+    fn effects(&self) -> MutexGuard<'_, Vec<(String, MessageId)>> {
+        self.0.lock().unwrap()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.effects().len()
+    }
+
+    pub(crate) fn has(&self, id: MessageId) -> bool {
+        self.effects().iter().any(|(_, other)| *other == id)
+    }
+
+    /// The ids of a key, in the order in which their effects were committed.
+    pub(crate) fn of(&self, key: &str) -> Vec<MessageId> {
+        self.effects().iter().filter(|(other, _)| other == key).map(|(_, id)| *id).collect()
+    }
+
+    pub(crate) fn write(&self, tx: &mut MemoryTx, message: &Message) {
+        let (effects, id) = (Arc::clone(&self.0), message.id);
+        let key = message.order_key().as_str().to_owned();
+        tx.on_commit(move || effects.lock().unwrap().push((key, id)));
+    }
+
+    /// Promise P4: each effect once, in the order of its key.
+    #[track_caller]
+    pub(crate) fn assert_once_and_in_order(&self, sent: &[Message]) {
+        let mut expected: BTreeMap<String, Vec<MessageId>> = BTreeMap::new();
+        for message in sent {
+            expected.entry(message.order_key().as_str().to_owned()).or_default().push(message.id);
+        }
+        let mut found: BTreeMap<String, Vec<MessageId>> = BTreeMap::new();
+        for (key, id) in self.effects().iter() {
+            found.entry(key.clone()).or_default().push(*id);
+        }
+        let keys: BTreeSet<&String> = expected.keys().chain(found.keys()).collect();
+        for key in keys {
+            assert_eq!(found.get(key), expected.get(key), "effects of key {key}");
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::on(MemoryStore::new(), 1)
+    }
+
+    /// Many writers at once, and faults of this seed.
+    pub(crate) fn concurrent(seed: u64) -> Self {
+        Self::on(MemoryStore::builder().concurrent_writers().build(), seed)
+    }
+
+    fn on(tables: MemoryStore, seed: u64) -> Self {
+        let store = Arc::new(ChaosStore::new(Arc::new(tables.clone()), seed));
+        Self { tables, store, feed: Feed::new(), ledger: Ledger::default() }
+    }
+
+    /// An inbox whose handler has its effect.
+    pub(crate) fn inbox(&self) -> InboxBuilder<Store> {
+        self.inbox_that(|_, _| Box::pin(async { Ok(()) }))
+    }
+
+    /// An inbox whose handler writes its effect, then does this.
+    pub(crate) fn inbox_that(
+        &self,
+        whim: impl Fn(&Message, u32) -> BoxFuture<'static, Result<(), HandlerError>> + Send + Sync + 'static,
+    ) -> InboxBuilder<Store> {
+        self.bare().on_any(self.handler(Arc::new(whim)))
+    }
+
+    /// An inbox without a handler.
+    pub(crate) fn bare(&self) -> InboxBuilder<Store> {
+        let clock: Arc<dyn Clock> = Arc::new(TestClock::starting_at(Timestamp::from_micros(0)));
+        Inbox::builder(Arc::clone(&self.store), self.feed.clone())
+            .consumer("inventory")
+            .topic("orders")
+            .clock(clock)
+            .seed(1)
+    }
+
+    pub(crate) fn handler(
+        &self,
+        whim: Whim,
+    ) -> impl for<'a> Fn(
+        &'a mut MemoryTx,
+        Message,
+        HandlerContext<'a>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>>
+    + Send
+    + Sync
+    + 'static {
+        let ledger = self.ledger.clone();
+        handler_fn(move |tx: &mut MemoryTx, message: Message, context| {
+            ledger.write(tx, &message);
+            let whim = whim(&message, context.attempt());
+            Box::pin(whim)
+        })
+    }
+
+    /// Sends a number of messages of a key, in order.
+    pub(crate) fn send(&self, key: &str, count: usize) -> Vec<Message> {
+        let messages: Vec<Message> = (0..count).map(|_| message(key)).collect();
+        messages.iter().for_each(|message| self.feed.send(message.clone()));
+        messages
+    }
+
+    /// How many messages wait in the store for the consumer.
+    pub(crate) fn stored(&self) -> usize {
+        let tables = self.tables.snapshot();
+        tables.hot.len() + tables.parked.len()
+    }
+
+    pub(crate) async fn dead(&self) -> Vec<DeadLetter> {
+        self.tables.dead_letters(&Filter::default()).await.unwrap()
+    }
+}
+
+pub(crate) fn consumer() -> Consumer {
+    Consumer::new("inventory").unwrap()
+}
+
+pub(crate) fn route() -> Route {
+    inbox_route(&consumer())
+}
+
+pub(crate) fn message(key: &str) -> Message {
+    Message::new("orders".parse().unwrap(), "order.placed").with_key(key).unwrap()
+}
+
+/// Waits until this holds, looking every millisecond of virtual time. Says how long that took.
+#[track_caller]
+pub(crate) fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> impl Future<Output = Duration> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let started = Instant::now();
+        while !holds() {
+            assert!(started.elapsed() <= limit, "not within {limit:?}, awaited at {caller}");
+            tokio::time::sleep(MS).await;
+        }
+        started.elapsed()
+    }
+}
