@@ -13,6 +13,7 @@ use outbox_contract::{
 use tokio::sync::Notify;
 
 type Content = Result<Message, Undecodable>;
+type Watch = Box<dyn Fn(&Message) + Send>;
 
 /// Clones share the broker.
 #[derive(Clone, Default)]
@@ -30,7 +31,7 @@ struct State {
     members: u64,
     away: bool,
     /// Called with each message that is acknowledged, for a test that wants to look around at that moment.
-    watch: Option<Box<dyn Fn(&Message) + Send>>,
+    watch: Option<Watch>,
 }
 
 #[derive(Default)]

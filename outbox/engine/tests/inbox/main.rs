@@ -4,6 +4,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
+mod batches;
+mod chaos;
 mod direct;
+mod failing;
 mod feed;
+mod life;
+mod stored;
 mod support;
+mod typed;

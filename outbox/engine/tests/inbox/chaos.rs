@@ -1,0 +1,96 @@
+//! Everything at once, from seeds: faults of the store, failing handlers, repeats, rebalancing, and processes that end.
+
+use futures_util::FutureExt;
+use outbox_engine::{HandlerFailure, Mode};
+use outbox_testkit::StoreFaultRates;
+
+use crate::support::{MS, S, World, message, within};
+
+async fn run(seed: u64, mode: Mode, batch: usize) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let world = if seed.is_multiple_of(2) { World::new() } else { World::concurrent(seed) };
+    let rates =
+        StoreFaultRates { before: 0.02, after: 0.02, hang_before: 0.002, hang_after: 0.002, delay: MS * 5 };
+    world.store.set_rates(rates);
+    let start = async |life: u64| {
+        let inbox = world.inbox_that(move |message, attempt| {
+            // Of each message it is fixed which attempts fail, so that what holds can be said.
+            let digit = message.id.as_uuid().as_bytes()[15] ^ u8::try_from(life % 7).unwrap_or_default();
+            let fails = digit.is_multiple_of(11) && attempt < 3;
+            let slow = u32::from(digit % 4);
+            async move {
+                tokio::time::sleep(MS * slow).await;
+                if fails { Err(HandlerFailure::failed("tested", "not yet").into()) } else { Ok(()) }
+            }
+            .boxed()
+        });
+        let starts = inbox.mode(mode).batch(batch).tries(2).prefetch(40).start();
+        // A store that hangs while it is checked has no limit of ours.
+        tokio::time::timeout(S * 30, starts).await.ok()?.ok()
+    };
+    let mut sent = Vec::new();
+    let mut inboxes = Vec::new();
+    for life in 0..8 {
+        // One that meets a fault at its start was never there.
+        inboxes.extend(start(life).await);
+        for _ in 0..random.usize(5..40) {
+            let key = random.u32(0..9);
+            let message = message(&format!("key-{key}"));
+            world.feed.send_to(key % 3, message.clone());
+            sent.push((key, message));
+            if random.f64() < 0.15 {
+                // A duplicate, or one that is behind newer ones of its key.
+                let (key, stale) = &sent[random.usize(..sent.len())];
+                world.feed.send_to(key % 3, stale.clone());
+            }
+        }
+        tokio::time::sleep(MS * random.u32(0..400)).await;
+        if random.bool() {
+            world.feed.rebalance();
+        }
+        if inboxes.len() > 1 && random.bool() {
+            let inbox = inboxes.swap_remove(random.usize(..inboxes.len()));
+            if random.bool() {
+                inbox.stop(S * 30).await;
+            } else {
+                drop(inbox);
+            }
+        }
+    }
+    world.store.calm();
+    if inboxes.is_empty() {
+        inboxes.push(world.inbox().mode(mode).start().await.unwrap());
+    }
+    within(S * 1_200, || world.feed.unacknowledged() == 0 && world.stored() == 0).await;
+    let sent: Vec<_> = sent.into_iter().map(|(_, message)| message).collect();
+    world.ledger.assert_once_and_in_order(&sent);
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let count = std::env::var("INBOX_SEEDS").ok().and_then(|count| count.parse().ok());
+    0..count.unwrap_or(6)
+}
+
+#[tokio::test(start_paused = true)]
+async fn effects_are_once_and_in_order_in_direct_mode() {
+    for seed in seeds() {
+        println!("seed {seed}");
+        run(seed, Mode::Direct, 1).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn effects_are_once_and_in_order_in_batches() {
+    for seed in seeds() {
+        println!("seed {seed}");
+        run(seed, Mode::Direct, 7).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn effects_are_once_and_in_order_in_stored_mode() {
+    for seed in seeds() {
+        println!("seed {seed}");
+        run(seed, Mode::Stored, 3).await;
+    }
+}

@@ -1,0 +1,178 @@
+//! Stop, takeover, pause, revocation, and what an inbox is started with.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use outbox_contract::subscription::Undecodable;
+use outbox_contract::{Admin, Bytes};
+use outbox_engine::{HandlerFailure, Inbox, StartError, Status, UnknownType};
+
+use crate::support::{MS, S, World, message, route, within};
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_with_a_full_prefetch_finishes_what_is_begun_and_another_takes_over_in_order() {
+    let world = World::concurrent(1);
+    let mut sent = Vec::new();
+    for key in 0..20 {
+        sent.extend(world.send(&format!("key-{key}"), 20));
+    }
+    let slow = |world: &World| {
+        world.inbox_that(|_, _| {
+            async {
+                tokio::time::sleep(MS * 20).await;
+                Ok(())
+            }
+            .boxed()
+        })
+    };
+    let first = slow(&world).prefetch(200).start().await.unwrap();
+    within(S * 5, || world.ledger.len() > 20).await;
+    assert!(world.feed.in_flight() > 150, "it has much more than it works on");
+    assert!(first.stop(S * 20).await);
+    let handled = world.ledger.len();
+    assert_eq!(world.feed.unacknowledged(), 400 - handled, "all that was handled is acknowledged");
+    let second = slow(&world).start().await.unwrap();
+    within(S * 60, || world.feed.unacknowledged() == 0).await;
+    world.ledger.assert_once_and_in_order(&sent);
+    assert_eq!(second.stats().duplicates, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inbox_that_is_killed_leaves_its_messages_to_another() {
+    for moment in 0..20 {
+        let world = World::concurrent(moment);
+        let mut sent = Vec::new();
+        for key in 0..10 {
+            sent.extend(world.send(&format!("key-{key}"), 5));
+        }
+        let inbox = world.inbox_that(|_, _| {
+            async {
+                tokio::time::sleep(MS * 3).await;
+                Ok(())
+            }
+            .boxed()
+        });
+        let first = inbox.start().await.unwrap();
+        tokio::time::sleep(MS * u32::try_from(moment).unwrap()).await;
+        drop(first);
+        let _second = world.inbox().start().await.unwrap();
+        within(S * 60, || world.feed.unacknowledged() == 0).await;
+        world.ledger.assert_once_and_in_order(&sent);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn units_that_are_taken_away_again_and_again_change_nothing() {
+    let world = World::concurrent(1);
+    let mut sent = Vec::new();
+    for n in 0..200_u32 {
+        let message = message(&format!("key-{}", n % 8));
+        world.feed.send_to(n % 8 % 3, message.clone());
+        sent.push(message);
+    }
+    let slow = || {
+        world.inbox_that(|message, attempt| {
+            let fails = attempt == 1 && message.id.to_string().ends_with(['0', '5']);
+            async move {
+                tokio::time::sleep(MS * 7).await;
+                if fails { Err(HandlerFailure::failed("tested", "once").into()) } else { Ok(()) }
+            }
+            .boxed()
+        })
+    };
+    let (_first, _second) = (slow().start().await.unwrap(), slow().start().await.unwrap());
+    for _ in 0..30 {
+        tokio::time::sleep(MS * 11).await;
+        world.feed.rebalance();
+    }
+    within(S * 120, || world.feed.unacknowledged() == 0 && world.stored() == 0).await;
+    world.ledger.assert_once_and_in_order(&sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_handled_while_the_consumer_is_paused() {
+    let world = World::new();
+    let inbox = world.inbox().start().await.unwrap();
+    tokio::time::sleep(S * 10).await;
+    inbox.pause().await.unwrap();
+    let sent = world.send("a", 5);
+    tokio::time::sleep(S * 60).await;
+    assert_eq!(world.ledger.len(), 0);
+    assert_eq!(inbox.health().status, Status::Degraded);
+    inbox.resume().await.unwrap();
+    within(S * 10, || world.feed.unacknowledged() == 0).await;
+    world.ledger.assert_once_and_in_order(&sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_pauses_a_consumer_by_its_route() {
+    let world = World::new();
+    let inbox = world.inbox().start().await.unwrap();
+    world.tables.pause(&route(), None).await.unwrap();
+    tokio::time::sleep(S * 10).await;
+    let sent = world.send("a", 5);
+    tokio::time::sleep(S * 60).await;
+    assert_eq!(world.ledger.len(), 0);
+    world.tables.resume(&route(), None).await.unwrap();
+    within(S * 10, || world.feed.unacknowledged() == 0).await;
+    world.ledger.assert_once_and_in_order(&sent);
+    drop(inbox);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_handler_wants_goes_where_it_was_told_to() {
+    for unknown in [UnknownType::DeadLetter, UnknownType::Ignore, UnknownType::Fail] {
+        let world = World::new();
+        let handler = world.handler(Arc::new(|_, _| async { Ok(()) }.boxed()));
+        let inbox = world.bare().on_message("orders", "order.shipped", Default::default(), handler);
+        let mut known = message("a");
+        known.event_type = "order.shipped".into();
+        world.send("a", 1);
+        world.feed.send(known.clone());
+        let inbox = inbox.unknown_types(unknown).start().await.unwrap();
+        within(S * 10, || world.feed.unacknowledged() == 0).await;
+        if unknown == UnknownType::Fail {
+            tokio::time::sleep(S * 10).await;
+            assert_eq!((world.ledger.len(), world.tables.snapshot().failing_keys), (0, 1));
+            continue;
+        }
+        within(S * 10, || world.ledger.has(known.id)).await;
+        let dead = usize::from(unknown == UnknownType::DeadLetter);
+        within(S * 10, || world.tables.snapshot().dead == dead).await;
+        assert_eq!(inbox.stats().ignored, 1 - dead as u64);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_message_becomes_a_dead_letter_with_its_bytes() {
+    let world = World::new();
+    let sent = world.send("a", 1);
+    world.feed.send_junk("orders", Undecodable::new("no id", Bytes::from_static(b"\xff"), Vec::new()));
+    let _inbox = world.inbox().start().await.unwrap();
+    within(S * 10, || world.feed.unacknowledged() == 0 && world.tables.snapshot().dead == 1).await;
+    world.ledger.assert_once_and_in_order(&sent);
+    let dead = world.dead().await;
+    assert_eq!(&dead[0].stored.message.payload[..], b"\xff");
+    assert_eq!(dead[0].last_failure.as_ref().map(|failure| &*failure.message), Some("no id"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inbox_is_not_started_with_what_makes_no_sense_and_says_all_of_it() {
+    let world = World::new();
+    let inbox = Inbox::builder(Arc::clone(&world.store), world.feed.clone()).prefetch(0).concurrency(0);
+    let Err(StartError::Config(problems)) = inbox.start().await else { panic!("it was started") };
+    assert_eq!(problems.len(), 5, "{problems:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inbox_without_a_broker_is_degraded_and_then_unhealthy() {
+    let world = World::new();
+    world.feed.away(true);
+    let inbox = world.inbox().start().await.unwrap();
+    let says = |word: &str| inbox.health().reasons.iter().any(|reason| reason.contains(word));
+    assert!(says("not subscribed"));
+    within(S * 30, || says("taken the broker away")).await;
+    assert_eq!(inbox.health().status, Status::Unhealthy);
+    world.feed.away(false);
+    within(S * 120, || inbox.health().status == Status::Healthy).await;
+}

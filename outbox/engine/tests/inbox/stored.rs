@@ -1,0 +1,85 @@
+//! Stored mode: received in batches, acknowledged at once, handled from the store.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use outbox_engine::{HandlerFailure, Mode};
+use outbox_testkit::{StoreCall, StoreFault};
+
+use crate::support::{MS, S, World, within};
+
+#[tokio::test(start_paused = true)]
+async fn deliveries_are_acknowledged_at_once_and_handled_in_order() {
+    let world = World::concurrent(1);
+    let mut sent = Vec::new();
+    for key in 0..20 {
+        sent.extend(world.send(&format!("key-{key}"), 10));
+    }
+    world.feed.send(sent[3].clone());
+    let inbox = world.inbox_that(|_, _| {
+        async {
+            tokio::time::sleep(MS * 50).await;
+            Ok(())
+        }
+        .boxed()
+    });
+    let inbox = inbox.mode(Mode::Stored).start().await.unwrap();
+    let took = within(S * 10, || world.feed.unacknowledged() == 0).await;
+    assert!(took < MS * 100 && world.ledger.len() < 100, "it does not wait for handlers");
+    within(S * 60, || world.stored() == 0).await;
+    world.ledger.assert_once_and_in_order(&sent);
+    assert_eq!((inbox.stats().handled, inbox.stats().stored, inbox.stats().duplicates), (200, 201, 1));
+    assert!(inbox.stop(S * 20).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn receiving_and_handling_scale_apart() {
+    let world = World::concurrent(1);
+    let mut sent = world.send("a", 20);
+    let receiver = world.bare().mode(Mode::Receive).start().await.unwrap();
+    within(S * 10, || world.feed.unacknowledged() == 0).await;
+    assert_eq!((world.stored(), world.ledger.len()), (20, 0));
+    let (first, second) = (world.inbox(), world.inbox());
+    let first = first.mode(Mode::Handle).start().await.unwrap();
+    let _second = second.mode(Mode::Handle).start().await.unwrap();
+    sent.extend(world.send("a", 20));
+    within(S * 60, || world.ledger.len() == 40).await;
+    assert!(first.stop(S * 20).await);
+    assert!(receiver.stop(S * 20).await);
+    world.ledger.assert_once_and_in_order(&sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_surely_stored_is_stored_again_and_handled_once() {
+    for fault in [StoreFault::Before, StoreFault::After, StoreFault::HangBefore, StoreFault::HangAfter] {
+        for call in [StoreCall::Begin, StoreCall::Append, StoreCall::Commit] {
+            let world = World::new();
+            let sent = world.send("a", 10);
+            world.store.inject(call, fault, 2);
+            let _inbox = world.inbox().mode(Mode::Stored).start().await.unwrap();
+            within(S * 120, || world.feed.unacknowledged() == 0 && world.stored() == 0).await;
+            world.ledger.assert_once_and_in_order(&sent);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_and_failing_keys_work_from_the_store_too() {
+    let world = World::concurrent(1);
+    let mut sent = Vec::new();
+    for _ in 0..10 {
+        for key in ["a", "bad", "b", "c"] {
+            sent.extend(world.send(key, 1));
+        }
+    }
+    let tries = Arc::new(std::sync::Mutex::new(0));
+    let inbox = world.inbox_that(move |message, attempt| {
+        let fails = message.order_key().as_str() == "bad" && attempt < 3;
+        *tries.lock().unwrap() += 1;
+        async move { if fails { Err(HandlerFailure::failed("tested", "not yet").into()) } else { Ok(()) } }
+            .boxed()
+    });
+    let _inbox = inbox.mode(Mode::Stored).batch(10).start().await.unwrap();
+    within(S * 900, || world.stored() == 0 && world.ledger.len() == 40).await;
+    world.ledger.assert_once_and_in_order(&sent);
+}

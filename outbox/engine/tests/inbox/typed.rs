@@ -1,0 +1,93 @@
+//! Typed handlers: by event type, with old versions of it, as functions.
+
+use outbox_contract::{DomainEvent, EventType, Message, Outbox};
+use outbox_engine::{HandlerContext, HandlerError, HandlerOptions};
+use outbox_store_memory::MemoryTx;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::sync::Mutex;
+
+use crate::support::{S, World, within};
+
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+struct Placed {
+    order_id: u32,
+    cents: u32,
+    currency: String,
+}
+
+impl DomainEvent for Placed {
+    const TYPES: &'static [EventType] =
+        &[EventType { topic: Some("orders"), name: "order.placed", version: 3 }];
+
+    fn event_type(&self) -> &'static EventType {
+        &Self::TYPES[0]
+    }
+
+    fn key(&self) -> Option<Cow<'_, str>> {
+        Some(self.order_id.to_string().into())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct PlacedV1 {
+    order_id: u32,
+    euros: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PlacedV2 {
+    order_id: u32,
+    cents: u32,
+}
+
+static SEEN: Mutex<Vec<Placed>> = Mutex::new(Vec::new());
+
+async fn note(tx: &mut MemoryTx, event: Placed, context: HandlerContext<'_>) -> Result<(), HandlerError> {
+    assert_eq!(context.consumer().as_str(), "inventory");
+    context.emit(&Placed { order_id: event.order_id, cents: 1, currency: "EUR".to_owned() })?;
+    tx.on_commit(move || SEEN.lock().unwrap().push(event));
+    Ok(())
+}
+
+fn of_version(version: u32, payload: &str) -> Message {
+    Message::new("orders".parse().unwrap(), "order.placed")
+        .with_key("7")
+        .unwrap()
+        .with_schema_version(version)
+        .with_payload(payload.to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_of_any_known_version_comes_as_the_type_of_today() {
+    let world = World::new();
+    let inbox = world
+        .bare()
+        .on_with::<Placed, _>(HandlerOptions::default(), note)
+        .upcast::<PlacedV1, PlacedV2>("order.placed", 1, 2, |old| PlacedV2 {
+            order_id: old.order_id,
+            cents: old.euros * 100,
+        })
+        .upcast::<PlacedV2, Placed>("order.placed", 2, 3, |old| Placed {
+            order_id: old.order_id,
+            cents: old.cents,
+            currency: "EUR".to_owned(),
+        });
+    let today = Outbox::new(world.tables.clone());
+    let today = today.encode(&Placed { order_id: 7, cents: 9, currency: "CHF".to_owned() }).unwrap();
+    world.feed.send(of_version(1, r#"{"order_id":7,"euros":3}"#));
+    world.feed.send(of_version(2, r#"{"order_id":7,"cents":4}"#));
+    world.feed.send(today);
+    // A dead letter, and its key goes on; then one that waits for a program that knows it, and holds up its key.
+    world.feed.send(of_version(3, "nonsense"));
+    world.feed.send(of_version(4, "{}"));
+    let inbox = inbox.start().await.unwrap();
+    within(S * 10, || world.feed.unacknowledged() == 0).await;
+    within(S * 10, || world.tables.snapshot().dead == 1 && inbox.stats().failed >= 4).await;
+    let seen: Vec<_> =
+        SEEN.lock().unwrap().iter().map(|placed| (placed.cents, placed.currency.clone())).collect();
+    assert_eq!(seen, [(300, "EUR".to_owned()), (4, "EUR".to_owned()), (9, "CHF".to_owned())]);
+    let dead = world.dead().await;
+    assert_eq!(dead[0].last_failure.as_ref().map(|failure| &*failure.class), Some("unreadable"));
+    within(S * 10, || world.tables.snapshot().failing_keys == 1).await;
+}
