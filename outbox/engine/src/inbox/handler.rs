@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 use outbox_contract::{
-    Codec, Consumer, DomainEvent, Failure, Headers, Json, Message, MessageError, MessageId, Topic,
+    Codec, Consumer, DomainEvent, Failure, Headers, Json, Message, MessageError, MessageId, Topic, trace,
 };
 use serde::Serialize;
 
@@ -118,7 +118,8 @@ impl<'a> HandlerContext<'a> {
     ///
     /// Says what of it can't be. Nothing was emitted.
     pub fn emit_message(&self, mut message: Message) -> Result<MessageId, MessageError> {
-        for name in TRACE_HEADERS {
+        trace::inject(&mut message.headers);
+        for name in [trace::TRACEPARENT, trace::TRACESTATE] {
             if let (None, Some(value)) = (message.headers.get(name), self.message.headers.get(name)) {
                 message.headers.insert(name, value)?;
             }
@@ -129,9 +130,6 @@ impl<'a> HandlerContext<'a> {
         Ok(id)
     }
 }
-
-/// The names of W3C trace context.
-const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
 impl fmt::Debug for HandlerContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
