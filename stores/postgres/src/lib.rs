@@ -11,6 +11,7 @@ mod error;
 mod fetch;
 mod lease;
 mod line;
+mod lines;
 mod maintain;
 mod migrate;
 mod notifier;

@@ -15,12 +15,13 @@ use outbox_contract::{
     async_trait,
 };
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions, SqlSafeStr, SqlStr};
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 use uuid::Uuid;
 
 use crate::config::PostgresOptions;
 use crate::error::store_error;
 use crate::line::{Line, connect};
+use crate::lines::{Lines, own_options};
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::notifier::{Notifier, Way};
 use crate::sql::Statements;
@@ -51,22 +52,6 @@ struct Inner {
     notifier: Mutex<Option<Notifier>>,
     /// When partitions of the history were looked after.
     turned: Mutex<Option<Instant>>,
-}
-
-/// The store's own connections, one for each kind of work.
-pub(crate) struct Lines {
-    /// Fetches.
-    pub(crate) fetching: Line,
-    /// Whatever else is only read.
-    pub(crate) looking: Line,
-    /// Settlements.
-    pub(crate) settling: Line,
-    /// Heartbeats, and nothing else.
-    pub(crate) leasing: Line,
-    /// Diversions.
-    pub(crate) diverting: Line,
-    /// Maintenance and the verbs of operators, which may wait for locks.
-    pub(crate) operating: Line,
 }
 
 impl PostgresStore {
@@ -144,15 +129,7 @@ impl PostgresStore {
 
     fn of(pool: PgPool, options: PostgresOptions) -> Self {
         let own = own_options(&pool, &options);
-        let line = || Line::new(own.clone(), options.connect_timeout, pooled_begin(&options));
-        let lines = Lines {
-            fetching: line(),
-            looking: line(),
-            settling: line(),
-            leasing: line(),
-            diverting: line(),
-            operating: line(),
-        };
+        let lines = Lines::new(&own, &options);
         let begin = format!(
             "begin; set local lock_timeout = {}; set local idle_in_transaction_session_timeout = {}",
             options.lock_timeout.as_millis(),
@@ -272,42 +249,6 @@ impl PostgresStore {
             0
         })
     }
-}
-
-/// The options of the store's own connections. Plans are pinned: the tables swing between empty and millions of rows faster than anybody
-/// counts them, and what is right for an empty table reads a full one from end to end.
-fn own_options(pool: &PgPool, options: &PostgresOptions) -> PgConnectOptions {
-    let own = (*pool.connect_options()).clone().disable_statement_logging();
-    if options.transaction_pooler {
-        return own.statement_cache_capacity(0);
-    }
-    own.options([
-        ("default_transaction_isolation", "read committed".to_owned()),
-        ("lock_timeout", options.lock_timeout.as_millis().to_string()),
-    ])
-    .options(PLANS.iter().copied())
-}
-
-const PLANS: [(&str, &str); 4] = [
-    ("enable_seqscan", "off"),
-    ("enable_bitmapscan", "off"),
-    ("jit", "off"),
-    ("plan_cache_mode", "force_generic_plan"),
-];
-
-/// How the store's own work begins behind a pooler: with what its connections have elsewhere, for this transaction.
-fn pooled_begin(options: &PostgresOptions) -> Option<SqlStr> {
-    if !options.transaction_pooler {
-        return None;
-    }
-    let timeout = options.lock_timeout.as_millis();
-    let mut begin = format!(
-        "begin isolation level read committed; set local lock_timeout = {timeout}; set local idle_in_transaction_session_timeout = {timeout}"
-    );
-    for (name, value) in PLANS {
-        begin.push_str(&format!("; set local {name} = {value}"));
-    }
-    Some(AssertSqlSafe(begin).into_sql_str())
 }
 
 /// Shows the options only: where the database is, and who it is asked as, is nobody's business.

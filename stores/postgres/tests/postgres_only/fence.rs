@@ -1,0 +1,109 @@
+//! The fence: nobody takes a bucket while a step under its lease is under way; and what is durable, and what need not be.
+
+use std::time::Duration;
+
+use outbox_contract::divert::{Diversion, Diverted, Step, Then};
+use outbox_contract::fetch::RowId;
+use outbox_contract::{Admin, Failure, Lease, RelayId, Route, Store, Stored};
+
+use super::support::{Fixture, append, fetch, lease, lease_request, message, messages, run, text};
+
+fn failing(relay: RelayId, stored: &Stored, leases: &[Lease]) -> Diversion {
+    let key = stored.message.key_id();
+    let lease = leases.iter().find(|lease| lease.bucket == key.bucket()).unwrap();
+    Diversion {
+        route: Route::default(),
+        relay,
+        bucket: lease.bucket,
+        epoch: lease.epoch,
+        key,
+        version: None,
+        step: Step::Fail {
+            row: RowId { position: stored.position, id: stored.message.id },
+            attempts: 1,
+            first: Failure::new("test", "first"),
+            last: Failure::new("test", "last"),
+            then: Then::RetryAfter(Duration::from_secs(3_600)),
+            behind: Vec::new(),
+        },
+    }
+}
+
+/// A step that was right when it looked is still right when it commits: the heartbeat of a successor waits for it.
+#[tokio::test]
+async fn a_bucket_does_not_change_hands_while_a_step_is_under_way() {
+    let Some(fixture) = Fixture::new().await else { return };
+    append(&fixture.store, [message("a")]).await;
+    let old = RelayId::new();
+    let leases = lease(&fixture.store, old).await.leases;
+    let stored = messages(&fetch(&fixture.store, old).await).remove(0);
+
+    // The step stops where it opens the row of the key, with its lease checked already.
+    let mut barrier = fixture.connection().await;
+    run(&mut barrier, "begin; insert into outbox_key values ('default', 'orders', 'a', 0, -7, false, null, null, 0, null, null, 0)").await;
+    let step = [failing(old, &stored, &leases)];
+    let diverting = fixture.store.divert(&step);
+    let taking = async {
+        fixture.until_waiting(1).await;
+        // The relay's time is over, and another one comes.
+        fixture.run("update outbox_relay set expires_at = 0").await;
+        let successor = fixture.another().await;
+        let request = lease_request(RelayId::new());
+        let taken = tokio::spawn(async move { successor.lease(&request).await });
+        let looked = async {
+            fixture.until_waiting(2).await;
+            assert!(!taken.is_finished(), "a bucket was taken while a step under its lease was under way");
+            run(&mut barrier, "rollback").await;
+        };
+        looked.await;
+        taken.await.unwrap().unwrap()
+    };
+    let (diverted, taken) = tokio::join!(diverting, taking);
+    assert!(matches!(diverted.unwrap()[..], [Diverted::Done(Some(_))]));
+    assert_eq!(taken.leases.len(), 256);
+    // From now on the old one is refused.
+    let late = fixture.store.divert(&[failing(old, &stored, &leases)]).await.unwrap();
+    assert_eq!(late, [Diverted::LeaseLost]);
+}
+
+/// Notes with which `synchronous_commit` rows come and go.
+const WATCH: &str = "
+    create table seen (what text, how text);
+    create function watch() returns trigger language plpgsql as $$
+    begin
+        insert into seen values (tg_op || ' ' || tg_table_name, current_setting('synchronous_commit'));
+        return coalesce(new, old);
+    end $$;
+    create trigger watch after delete on outbox_message for each row execute function watch();
+    create trigger watch after insert on outbox_parked for each row execute function watch();
+    create trigger watch after insert on outbox_key for each row execute function watch();
+";
+
+async fn how(fixture: &Fixture, what: &str) -> String {
+    let question =
+        format!("select coalesce(string_agg(distinct how, ','), 'never') from seen where what = '{what}'");
+    text(fixture.store.pool(), &question).await
+}
+
+/// Losing a settlement costs a repeat; losing a step would let a follower go first.
+#[tokio::test]
+async fn settlements_commit_asynchronously_and_steps_synchronously_whatever_the_default() {
+    for default in ["on", "off"] {
+        let Some(fixture) = Fixture::new().await else { return };
+        let name = fixture.url.rsplit('/').next().unwrap().to_owned();
+        fixture.run(&format!("alter database {name} set synchronous_commit = {default}")).await;
+        let store = fixture.another().await;
+        append(&store, [message("a"), message("b")]).await;
+        let relay = RelayId::new();
+        let leases = lease(&store, relay).await.leases;
+        let read = messages(&fetch(&store, relay).await);
+        fixture.run(WATCH).await;
+
+        store.settle(&Route::default(), &[read[0].row()]).await.unwrap();
+        assert_eq!(how(&fixture, "DELETE outbox_message").await, "off");
+        store.divert(&[failing(relay, &read[1], &leases)]).await.unwrap();
+        assert_eq!(how(&fixture, "INSERT outbox_parked").await, "on", "by default {default}");
+        store.hold(&Route::default(), &message("c").key_id()).await.unwrap();
+        assert_eq!(how(&fixture, "INSERT outbox_key").await, "on", "by default {default}");
+    }
+}

@@ -1,0 +1,150 @@
+//! Programs in other languages: the function, plain INSERT, and nonsense.
+
+use std::process::Command;
+
+use outbox_contract::{FetchedRow, Store};
+use outbox_servers::skip;
+
+use super::support::{Fixture, append, fetch, message, messages, relay};
+
+#[tokio::test]
+async fn a_function_appends_from_psql() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let id = fixture.server.query(
+        &fixture.url,
+        r#"select outbox_append(topic => 'orders', key => 'order-1', event_type => 'order.placed',
+            payload => '{"total_cents":4200}', headers => '{"tenant":"acme"}', schema_version => 2)"#,
+    );
+    let relay = relay(&fixture.store).await;
+    let read = messages(&fetch(&fixture.store, relay).await);
+    assert_eq!(read.len(), 1);
+    let told = &read[0].message;
+    assert_eq!(told.id.to_string(), id.trim());
+    assert_eq!(told.key.as_ref().unwrap().as_str(), "order-1");
+    assert_eq!(&told.payload[..], br#"{"total_cents":4200}"#);
+    assert_eq!(told.headers.get("tenant"), Some("acme"));
+    assert_eq!((told.schema_version, &*told.content_type), (2, "application/json"));
+}
+
+#[tokio::test]
+async fn what_a_function_schedules_comes_when_it_is_due() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture
+        .run("select outbox_append(topic => 'orders', event_type => 'x', due_at => now() - interval '1 second')")
+        .await;
+    fixture
+        .run("select outbox_append_bytes('orders', 'x', '\\x00ff', due_at => now() + interval '1 year')")
+        .await;
+    assert_eq!(fixture.number("select count(*) from outbox_message").await, 0);
+    let done = fixture.store.maintain(100).await.unwrap();
+    assert_eq!(done.promoted, 1);
+    assert!(done.next_due.is_some());
+}
+
+/// A rollback of the program's transaction takes its message back.
+#[tokio::test]
+async fn a_function_appends_in_the_callers_transaction() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.run("begin; select outbox_append('orders', 'x'); rollback").await;
+    assert_eq!(fixture.number("select count(*) from outbox_message").await, 0);
+}
+
+const PYTHON: &str = r#"
+import json, sys, psycopg2
+connection = psycopg2.connect(sys.argv[1])
+with connection, connection.cursor() as cursor:
+    cursor.execute("create table orders (id text)")
+    cursor.execute("insert into orders values (%s)", ("order-1",))
+    cursor.execute("select outbox_append(topic => %s, key => %s, event_type => %s, payload => %s, headers => %s)",
+                   ("orders", "ключ", "order.placed", json.dumps({"total": 1}), json.dumps({"tenant": "acme"})))
+    cursor.execute("insert into outbox_message (topic, key, event_type, payload) values (%s, %s, %s, %s)",
+                   ("orders", "ключ", "order.paid", psycopg2.Binary(b"\x00\x01")))
+"#;
+
+#[tokio::test]
+async fn a_function_appends_from_python() {
+    let Some(fixture) = Fixture::new().await else { return };
+    // The tree of prepared servers has a Python with psycopg2; else the machine's own.
+    let tree = std::env::var_os("OUTBOX_SERVERS_DIR").map_or_else(
+        || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers"),
+        std::path::PathBuf::from,
+    );
+    let tree = tree.join("bookworm");
+    let mut python = if tree.join("usr/lib/python3/dist-packages/psycopg2").exists() {
+        let mut python = Command::new("chroot");
+        python.arg(tree).arg("python3");
+        python
+    } else {
+        Command::new("python3")
+    };
+    let said = python.arg("-c").arg(PYTHON).arg(&fixture.url).output();
+    match said {
+        Ok(said) if said.status.success() => {}
+        Ok(said) if String::from_utf8_lossy(&said.stderr).contains("No module named") => {
+            return skip("there is no Python with psycopg2");
+        }
+        Ok(said) => panic!("{}", String::from_utf8_lossy(&said.stderr)),
+        Err(error) => return skip(&format!("there is no Python: {error}")),
+    }
+    let relay = relay(&fixture.store).await;
+    let read = messages(&fetch(&fixture.store, relay).await);
+    let types: Vec<&str> = read.iter().map(|stored| &*stored.message.event_type).collect();
+    assert_eq!(types, ["order.placed", "order.paid"]);
+    assert_eq!(read[0].message.headers.get("tenant"), Some("acme"));
+    assert_eq!(&read[1].message.payload[..], [0, 1]);
+}
+
+#[tokio::test]
+async fn what_could_never_be_a_message_is_refused_with_its_name() {
+    let Some(fixture) = Fixture::new().await else { return };
+    for (statement, says) in [
+        ("insert into outbox_message (topic, event_type) values ('', 'x')", "topic has 0 bytes"),
+        (
+            "insert into outbox_message (topic, event_type) values (repeat('t', 250), 'x')",
+            "topic has 250 bytes",
+        ),
+        ("insert into outbox_message (topic, event_type, key) values ('t', 'x', '')", "key has 0 bytes"),
+        (
+            "insert into outbox_message (topic, event_type) values ('t', repeat('x', 256))",
+            "event_type has 256 bytes",
+        ),
+        (
+            "insert into outbox_message (topic, event_type, schema_version) values ('t', 'x', 0)",
+            "schema_version is 0",
+        ),
+        (
+            "insert into outbox_message (topic, event_type, headers) values ('t', 'x', '[]')",
+            "headers are not",
+        ),
+        ("insert into outbox_message (topic, event_type, route) values ('t', 'x', '')", "route has 0 bytes"),
+        ("select outbox_append('t', 'x', headers => '{\"a\":1}')", "headers are not"),
+        ("select outbox_append('t', 'x', headers => '[]', due_at => now())", "headers are not"),
+        ("select outbox_append('', 'x', due_at => now())", "topic has 0 bytes"),
+        ("select outbox_append(null, 'x')", "topic has 0 bytes"),
+    ] {
+        let mut connection = fixture.connection().await;
+        let refused =
+            sqlx::raw_sql(statement).execute(&mut connection).await.expect_err(statement).to_string();
+        assert!(refused.contains(says), "{statement}: {refused}");
+    }
+}
+
+/// Who gives a position passes the trigger by: its row is read leniently, and becomes a dead letter with the reason.
+#[tokio::test]
+async fn a_row_that_is_no_message_is_known_as_malformed_and_holds_up_no_other() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture
+        .run(
+            "insert into outbox_message (position, bucket, topic, key, event_type) \
+             values (nextval('outbox_message_position'), 62, 'orders', 'b', 'x')",
+        )
+        .await;
+    append(&fixture.store, [message("a")]).await;
+    let relay = relay(&fixture.store).await;
+    let read = fetch(&fixture.store, relay).await;
+    let [FetchedRow::Malformed(waiting, reason), FetchedRow::Message(_)] = &read.rows[..] else {
+        panic!("{read:?}")
+    };
+    assert_eq!(waiting.key.key.as_str(), "b");
+    assert!(reason.contains("its bucket is 62"), "{reason}");
+}

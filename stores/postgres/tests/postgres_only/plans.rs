@@ -1,0 +1,127 @@
+//! Query plans: what a statement walks over, whatever the tables hold and whatever the server believes they hold.
+
+use outbox_contract::Store;
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::support::{Fixture, run};
+
+/// What the store sets on its own connections.
+const PINNED: &str = "set enable_seqscan = off; set enable_bitmapscan = off; set jit = off; set plan_cache_mode = force_generic_plan";
+
+/// The plan of a statement of the store, one line for each step.
+async fn plan(connection: &mut PgConnection, statement: &str, arguments: &str) -> Vec<String> {
+    run(connection, &format!("deallocate all; prepare s as {statement}")).await;
+    let explain = format!("explain (costs off) execute s({arguments})");
+    let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(connection).await.unwrap();
+    rows.iter().map(|row| row.try_get_unchecked::<String, _>(0).unwrap()).collect()
+}
+
+fn assert_has(plan: &[String], step: &str) {
+    assert!(plan.iter().any(|line| line.contains(step)), "no {step} in {plan:#?}");
+}
+
+/// No step reads a table from end to end.
+fn assert_no_scan(plan: &[String]) {
+    let scans = plan.iter().find(|line| line.contains("Seq Scan on outbox_"));
+    assert!(scans.is_none(), "{plan:#?}");
+}
+
+const FETCH: &str = include_str!("../../src/queries/fetch.sql");
+const ARGUMENTS: &str = "'default', gen_random_uuid(), decode(repeat('ff', 32), 'hex'), null, null, 5000, 9223372036854775807, '{}', false, \
+                         '{}', '{}', '{}', 1000, 8000, 256";
+
+#[tokio::test]
+async fn a_fetch_is_one_range_of_the_primary_key_and_sorts_nothing() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut connection = fixture.connection().await;
+    run(&mut connection, PINNED).await;
+    for rows in [0, 20_000] {
+        let fill = format!(
+            "insert into outbox_message (position, bucket, topic, key, event_type) \
+             select nextval('outbox_message_position'), n % 256, 'orders', 'key-' || n, 'x' from generate_series(1, {rows}) n"
+        );
+        run(&mut connection, &fill).await;
+        // Also with what the server believes of an empty table, and of this one.
+        for analyze in [false, true] {
+            if analyze {
+                run(&mut connection, "analyze outbox_message").await;
+            }
+            let plan = plan(&mut connection, FETCH, ARGUMENTS).await;
+            assert_has(&plan, "Index Scan using outbox_message_pkey on outbox_message m");
+            assert_has(&plan, "Index Cond: ((\"position\" > $6) AND (\"position\" <= $7))");
+            assert_no_scan(&plan);
+            assert!(!plan.iter().any(|line| line.contains("Sort")), "{plan:#?}");
+        }
+    }
+}
+
+/// What is dead below the cursor is not walked over.
+#[tokio::test]
+async fn a_fetch_reads_no_more_pages_with_many_dead_rows_below_its_cursor() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut connection = fixture.connection().await;
+    run(&mut connection, PINNED).await;
+    // An old snapshot, so that nothing dead can be cleaned up.
+    let mut snapshot = fixture.connection().await;
+    run(&mut snapshot, "begin isolation level repeatable read; select count(*) from outbox_message").await;
+    run(
+        &mut connection,
+        "insert into outbox_message (position, bucket, topic, key, event_type) \
+         select nextval('outbox_message_position'), n % 256, 'orders', 'key-' || n, 'x' from generate_series(1, 50000) n; \
+         delete from outbox_message where position <= 49000",
+    )
+    .await;
+    super::support::relay(&fixture.store).await;
+    let relay = super::support::text(fixture.store.pool(), "select relay::text from outbox_relay").await;
+    run(&mut connection, &format!("deallocate all; prepare s as {FETCH}")).await;
+    let arguments = ARGUMENTS.replace("gen_random_uuid()", &format!("'{relay}'")).replace("5000", "49000");
+    let explain =
+        format!("explain (analyze, buffers, costs off, timing off, summary off) execute s({arguments})");
+    let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(&mut connection).await.unwrap();
+    let plan: Vec<String> = rows.iter().map(|row| row.try_get_unchecked(0).unwrap()).collect();
+    let pages: u64 = plan
+        .iter()
+        .skip_while(|line| !line.contains("Index Scan using outbox_message_pkey"))
+        .find_map(|line| line.split_once("shared hit=")?.1.split_whitespace().next()?.parse().ok())
+        .unwrap();
+    // A thousand rows are on some thirty pages of the table and of the index.
+    assert!(pages < 200, "{pages} pages: {plan:#?}");
+}
+
+#[tokio::test]
+async fn settling_finds_each_row_by_the_primary_key() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut connection = fixture.connection().await;
+    run(&mut connection, PINNED).await;
+    for statement in
+        [include_str!("../../src/queries/settle.sql"), include_str!("../../src/queries/settle_history.sql")]
+    {
+        let plan = plan(&mut connection, statement, "'{1}', array[gen_random_uuid()]").await;
+        assert_has(&plan, "Index Scan using outbox_message_pkey on outbox_message m");
+        assert_no_scan(&plan);
+    }
+}
+
+#[tokio::test]
+async fn what_is_due_and_admitted_is_found_by_an_index() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut connection = fixture.connection().await;
+    run(&mut connection, PINNED).await;
+    let due = include_str!("../../src/queries/due_keys.sql");
+    let due = plan(
+        &mut connection,
+        due,
+        "'default', gen_random_uuid(), '\\x00', '{}', '{}', false, '{}', '{}', '{}', 10, 10",
+    )
+    .await;
+    assert_has(&due, "outbox_key_due");
+    assert_has(&due, "outbox_parked_key");
+    assert_no_scan(&due);
+    let admit = include_str!("../../src/queries/admit.sql");
+    let admit = plan(&mut connection, admit, "'c', 'inbox/c', '{}', '{}', '{}', '{}'").await;
+    assert_has(&admit, "outbox_message_inbox");
+    assert_has(&admit, "outbox_key_pkey");
+    assert_no_scan(&admit);
+    fixture.store.check().await.unwrap();
+}

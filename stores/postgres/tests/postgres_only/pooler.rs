@@ -1,0 +1,90 @@
+//! Behind PgBouncer in transaction mode: the whole way of a message, also with a version that knows nothing of prepared statements.
+
+use std::time::Duration;
+
+use outbox_contract::divert::{Diversion, Diverted, Step, Then};
+use outbox_contract::transactional::Admission;
+use outbox_contract::{Admin, Consumer, Failure, RelayId, Route, Store, Transactional};
+use outbox_servers::{OrSkip, PgBouncer, Postgres, PostgresServer};
+
+use super::support::{append, fetch, lease, message, messages, open, options};
+
+async fn whole_way(server: &PostgresServer, pooler: PgBouncer) {
+    let Some(pooler) = pooler.start().or_skip() else { return };
+    let direct = server.fresh_database();
+    let url = pooler.url(&direct);
+    let mut options = options();
+    options.transaction_pooler = true;
+    let store = open(&url, options).await;
+    store.migrate().await.unwrap();
+    store.migrate().await.unwrap();
+    store.check().await.unwrap();
+
+    // Several at once, so that sessions of the server change hands.
+    let writers = (0..8).map(|writer| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for n in 0..10 {
+                append(&store, [message(&format!("key-{writer}")), message(&format!("key-{}", n % 3))]).await;
+            }
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    let relay = RelayId::new();
+    let leases = lease(&store, relay).await.leases;
+    assert_eq!(leases.len(), 256);
+    let read = messages(&fetch(&store, relay).await);
+    assert_eq!(read.len(), 160);
+    let rows: Vec<_> = read[1..].iter().map(|stored| stored.row()).collect();
+    store.settle(&Route::default(), &rows).await.unwrap();
+
+    let first = &read[0];
+    let key = first.message.key_id();
+    let epoch = leases.iter().find(|lease| lease.bucket == key.bucket()).unwrap().epoch;
+    let failure = Failure::new("test", "no");
+    let step = Diversion {
+        route: Route::default(),
+        relay,
+        bucket: key.bucket(),
+        epoch,
+        key: key.clone(),
+        version: None,
+        step: Step::Fail {
+            row: first.row(),
+            attempts: 1,
+            first: failure.clone(),
+            last: failure,
+            then: Then::RetryAfter(Duration::from_secs(3_600)),
+            behind: Vec::new(),
+        },
+    };
+    assert!(matches!(store.divert(&[step]).await.unwrap()[..], [Diverted::Done(Some(_))]));
+    assert_eq!(store.skip(&Route::default(), &key).await.unwrap(), Some(first.message.id));
+    assert_eq!(store.dead_letters(&Default::default()).await.unwrap().len(), 1);
+    assert_eq!(store.maintain(100).await.unwrap().promoted, 0);
+
+    let consumer = Consumer::new("inventory").unwrap();
+    let mut tx = store.begin().await.unwrap();
+    assert_eq!(store.admit(&mut tx, &consumer, &[&first.message]).await.unwrap(), [Admission::New]);
+    store.commit(tx).await.into_result().unwrap();
+    assert!(store.admitted(&consumer, first.message.id).await.unwrap());
+    let mut tx = store.begin().await.unwrap();
+    assert_eq!(store.admit(&mut tx, &consumer, &[&first.message]).await.unwrap(), [Admission::Duplicate]);
+    store.rollback(tx).await.unwrap();
+    assert!(store.writers().await.unwrap().open.is_empty());
+    assert_eq!(store.backlog(&Route::default()).await.unwrap().pending, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_goes_its_whole_way_behind_a_pooler() {
+    let Some(server) = Postgres::newest().shared().or_skip() else { return };
+    whole_way(&server, PgBouncer::newest(&server)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_goes_its_whole_way_behind_a_pooler_without_prepared_statements() {
+    let Some(server) = Postgres::newest().shared().or_skip() else { return };
+    whole_way(&server, PgBouncer::oldest(&server)).await;
+}
