@@ -14,12 +14,14 @@ use outbox_contract::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
+use tracing::Instrument;
 
 use super::handler::{Emitted, HandlerContext, HandlerFailure};
 use super::handlers::{Action, Handlers};
 use super::stats::Counters;
 use super::steps::{Step, Steps};
 use super::verdict::{Broken, Done, Trouble, Verdict};
+use crate::observe::consume_span;
 use crate::unit_of_work::is_conflict;
 
 /// A message that is to be handled.
@@ -215,8 +217,11 @@ impl<S: Transactional> Processor<S> {
         work: &Work<'_>,
         emitted: &Emitted,
     ) -> Result<(), Trouble> {
-        let Action::Handle(at) = self.handlers.action(work.message) else { return Ok(()) };
-        let Some(registered) = self.handlers.get(at) else { return Ok(()) };
+        let at = self.handler_of(work.message);
+        let Some(registered) = at.and_then(|at| self.handlers.get(at)) else {
+            // `process` lets only messages with a handler come here.
+            return Err(Trouble::Handler(Verdict::NotTried));
+        };
         let context = HandlerContext {
             message: work.message,
             consumer: &self.consumer,
@@ -224,9 +229,11 @@ impl<S: Transactional> Processor<S> {
             emitted,
         };
         // Called inside of the future, so that a handler that panics before its first await is caught too.
-        let handled =
-            AssertUnwindSafe(async { registered.call.call(tx, context, &self.handlers.upcasters).await })
-                .catch_unwind();
+        let handled = AssertUnwindSafe(async {
+            let call = registered.call.call(tx, context, &self.handlers.upcasters);
+            call.instrument(consume_span(work.message)).await
+        })
+        .catch_unwind();
         let failed = |class, words: String| Trouble::Handler(Verdict::Failed(Failure::new(class, words)));
         match timeout(registered.options.timeout, handled).await {
             Ok(Ok(Ok(()))) => Ok(()),

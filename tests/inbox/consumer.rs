@@ -1,0 +1,115 @@
+//! The process that is killed: an inbox on SQLite that works until all is done, or aborts behind a step.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use outbox_contract::transactional::inbox_route;
+use outbox_contract::{Consumer, Message, RelayId, RetryPolicy, Store};
+use outbox_engine::{
+    HandlerContext, HandlerError, HandlerFailure, Inbox, InboxHandle, Mode, Step, handler_fn,
+};
+use outbox_store_sqlite::SqliteStore;
+use sqlx::{Sqlite, Transaction};
+
+use crate::file_broker::FileBroker;
+
+/// The key whose handler fails at first, so that its messages go through the store.
+pub(crate) const FAILING: &str = "failing";
+
+/// What the process is told, in its environment.
+pub(crate) const FOLDER: &str = "OUTBOX_TEST_FOLDER";
+pub(crate) const MODE: &str = "OUTBOX_TEST_MODE";
+pub(crate) const BATCH: &str = "OUTBOX_TEST_BATCH";
+/// Behind which step it aborts, by its place in [`Step::ALL`], and at which time; unset: never.
+pub(crate) const CRASH: &str = "OUTBOX_TEST_CRASH";
+
+/// How long a process may work. Far more than it needs, on a machine of any speed.
+const MOST_TIME: Duration = Duration::from_secs(240);
+
+pub(crate) async fn open(folder: &Path) -> SqliteStore {
+    let store = SqliteStore::open(folder.join("inventory.db")).await.unwrap();
+    store.migrate().await.unwrap();
+    sqlx::query(
+        "create table if not exists effects (place integer primary key autoincrement, id text, key text)",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+    store
+}
+
+/// Writes its effect and emits an event. The failing key fails a few times in each life of the process.
+async fn start(store: SqliteStore, broker: FileBroker) -> InboxHandle {
+    static FAILURES: AtomicU32 = AtomicU32::new(0);
+    let handler =
+        handler_fn(|tx: &mut Transaction<'static, Sqlite>, message: Message, context: HandlerContext<'_>| {
+            async move {
+                let key = message.order_key();
+                sqlx::query("insert into effects (id, key) values (?, ?)")
+                    .bind(message.id.to_string())
+                    .bind(key.as_str())
+                    .execute(&mut **tx)
+                    .await?;
+                let emitted = Message::new("stock".parse()?, "stock.reserved").with_key(key.as_str())?;
+                context.emit_message(emitted.with_header("of", message.id.to_string())?)?;
+                if key.as_str() == FAILING && FAILURES.fetch_add(1, Ordering::SeqCst) < 4 {
+                    return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
+                }
+                Ok(())
+            }
+            .boxed()
+        });
+    let stored = std::env::var(MODE).is_ok_and(|mode| mode == "stored");
+    let batch = std::env::var(BATCH).ok().and_then(|batch| batch.parse().ok()).unwrap_or(1);
+    let inbox = Inbox::builder(store, broker)
+        .consumer("inventory")
+        .topic("orders")
+        .on_any(handler)
+        .mode(if stored { Mode::Stored } else { Mode::Direct })
+        .batch(batch)
+        .tries(2)
+        .first_delay(Duration::from_millis(5))
+        .retry(RetryPolicy { first_delay: Duration::from_millis(5), ..RetryPolicy::default() })
+        // The next life is the same one to the store, so that it need not wait until the leases of this one are over.
+        .id(RelayId::from_uuid(uuid::Uuid::from_u128(7)));
+    let crash = std::env::var(CRASH).ok();
+    let crash = crash.as_deref().and_then(|crash| crash.split_once(' '));
+    let crash: Option<(usize, u32)> =
+        crash.map(|(step, time)| (step.parse().unwrap(), time.parse().unwrap()));
+    let times = AtomicU32::new(0);
+    let inbox = inbox.on_step(move |step| {
+        if let Some((at, time)) = crash
+            && Step::ALL[at] == step
+            && times.fetch_add(1, Ordering::SeqCst) + 1 == time
+        {
+            std::process::abort();
+        }
+    });
+    inbox.start().await.unwrap()
+}
+
+/// Not a test: what [`kill`](crate::kill) runs as a process of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a process that other tests start"]
+async fn consumer_process() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let folder = Path::new(&folder);
+    let (store, broker) = (open(folder).await, FileBroker::new(folder));
+    let route = inbox_route(&Consumer::new("inventory").unwrap());
+    let inbox = start(store.clone(), broker.clone()).await;
+    let done = async {
+        loop {
+            let backlog = store.backlog(&route).await.unwrap();
+            let stored = backlog.pending + backlog.parked;
+            if broker.is_done() && stored == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(MOST_TIME, done).await.expect("everything is handled in time");
+    assert_eq!(store.backlog(&route).await.unwrap().dead, 0);
+    assert!(inbox.stop(Duration::from_secs(60)).await);
+}
