@@ -81,6 +81,8 @@ pub(crate) enum Verdict {
     Failed,
     /// It never will.
     Rejected,
+    /// Nothing was heard of it while others went through. That counts as no attempt; it is set aside, and tried again after this time.
+    Silent(Duration),
 }
 
 /// What is being done with a key. One thing at a time.
@@ -138,12 +140,8 @@ pub(crate) struct KeyState {
     pub(crate) resting: bool,
     /// Attempts in a row whose outcome is unknown.
     pub(crate) unknown: u32,
-    /// Its first message was in flight when something broke, and is sent again alone.
-    pub(crate) alone: bool,
-    /// How often things broke while it was alone.
-    pub(crate) strikes: u32,
-    /// How much the lane had delivered at the last strike.
-    pub(crate) delivered_at_strike: u64,
+    /// How much the lane had delivered when the last of them came back.
+    pub(crate) delivered_by_then: u64,
 }
 
 impl KeyState {
@@ -158,9 +156,7 @@ impl KeyState {
             in_line: false,
             resting: false,
             unknown: 0,
-            alone: false,
-            strikes: 0,
-            delivered_at_strike: 0,
+            delivered_by_then: 0,
         }
     }
 
@@ -192,17 +188,24 @@ impl KeyState {
             .collect()
     }
 
-    /// Whether its first message is tried alone: it failed before, or it may have broken something. If it does so again, it must not
-    /// hold up, or take down, what rides with it.
+    /// Whether its first message is suspected: it failed before, or it may have broken something. If it does so again, it must not hold
+    /// up, or take down, what nothing is held against.
     pub(crate) fn is_suspect(&self) -> bool {
-        self.alone || self.retry.as_ref().is_some_and(|retry| retry.failing.is_some())
+        self.unknown > 0 || self.has_failed()
+    }
+
+    /// Whether a suspect is tried alone, and not with others.
+    pub(crate) fn goes_alone(&self) -> bool {
+        self.unknown > 1 || self.has_failed()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.retry.as_ref().is_some_and(|retry| retry.failing.is_some())
     }
 
     /// The first message went through, or is gone: what was held against it is over.
     pub(crate) fn absolve(&mut self) {
         self.unknown = 0;
-        self.alone = false;
-        self.strikes = 0;
     }
 }
 

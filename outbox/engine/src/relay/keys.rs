@@ -26,9 +26,11 @@ use super::effects::Effects;
 use super::key::{Busy, Held, KeyState, Retry, Work};
 use super::policies::Policies;
 
+mod lines;
 mod outcomes;
 mod steps;
 
+use lines::Lines;
 use steps::next_step;
 
 #[cfg(test)]
@@ -50,6 +52,8 @@ pub(crate) struct KeysLimits {
 
 /// How often a message may break things alone before that counts as a failure of its own.
 const STRIKES: u32 = 5;
+/// Of how many keys strikes are remembered. Beyond it all are forgotten, and count from the beginning.
+const MOST_STRUCK: usize = 10_000;
 
 // Not the standard library's random hasher: the order in which keys are dropped must be the same in a replay.
 type Map<V> = HashMap<KeyId, V, BuildHasherDefault<DefaultHasher>>;
@@ -61,15 +65,15 @@ pub(crate) struct Keys {
     policies: Arc<Policies>,
     random: fastrand::Rng,
     keys: Map<KeyState>,
-    // Keys with something to send, and keys that need a step of the store first: two lines, so that steps wait for no publisher.
-    line: VecDeque<KeyId>,
-    steps: VecDeque<KeyId>,
+    lines: Lines,
     waiting: BTreeSet<(Duration, KeyId)>,
     failing_since: BTreeMap<KeyId, u64>,
     // How many forgettings of a key the poller has not echoed yet.
     dropping_keys: BTreeMap<KeyId, u32>,
     dropping_topics: BTreeSet<Topic>,
     chunks: BTreeMap<u64, Vec<Sent>>,
+    // How often the first message of a key broke things alone. It outlives the key's stays in memory, since such a key is set aside in between.
+    strikes: BTreeMap<KeyId, u32>,
     generations: u64,
     delivered: u64,
 }
@@ -108,13 +112,13 @@ impl Keys {
             policies,
             random: fastrand::Rng::with_seed(seed),
             keys: Map::default(),
-            line: VecDeque::new(),
-            steps: VecDeque::new(),
+            lines: Lines::default(),
             waiting: BTreeSet::new(),
             failing_since: BTreeMap::new(),
             dropping_keys: BTreeMap::new(),
             dropping_topics: BTreeSet::new(),
             chunks: BTreeMap::new(),
+            strikes: BTreeMap::new(),
             generations: 0,
             delivered: 0,
         }
@@ -142,11 +146,21 @@ impl Keys {
         let work = if self.failing_since.contains_key(key) { work.of_failing_key() } else { work };
         let state = Self::entry(&mut self.keys, &mut self.generations, key, bucket, epoch);
         state.queue.push_back(work);
-        stand_in_line(&mut self.line, &mut self.steps, key, state);
+        self.lines.stand(key, state);
     }
 
     /// Takes a failing key that is due.
-    pub(crate) fn retry(&mut self, due: DueKey, epoch: Epoch, parked: VecDeque<Held>, effects: &mut Effects) {
+    pub(crate) fn retry(
+        &mut self,
+        due: DueKey,
+        epoch: Epoch,
+        mut parked: VecDeque<Held>,
+        effects: &mut Effects,
+    ) {
+        if due.failing.is_some() {
+            // It is tried alone. What is behind it would only hold credit, perhaps for long; it is read again when this one went through.
+            parked.truncate(1);
+        }
         if self.is_dropping(&due.key) {
             effects.worked.push((due.key, Some(Duration::ZERO)));
             return;
@@ -164,7 +178,7 @@ impl Keys {
             delivered: Vec::new(),
             failed: None,
         });
-        stand_in_line(&mut self.line, &mut self.steps, &due.key, state);
+        self.lines.stand(&due.key, state);
     }
 
     /// Puts keys whose wait is over back in line; says when the next one's is.
@@ -177,15 +191,20 @@ impl Keys {
                 && let Some(state) = self.keys.get_mut(&key)
             {
                 state.resting = false;
-                stand_in_line(&mut self.line, &mut self.steps, &key, state);
+                self.lines.stand(&key, state);
             }
         }
         None
     }
 
-    /// Whether anything stands in line.
-    pub(crate) fn has_work(&self) -> bool {
-        !self.line.is_empty()
+    /// Whether a key stands in line that nothing is held against.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.lines.ready.is_empty()
+    }
+
+    /// Whether a key stands in line whose first message is suspected.
+    pub(crate) fn has_suspects(&self) -> bool {
+        !self.lines.suspects.is_empty()
     }
 
     /// Whether nothing of these buckets is in an unconfirmed chunk.
@@ -195,50 +214,74 @@ impl Keys {
 
     /// Asks for the steps that keys need before anything else of them is sent.
     pub(crate) fn next_steps(&mut self, effects: &mut Effects) {
-        while let Some(key) = self.steps.pop_front() {
+        while let Some(key) = self.lines.steps.pop_front() {
             let Some(state) = self.keys.get_mut(&key) else { continue };
             state.in_line = false;
             if state.busy == Busy::No && !state.resting {
                 match next_step(&key, state) {
                     Some(ask) => effects.asks.push(ask),
-                    None => stand_in_line(&mut self.line, &mut self.steps, &key, state),
+                    None => self.lines.stand(&key, state),
                 }
             }
         }
     }
 
-    /// Builds the next chunk from the line.
+    /// Builds the next chunk of keys that nothing is held against.
     pub(crate) fn next_chunk(&mut self) -> Option<ChunkPlan> {
         let mut sent = Vec::new();
         let mut bytes = 0;
         while sent.len() < self.limits.chunk && bytes < self.limits.chunk_bytes {
-            let Some(key) = self.line.pop_front() else { break };
-            let Some(state) = self.keys.get_mut(&key) else { continue };
-            state.in_line = false;
-            if state.busy != Busy::No || state.resting {
-                continue;
-            }
-            if state.needs_step() {
-                stand_in_line(&mut self.line, &mut self.steps, &key, state);
-                continue;
-            }
-            if state.is_empty() {
-                self.keys.remove(&key);
-                continue;
-            }
-            if state.is_suspect() && !sent.is_empty() {
-                state.in_line = true;
-                self.line.push_front(key);
-                break;
-            }
-            let alone = state.is_suspect();
+            let Some(key) = self.lines.ready.pop_front() else { break };
             let room = self.limits.chunk - sent.len();
             let room_bytes = self.limits.chunk_bytes.saturating_sub(bytes);
+            let Some(state) = self.to_send(&key, false) else { continue };
             bytes += take_messages(&key, state, room, room_bytes, &mut sent);
+        }
+        self.plan(sent)
+    }
+
+    /// Builds the next chunk of suspects, one message of each. Those of which nothing was heard once ride together: mostly a broker or a network
+    /// was away, and none of them did it. After that each goes alone.
+    pub(crate) fn next_suspects(&mut self) -> Option<ChunkPlan> {
+        let mut sent = Vec::new();
+        let mut bytes = 0;
+        while sent.len() < self.limits.chunk && bytes < self.limits.chunk_bytes {
+            let Some(key) = self.lines.suspects.pop_front() else { break };
+            let room_bytes = self.limits.chunk_bytes.saturating_sub(bytes);
+            let Some(state) = self.to_send(&key, true) else { continue };
+            let alone = state.goes_alone();
+            if alone && !sent.is_empty() {
+                state.in_line = true;
+                self.lines.suspects.push_front(key);
+                break;
+            }
+            bytes += take_messages(&key, state, 1, room_bytes, &mut sent);
             if alone {
                 break;
             }
         }
+        self.plan(sent)
+    }
+
+    /// A key that has left its line, if it has something to send from there. If it belongs elsewhere by now, it goes there.
+    fn to_send(&mut self, key: &KeyId, suspect: bool) -> Option<&mut KeyState> {
+        let state = self.keys.get_mut(key)?;
+        state.in_line = false;
+        if state.busy != Busy::No || state.resting {
+            return None;
+        }
+        if state.is_empty() {
+            self.keys.remove(key);
+            return None;
+        }
+        if state.needs_step() || state.is_suspect() != suspect {
+            self.lines.stand(key, state);
+            return None;
+        }
+        self.keys.get_mut(key)
+    }
+
+    fn plan(&mut self, sent: Vec<Sent>) -> Option<ChunkPlan> {
         if sent.is_empty() {
             return None;
         }
@@ -310,6 +353,7 @@ impl Keys {
             self.drop_key(&key, effects);
         }
         self.failing_since.retain(|key, _| !buckets.contains(key.bucket()));
+        self.strikes.retain(|key, _| !buckets.contains(key.bucket()));
     }
 
     /// The rows of the hot table that a key has in memory, in flight or not, in order.
@@ -343,13 +387,6 @@ impl Keys {
     }
 }
 
-fn stand_in_line(line: &mut VecDeque<KeyId>, steps: &mut VecDeque<KeyId>, key: &KeyId, state: &mut KeyState) {
-    if !state.in_line && !state.resting && state.busy == Busy::No {
-        state.in_line = true;
-        if state.needs_step() { steps.push_back(key.clone()) } else { line.push_back(key.clone()) }
-    }
-}
-
 /// Moves messages of a key into a chunk; says how many bytes they have.
 fn take_messages(
     key: &KeyId,
@@ -358,10 +395,9 @@ fn take_messages(
     room_bytes: usize,
     sent: &mut Vec<Sent>,
 ) -> usize {
-    let most = if state.is_suspect() { 1 } else { room };
     let generation = state.generation;
     let mut bytes = 0;
-    for taken in 0..most {
+    for taken in 0..room {
         let (held, parked) = match &mut state.retry {
             Some(retry) => (retry.parked.pop_front(), true),
             None => match state.queue.pop_front() {

@@ -238,8 +238,10 @@ impl Model {
         self.keys.wake(self.now);
         let mut effects = Effects::default();
         self.keys.next_steps(&mut effects);
-        while self.keys.has_work() && self.chunks.len() < DESKS {
-            let Some(chunk) = self.keys.next_chunk() else { break };
+        while self.chunks.len() < DESKS && (self.keys.has_ready() || self.keys.has_suspects()) {
+            let suspects = !self.keys.has_ready() || (self.keys.has_suspects() && self.random.bool());
+            let chunk = if suspects { self.keys.next_suspects() } else { self.keys.next_chunk() };
+            let Some(chunk) = chunk else { continue };
             self.judge_chunk(&chunk)?;
             self.chunks.push(chunk);
         }

@@ -102,3 +102,41 @@ async fn a_message_that_panics_the_publisher_becomes_a_dead_letter_alone() {
         world.drained(S * 30).await;
     }
 }
+
+/// A partition without a leader, say: a third of the keys hang, for good. Each of their messages is tried, and waited for; the others go on
+/// as if nothing were. Where a lane has one publisher, they wait for it as long as a chunk may take.
+#[tokio::test(start_paused = true)]
+async fn a_part_of_the_broker_that_answers_nobody_holds_up_no_other_key() {
+    const KEYS: u32 = 300;
+    for (depth, slowest) in [(2, S), (1, S * 6)] {
+        let world = World::new();
+        let rig = world.rig();
+        let _relay = rig.relay().depth(depth).start().await.unwrap();
+        let (mut sent, mut hanging) = (Vec::new(), 0);
+        let mut longest = MS;
+        // A hundred messages a second, for a minute and a half.
+        for n in 0..9_000_u32 {
+            let key = n % KEYS;
+            let id = world.append([message(&format!("key-{key}"))]).await[0];
+            if key % 3 == 0 {
+                rig.transport.inject(id, Fault::Hang);
+                hanging += 1;
+            } else {
+                sent.push(id);
+            }
+            tokio::time::sleep(MS * 10).await;
+            if n % 50 == 49 {
+                let took = within(S * 60, || world.broker.len() >= sent.len()).await;
+                if n > 3_000 {
+                    longest = longest.max(took);
+                }
+            }
+        }
+        assert!(longest <= slowest, "with {depth} publishers a lane, the slowest took {longest:?}");
+        assert_eq!(world.waiting(), hanging, "what hangs waits");
+        rig.transport.calm();
+        within(S * 600, || world.broker.len() >= sent.len() + hanging).await;
+        world.drained(S * 60).await;
+        assert_eq!(world.dead().await.len(), 0, "nothing of it is given up");
+    }
+}

@@ -9,7 +9,18 @@ use outbox_contract::{Exhausted, Failure, KeyId, Outcome, Topic};
 use super::super::effects::Effects;
 use super::super::key::{Busy, StepKind, Verdict, Work};
 use super::steps::{ask, fail_again, reason};
-use super::{Failing, Keys, STRIKES, Sent, stand_in_line};
+use super::{Failing, Keys, MOST_STRUCK, STRIKES, Sent};
+
+/// How a chunk came back.
+struct Back {
+    /// There was one message in it.
+    alone: bool,
+    /// The publisher died over it.
+    broke: bool,
+    /// How many messages the lane has delivered by now, those of this chunk included.
+    delivered: u64,
+    now: Duration,
+}
 
 impl Keys {
     /// Takes the outcomes of a chunk. `broke`: the publisher died over it.
@@ -22,18 +33,21 @@ impl Keys {
         effects: &mut Effects,
     ) {
         let Some(sent) = self.chunks.remove(&number) else { return };
-        let alone = sent.len() == 1;
+        let delivered =
+            outcomes.iter().flatten().filter(|outcome| **outcome == Outcome::Delivered).count() as u64;
+        let back = Back { alone: sent.len() == 1, broke, delivered: self.delivered + delivered, now };
         let mut outcomes = outcomes.into_iter();
         let mut run: Vec<(Sent, Option<Outcome>)> = Vec::new();
         // A key's messages stand together in a chunk.
         for sent in sent {
             let outcome = outcomes.next().flatten();
             if run.last().is_some_and(|(last, _)| last.key != sent.key) {
-                self.key_outcomes(std::mem::take(&mut run), alone, broke, now, effects);
+                self.key_outcomes(std::mem::take(&mut run), &back, effects);
             }
             run.push((sent, outcome));
         }
-        self.key_outcomes(run, alone, broke, now, effects);
+        self.key_outcomes(run, &back, effects);
+        self.delivered = back.delivered;
         // Now that the keys of this chunk have their messages back: what is forgotten is all that they have.
         let broken: Vec<Topic> = effects.broken.iter().map(|(topic, _)| topic.clone()).collect();
         for topic in broken {
@@ -42,14 +56,7 @@ impl Keys {
         }
     }
 
-    pub(super) fn key_outcomes(
-        &mut self,
-        run: Vec<(Sent, Option<Outcome>)>,
-        alone: bool,
-        broke: bool,
-        now: Duration,
-        effects: &mut Effects,
-    ) {
+    fn key_outcomes(&mut self, run: Vec<(Sent, Option<Outcome>)>, back: &Back, effects: &mut Effects) {
         let Some((first, _)) = run.first() else { return };
         let key = first.key.clone();
         let state = self.keys.get_mut(&key).filter(|state| state.generation == first.generation);
@@ -71,9 +78,9 @@ impl Keys {
                 stopped = Some((sent, outcome));
                 break;
             }
-            self.delivered += 1;
             effects.counts.delivered += 1;
             state.absolve();
+            self.strikes.remove(&key);
             match &mut state.retry {
                 Some(retry) if sent.parked => {
                     retry.delivered.push(sent.held.stored.row());
@@ -84,18 +91,18 @@ impl Keys {
             }
         }
         let Some((first, outcome)) = stopped else {
-            stand_in_line(&mut self.line, &mut self.steps, &key, state);
+            self.lines.stand(&key, state);
             return;
         };
         let row = first.held.stored.row();
         // Back to the head, in order: nothing of this key passes what was not delivered.
-        let mut back = vec![first.held];
-        back.extend(rest.map(|(sent, _)| sent.held));
+        let mut returned = vec![first.held];
+        returned.extend(rest.map(|(sent, _)| sent.held));
         match &mut state.retry {
             Some(retry) if first.parked => {
-                back.into_iter().rev().for_each(|held| retry.parked.push_front(held))
+                returned.into_iter().rev().for_each(|held| retry.parked.push_front(held))
             }
-            _ => back.into_iter().rev().for_each(|held| state.queue.push_front(Work::Message(held))),
+            _ => returned.into_iter().rev().for_each(|held| state.queue.push_front(Work::Message(held))),
         }
         let failing = Failing { row, parked: first.parked };
         match outcome {
@@ -110,41 +117,38 @@ impl Keys {
             }
             Some(Outcome::Unavailable(Unavailable::Route, failure)) => {
                 effects.unavailable.get_or_insert(failure);
-                stand_in_line(&mut self.line, &mut self.steps, &key, state);
+                self.lines.stand(&key, state);
             }
             Some(Outcome::Blocked) => {
                 // Not tried at all: no fault of its own.
                 state.resting = true;
                 let rest = self.limits.first_delay.mul_f64(self.random.f64());
-                self.waiting.insert((now + rest, key));
+                self.waiting.insert((back.now + rest, key));
             }
             Some(Outcome::Unknown(_) | Outcome::Delivered) | None => {
-                self.unknown(&key, failing, alone, broke, now, effects);
+                self.unknown(&key, failing, back, effects);
             }
         }
     }
 
     /// Nobody knows whether the first message of a key arrived: it is sent again, after a pause, before anything behind it.
-    pub(super) fn unknown(
-        &mut self,
-        key: &KeyId,
-        failing: Failing,
-        alone: bool,
-        broke: bool,
-        now: Duration,
-        effects: &mut Effects,
-    ) {
+    fn unknown(&mut self, key: &KeyId, failing: Failing, back: &Back, effects: &mut Effects) {
         let Some(state) = self.keys.get_mut(key) else { return };
         effects.counts.unknown += 1;
-        state.unknown = state.unknown.saturating_add(1);
         // It breaks things if things work without it: a broker that is away answers nobody, and that is not this message's fault.
-        if alone && (broke || self.delivered > state.delivered_at_strike) {
-            state.strikes += 1;
-            state.delivered_at_strike = self.delivered;
+        let others_went = state.is_suspect() && back.delivered > state.delivered_by_then;
+        state.delivered_by_then = back.delivered;
+        state.unknown = state.unknown.saturating_add(1);
+        let mut strikes = self.strikes.get(key).copied().unwrap_or(0);
+        if back.alone && (back.broke || others_went) {
+            strikes += 1;
+            if self.strikes.len() >= MOST_STRUCK {
+                self.strikes.clear();
+            }
+            self.strikes.insert(key.clone(), strikes);
         }
-        state.alone = true;
-        if state.strikes >= STRIKES {
-            state.strikes = 0;
+        if strikes >= STRIKES {
+            self.strikes.remove(key);
             let failure = Failure::new(
                 "breaks",
                 format!(
@@ -154,10 +158,18 @@ impl Keys {
             self.failed(key, failing, failure, Verdict::Failed, effects);
             return;
         }
-        let doublings = state.unknown.saturating_sub(1).min(16);
+        let doublings = state.unknown.max(strikes).saturating_sub(1).min(16);
         let bound = self.limits.first_delay.saturating_mul(1 << doublings).min(self.limits.most_delay);
+        let rest = bound.mul_f64(self.random.f64());
+        if others_went {
+            // What comes behind it must not fill the memory while nobody answers: it is set aside as a failing key is, and nothing is counted.
+            let failure =
+                Failure::new("silent", "nothing was heard of it while others went through; not counted");
+            self.failed(key, failing, failure, Verdict::Silent(rest), effects);
+            return;
+        }
         state.resting = true;
-        self.waiting.insert((now + bound.mul_f64(self.random.f64()), key.clone()));
+        self.waiting.insert((back.now + rest, key.clone()));
     }
 
     /// The first message of a key failed, for a reason of its own.
@@ -170,7 +182,8 @@ impl Keys {
         effects: &mut Effects,
     ) {
         let Some(state) = self.keys.get_mut(key) else { return };
-        effects.counts.failed += 1;
+        let attempts = verdict.counts();
+        effects.counts.failed += u64::from(attempts);
         let row = failing.row;
         if let Some(retry) = &mut state.retry
             && failing.parked
@@ -178,7 +191,7 @@ impl Keys {
             if !retry.delivered.is_empty() {
                 // First remove what went through: then the failing message is the first of the key.
                 retry.failed = Some((row, failure, verdict));
-                stand_in_line(&mut self.line, &mut self.steps, key, state);
+                self.lines.stand(key, state);
                 return;
             }
             let draw = self.random.f64();
@@ -186,17 +199,17 @@ impl Keys {
             return;
         }
         let policy = self.policies.of(&key.topic);
-        let exhausted = verdict == Verdict::Rejected || policy.is_exhausted(1, &failure.class);
+        let exhausted = verdict.is_exhausted(policy, attempts, &failure);
         let first = failure.clone();
         let (step, kind) = if exhausted && policy.exhausted == Exhausted::DeadLetter {
-            let step = Step::Bury { row, reason: reason(verdict), attempts: 1, first, last: failure };
+            let step = Step::Bury { row, reason: reason(verdict), attempts, first, last: failure };
             (step, StepKind::Bury(row))
         } else {
-            let due_in = (!exhausted).then(|| policy.delay(1, self.random.f64()));
+            let due_in = (!exhausted).then(|| verdict.delay(policy, attempts, self.random.f64()));
             let then = due_in.map_or(Then::Hold, Then::RetryAfter);
             let rows = state.parkable_run(usize::MAX);
             let behind = rows[1..].to_vec();
-            let step = Step::Fail { row, attempts: 1, first, last: failure, then, behind };
+            let step = Step::Fail { row, attempts, first, last: failure, then, behind };
             (step, StepKind::Fail { rows, due_in })
         };
         effects.asks.push(ask(key, state, None, step, kind));

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use outbox_contract::divert::{Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
-use outbox_contract::{Exhausted, Failure, KeyId};
+use outbox_contract::{Exhausted, Failure, KeyId, RetryPolicy};
 
 use super::super::effects::Effects;
 use super::super::key::{Ask, Busy, KeyState, MOST_ROWS_PER_STEP, StepKind, Verdict, Work};
 use super::super::policies::Policies;
-use super::{Keys, stand_in_line};
+use super::Keys;
 
 impl Keys {
     /// Takes the store's answer to a step. `fetches`: how many fetches have begun by now.
@@ -57,6 +57,7 @@ impl Keys {
                 effects.left.push(row.position);
                 state.queue.pop_front();
                 state.absolve();
+                self.strikes.remove(key);
             }
             StepKind::Resume => {
                 if let Some(failed) = resumed(key, state, version, effects) {
@@ -72,6 +73,7 @@ impl Keys {
             StepKind::BuryParked => {
                 effects.counts.buried += 1;
                 state.absolve();
+                self.strikes.remove(key);
                 match (&mut state.retry, version) {
                     (Some(retry), Some(version)) => {
                         retry.version = version;
@@ -89,7 +91,7 @@ impl Keys {
         if state.is_empty() {
             self.keys.remove(key);
         } else {
-            stand_in_line(&mut self.line, &mut self.steps, key, state);
+            self.lines.stand(key, state);
         }
     }
 }
@@ -142,14 +144,14 @@ pub(super) fn fail_again(
     let policy = policies.of(&key.topic);
     let retry = state.retry.as_ref();
     let again = retry.filter(|retry| retry.failing == Some(row.id));
-    let attempts = again.map_or(0, |retry| retry.attempts).saturating_add(1);
+    let attempts = again.map_or(0, |retry| retry.attempts).saturating_add(verdict.counts());
     let first = again.and_then(|retry| retry.first_failure.clone()).unwrap_or_else(|| failure.clone());
     let version = retry.map(|retry| retry.version);
-    let exhausted = verdict == Verdict::Rejected || policy.is_exhausted(attempts, &failure.class);
+    let exhausted = verdict.is_exhausted(policy, attempts, &failure);
     let (step, kind) = if exhausted && policy.exhausted == Exhausted::DeadLetter {
         (Step::Bury { row, reason: reason(verdict), attempts, first, last: failure }, StepKind::BuryParked)
     } else {
-        let due_in = (!exhausted).then(|| policy.delay(attempts, draw));
+        let due_in = (!exhausted).then(|| verdict.delay(policy, attempts, draw));
         let then = due_in.map_or(Then::Hold, Then::RetryAfter);
         let step = Step::Fail { row, attempts, first, last: failure, then, behind: Vec::new() };
         (step, StepKind::FailAgain { due_in })
@@ -201,7 +203,31 @@ pub(super) fn ask(
 
 pub(super) fn reason(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Failed => "exhausted",
         Verdict::Rejected => "rejected",
+        Verdict::Failed | Verdict::Silent(_) => "exhausted",
+    }
+}
+
+impl Verdict {
+    /// How many attempts it counts as.
+    pub(super) fn counts(self) -> u32 {
+        u32::from(!matches!(self, Self::Silent(_)))
+    }
+
+    /// Whether it was the last attempt.
+    pub(super) fn is_exhausted(self, policy: &RetryPolicy, attempts: u32, failure: &Failure) -> bool {
+        match self {
+            Self::Failed => policy.is_exhausted(attempts, &failure.class),
+            Self::Rejected => true,
+            Self::Silent(_) => false,
+        }
+    }
+
+    /// How long the key waits before the next.
+    pub(super) fn delay(self, policy: &RetryPolicy, attempts: u32, draw: f64) -> Duration {
+        match self {
+            Self::Failed | Self::Rejected => policy.delay(attempts, draw),
+            Self::Silent(rest) => rest,
+        }
     }
 }
