@@ -1,6 +1,6 @@
 //! Programs to copy from, every one run by the tests.
 
-// Parts of `orders` that have tests of their own. They are run from here: an example that cargo takes for a test is not built as a program
+// Parts of examples that have tests of their own. They are run from here: an example that cargo takes for a test is not built as a program
 // by `cargo test`, and then there would be nothing to run as a user does.
 #[cfg(test)]
 #[allow(dead_code, reason = "the program uses the rest")]
@@ -10,3 +10,20 @@ mod generate;
 #[allow(dead_code, reason = "the program uses the rest")]
 #[path = "../orders/input.rs"]
 mod input;
+
+#[cfg(test)]
+#[allow(dead_code, reason = "the program uses the rest")]
+#[path = "../contacts/book.rs"]
+mod book;
+#[cfg(test)]
+#[allow(dead_code, reason = "the program uses the rest")]
+#[path = "../contacts/contact.rs"]
+mod contact;
+#[cfg(test)]
+#[allow(dead_code, reason = "the program uses the rest")]
+#[path = "../modular_monolith/sales.rs"]
+mod sales;
+#[cfg(test)]
+#[allow(dead_code, reason = "the program uses the rest")]
+#[path = "../modular_monolith/shipping.rs"]
+mod shipping;

@@ -1,0 +1,93 @@
+//! The module that ships. It hears of orders, and tells of parcels.
+
+use outbox::HandlerContext;
+use outbox::prelude::*;
+use serde::{Deserialize, Serialize};
+use sqlx::{Sqlite, Transaction};
+
+use crate::sales::OrderPlaced;
+
+/// What other modules hear.
+#[derive(Debug, Serialize, Deserialize, DomainEvent)]
+#[event(topic = "shipping", type = "parcel.sent")]
+pub(crate) struct ParcelSent {
+    #[event(key)]
+    pub(crate) order_id: i64,
+    pub(crate) parcel: i64,
+}
+
+pub(crate) async fn create_tables(store: &SqliteStore) -> Result<(), sqlx::Error> {
+    sqlx::query("create table if not exists parcels (id integer primary key, order_id integer not null, receiver text not null)")
+        .execute(store.pool())
+        .await?;
+    Ok(())
+}
+
+// ANCHOR: inbox
+/// The module's inbox.
+pub(crate) async fn inbox(
+    store: &SqliteStore,
+    transport: &MemoryTransport,
+) -> Result<InboxHandle, HandlerError> {
+    let inbox = Inbox::builder(store.clone(), transport.clone()).consumer("shipping");
+    Ok(inbox.on::<OrderPlaced, _>(send_parcel).start().await?)
+}
+
+/// Sends one parcel for an order, whatever is delivered twice: the parcel, its event, and the note that this order was handled commit together.
+async fn send_parcel(
+    tx: &mut Transaction<'static, Sqlite>,
+    order: OrderPlaced,
+    context: HandlerContext<'_>,
+) -> Result<(), HandlerError> {
+    let insert = "insert into parcels (order_id, receiver) values (?, ?) returning id";
+    let parcel =
+        sqlx::query_scalar(insert).bind(order.order_id).bind(&order.customer).fetch_one(&mut **tx).await?;
+    context.emit(&ParcelSent { order_id: order.order_id, parcel })?;
+    Ok(())
+}
+// ANCHOR_END: inbox
+
+/// How many parcels there are.
+pub(crate) async fn parcels(store: &SqliteStore) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("select count(*) from parcels").fetch_one(store.pool()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use outbox_testkit::{Scenario, eventually};
+
+    use super::*;
+    use crate::sales;
+
+    #[tokio::test]
+    async fn an_order_is_shipped_once_whatever_is_delivered_again_and_without_credit_not_at_all() {
+        let store = SqliteStore::in_memory().await.unwrap();
+        sales::create_tables(&store).await.unwrap();
+        create_tables(&store).await.unwrap();
+        sales::grant(&store, "ann", 100).await.unwrap();
+        let transport = MemoryTransport::new();
+        let mut scenario = Scenario::new(transport.clone(), ["sales", "shipping"]).await;
+        let relay = Relay::builder(store.clone(), transport.clone()).start().await.unwrap();
+        let inboxes =
+            [inbox(&store, &transport).await.unwrap(), sales::inbox(&store, &transport).await.unwrap()];
+        let mediator = sales::mediator(&store);
+
+        let refused = scenario.when("an order is over the credit", sales::place(&mediator, "ann", 101)).await;
+        assert!(refused.unwrap_err().to_string().contains("ann has less credit than 101 cents"));
+        let order_id = scenario.when("one is not", sales::place(&mediator, "ann", 100)).await.unwrap();
+        let placed = OrderPlaced { order_id, customer: "ann".to_owned() };
+        scenario.expect(&[&placed, &ParcelSent { order_id, parcel: 1 }]).await;
+        scenario.repeat_all().await;
+        let shipped = eventually(Duration::from_secs(120), async || {
+            sales::figures(&store).await.is_ok_and(|figures| figures.1 == 1)
+        });
+        assert!(shipped.await);
+        for inbox in inboxes {
+            assert!(inbox.stop(Duration::from_secs(120)).await);
+        }
+        assert!(relay.stop(Duration::from_secs(120)).await);
+        assert_eq!((sales::figures(&store).await.unwrap(), parcels(&store).await.unwrap()), ((1, 1, 0), 1));
+    }
+}

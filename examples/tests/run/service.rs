@@ -1,0 +1,114 @@
+//! `service`: an order that was answered is told, health and metrics can be read, and a stop drains the relay.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::program::program;
+
+/// As long as a test waits for anything.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Service {
+    child: Child,
+    said: BufReader<ChildStdout>,
+    address: String,
+}
+
+impl Service {
+    fn start(database: &Path) -> Self {
+        let mut command = Command::new(program("service"));
+        command.args(["--listen", "127.0.0.1:0", "--database"]).arg(database);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let first = line(&mut said);
+        let address =
+            first.strip_prefix("listening on http://").unwrap_or_else(|| panic!("{first}")).to_owned();
+        Self { child, said, address }
+    }
+
+    /// The status and the body of an answer.
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (host, length) = (&self.address, body.len());
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+        (status.unwrap_or_else(|| panic!("{answer}")), body.unwrap_or_default())
+    }
+
+    /// Asks it to stop as an operator does; what it said from then on.
+    fn stop(mut self) -> String {
+        let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(told.success());
+        let mut rest = String::new();
+        self.said.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+        rest
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Only after a failed test is it still there.
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn line(said: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+#[test]
+fn an_order_is_answered_and_told_and_the_service_shows_how_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut service = Service::start(&folder.path().join("orders.db"));
+    let answer = service.ask("POST", "/orders", r#"{"customer":"ann","cents":4200}"#);
+    assert_eq!(answer, (201, r#"{"order_id":1}"#.to_owned()));
+    assert_eq!(line(&mut service.said), r#"mail order.placed: {"order_id":1,"customer":"ann","cents":4200}"#);
+
+    assert_eq!(service.ask("GET", "/health", "").0, 200);
+    assert_eq!(service.ask("POST", "/orders", r#"{"customer":"ann"}"#).0, 422);
+    // Counted a moment after the delivery.
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        let (status, metrics) = service.ask("GET", "/metrics", "");
+        assert_eq!(status, 200);
+        if metrics.contains("outbox_") {
+            break;
+        }
+        assert!(Instant::now() < patience, "{metrics}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(service.stop(), "drained\n");
+}
+
+#[test]
+fn what_was_answered_is_told_before_the_service_stops_or_after_it_has_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("orders.db");
+    let service = Service::start(&database);
+    for customer in ["ann", "bob", "eve"] {
+        let order = format!(r#"{{"customer":"{customer}","cents":1}}"#);
+        assert_eq!(service.ask("POST", "/orders", &order).0, 201);
+    }
+    let told = service.stop();
+    for customer in ["ann", "bob", "eve"] {
+        assert!(told.contains(customer), "{told}");
+    }
+    assert!(told.ends_with("drained\n"), "{told}");
+    let again = Service::start(&database);
+    assert_eq!(again.stop(), "drained\n", "nothing was left");
+}
