@@ -25,6 +25,12 @@ pub mod memory {
     pub use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
 }
 
+/// Publishes to and consumes from Redis Streams.
+#[cfg(feature = "redis")]
+pub mod redis {
+    pub use outbox_transport_redis::*;
+}
+
 /// An outbox in SQLite: on one machine, with nothing to install.
 #[cfg(feature = "sqlite")]
 pub mod sqlite {

@@ -1,14 +1,16 @@
 //! The transport: a broker, as the relay and the inbox see it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::bucket::Bucket;
 use crate::error::TransportError;
 use crate::failure::Rejection;
 use crate::fetch::Stored;
-use crate::id::RelayId;
+use crate::id::{Epoch, RelayId};
 use crate::message::Message;
 use crate::name::Route;
 use crate::outcome::Outcomes;
@@ -24,6 +26,9 @@ pub struct Chunk {
     pub route: Route,
     /// The relay that sends them, for transports that can fence at the broker.
     pub relay: RelayId,
+    /// Under which epochs the relay owns the buckets of these messages, for transports that can fence at the broker: there, an epoch below one
+    /// that was seen belongs to a relay that lost the bucket. A bucket that is missing here can't be fenced.
+    pub epochs: BTreeMap<Bucket, Epoch>,
     /// The `source` attribute of CloudEvents: a URI reference that names the service. With the position as `sequence`
     /// it lets a consumer without an inbox drop repeats.
     pub source: Arc<str>,
@@ -36,7 +41,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// A chunk of these messages.
+    /// A chunk of these messages, whose epochs are not known.
     #[must_use]
     pub fn new(
         route: Route,
@@ -45,7 +50,14 @@ impl Chunk {
         messages: Vec<Arc<Stored>>,
         deadline: Duration,
     ) -> Self {
-        Self { route, relay, source, messages, deadline, tried: 0 }
+        Self { route, relay, epochs: BTreeMap::new(), source, messages, deadline, tried: 0 }
+    }
+
+    /// Says under which epochs the relay owns the buckets of these messages.
+    #[must_use]
+    pub fn with_epochs(mut self, epochs: BTreeMap<Bucket, Epoch>) -> Self {
+        self.epochs = epochs;
+        self
     }
 
     /// Says how often the first message was tried before.

@@ -83,6 +83,7 @@ pub(crate) struct Keys {
 struct Sent {
     key: KeyId,
     generation: u64,
+    epoch: Epoch,
     held: Held,
     parked: bool,
 }
@@ -103,6 +104,8 @@ pub(crate) struct ChunkPlan {
     pub(crate) messages: Vec<Arc<Stored>>,
     /// How often the first was tried before.
     pub(crate) tried: u32,
+    /// Under which epochs the relay owns their buckets.
+    pub(crate) epochs: BTreeMap<Bucket, Epoch>,
 }
 
 impl Keys {
@@ -288,9 +291,10 @@ impl Keys {
         self.generations += 1;
         let number = self.generations;
         let messages = sent.iter().map(|sent| Arc::clone(&sent.held.stored)).collect();
+        let epochs = sent.iter().map(|sent| (sent.held.stored.bucket, sent.epoch)).collect();
         let tried = sent.first().map_or(0, |first| self.tried(first));
         self.chunks.insert(number, sent);
-        Some(ChunkPlan { number, messages, tried })
+        Some(ChunkPlan { number, messages, tried, epochs })
     }
 
     /// How often a message was tried before, as its key's row says.
@@ -395,7 +399,7 @@ fn take_messages(
     room_bytes: usize,
     sent: &mut Vec<Sent>,
 ) -> usize {
-    let generation = state.generation;
+    let (generation, epoch) = (state.generation, state.epoch);
     let mut bytes = 0;
     for taken in 0..room {
         let (held, parked) = match &mut state.retry {
@@ -419,7 +423,7 @@ fn take_messages(
             break;
         }
         bytes += size;
-        sent.push(Sent { key: key.clone(), generation, held, parked });
+        sent.push(Sent { key: key.clone(), generation, epoch, held, parked });
     }
     state.busy = Busy::Chunk;
     bytes

@@ -341,8 +341,7 @@ impl LaneState {
             let outcomes = Outcomes::new(plan.messages.len());
             desk.chunk = Some((plan.number, outcomes.clone()));
             desk.oldest = plan.messages.iter().map(|stored| stored.appended_at).min().unwrap_or_default();
-            let (number, tried) = (plan.number, plan.tried);
-            desk.publisher.cast(Publish { number, tried, messages: plan.messages, outcomes })?;
+            desk.publisher.cast(Publish { plan, outcomes })?;
         }
         // Taking from the line may have found keys that need a step first.
         self.keys.next_steps(&mut effects);

@@ -11,6 +11,7 @@ use ractor::{ActorProcessingErr, ActorRef};
 use tracing::Instrument;
 
 use super::context::Context;
+use super::keys::ChunkPlan;
 use super::lane::LaneMsg;
 use crate::observe::publish_span;
 
@@ -21,10 +22,7 @@ pub(crate) struct Publisher {
 
 /// A chunk to send.
 pub(crate) struct Publish {
-    pub(crate) number: u64,
-    /// How often the first message was tried before.
-    pub(crate) tried: u32,
-    pub(crate) messages: Vec<Arc<Stored>>,
+    pub(crate) plan: ChunkPlan,
     pub(crate) outcomes: Outcomes,
 }
 
@@ -40,9 +38,10 @@ impl Publisher {
         publish: Publish,
         _state: &mut (),
     ) -> Result<(), ActorProcessingErr> {
-        let Publish { number, tried, messages, outcomes } = publish;
-        let span = publish_span(&self.context.route, &messages);
-        self.publish(messages, tried, &outcomes).instrument(span).await;
+        let Publish { plan, outcomes } = publish;
+        let number = plan.number;
+        let span = publish_span(&self.context.route, &plan.messages);
+        self.publish(plan, &outcomes).instrument(span).await;
         // The lane is gone only when all of this is over; then nobody needs the outcome.
         let _ = self.lane.cast(LaneMsg::Published { publisher: myself.get_id(), number });
         Ok(())
@@ -50,14 +49,14 @@ impl Publisher {
 }
 
 impl Publisher {
-    async fn publish(&self, messages: Vec<Arc<Stored>>, tried: u32, outcomes: &Outcomes) {
+    async fn publish(&self, plan: ChunkPlan, outcomes: &Outcomes) {
         let context = &self.context;
         // This is what keeps a relay that slept past its lease from doing harm: it looks at the clock, not at what it was told.
         if !context.tenure.holds(context.now()) {
             outcomes.report_rest(&Outcome::Blocked);
             return;
         }
-        let (messages, slots) = self.validated(messages, outcomes);
+        let (messages, slots) = self.validated(plan.messages, outcomes);
         if messages.is_empty() {
             return;
         }
@@ -66,7 +65,8 @@ impl Publisher {
         let count = messages.len();
         let chunk =
             Chunk::new(context.route.clone(), context.relay, Arc::clone(&context.source), messages, deadline)
-                .with_tried(tried);
+                .with_tried(plan.tried)
+                .with_epochs(plan.epochs);
         let inner = if whole { outcomes.clone() } else { Outcomes::new(count) };
         if tokio::time::timeout(deadline, context.transport.publish(chunk, &inner)).await.is_err() {
             tracing::warn!(

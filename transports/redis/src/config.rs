@@ -1,0 +1,242 @@
+//! What can be set of a Redis transport: its builder, with the default and the reason of each value.
+
+use std::fmt;
+use std::time::Duration;
+
+use outbox_contract::{BUCKETS, TransportError, TransportErrorKind};
+
+use crate::transport::RedisTransport;
+
+/// What becomes of entries that were read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Retention {
+    /// What every group of a stream has acknowledged goes, when it is older than this. Nothing that a group has not acknowledged ever does,
+    /// nor anything of a stream without a group: if consumers stay away, Redis fills up, publishing becomes unavailable, and messages wait in the outbox.
+    Finished(Duration),
+    /// As `Finished`, at once, and beyond about so many entries in each unit the oldest go **whether they were read or not**. A consumer that
+    /// is behind by more than that loses messages.
+    AtMost(u64),
+    /// Nothing goes. Somebody else trims the streams.
+    Everything,
+}
+
+/// Where a consumer begins that subscribes for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Start {
+    /// With the oldest entry that is still there.
+    Oldest,
+    /// With what is published from now on.
+    Newest,
+}
+
+/// Which topics there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topics {
+    /// Whatever is named.
+    MadeByName,
+    /// Those that were made.
+    Existing,
+}
+
+/// What Redis has to confirm beyond having executed a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Confirm {
+    pub(crate) replicas: u32,
+    pub(crate) disk: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) prefix: String,
+    pub(crate) units: u32,
+    pub(crate) topics: Topics,
+    pub(crate) retention: Retention,
+    pub(crate) start: Start,
+    pub(crate) max_message_bytes: Option<usize>,
+    pub(crate) confirm: Confirm,
+    pub(crate) confirm_timeout: Duration,
+    pub(crate) keep_epochs: Duration,
+    pub(crate) trim_every: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) heartbeat: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) request_timeout: Duration,
+}
+
+/// Builds a [`RedisTransport`].
+///
+/// ```
+/// use outbox_transport_redis::RedisTransport;
+///
+/// let transport = RedisTransport::builder("redis://127.0.0.1:6379").units(16).build()?;
+/// # Ok::<(), outbox_contract::TransportError>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct RedisTransportBuilder {
+    url: String,
+    authorities: Option<Vec<u8>>,
+    config: Config,
+}
+
+/// Leaves the address out: it may hold a password.
+impl fmt::Debug for RedisTransportBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisTransportBuilder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl RedisTransportBuilder {
+    pub(crate) fn new(url: String) -> Self {
+        let lease = Duration::from_secs(15);
+        Self {
+            url,
+            authorities: None,
+            config: Config {
+                prefix: "outbox".to_owned(),
+                units: 8,
+                topics: Topics::MadeByName,
+                retention: Retention::Finished(Duration::ZERO),
+                start: Start::Oldest,
+                max_message_bytes: None,
+                confirm: Confirm::default(),
+                confirm_timeout: Duration::from_secs(2),
+                keep_epochs: Duration::from_secs(3_600),
+                trim_every: Duration::from_secs(1),
+                lease,
+                heartbeat: lease / 5,
+                connect_timeout: Duration::from_secs(5),
+                request_timeout: Duration::from_secs(5),
+            },
+        }
+    }
+
+    /// What all keys begin with. Default `outbox`; without braces. Services that exchange messages have the same.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.config.prefix = prefix.into();
+        self
+    }
+
+    /// How many units a topic gets that is made by this transport: how many members of a consumer can work side by side. 1 to 256, default
+    /// 8. A topic keeps the number it was made with: another one would send keys to other units, and their order would be lost.
+    pub fn units(mut self, units: u32) -> Self {
+        self.config.units = units;
+        self
+    }
+
+    /// Takes only topics that were made with [`RedisTransport::create_topic`]. Others are unavailable, or missing. Default: a topic is
+    /// made by naming it.
+    pub fn existing_topics_only(mut self) -> Self {
+        self.config.topics = Topics::Existing;
+        self
+    }
+
+    /// What becomes of entries that were read. Default: what every group has acknowledged goes.
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.config.retention = retention;
+        self
+    }
+
+    /// Where a consumer begins that subscribes for the first time. Default [`Start::Oldest`].
+    pub fn start(mut self, start: Start) -> Self {
+        self.config.start = start;
+        self
+    }
+
+    /// The most bytes that a payload may have. Default: what the server takes (`proto-max-bulk-len`, 512 MiB unless it was set), as far as
+    /// it lets this user ask.
+    pub fn max_message_bytes(mut self, bytes: usize) -> Self {
+        self.config.max_message_bytes = Some(bytes);
+        self
+    }
+
+    /// A message is delivered when so many replicas have it too (`WAIT`). Default 0. What reached fewer in time is unknown, and nothing
+    /// more is sent until they are back. A failover can still choose a replica without it, if there are more of them.
+    pub fn confirm_replicas(mut self, replicas: u32) -> Self {
+        self.config.confirm.replicas = replicas;
+        self
+    }
+
+    /// A message is delivered when it is on the disk of the primary (`WAITAOF`: Redis 7.2 or newer with `appendonly yes`). Default off.
+    pub fn confirm_disk(mut self) -> Self {
+        self.config.confirm.disk = true;
+        self
+    }
+
+    /// How long replicas and the disk may take. Default 2 seconds; shorter than a relay's `publish_timeout`.
+    pub fn confirm_timeout(mut self, timeout: Duration) -> Self {
+        self.config.confirm_timeout = timeout;
+        self
+    }
+
+    /// For how long a stream remembers the newest owner of a bucket without hearing of it. Default an hour: much longer than a relay can
+    /// be late. When the outbox's database is restored from a backup, owners' numbers may begin below those that were seen: then
+    /// publishing is unavailable for this long, or until the keys `PREFIX:{TOPIC:UNIT}:epochs:*` are deleted.
+    pub fn keep_epochs(mut self, keep: Duration) -> Self {
+        self.config.keep_epochs = keep;
+        self
+    }
+
+    /// How often a stream that is written to is trimmed, at most. Default each second.
+    pub fn trim_every(mut self, every: Duration) -> Self {
+        self.config.trim_every = every;
+        self
+    }
+
+    /// For how long a member owns a unit without a heartbeat. Default 15 seconds: after a kill the others wait for that long.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.config.lease = lease;
+        self
+    }
+
+    /// How often a member says that it is alive and looks for the others. Default 3 seconds; at most half of the lease. Units move to a member
+    /// that joins within two of them.
+    pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
+        self.config.heartbeat = heartbeat;
+        self
+    }
+
+    /// How long connecting may take. Default 5 seconds.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.config.connect_timeout = timeout;
+        self
+    }
+
+    /// How long an acknowledgement, a heartbeat, and whatever else answers at once may take. Default 5 seconds. What is published has the
+    /// relay's time.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.config.request_timeout = timeout;
+        self
+    }
+
+    /// Which certificate authorities are trusted with a `rediss://` address, in PEM. Default: those of the system.
+    pub fn authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.authorities = Some(pem.into());
+        self
+    }
+
+    /// The transport. It connects with its first call.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](TransportErrorKind::Invalid) names the value that makes no sense.
+    pub fn build(self) -> Result<RedisTransport, TransportError> {
+        let Self { url, authorities, config } = self;
+        let wrong = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
+        if config.prefix.is_empty() || config.prefix.contains(['{', '}']) {
+            return Err(wrong(format!("the prefix {:?} is empty or has a brace; give it a name", config.prefix)));
+        }
+        if config.units == 0 || usize::try_from(config.units).is_ok_and(|units| units > BUCKETS) {
+            return Err(wrong(format!("a topic can't have {} units; choose 1 to {BUCKETS}", config.units)));
+        }
+        if config.heartbeat.is_zero() || config.heartbeat > config.lease / 2 {
+            return Err(wrong(format!(
+                "a heartbeat each {:?} can't keep leases of {:?}; set it to half of that or less",
+                config.heartbeat, config.lease
+            )));
+        }
+        RedisTransport::with_config(&url, authorities, config)
+    }
+}

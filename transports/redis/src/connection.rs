@@ -1,0 +1,267 @@
+//! Connections: made when they are needed, given up when anything is in doubt, never repaired.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Pipeline, ServerError, Value};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::error::Trouble;
+use crate::scripts::Scripts;
+
+/// How to reach the server, and what was learnt of it.
+pub(crate) struct Server {
+    client: Client,
+    connect_timeout: Duration,
+    closed: watch::Sender<bool>,
+    /// The longest string that it takes, in bytes, as far as it said.
+    most_bytes: AtomicUsize,
+    connections: AtomicU64,
+}
+
+/// Leaves the address out: it may hold a password.
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("closed", &self.closed).finish_non_exhaustive()
+    }
+}
+
+/// A connection with the scripts that its server has been given. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    inner: MultiplexedConnection,
+    pub(crate) scripts: Arc<Scripts>,
+    number: u64,
+}
+
+impl Server {
+    pub(crate) fn new(client: Client, config: &Config) -> Self {
+        Self {
+            client,
+            connect_timeout: config.connect_timeout,
+            closed: watch::Sender::new(false),
+            most_bytes: AtomicUsize::new(config.max_message_bytes.unwrap_or(usize::MAX)),
+            connections: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Trouble> {
+        if *self.closed.borrow() { Err(Trouble::closed()) } else { Ok(()) }
+    }
+
+    pub(crate) async fn until_closed(&self) {
+        // It fails when the sender is gone, which is here.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
+    /// The longest payload that can be sent, in bytes.
+    pub(crate) fn most_bytes(&self) -> usize {
+        self.most_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Makes a connection. Whatever goes wrong, nothing was asked yet.
+    pub(crate) async fn connect(&self) -> Result<Connection, Trouble> {
+        self.check_open()?;
+        let made = timeout(self.connect_timeout, self.try_to_connect()).await;
+        made.unwrap_or_else(|_| {
+            let after = self.connect_timeout;
+            Err(Trouble::route("unreachable", format!("redis can't be reached: no answer within {after:?}")))
+        })
+        .map_err(Trouble::while_connecting)
+    }
+
+    async fn try_to_connect(&self) -> Result<Connection, Trouble> {
+        // Those who wait for an answer set the limit; the client's own would cut reads that are meant to wait.
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let mut inner = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut hello = Pipeline::new();
+        Scripts::load(&mut hello);
+        hello.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
+        let answers = inner.send_packed_commands(&hello, 0, Scripts::COUNT + 1).await?;
+        if let Some(refused) = answers[..Scripts::COUNT].iter().find_map(refusal) {
+            return Err(refused);
+        }
+        self.learn_limit(answers.last());
+        let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        let scripts = Arc::new(Scripts::loaded(&answers)?);
+        tracing::debug!(number, "connected to redis");
+        Ok(Connection { inner, scripts, number })
+    }
+
+    /// A user who may not ask, or a server that does not tell: then what was configured counts.
+    fn learn_limit(&self, answer: Option<&Value>) {
+        if let Some(Value::Array(pair)) = answer
+            && let Some(limit) = pair.get(1).and_then(|value| text(value).ok()?.parse::<usize>().ok())
+        {
+            self.most_bytes.fetch_min(limit, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Connection {
+    /// Sends commands together, and gives all answers, refusals among them.
+    pub(crate) async fn send(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, Trouble> {
+        Ok(self.inner.send_packed_commands(pipeline, 0, pipeline.len()).await?)
+    }
+}
+
+/// One connection that several share, made anew after it was in doubt.
+#[derive(Debug)]
+pub(crate) struct Link {
+    server: Arc<Server>,
+    // A plain mutex: held for one look or one store.
+    slot: Mutex<Option<Connection>>,
+    /// Held by the one that makes a connection.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    pub(crate) fn new(server: Arc<Server>) -> Self {
+        Self { server, slot: Mutex::new(None), connecting: tokio::sync::Mutex::new(()) }
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// The connection. Those who come while it is being made wait for it.
+    pub(crate) async fn connection(&self) -> Result<Connection, Trouble> {
+        self.server.check_open()?;
+        if let Some(connection) = self.slot().clone() {
+            return Ok(connection);
+        }
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(connection) = self.slot().clone() {
+            return Ok(connection);
+        }
+        let connection = self.server.connect().await?;
+        Ok(self.slot().insert(connection).clone())
+    }
+
+    /// Sends commands together. A connection on which nothing came back, or came back in time, is not used again; nor is one whose
+    /// server has lost its scripts, or says that it is no primary: behind the same address may be another one by now.
+    pub(crate) async fn send(
+        &self,
+        connection: &mut Connection,
+        pipeline: &Pipeline,
+    ) -> Result<Vec<Value>, Trouble> {
+        let in_doubt = InDoubt { link: self, number: connection.number, armed: true };
+        let answers = connection.send(pipeline).await?;
+        let misplaced = |value: &Value| {
+            refusal(value).is_some_and(|trouble| matches!(trouble.class, "read-only" | "no-script" | "cluster"))
+        };
+        if !answers.iter().any(misplaced) {
+            in_doubt.settle();
+        }
+        Ok(answers)
+    }
+
+    /// As `send`, with a limit of time.
+    pub(crate) async fn request(&self, pipeline: &Pipeline, within: Duration) -> Result<Vec<Value>, Trouble> {
+        let mut connection = self.connection().await?;
+        self.within(&mut connection, pipeline, within).await
+    }
+
+    /// As `send`, with a limit of time, for commands that name the scripts of a connection.
+    pub(crate) async fn within(
+        &self,
+        connection: &mut Connection,
+        pipeline: &Pipeline,
+        within: Duration,
+    ) -> Result<Vec<Value>, Trouble> {
+        let answers = timeout(within, self.send(connection, pipeline)).await;
+        answers.unwrap_or_else(|_| Err(Trouble::unknown("timeout", format!("redis did not answer within {within:?}"))))
+    }
+
+    /// Lets go of the connection.
+    pub(crate) fn shut(&self) {
+        *self.slot() = None;
+    }
+
+    fn give_up(&self, number: u64) {
+        let mut slot = self.slot();
+        if slot.as_ref().is_some_and(|connection| connection.number == number) {
+            *slot = None;
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request without an answer so far. Dropped like that, the connection is given up: what is asked next must not stand in line behind
+/// an answer that never comes.
+struct InDoubt<'l> {
+    link: &'l Link,
+    number: u64,
+    armed: bool,
+}
+
+impl InDoubt<'_> {
+    fn settle(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for InDoubt<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.link.give_up(self.number);
+        }
+    }
+}
+
+/// What the server refused, if this is a refusal.
+pub(crate) fn refusal(value: &Value) -> Option<Trouble> {
+    match value {
+        Value::ServerError(error) => Some(Trouble::refused(&words(error))),
+        _ => None,
+    }
+}
+
+fn words(error: &ServerError) -> String {
+    format!("{} {}", error.code(), error.details().unwrap_or_default())
+}
+
+/// An answer that is a text.
+pub(crate) fn text(value: &Value) -> Result<String, Trouble> {
+    match value {
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) => Ok(text.clone()),
+        Value::Int(number) => Ok(number.to_string()),
+        Value::Okay => Ok("OK".to_owned()),
+        Value::ServerError(error) => Err(Trouble::refused(&words(error))),
+        _ => Err(Trouble::unexpected("a question for a text")),
+    }
+}
+
+/// An answer that is a number.
+pub(crate) fn number(value: &Value) -> Result<u64, Trouble> {
+    text(value)?.parse().map_err(|_| Trouble::unexpected("a question for a number"))
+}
+
+/// An answer that is a list.
+pub(crate) fn list(value: &Value) -> Result<&[Value], Trouble> {
+    match value {
+        Value::Array(values) => Ok(values),
+        Value::Nil => Ok(&[]),
+        Value::ServerError(error) => Err(Trouble::refused(&words(error))),
+        _ => Err(Trouble::unexpected("a question for a list")),
+    }
+}

@@ -1,0 +1,199 @@
+//! One member of a consumer: what the keeper and the reader bring is handed out here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use outbox_contract::subscription::{Received, Tag, Unit};
+use outbox_contract::{Clock, Consumer, Deliveries, Subscription, SystemClock, Topic, TransportError};
+use redis::Pipeline;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::config::Config;
+use crate::connection::{Link, number};
+use crate::error::Trouble;
+use crate::routing::Routing;
+use crate::state::State;
+use crate::{keeper, reader};
+
+/// What the parts of a member share.
+pub(crate) struct Member {
+    /// An id made fresh for each member; those who came first sort first.
+    pub(crate) name: String,
+    pub(crate) consumer: Consumer,
+    /// The topics, and how many units each has.
+    pub(crate) topics: BTreeMap<Topic, u32>,
+    pub(crate) config: Config,
+    pub(crate) routing: Routing,
+    /// Heartbeats and acknowledgements. What is published stands on another connection, so that no load holds these up.
+    pub(crate) control: Arc<Link>,
+    pub(crate) clock: SystemClock,
+    /// There may be something to hand out.
+    pub(crate) wake: Notify,
+    /// There may be room, or something to read from.
+    pub(crate) read: Notify,
+    /// The next heartbeat should come now.
+    pub(crate) hurry: Notify,
+    // A plain mutex: held for one step of the machine, never across an await.
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member").field("name", &self.name).field("consumer", &self.consumer).finish_non_exhaustive()
+    }
+}
+
+impl Member {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // No step of the machine runs foreign code, so a poisoned lock could only come from a bug in it; the state is
+        // still the best that there is.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A unit is this member's no more.
+    pub(crate) fn lose(&self, unit: &Unit) {
+        self.state().lose(unit);
+        self.wake.notify_one();
+    }
+
+    /// Tells whoever receives that something went wrong.
+    pub(crate) fn fail(&self, trouble: Trouble) {
+        tracing::debug!(class = trouble.class, consumer = %self.consumer, "receiving: {}", trouble.words);
+        self.state().fail(trouble);
+        self.wake.notify_one();
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct RedisDeliveries {
+    member: Arc<Member>,
+    tasks: [JoinHandle<()>; 2],
+    left: bool,
+}
+
+impl RedisDeliveries {
+    /// Begins to keep leases and to read.
+    pub(crate) fn start(
+        subscription: &Subscription,
+        topics: BTreeMap<Topic, u32>,
+        config: Config,
+        routing: Routing,
+        control: Arc<Link>,
+    ) -> Self {
+        let member = Arc::new(Member {
+            name: uuid::Uuid::now_v7().to_string(),
+            consumer: subscription.consumer.clone(),
+            topics,
+            config,
+            routing,
+            control,
+            clock: SystemClock::new(),
+            wake: Notify::new(),
+            read: Notify::new(),
+            hurry: Notify::new(),
+            state: Mutex::new(State::new(subscription)),
+        });
+        let tasks =
+            [tokio::spawn(keeper::keep(Arc::clone(&member))), tokio::spawn(reader::read(Arc::clone(&member)))];
+        Self { member, tasks, left: false }
+    }
+
+    fn stop(&self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+
+    fn check_open(&self, operation: &'static str) -> Result<(), TransportError> {
+        self.member.control.server().check_open().map_err(|trouble| trouble.error(operation))
+    }
+}
+
+#[async_trait]
+impl Deliveries for RedisDeliveries {
+    async fn next(&self) -> Result<Received, TransportError> {
+        let member = &self.member;
+        loop {
+            self.check_open("receive")?;
+            let taken = member.state().take(member.clock.elapsed());
+            match taken.map_err(|trouble| trouble.error("receive"))? {
+                Some(received) => return Ok(received),
+                None => tokio::select! {
+                    () = member.wake.notified() => {}
+                    () = member.control.server().until_closed() => {}
+                },
+            }
+        }
+    }
+
+    async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
+        let member = &self.member;
+        self.check_open("acknowledge")?;
+        let finishing = member.state().entries(tags);
+        if finishing.is_empty() {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::new();
+        for (unit, (_, entries)) in &finishing {
+            pipeline.cmd("XACK").arg(member.routing.stream(unit)).arg(member.consumer.as_str());
+            entries.iter().for_each(|(_, id)| drop(pipeline.arg(id.to_string())));
+        }
+        let answers = member.control.request(&pipeline, member.config.request_timeout).await;
+        let counted = answers.and_then(|answers| answers.iter().try_for_each(|answer| number(answer).map(drop)));
+        counted.map_err(|trouble| trouble.error("acknowledge"))?;
+        member.state().finish(&finishing);
+        // There is room again: for what was read, and for more.
+        member.wake.notify_one();
+        member.read.notify_one();
+        Ok(())
+    }
+
+    async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {
+        self.check_open("pause")?;
+        self.member.state().pause(units);
+        self.member.read.notify_one();
+        Ok(())
+    }
+
+    async fn resume(&self, units: &[Unit]) -> Result<(), TransportError> {
+        self.check_open("resume")?;
+        self.member.state().resume(units);
+        self.member.read.notify_one();
+        Ok(())
+    }
+
+    async fn drain(&self) -> Result<(), TransportError> {
+        self.check_open("drain")?;
+        self.member.state().drain();
+        self.member.wake.notify_one();
+        // Others are told with the next heartbeat, so that what comes free in the meantime goes to them.
+        self.member.hurry.notify_one();
+        Ok(())
+    }
+
+    async fn close(mut self: Box<Self>) -> Result<(), TransportError> {
+        self.stop();
+        self.left = true;
+        self.member.leave().await.map_err(|trouble| trouble.error("close"))
+    }
+}
+
+/// A crash as far as deliveries go. As the process lives, the units are given back all the same, so that nobody has to wait until the
+/// leases are over.
+impl Drop for RedisDeliveries {
+    fn drop(&mut self) {
+        self.stop();
+        if self.left {
+            return;
+        }
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let member = Arc::clone(&self.member);
+            runtime.spawn(async move {
+                if let Err(trouble) = member.leave().await {
+                    tracing::debug!(class = trouble.class, "leaving: {}", trouble.words);
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What Redis has to confirm beyond having executed a write: that replicas have it, that the disk has it.
+//!
+//! What this is worth: a replica that has a write can become primary, or one that has not; `WAIT` does not change which. `WAITAOF` says
+//! that the primary's disk has it. What neither covers is a disk that is lost with its machine and no replica.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outbox_contract::TransportErrorKind;
+use redis::{Pipeline, Value};
+
+use crate::config::Confirm;
+use crate::connection::{Link, list, number, refusal, text};
+use crate::error::{Reach, Trouble};
+
+#[derive(Debug)]
+pub(crate) struct Durability {
+    confirm: Confirm,
+    timeout: Duration,
+    /// What was written last did not reach enough of them in time. Nothing more is written until they are back: each try would leave one
+    /// more copy in the stream.
+    short: AtomicBool,
+}
+
+impl Durability {
+    pub(crate) fn new(confirm: Confirm, timeout: Duration) -> Self {
+        Self { confirm, timeout, short: AtomicBool::new(false) }
+    }
+
+    /// Adds the questions to what is sent. How many there are: [`questions`](Self::questions).
+    pub(crate) fn ask(&self, pipeline: &mut Pipeline) {
+        let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX).max(1);
+        if self.confirm.replicas > 0 {
+            pipeline.cmd("WAIT").arg(self.confirm.replicas).arg(millis);
+        }
+        if self.confirm.disk {
+            pipeline.cmd("WAITAOF").arg(1).arg(0).arg(millis);
+        }
+    }
+
+    pub(crate) fn questions(&self) -> usize {
+        usize::from(self.confirm.replicas > 0) + usize::from(self.confirm.disk)
+    }
+
+    /// Whether what was written is where it should be.
+    pub(crate) fn confirmed(&self, answers: &[Value]) -> Result<(), Trouble> {
+        let result = self.judge(answers);
+        self.short.store(result.is_err(), Ordering::Relaxed);
+        result
+    }
+
+    fn judge(&self, answers: &[Value]) -> Result<(), Trouble> {
+        let mut answers = answers.iter();
+        if self.confirm.replicas > 0 {
+            let wanted = self.confirm.replicas;
+            let have = number(answers.next().unwrap_or(&Value::Nil)).map_err(not_known)?;
+            if have < u64::from(wanted) {
+                return Err(Trouble::unknown(
+                    "not-enough-replicas",
+                    format!(
+                        "{have} of {wanted} replicas had it within {:?}; see the replicas, or ask for fewer with confirm_replicas",
+                        self.timeout
+                    ),
+                ));
+            }
+        }
+        if self.confirm.disk {
+            let answer = list(answers.next().unwrap_or(&Value::Nil)).map_err(not_known)?;
+            if answer.first().map(number) != Some(Ok(1)) {
+                return Err(Trouble::unknown(
+                    "not-on-disk",
+                    format!("it was not on the disk of the primary within {:?}; see its log", self.timeout),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// After a shortage: whether those who are to confirm are back. Before anything more is written.
+    pub(crate) async fn check_recovered(&self, link: &Link, within: Duration) -> Result<(), Trouble> {
+        if !self.short.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::new();
+        self.ask(&mut pipeline);
+        let answers = link.request(&pipeline, within + self.timeout).await;
+        self.confirmed(&answers.map_err(Trouble::before_anything)?).map_err(Trouble::before_anything)
+    }
+
+    /// Whether the server can confirm what is asked for.
+    ///
+    /// # Errors
+    ///
+    /// Says what it lacks.
+    pub(crate) fn check(&self, server: &str, persistence: &str, replication: &str) -> Result<(), Trouble> {
+        let lacks = |kind, words: String| Err(Trouble { reach: Reach::Route, kind, class: "configuration", words });
+        let replicas: u32 = field(replication, "connected_slaves").and_then(|it| it.parse().ok()).unwrap_or(0);
+        if replicas < self.confirm.replicas {
+            let words = format!(
+                "{replicas} replicas are connected, and confirm_replicas asks for {}; see the replicas, or ask for fewer",
+                self.confirm.replicas
+            );
+            return lacks(TransportErrorKind::Unavailable, words);
+        }
+        if self.confirm.disk && field(persistence, "aof_enabled") != Some("1") {
+            let words = "confirm_disk needs a server with appendonly yes: CONFIG SET appendonly yes";
+            return lacks(TransportErrorKind::Invalid, words.to_owned());
+        }
+        let version = field(server, "redis_version").unwrap_or("0");
+        if self.confirm.disk && version_of(version) < (7, 2) {
+            let words = format!("confirm_disk needs Redis 7.2 or newer; this server is {version}");
+            return lacks(TransportErrorKind::Unsupported, words);
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a server that is too old, by its answer to `INFO server`.
+pub(crate) fn check_version(server: &str) -> Result<(), Trouble> {
+    let version = field(server, "redis_version").unwrap_or("0");
+    if version_of(version) < (7, 0) {
+        return Err(Trouble {
+            reach: Reach::Route,
+            kind: TransportErrorKind::Unsupported,
+            class: "too-old",
+            words: format!("this server is Redis {version}; use Redis 7.0, Valkey 7.2, or newer"),
+        });
+    }
+    Ok(())
+}
+
+/// The answers to three `INFO` questions, as texts.
+pub(crate) fn infos(answers: &[Value]) -> Result<[String; 3], Trouble> {
+    match answers {
+        [server, persistence, replication] => Ok([text(server)?, text(persistence)?, text(replication)?]),
+        _ => Err(answers.iter().find_map(refusal).unwrap_or_else(|| Trouble::unexpected("INFO"))),
+    }
+}
+
+/// A value in an answer to `INFO`.
+fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+fn version_of(version: &str) -> (u32, u32) {
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// What was written is there; whether it is where it should be was not said.
+fn not_known(trouble: Trouble) -> Trouble {
+    Trouble { reach: Reach::Unknown, ..trouble }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn durability(replicas: u32, disk: bool) -> Durability {
+        Durability::new(Confirm { replicas, disk }, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn what_too_few_have_is_unknown_and_never_confirmed() {
+        assert_eq!(durability(0, false).confirmed(&[]), Ok(()));
+        assert_eq!(durability(2, false).confirmed(&[Value::Int(2)]), Ok(()));
+        let short = durability(2, false);
+        assert_eq!(short.confirmed(&[Value::Int(1)]).unwrap_err().reach, Reach::Unknown);
+        assert!(short.short.load(Ordering::Relaxed), "and it is remembered");
+        let disk = |local| Value::Array(vec![Value::Int(local), Value::Int(0)]);
+        assert_eq!(durability(0, true).confirmed(&[disk(1)]), Ok(()));
+        assert_eq!(durability(0, true).confirmed(&[disk(0)]).unwrap_err().class, "not-on-disk");
+        assert_eq!(durability(1, true).confirmed(&[]).unwrap_err().reach, Reach::Unknown);
+    }
+
+    #[test]
+    fn a_server_that_can_not_confirm_says_what_it_lacks() {
+        let server = "# Server\r\nredis_version:7.0.15\r\n";
+        let check = |of: Durability, aof: &str, replicas: &str| of.check(server, aof, replicas).map_err(|it| it.kind);
+        assert_eq!(check(durability(0, false), "", ""), Ok(()));
+        assert_eq!(check(durability(1, false), "", "connected_slaves:1\r\n"), Ok(()));
+        assert_eq!(
+            check(durability(1, false), "", "connected_slaves:0\r\n"),
+            Err(TransportErrorKind::Unavailable)
+        );
+        assert_eq!(check(durability(0, true), "aof_enabled:0\r\n", ""), Err(TransportErrorKind::Invalid));
+        assert_eq!(check(durability(0, true), "aof_enabled:1\r\n", ""), Err(TransportErrorKind::Unsupported));
+        assert!(check_version(server).is_ok());
+        assert!(check_version("redis_version:6.2.14\r\n").is_err());
+    }
+}

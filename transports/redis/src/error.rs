@@ -1,0 +1,175 @@
+//! What Redis says when it refuses, and what that means: for one message, for a topic, for everything.
+
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::{Failure, Outcome, TransportError, TransportErrorKind};
+use redis::{ErrorKind, RedisError};
+
+/// How far something reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// All of the server. What was asked did not happen.
+    Route,
+    /// One topic. What was asked did not happen.
+    Topic,
+    /// Nobody knows whether it happened: the connection broke, or nothing was said in time.
+    Unknown,
+    /// This transport was closed.
+    Closed,
+}
+
+/// Something that went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) reach: Reach,
+    pub(crate) kind: TransportErrorKind,
+    pub(crate) class: &'static str,
+    pub(crate) words: String,
+}
+
+/// The first word of an answer, what it is called in policies and metrics, how far it reaches, and what helps.
+const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
+    use Reach::{Route, Topic};
+    use TransportErrorKind::{Invalid, NotPermitted, Unavailable, Unsupported};
+    &[
+        ("READONLY", "read-only", Route, Unavailable, "this server is a replica; point the URL at the primary"),
+        ("OOM", "out-of-memory", Route, Unavailable, "raise maxmemory, or see which consumer is behind"),
+        ("LOADING", "loading", Route, Unavailable, "the server reads its data from disk; it goes on by itself"),
+        ("MISCONF", "persistence-failing", Route, Unavailable, "the server can't write to its disk; see its log"),
+        ("MASTERDOWN", "primary-down", Route, Unavailable, "this replica has lost its primary; see replication"),
+        ("NOREPLICAS", "not-enough-replicas", Route, Unavailable, "see min-replicas-to-write, and the replicas"),
+        ("BUSY", "busy", Route, Unavailable, "a script runs for too long; SCRIPT KILL ends it"),
+        ("UNKILLABLE", "busy", Route, Unavailable, "a script runs for too long and has written; see the server"),
+        ("CLUSTERDOWN", "cluster-down", Route, Unavailable, "slots of the cluster have no node; see CLUSTER INFO"),
+        ("TRYAGAIN", "cluster-moving", Route, Unavailable, "slots of the cluster are moving; it goes on by itself"),
+        ("NOGROUP", "group-missing", Topic, Unavailable, "the stream or its group was deleted; the consumer makes it again"),
+        ("NOAUTH", "not-authorised", Route, NotPermitted, "the server wants a password; put it into the URL"),
+        ("WRONGPASS", "not-authorised", Route, NotPermitted, "user or password are wrong; correct the URL"),
+        ("NOPERM", "not-authorised", Topic, NotPermitted, "grant this user the command and the keys: see ACL LOG"),
+        ("NOSCRIPT", "no-script", Route, Unavailable, "the server was started again, or its scripts flushed; tried again"),
+        ("WRONGTYPE", "wrong-type", Topic, Invalid, "something else is stored under this key; choose another prefix"),
+        ("MOVED", "cluster", Route, Unsupported, "this transport speaks to one server, not to a cluster"),
+        ("ASK", "cluster", Route, Unsupported, "this transport speaks to one server, not to a cluster"),
+        ("CROSSSLOT", "cluster", Route, Unsupported, "this transport speaks to one server, not to a cluster"),
+    ]
+};
+
+impl Trouble {
+    /// What the server said, by the first word of it. What has no row here is taken for the topic's: nothing is counted
+    /// against a message for words that nobody understands.
+    pub(crate) fn refused(said: &str) -> Self {
+        let code = said.split_whitespace().next().unwrap_or_default();
+        let row = REFUSALS.iter().find(|row| row.0 == code);
+        let (_, class, reach, kind, remedy) = row.copied().unwrap_or((
+            "",
+            "server-error",
+            Reach::Topic,
+            TransportErrorKind::Other,
+            "see the server's log",
+        ));
+        Self { reach, kind, class, words: format!("redis refused: {}: {remedy}", said.trim()) }
+    }
+
+    /// Nobody knows what became of it.
+    pub(crate) fn unknown(class: &'static str, words: impl Into<String>) -> Self {
+        Self { reach: Reach::Unknown, kind: TransportErrorKind::Unavailable, class, words: words.into() }
+    }
+
+    pub(crate) fn route(class: &'static str, words: impl Into<String>) -> Self {
+        Self { reach: Reach::Route, kind: TransportErrorKind::Unavailable, class, words: words.into() }
+    }
+
+    pub(crate) fn topic(class: &'static str, kind: TransportErrorKind, words: impl Into<String>) -> Self {
+        Self { reach: Reach::Topic, kind, class, words: words.into() }
+    }
+
+    pub(crate) fn closed() -> Self {
+        Self {
+            reach: Reach::Closed,
+            kind: TransportErrorKind::Closed,
+            class: "closed",
+            words: "the transport was closed; build another one".to_owned(),
+        }
+    }
+
+    /// An answer that is not what the protocol says.
+    pub(crate) fn unexpected(what: &str) -> Self {
+        Self::unknown("unexpected-answer", format!("redis answered {what} with something else than expected"))
+    }
+
+    /// The same, met while nothing of what counts had been sent.
+    pub(crate) fn before_anything(self) -> Self {
+        match self.reach {
+            Reach::Unknown => Self { reach: Reach::Route, ..self },
+            Reach::Topic | Reach::Route | Reach::Closed => self,
+        }
+    }
+
+    /// The same, met before there was a connection.
+    pub(crate) fn while_connecting(self) -> Self {
+        match self.reach {
+            Reach::Unknown => Self { reach: Reach::Route, class: "unreachable", ..self },
+            Reach::Topic => Self { reach: Reach::Route, ..self },
+            Reach::Route | Reach::Closed => self,
+        }
+    }
+
+    pub(crate) fn outcome(&self) -> Outcome {
+        let failure = Failure::new(self.class, self.words.clone());
+        match self.reach {
+            Reach::Route | Reach::Closed => Outcome::Unavailable(Unavailable::Route, failure),
+            Reach::Topic => Outcome::Unavailable(Unavailable::Topic, failure),
+            Reach::Unknown => Outcome::Unknown(failure),
+        }
+    }
+
+    pub(crate) fn error(&self, operation: &'static str) -> TransportError {
+        TransportError::new(self.kind, operation, self.words.clone())
+    }
+}
+
+impl From<RedisError> for Trouble {
+    fn from(error: RedisError) -> Self {
+        match error.kind() {
+            ErrorKind::Server(_) | ErrorKind::Extension => {
+                let detail = error.detail().unwrap_or_default();
+                Self::refused(&format!("{} {detail}", error.code().unwrap_or("ERR")))
+            }
+            ErrorKind::AuthenticationFailed => Self::refused(&format!(
+                "WRONGPASS {}",
+                error.detail().unwrap_or("the server did not take user and password")
+            )),
+            ErrorKind::InvalidClientConfig => Self {
+                reach: Reach::Route,
+                kind: TransportErrorKind::Invalid,
+                class: "configuration",
+                words: error.to_string(),
+            },
+            _ => Self::unknown("connection-lost", format!("the connection to redis broke: {error}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_can_not_do_now_is_never_a_failure_of_the_message() {
+        for (code, class, ..) in REFUSALS {
+            let trouble = Trouble::refused(&format!("{code} some words"));
+            assert!(matches!(trouble.outcome(), Outcome::Unavailable(..)), "{code}");
+            assert_eq!(trouble.class, *class);
+        }
+        let Outcome::Unavailable(reach, failure) = Trouble::refused("ERR what is this").outcome() else {
+            panic!("words that nobody understands count against no message");
+        };
+        assert_eq!((reach, failure.class.as_ref()), (Unavailable::Topic, "server-error"));
+    }
+
+    #[test]
+    fn a_broken_connection_is_unknown_and_one_that_was_never_made_is_not() {
+        let broken = Trouble::unknown("connection-lost", "it broke");
+        assert!(matches!(broken.outcome(), Outcome::Unknown(_)));
+        assert!(matches!(broken.while_connecting().outcome(), Outcome::Unavailable(Unavailable::Route, _)));
+    }
+}

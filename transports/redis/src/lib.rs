@@ -1,0 +1,23 @@
+#![doc = include_str!("../README.md")]
+
+mod config;
+mod connection;
+mod deliveries;
+mod durability;
+mod error;
+mod keeper;
+mod publication;
+mod reader;
+mod record;
+mod routing;
+mod scripts;
+mod share;
+mod state;
+mod stream_id;
+mod topics;
+mod transport;
+mod trimming;
+mod unit;
+
+pub use config::{RedisTransportBuilder, Retention, Start};
+pub use transport::RedisTransport;

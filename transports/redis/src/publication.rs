@@ -1,0 +1,228 @@
+//! What becomes of a chunk: which messages go to which stream, and what each answer says of them. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::subscription::Unit;
+use outbox_contract::{Bucket, Chunk, Failure, Outcome, Outcomes, Stored, Topic};
+use redis::Value;
+
+use crate::connection::{list, number, text};
+use crate::error::Trouble;
+use crate::{record, routing};
+
+/// The messages of a chunk that go to one stream, in order, and where they stand in the chunk.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) unit: Unit,
+    pub(crate) messages: Vec<(usize, Arc<Stored>)>,
+}
+
+impl Batch {
+    /// The buckets of its messages.
+    pub(crate) fn buckets(&self) -> BTreeSet<Bucket> {
+        self.messages.iter().map(|(_, stored)| stored.bucket).collect()
+    }
+}
+
+/// What the script answered for one stream.
+#[derive(Debug)]
+pub(crate) struct Appended {
+    /// So many messages, from the first one on, were appended or refused.
+    through: usize,
+    /// What stopped it there.
+    failed: Option<Trouble>,
+    /// The buckets that have a newer owner.
+    fenced: BTreeSet<Bucket>,
+}
+
+impl Appended {
+    /// Reads an answer.
+    pub(crate) fn read(answer: &Value) -> Result<Self, Trouble> {
+        let [through, failed, fenced @ ..] = list(answer)? else {
+            return Err(Trouble::unexpected("a script"));
+        };
+        let failed = text(failed)?;
+        let fenced = fenced.iter().map(|bucket| {
+            let bucket = u8::try_from(number(bucket)?).map_err(|_| Trouble::unexpected("a script"))?;
+            Ok(Bucket(bucket))
+        });
+        Ok(Self {
+            through: usize::try_from(number(through)?).unwrap_or(usize::MAX),
+            failed: (!failed.is_empty()).then(|| Trouble::refused(&failed)),
+            fenced: fenced.collect::<Result<_, Trouble>>()?,
+        })
+    }
+}
+
+/// Deals a chunk out to streams. What can't go is reported at once, and what follows it of its key is blocked.
+pub(crate) fn plan(
+    chunk: &Chunk,
+    units: &BTreeMap<Topic, Result<u32, Trouble>>,
+    most_bytes: usize,
+    outcomes: &Outcomes,
+) -> Vec<Batch> {
+    let mut batches: BTreeMap<Unit, Batch> = BTreeMap::new();
+    let mut cut = BTreeSet::new();
+    for (slot, stored) in chunk.messages.iter().enumerate() {
+        let key = stored.message.key_id();
+        if cut.contains(&key) {
+            outcomes.report(slot, Outcome::Blocked);
+            continue;
+        }
+        let undelivered = match (record::validate(&stored.message, most_bytes), units.get(&key.topic)) {
+            (Err(rejection), _) => Outcome::Rejected(rejection.0),
+            (_, Some(Ok(units))) => {
+                let unit = routing::unit_of(&key.topic, stored.bucket, *units);
+                let batch = batches.entry(unit.clone());
+                let batch = batch.or_insert_with(|| Batch { unit, messages: Vec::new() });
+                batch.messages.push((slot, Arc::clone(stored)));
+                continue;
+            }
+            (_, Some(Err(trouble))) => trouble.outcome(),
+            (_, None) => Outcome::Blocked,
+        };
+        outcomes.report(slot, undelivered);
+        cut.insert(key);
+    }
+    batches.into_values().collect()
+}
+
+/// Says what became of the messages of a stream. `kept` tells whether replicas and disk have what was written, where that was asked for.
+pub(crate) fn report(
+    batch: &Batch,
+    appended: Result<Appended, Trouble>,
+    kept: &Result<(), Trouble>,
+    outcomes: &Outcomes,
+) {
+    let appended = match appended {
+        Ok(appended) => appended,
+        Err(trouble) => {
+            batch.messages.iter().for_each(|(slot, _)| outcomes.report(*slot, trouble.outcome()));
+            return;
+        }
+    };
+    for (index, (slot, stored)) in batch.messages.iter().enumerate() {
+        let outcome = if appended.fenced.contains(&stored.bucket) {
+            Outcome::Unavailable(Unavailable::Topic, fenced(stored.bucket, &batch.unit))
+        } else if index >= appended.through {
+            appended.failed.as_ref().map_or(Outcome::Blocked, Trouble::outcome)
+        } else if let Err(trouble) = kept {
+            trouble.outcome()
+        } else {
+            Outcome::Delivered
+        };
+        outcomes.report(*slot, outcome);
+    }
+}
+
+fn fenced(bucket: Bucket, unit: &Unit) -> Failure {
+    Failure::new(
+        "fenced",
+        format!(
+            "bucket {bucket} has a newer owner than this relay, says the stream of {unit}; this relay hears of it with its next \
+             heartbeat. After the outbox was restored from a backup: delete the keys PREFIX:{{{unit}}}:epochs:*"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use outbox_contract::{Message, Position, RelayId, Route, Timestamp, TransportErrorKind};
+
+    use super::*;
+
+    fn chunk(keys: &[(&str, usize)]) -> Chunk {
+        let messages = (1..).zip(keys).map(|(position, (key, bytes))| {
+            let message = Message::new(Topic::new("orders").unwrap(), "x").with_key(key).unwrap();
+            let message = message.with_payload(vec![b'x'; *bytes]);
+            Arc::new(Stored::new(Position(position), Timestamp::now(), message))
+        });
+        let messages = messages.collect();
+        Chunk::new(Route::default(), RelayId::new(), "/shop".into(), messages, Duration::from_secs(1))
+    }
+
+    fn units() -> BTreeMap<Topic, Result<u32, Trouble>> {
+        BTreeMap::from([(Topic::new("orders").unwrap(), Ok(1))])
+    }
+
+    fn answer(through: i64, failed: &str, fenced: &[u8]) -> Value {
+        let mut values = vec![Value::Int(through), Value::BulkString(failed.into())];
+        values.extend(fenced.iter().map(|bucket| Value::BulkString(bucket.to_string().into())));
+        Value::Array(values)
+    }
+
+    fn class(outcome: Option<&Outcome>) -> String {
+        match outcome {
+            Some(Outcome::Unavailable(_, failure) | Outcome::Rejected(failure) | Outcome::Unknown(failure)) => {
+                failure.class.to_string()
+            }
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_blocks_its_key_and_no_other() {
+        let (chunk, outcomes) = (chunk(&[("a", 1), ("a", 11), ("b", 1), ("a", 1)]), Outcomes::new(4));
+        let batches = plan(&chunk, &units(), 10, &outcomes);
+        let slots: Vec<usize> = batches[0].messages.iter().map(|(slot, _)| *slot).collect();
+        assert_eq!(slots, [0, 2]);
+        report(&batches[0], Appended::read(&answer(2, "", &[])), &Ok(()), &outcomes);
+        let outcomes = outcomes.take();
+        assert_eq!(outcomes[0], Some(Outcome::Delivered));
+        assert_eq!(class(outcomes[1].as_ref()), "message-too-large");
+        assert_eq!(outcomes[2], Some(Outcome::Delivered));
+        assert_eq!(outcomes[3], Some(Outcome::Blocked));
+    }
+
+    #[test]
+    fn only_what_was_appended_is_delivered() {
+        let (chunk, outcomes) = (chunk(&[("a", 1), ("b", 1), ("a", 1)]), Outcomes::new(3));
+        let batches = plan(&chunk, &units(), 10, &outcomes);
+        report(&batches[0], Appended::read(&answer(1, "OOM no room", &[])), &Ok(()), &outcomes);
+        let outcomes = outcomes.take();
+        assert_eq!(outcomes[0], Some(Outcome::Delivered));
+        assert!(outcomes[1..].iter().all(|outcome| class(outcome.as_ref()) == "out-of-memory"), "{outcomes:?}");
+    }
+
+    #[test]
+    fn a_bucket_with_a_newer_owner_is_not_delivered_and_the_others_are() {
+        let (chunk, outcomes) = (chunk(&[("a", 1), ("b", 1)]), Outcomes::new(2));
+        let batches = plan(&chunk, &units(), 10, &outcomes);
+        let old = chunk.messages[0].bucket;
+        report(&batches[0], Appended::read(&answer(2, "", &[old.0])), &Ok(()), &outcomes);
+        let outcomes = outcomes.take();
+        assert_eq!((class(outcomes[0].as_ref()).as_str(), &outcomes[1]), ("fenced", &Some(Outcome::Delivered)));
+    }
+
+    #[test]
+    fn what_replicas_or_disk_may_not_have_is_unknown() {
+        let (chunk, outcomes) = (chunk(&[("a", 1)]), Outcomes::new(1));
+        let batches = plan(&chunk, &units(), 10, &outcomes);
+        let kept = Err(Trouble::unknown("not-enough-replicas", "0 of 1"));
+        report(&batches[0], Appended::read(&answer(1, "", &[])), &kept, &outcomes);
+        assert!(matches!(outcomes.take()[0], Some(Outcome::Unknown(_))));
+    }
+
+    #[test]
+    fn an_answer_that_makes_no_sense_delivers_nothing() {
+        let (chunk, outcomes) = (chunk(&[("a", 1)]), Outcomes::new(1));
+        let batches = plan(&chunk, &units(), 10, &outcomes);
+        report(&batches[0], Appended::read(&Value::Okay), &Ok(()), &outcomes);
+        assert!(matches!(outcomes.take()[0], Some(Outcome::Unknown(_))));
+    }
+
+    #[test]
+    fn a_topic_that_is_not_there_holds_up_no_other() {
+        let (chunk, outcomes) = (chunk(&[("a", 1), ("a", 1)]), Outcomes::new(2));
+        let missing = Trouble::topic("unknown-topic", TransportErrorKind::Missing, "not there");
+        let units = BTreeMap::from([(Topic::new("orders").unwrap(), Err(missing))]);
+        assert!(plan(&chunk, &units, 10, &outcomes).is_empty());
+        let outcomes = outcomes.take();
+        assert!(matches!(outcomes[0], Some(Outcome::Unavailable(Unavailable::Topic, _))));
+        assert_eq!(outcomes[1], Some(Outcome::Blocked));
+    }
+}

@@ -1,0 +1,254 @@
+//! Reads a member's units, over a connection of its own.
+//!
+//! Whoever reads takes: an entry that a member was given is pending, and the next owner of the unit, who has read what was pending, would
+//! never see it. So a member that lost a unit must not read from it, however late it hears of that. Reading stands in a transaction that
+//! Redis drops when the unit's owner has changed since this member saw that it was itself (`WATCH`): with one round trip for each read,
+//! and without a script, which would make reading cost nearly three times as much.
+//!
+//! All owners read under the same name of a group's consumer. So what one left is pending for the next, in order, without claiming it.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use outbox_contract::subscription::Unit;
+use outbox_contract::{Clock, Topic};
+use redis::{Pipeline, Value};
+use tokio::time::{sleep, timeout};
+
+use crate::connection::{Connection, list, refusal, text};
+use crate::deliveries::Member;
+use crate::error::{Reach, Trouble};
+use crate::record;
+use crate::state::Plan;
+use crate::unit::{Content, Cursor, Entry};
+
+/// The name under which every owner of a unit reads.
+const READER: &str = "outbox";
+/// How long a wait for something new lasts at most. What changes meanwhile (units taken or resumed) counts from the next one on.
+const WAIT: Duration = Duration::from_millis(250);
+/// The pause before a connection that broke is made again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Which epoch this member has seen to be its own, unit by unit, on a connection that watches them.
+type Watched = BTreeMap<Unit, String>;
+
+/// Reads until the transport is closed or the task is aborted.
+pub(crate) async fn read(member: Arc<Member>) {
+    loop {
+        let Err(trouble) = member.session().await;
+        member.state().rewind();
+        let closed = trouble.reach == Reach::Closed;
+        member.fail(trouble);
+        if closed {
+            return;
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+impl Member {
+    /// Reads over one connection, until it breaks or something is refused.
+    async fn session(&self) -> Result<Infallible, Trouble> {
+        // Nothing to read from yet: a connection can wait.
+        self.until_there_is_room().await;
+        let mut connection = self.control.server().connect().await?;
+        let mut watched = Watched::new();
+        loop {
+            self.control.server().check_open()?;
+            let plan = self.until_there_is_room().await;
+            if !self.covers(&watched, &plan) {
+                let mut pipeline = Pipeline::new();
+                pipeline.cmd("UNWATCH");
+                watched = self.watch(&mut connection, pipeline, 1).await?.1;
+                continue;
+            }
+            let came;
+            (came, watched) = self.round(&mut connection, plan).await?;
+            if !came {
+                self.wait(&mut connection).await?;
+            }
+        }
+    }
+
+    async fn until_there_is_room(&self) -> Plan {
+        loop {
+            let plan = self.state().plan(self.clock.elapsed());
+            match plan {
+                Some(plan) => return plan,
+                None => self.read.notified().await,
+            }
+        }
+    }
+
+    fn covers(&self, watched: &Watched, plan: &Plan) -> bool {
+        let held = self.state().held();
+        let mut held = held.iter().filter(|(unit, _)| plan.units.iter().any(|(of, ..)| of == unit));
+        held.all(|(unit, epoch)| watched.get(unit) == Some(epoch))
+    }
+
+    /// Sends commands, and behind them begins to watch the owners of all units; what is not this member's any more is lost. Answers what the
+    /// `before` commands gave, and what is watched now.
+    async fn watch(
+        &self,
+        connection: &mut Connection,
+        mut pipeline: Pipeline,
+        before: usize,
+    ) -> Result<(Vec<Value>, Watched), Trouble> {
+        let held = self.state().held();
+        let owners: Vec<String> =
+            held.iter().map(|(unit, _)| self.routing.owner(unit, &self.consumer)).collect();
+        if !owners.is_empty() {
+            pipeline.cmd("WATCH").arg(&owners);
+        }
+        for owner in &owners {
+            pipeline.cmd("HMGET").arg(owner).arg("member").arg("epoch");
+        }
+        let mut answers = send(connection, &pipeline, self.config.request_timeout).await?;
+        let seen = answers.split_off(answers.len().min(before));
+        let mut watched = Watched::new();
+        let mut lost = false;
+        for ((unit, epoch), answer) in held.into_iter().zip(seen.iter().skip(1)) {
+            let mine = match list(answer)? {
+                [Value::Nil, _] | [_, Value::Nil] => false,
+                [member, of] => text(member)? == self.name && text(of)? == epoch,
+                _ => false,
+            };
+            if mine {
+                watched.insert(unit, epoch);
+            } else {
+                lost = true;
+                self.lose(&unit);
+            }
+        }
+        if lost {
+            self.hurry.notify_one();
+        }
+        Ok((answers, watched))
+    }
+
+    /// One read of what the plan says, unless a unit has another owner since. Says whether anything came, or may come at once.
+    async fn round(&self, connection: &mut Connection, plan: Plan) -> Result<(bool, Watched), Trouble> {
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("MULTI");
+        pipeline.cmd("XREADGROUP").arg("GROUP").arg(self.consumer.as_str()).arg(READER);
+        pipeline.arg("COUNT").arg(plan.count).arg("STREAMS");
+        let streams: Vec<String> = plan.units.iter().map(|(unit, ..)| self.routing.stream(unit)).collect();
+        pipeline.arg(&streams);
+        for (_, _, cursor) in &plan.units {
+            match cursor {
+                Cursor::Pending(after) => pipeline.arg(after.to_string()),
+                Cursor::New => pipeline.arg(">"),
+            };
+        }
+        pipeline.cmd("EXEC");
+        let (answers, watched) = self.watch(connection, pipeline, 3).await?;
+        let answer = match answers.as_slice() {
+            // An owner has changed: nothing was read, and the new watch has told which.
+            [_, _, Value::Nil] => return Ok((true, watched)),
+            [_, _, Value::Array(answers)] => answers.first().unwrap_or(&Value::Nil),
+            answers => {
+                return Err(answers.iter().find_map(refusal).unwrap_or_else(|| Trouble::unexpected("a read")));
+            }
+        };
+        if let Some(refused) = refusal(answer) {
+            if refused.class != "group-missing" {
+                return Err(refused);
+            }
+            // The stream was deleted, or everything was. Taken again, the units get new ones.
+            plan.units.iter().for_each(|(unit, ..)| self.lose(unit));
+            self.hurry.notify_one();
+            return Ok((true, watched));
+        }
+        let came = self.take_in(connection, &plan, &streams, answer).await?;
+        Ok((came, watched))
+    }
+
+    async fn take_in(
+        &self,
+        connection: &mut Connection,
+        plan: &Plan,
+        streams: &[String],
+        answer: &Value,
+    ) -> Result<bool, Trouble> {
+        let mut read: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
+        for of_stream in list(answer)? {
+            let [name, entries] = list(of_stream)? else { return Err(Trouble::unexpected("a read")) };
+            let name = text(name)?;
+            let Some(at) = streams.iter().position(|stream| *stream == name) else { continue };
+            let topic = &plan.units[at].0.topic;
+            let entries = list(entries)?.iter().map(|entry| read_entry(entry, topic));
+            read.insert(name, entries.collect::<Result<_, _>>()?);
+        }
+        let came = read.values().any(|entries| !entries.is_empty());
+        let mut gone = Pipeline::new();
+        for ((unit, incarnation, from), stream) in plan.units.iter().zip(streams) {
+            let entries = read.remove(stream).unwrap_or_default();
+            let lost = self.state().read(unit, *incarnation, *from, plan.count, entries);
+            if !lost.is_empty() {
+                tracing::warn!(%unit, entries = lost.len(), "entries were taken out of the stream before they were acknowledged");
+                gone.cmd("XACK").arg(stream).arg(self.consumer.as_str());
+                lost.iter().for_each(|id| drop(gone.arg(id.to_string())));
+            }
+        }
+        self.wake.notify_one();
+        if !gone.is_empty() {
+            send(connection, &gone, self.config.request_timeout).await?;
+        }
+        Ok(came)
+    }
+
+    /// Waits until there is something new in a unit, or for a while. Takes nothing.
+    async fn wait(&self, connection: &mut Connection) -> Result<(), Trouble> {
+        let Some(units) = self.state().watchable(self.clock.elapsed()) else { return Ok(()) };
+        let streams: Vec<String> = units.iter().map(|(unit, _)| self.routing.stream(unit)).collect();
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("XREAD").arg("COUNT").arg(1).arg("BLOCK").arg(u64::try_from(WAIT.as_millis()).unwrap_or(1));
+        pipeline.arg("STREAMS").arg(&streams);
+        for (_, seen) in &units {
+            pipeline.arg(seen.to_string());
+        }
+        let answers = send(connection, &pipeline, WAIT + self.config.request_timeout).await?;
+        let mut hinted = Vec::new();
+        for of_stream in list(answers.first().unwrap_or(&Value::Nil))? {
+            let name = text(list(of_stream)?.first().unwrap_or(&Value::Nil))?;
+            hinted.extend(streams.iter().position(|stream| *stream == name).map(|at| units[at].0.clone()));
+        }
+        self.state().hint(hinted);
+        Ok(())
+    }
+}
+
+async fn send(
+    connection: &mut Connection,
+    pipeline: &Pipeline,
+    within: Duration,
+) -> Result<Vec<Value>, Trouble> {
+    let answers = timeout(within, connection.send(pipeline)).await;
+    answers.unwrap_or_else(|_| Err(Trouble::unknown("timeout", format!("redis did not answer within {within:?}"))))
+}
+
+/// Reads one entry of an answer: its id, and its fields, name and value in turn, or nothing.
+fn read_entry(entry: &Value, topic: &Topic) -> Result<Entry, Trouble> {
+    let [id, fields] = list(entry)? else { return Err(Trouble::unexpected("a read")) };
+    let id = text(id)?.parse().map_err(|_| Trouble::unexpected("a read"))?;
+    if matches!(fields, Value::Nil) {
+        return Ok(Entry { id, content: None });
+    }
+    let string = |value: &Value| match value {
+        Value::BulkString(bytes) => Ok(Bytes::copy_from_slice(bytes)),
+        _ => Err(Trouble::unexpected("a read")),
+    };
+    let fields: Vec<(Bytes, Bytes)> = list(fields)?
+        .chunks_exact(2)
+        .map(|pair| Ok((string(&pair[0])?, string(&pair[1])?)))
+        .collect::<Result<_, Trouble>>()?;
+    let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let content = match record::decode(&fields, topic) {
+        Ok((message, origin)) => Content { bytes: message.bytes(), message: Ok(message), origin },
+        Err(undecodable) => Content { bytes, message: Err(undecodable), origin: None },
+    };
+    Ok(Entry { id, content: Some(content) })
+}

@@ -1,0 +1,135 @@
+//! A message as an entry of a stream, and back.
+//!
+//! An entry has the payload in the field `data`, before all others; then the content type, the CloudEvents attributes under `ce-`, and the
+//! message's headers under their own names. The order of fields is always the same, so that Redis stores their names once for many entries.
+
+use bytes::Bytes;
+use outbox_contract::subscription::{Origin, Undecodable};
+use outbox_contract::{Failure, Message, Rejection, Stored, Topic, cloudevents};
+
+/// The field of the payload. A header may have the same name: the first field is the payload.
+const DATA: &str = "data";
+
+/// The most headers of one message: a script passes each as two strings, and Lua takes about 8,000 at once.
+const MOST_HEADERS: usize = 1_000;
+
+/// Gives the fields of a message to `add`, name and value in turn.
+pub(crate) fn encode(stored: &Stored, source: &str, mut add: impl FnMut(&[u8])) {
+    let message = &stored.message;
+    add(DATA.as_bytes());
+    add(&message.payload);
+    add(cloudevents::CONTENT_TYPE.as_bytes());
+    add(message.content_type.as_bytes());
+    for (name, value) in cloudevents::encode(message, source, stored.position, cloudevents::HTTP_PREFIX) {
+        add(name.as_bytes());
+        add(value.as_bytes());
+    }
+}
+
+/// Reads an entry.
+///
+/// # Errors
+///
+/// [`Undecodable`] says why this is not a message, and keeps what could be read.
+pub(crate) fn decode(
+    fields: &[(Bytes, Bytes)],
+    came_from: &Topic,
+) -> Result<(Message, Option<Origin>), Undecodable> {
+    let mut payload = None;
+    let mut headers: Vec<(&str, &str)> = Vec::with_capacity(fields.len());
+    let mut not_text = None;
+    for (name, value) in fields {
+        if payload.is_none() && name == DATA.as_bytes() {
+            payload = Some(value.clone());
+            continue;
+        }
+        match (std::str::from_utf8(name), std::str::from_utf8(value)) {
+            (Ok(name), Ok(value)) => headers.push((name, value)),
+            _ => not_text = not_text.or(Some(name)),
+        }
+    }
+    let content_type =
+        headers.iter().find(|(name, _)| *name == cloudevents::CONTENT_TYPE).map(|(_, value)| *value);
+    let wrong = |reason: String, payload: Bytes| {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Undecodable::new(reason, payload, headers)
+    };
+    if let Some(name) = not_text {
+        let name = String::from_utf8_lossy(name);
+        return Err(wrong(format!("the field {name:?} is not text"), payload.unwrap_or_default()));
+    }
+    let Some(payload) = payload else {
+        return Err(wrong(format!("the field {DATA}, which holds the payload, is missing"), Bytes::new()));
+    };
+    cloudevents::decode(headers.iter().copied(), content_type, payload, came_from, cloudevents::HTTP_PREFIX)
+}
+
+/// Whether a message can be an entry at all, on a server that takes strings of so many bytes.
+pub(crate) fn validate(message: &Message, most_bytes: usize) -> Result<(), Rejection> {
+    let bytes = message.payload.len();
+    if bytes > most_bytes {
+        return Err(Rejection(Failure::new(
+            "message-too-large",
+            format!(
+                "the payload has {bytes} bytes, over the limit of {most_bytes}; raise max_message_bytes or the server's \
+                 proto-max-bulk-len, or send a reference"
+            ),
+        )));
+    }
+    if message.headers.len() > MOST_HEADERS {
+        return Err(Rejection(Failure::new(
+            "too-many-headers",
+            format!("the message has {} headers; send {MOST_HEADERS} or fewer", message.headers.len()),
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::{Position, Timestamp};
+
+    use super::*;
+
+    fn fields(stored: &Stored) -> Vec<(Bytes, Bytes)> {
+        let mut strings = Vec::new();
+        encode(stored, "/shop", |string| strings.push(Bytes::copy_from_slice(string)));
+        strings.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+    }
+
+    #[test]
+    fn a_message_survives_even_when_its_headers_are_called_like_our_fields() {
+        let topic = Topic::new("orders").unwrap();
+        let message = Message::new(topic.clone(), "order.placed")
+            .with_key("a")
+            .and_then(|message| message.with_header("data", "a header"))
+            .unwrap()
+            .with_payload(vec![0, 159, 255]);
+        let stored = Stored::new(Position(7), Timestamp::now(), message.clone());
+        let (read, origin) = decode(&fields(&stored), &topic).unwrap();
+        assert_eq!(read, message);
+        assert_eq!(origin.map(|origin| origin.sequence), Some(7));
+    }
+
+    #[test]
+    fn what_is_not_a_message_says_why_and_keeps_what_is_there() {
+        let topic = Topic::new("orders").unwrap();
+        let pair = |name: &'static [u8], value: &'static [u8]| (Bytes::from(name), Bytes::from(value));
+        let error = decode(&[pair(b"total", b"42")], &topic).unwrap_err();
+        assert!(error.reason.contains("data"), "{error}");
+        assert_eq!(error.headers, [("total".to_owned(), "42".to_owned())]);
+        let error = decode(&[pair(b"data", b"{}"), pair(b"x", b"\xff")], &topic).unwrap_err();
+        assert!(error.reason.contains("\"x\" is not text"), "{error}");
+        assert_eq!(error.payload, "{}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_in_a_stream_makes_the_reader_panic(
+            pairs in proptest::collection::vec(("(ce-)?[a-z]{0,12}|data", proptest::collection::vec(0_u8.., 0..20)), 0..12),
+        ) {
+            let fields: Vec<_> = pairs.into_iter().map(|(name, value)| (Bytes::from(name), Bytes::from(value))).collect();
+            let _ = decode(&fields, &Topic::new("orders").unwrap());
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The scripts that Redis runs for this transport: each one step, which nothing comes between.
+
+use redis::{Pipeline, Value};
+
+use crate::connection::text;
+use crate::error::Trouble;
+
+const SOURCES: [&str; 5] = [
+    include_str!("scripts/append.lua"),
+    include_str!("scripts/trim.lua"),
+    include_str!("scripts/own.lua"),
+    include_str!("scripts/give_back.lua"),
+    include_str!("scripts/beat.lua"),
+];
+
+/// One of the scripts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Script {
+    Append,
+    Trim,
+    Own,
+    GiveBack,
+    Beat,
+}
+
+/// The names under which a server knows the scripts. They are given to it with each new connection: a server that was started again, or another
+/// one behind the same address, has none.
+#[derive(Clone, Debug)]
+pub(crate) struct Scripts([String; SOURCES.len()]);
+
+impl Scripts {
+    /// How many answers [`load`](Self::load) waits for.
+    pub(crate) const COUNT: usize = SOURCES.len();
+
+    /// Adds what gives the scripts to a server.
+    pub(crate) fn load(pipeline: &mut Pipeline) {
+        for source in SOURCES {
+            pipeline.cmd("SCRIPT").arg("LOAD").arg(source);
+        }
+    }
+
+    /// Reads the answers.
+    pub(crate) fn loaded(answers: &[Value]) -> Result<Self, Trouble> {
+        let mut names: [String; SOURCES.len()] = Default::default();
+        for (name, answer) in names.iter_mut().zip(answers) {
+            *name = text(answer)?;
+        }
+        Ok(Self(names))
+    }
+
+    /// Begins a call of a script.
+    pub(crate) fn call<'p>(&self, script: Script, keys: &[&str], pipeline: &'p mut Pipeline) -> &'p mut Pipeline {
+        pipeline.cmd("EVALSHA").arg(&self.0[script as usize]).arg(keys.len());
+        for key in keys {
+            pipeline.arg(*key);
+        }
+        pipeline
+    }
+}

@@ -1,0 +1,50 @@
+-- Appends the messages of one chunk to one stream, all or a prefix of them, unless a newer owner of their bucket has been here.
+--
+-- KEYS: the stream; the epochs seen of this source and route.
+-- ARGV: how long epochs are kept, in milliseconds; the number of buckets; for each its number and epoch, which is empty where it is not
+-- known; then for each message its bucket, the number of strings that follow, and those: field, value, field, value.
+--
+-- Answers how many messages it went through, the error that stopped it or '', and the buckets that were refused.
+local keep, buckets = ARGV[1], tonumber(ARGV[2])
+local at = 3
+local names, epochs = {}, {}
+for i = 1, buckets do
+  names[i], epochs[i] = ARGV[at], ARGV[at + 1]
+  at = at + 2
+end
+
+local refused, fenced, raised = {}, {}, {}
+if buckets > 0 then
+  local seen = redis.pcall('HMGET', KEYS[2], unpack(names))
+  if seen.err then return { 0, seen.err } end
+  for i = 1, buckets do
+    local known, now = tonumber(seen[i] or nil), tonumber(epochs[i])
+    if now and known and now < known then
+      fenced[names[i]] = true
+      refused[#refused + 1] = names[i]
+    elseif now and now ~= known then
+      raised[#raised + 1] = names[i]
+      raised[#raised + 1] = epochs[i]
+    end
+  end
+end
+
+local through, failed = 0, ''
+while at <= #ARGV do
+  local bucket, strings = ARGV[at], tonumber(ARGV[at + 1])
+  if not fenced[bucket] then
+    local id = redis.pcall('XADD', KEYS[1], '*', unpack(ARGV, at + 2, at + 1 + strings))
+    if type(id) == 'table' then
+      failed = id.err
+      break
+    end
+  end
+  at = at + 2 + strings
+  through = through + 1
+end
+
+if failed == '' and buckets > #refused then
+  if #raised > 0 then redis.call('HSET', KEYS[2], unpack(raised)) end
+  redis.call('PEXPIRE', KEYS[2], keep)
+end
+return { through, failed, unpack(refused) }

@@ -1,0 +1,158 @@
+//! The member's state, step by step.
+
+use outbox_contract::{Consumer, Message};
+
+use super::*;
+use crate::unit::Content;
+
+const NOW: Duration = Duration::from_secs(100);
+const LATER: Duration = Duration::from_secs(110);
+
+fn unit(number: u32) -> Unit {
+    Unit { topic: Topic::new("orders").unwrap(), number }
+}
+
+fn state(prefetch: usize, bytes: usize) -> State {
+    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [Topic::new("orders").unwrap()]);
+    State::new(&subscription.with_prefetch(prefetch).with_prefetch_bytes(bytes))
+}
+
+fn entries(ids: std::ops::RangeInclusive<u64>, bytes: usize) -> Vec<Entry> {
+    let message = || Message::new(Topic::new("orders").unwrap(), "x");
+    let content = || Content { message: Ok(message()), origin: None, bytes };
+    ids.map(|id| Entry { id: format!("1-{id}").parse().unwrap(), content: Some(content()) }).collect()
+}
+
+fn gain(state: &mut State, number: u32, epoch: &str) {
+    state.gain(unit(number), epoch.to_owned(), LATER, StreamId::START);
+}
+
+/// Reads whatever the state asks for, from streams in which there is enough.
+fn read(state: &mut State, bytes: usize) -> usize {
+    let Some(plan) = state.plan(NOW) else { return 0 };
+    let count = plan.count;
+    for (unit, incarnation, from) in plan.units {
+        let came = entries(1..=u64::try_from(count).unwrap(), bytes);
+        state.read(&unit, incarnation, from, count, came);
+    }
+    count
+}
+
+fn deliveries(state: &mut State) -> Vec<Delivery> {
+    match state.take(NOW) {
+        Ok(Some(Received::Deliveries(deliveries))) => deliveries,
+        Ok(None) => Vec::new(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn no_more_is_read_nor_handed_out_than_the_prefetch() {
+    let mut state = state(5, usize::MAX);
+    gain(&mut state, 0, "1");
+    gain(&mut state, 1, "1");
+    while read(&mut state, 10) > 0 {}
+    let first = deliveries(&mut state);
+    assert_eq!(first.len(), 5);
+    assert!(state.plan(NOW).is_none(), "there is no room");
+    let finished = state.entries(&[first[2].tag.clone()]);
+    assert_eq!(finished.len(), 1);
+    state.finish(&finished);
+    read(&mut state, 10);
+    assert_eq!(deliveries(&mut state).len(), 1);
+}
+
+#[test]
+fn bytes_are_bounded_and_what_is_larger_comes_alone() {
+    let mut state = state(100, 250);
+    gain(&mut state, 0, "1");
+    let from = state.units[&unit(0)].cursor;
+    let mut mixed = entries(1..=3, 100);
+    mixed.extend(entries(4..=4, 1_000));
+    state.read(&unit(0), 1, from, 10, mixed);
+    let first = deliveries(&mut state);
+    assert_eq!(first.len(), 2);
+    let tags: Vec<Tag> = first.iter().map(|it| it.tag.clone()).collect();
+    state.finish(&state.entries(&tags));
+    let third = deliveries(&mut state);
+    assert_eq!(third.len(), 1);
+    state.finish(&state.entries(&[third[0].tag.clone()]));
+    assert_eq!(deliveries(&mut state).len(), 1, "the large one, alone");
+}
+
+#[test]
+fn nothing_is_handed_out_under_a_lease_that_ran_out() {
+    let mut state = state(5, usize::MAX);
+    gain(&mut state, 0, "1");
+    assert!(read(&mut state, 10) > 0);
+    let Ok(Some(Received::Revoked(units))) = state.take(LATER) else { panic!("the unit is revoked") };
+    assert_eq!(units, [unit(0)]);
+    assert!(matches!(state.take(LATER), Ok(None)), "and what was read of it is gone");
+    assert!(state.plan(LATER).is_none());
+}
+
+#[test]
+fn a_lease_that_is_prolonged_goes_on_as_it_is() {
+    let mut state = state(5, usize::MAX);
+    gain(&mut state, 0, "7");
+    assert!(read(&mut state, 10) > 0);
+    state.prolong(&unit(0), "6", LATER * 2);
+    assert!(state.expire(LATER), "another epoch prolongs nothing");
+    gain(&mut state, 0, "8");
+    state.prolong(&unit(0), "8", LATER * 2);
+    assert!(!state.expire(LATER));
+}
+
+#[test]
+fn an_acknowledgement_of_an_earlier_incarnation_is_ignored() {
+    let mut state = state(5, usize::MAX);
+    gain(&mut state, 0, "1");
+    read(&mut state, 10);
+    let old = deliveries(&mut state);
+    state.lose(&unit(0));
+    gain(&mut state, 0, "3");
+    assert!(matches!(state.take(NOW), Ok(Some(Received::Revoked(_)))), "it is told before anything new");
+    read(&mut state, 10);
+    let new = deliveries(&mut state);
+    assert!(state.entries(&[old[0].tag.clone()]).is_empty());
+    assert_eq!(state.entries(&[new[0].tag.clone()]).len(), 1);
+}
+
+#[test]
+fn a_paused_unit_takes_no_room_from_others() {
+    let mut state = state(4, usize::MAX);
+    gain(&mut state, 0, "1");
+    assert_eq!(read(&mut state, 10), 4);
+    state.pause(&[unit(0)]);
+    assert!(deliveries(&mut state).is_empty());
+    gain(&mut state, 1, "1");
+    let plan = state.plan(NOW).unwrap();
+    assert_eq!((plan.units.len(), plan.count), (1, 4));
+    assert_eq!(plan.units[0].0, unit(1));
+    state.resume(&[unit(0)]);
+    assert_eq!(state.plan(NOW).unwrap().units.len(), 2);
+}
+
+#[test]
+fn nobody_waits_while_something_pending_is_still_to_be_read() {
+    let mut state = state(100, usize::MAX);
+    gain(&mut state, 0, "1");
+    assert!(state.watchable(NOW).is_none());
+    let from = state.units[&unit(0)].cursor;
+    state.read(&unit(0), 1, from, 10, Vec::new());
+    assert_eq!(state.watchable(NOW).map(|units| units.len()), Some(1));
+    state.rewind();
+    assert!(state.watchable(NOW).is_none());
+}
+
+#[test]
+fn a_drained_member_has_ended_and_still_acknowledges() {
+    let mut state = state(5, usize::MAX);
+    gain(&mut state, 0, "1");
+    read(&mut state, 10);
+    let in_hand = deliveries(&mut state);
+    state.drain();
+    assert!(matches!(state.take(NOW), Ok(Some(Received::Ended))));
+    assert!(state.plan(NOW).is_none());
+    assert_eq!(state.entries(&[in_hand[0].tag.clone()]).len(), 1);
+}

@@ -1,0 +1,104 @@
+//! Topics: how many units each has, as Redis knows it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outbox_contract::{BUCKETS, Topic, TransportErrorKind};
+use redis::{Pipeline, Value};
+
+use crate::config;
+use crate::connection::{Link, number};
+use crate::error::{Reach, Trouble};
+use crate::routing::Routing;
+
+/// The number of units is written once, by whoever names the topic first, and stands for good: so all members of all services agree on
+/// where a key is.
+#[derive(Debug)]
+pub(crate) struct Topics {
+    routing: Routing,
+    units: u32,
+    made: config::Topics,
+    within: Duration,
+    // A plain mutex: held for one look or one store.
+    known: Mutex<BTreeMap<Topic, u32>>,
+}
+
+impl Topics {
+    pub(crate) fn new(routing: Routing, config: &config::Config) -> Self {
+        Self {
+            routing,
+            units: config.units,
+            made: config.topics,
+            within: config.request_timeout,
+            known: Mutex::default(),
+        }
+    }
+
+    /// The units of each of these topics, or why it can't be used.
+    ///
+    /// # Errors
+    ///
+    /// What concerns all of them.
+    pub(crate) async fn units(
+        &self,
+        link: &Link,
+        topics: &BTreeSet<&Topic>,
+    ) -> Result<BTreeMap<Topic, Result<u32, Trouble>>, Trouble> {
+        let mut units = BTreeMap::new();
+        for topic in topics {
+            let known = self.known().get(*topic).copied();
+            let found = match known {
+                Some(known) => Ok(known),
+                None => self.ask(link, topic, self.made == config::Topics::MadeByName).await,
+            };
+            match found.map_err(Trouble::before_anything) {
+                Err(trouble) if trouble.reach != Reach::Topic => return Err(trouble),
+                found => units.insert((*topic).clone(), found),
+            };
+        }
+        Ok(units)
+    }
+
+    /// Makes a topic where it is not there yet; says how many units it has.
+    pub(crate) async fn make(&self, link: &Link, topic: &Topic) -> Result<u32, Trouble> {
+        self.ask(link, topic, true).await
+    }
+
+    async fn ask(&self, link: &Link, topic: &Topic, make: bool) -> Result<u32, Trouble> {
+        let key = self.routing.topic(topic);
+        let mut pipeline = Pipeline::new();
+        if make {
+            pipeline.cmd("HSETNX").arg(&key).arg("units").arg(self.units);
+        }
+        pipeline.cmd("HGET").arg(&key).arg("units");
+        let answers = link.request(&pipeline, self.within).await?;
+        // A refusal to make it says more than that it is not there.
+        if let Some(refused) = answers.iter().find_map(crate::connection::refusal) {
+            return Err(refused);
+        }
+        let units = match answers.last() {
+            Some(Value::Nil) | None => {
+                return Err(Trouble::topic(
+                    "unknown-topic",
+                    TransportErrorKind::Missing,
+                    format!("topic {topic} is not there: nothing is stored under {key}; make it with create_topic"),
+                ));
+            }
+            Some(units) => number(units)?,
+        };
+        let units = u32::try_from(units).ok().filter(|units| (1..=256).contains(units)).ok_or_else(|| {
+            Trouble::topic(
+                "invalid-topic",
+                TransportErrorKind::Invalid,
+                format!("topic {topic} has {units} units, says the key {key}; that should be 1 to {BUCKETS}"),
+            )
+        })?;
+        self.known().insert(topic.clone(), units);
+        Ok(units)
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Topic, u32>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,271 @@
+//! The transport itself.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outbox_contract::{
+    Bucket, Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Topic, Transport, TransportError,
+    TransportErrorKind,
+};
+use redis::{Client, IntoConnectionInfo, Pipeline, TlsCertificates, Value};
+
+use crate::config::{Config, RedisTransportBuilder, Start};
+use crate::connection::{Connection, Link, Server, refusal};
+use crate::deliveries::RedisDeliveries;
+use crate::durability::{self, Durability};
+use crate::error::Trouble;
+use crate::publication::{self, Appended, Batch};
+use crate::record;
+use crate::routing::Routing;
+use crate::scripts::Script;
+use crate::topics::Topics;
+use crate::trimming::Trimming;
+
+/// Publishes to and consumes from Redis Streams. Clones share everything.
+///
+/// It connects with its first call, starts tasks of tokio for what it receives, and must be used within a runtime of it.
+#[derive(Clone)]
+pub struct RedisTransport {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Config,
+    routing: Routing,
+    server: Arc<Server>,
+    publishing: Link,
+    control: Arc<Link>,
+    topics: Topics,
+    durability: Durability,
+    trimming: Trimming,
+}
+
+impl fmt::Debug for RedisTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisTransport").field("config", &self.shared.config).finish_non_exhaustive()
+    }
+}
+
+impl RedisTransport {
+    /// Starts to build a transport to the server at this address: `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS.
+    pub fn builder(url: impl Into<String>) -> RedisTransportBuilder {
+        RedisTransportBuilder::new(url.into())
+    }
+
+    /// Makes a topic, with the number of units of this transport, where it is not there yet; says how many units it has.
+    ///
+    /// # Errors
+    ///
+    /// What [`check`](Transport::check) meets. Dropped half-way, it may or may not be made. Repeat: harmless.
+    pub async fn create_topic(&self, topic: &Topic) -> Result<u32, TransportError> {
+        let made = self.shared.topics.make(&self.shared.control, topic).await;
+        made.map_err(|trouble| trouble.error("create topic"))
+    }
+
+    pub(crate) fn with_config(
+        url: &str,
+        authorities: Option<Vec<u8>>,
+        config: Config,
+    ) -> Result<Self, TransportError> {
+        // Its words would repeat the address, which may hold a password.
+        let wrong = |what: &str| TransportError::new(TransportErrorKind::Invalid, "build", what);
+        let info = url.into_connection_info().map_err(|_| {
+            wrong("the address is none of Redis; write redis://[user:password@]host[:port][/database] or rediss://")
+        })?;
+        if url.starts_with("rediss://") {
+            // A program that has chosen a provider of cryptography keeps its own.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let client = match authorities {
+            Some(pem) => Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) }),
+            None => Client::open(info),
+        };
+        let client = client.map_err(|error| {
+            wrong("the address and the certificate authorities do not go together").with_source(error)
+        })?;
+        let server = Arc::new(Server::new(client, &config));
+        let routing = Routing::new(config.prefix.clone());
+        let shared = Shared {
+            publishing: Link::new(Arc::clone(&server)),
+            control: Arc::new(Link::new(Arc::clone(&server))),
+            topics: Topics::new(routing.clone(), &config),
+            durability: Durability::new(config.confirm, config.confirm_timeout),
+            trimming: Trimming::new(config.retention.clone(), config.trim_every),
+            server,
+            routing,
+            config,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+impl Shared {
+    async fn check(&self) -> Result<(), Trouble> {
+        let mut pipeline = Pipeline::new();
+        for section in ["server", "persistence", "replication"] {
+            pipeline.cmd("INFO").arg(section);
+        }
+        // What a server refuses to those who write, it says to those who try.
+        pipeline.cmd("SET").arg(self.routing.probe()).arg("").arg("PX").arg(1);
+        let answers = self.control.request(&pipeline, self.config.request_timeout).await?;
+        let (written, infos) = answers.split_last().ok_or_else(|| Trouble::unexpected("INFO"))?;
+        let [server, persistence, replication] = durability::infos(infos)?;
+        durability::check_version(&server)?;
+        if let Some(refused) = refusal(written) {
+            return Err(refused);
+        }
+        self.durability.check(&server, &persistence, &replication)
+    }
+
+    async fn publish(&self, chunk: &Chunk, outcomes: &Outcomes) -> Result<(), Trouble> {
+        // First a connection: it tells how large a message may be.
+        self.publishing.connection().await?;
+        let topics: BTreeSet<&Topic> = chunk.messages.iter().map(|stored| &stored.message.topic).collect();
+        let units = self.topics.units(&self.publishing, &topics).await?;
+        let mut batches = publication::plan(chunk, &units, self.server.most_bytes(), outcomes);
+        if batches.is_empty() {
+            return Ok(());
+        }
+        self.durability.check_recovered(&self.publishing, self.config.request_timeout).await?;
+        // Once more for a server that has lost its scripts: it did nothing, and a new connection gives them to it.
+        for again in [true, false] {
+            let mut connection = self.publishing.connection().await?;
+            batches = self.append(&mut connection, chunk, batches, outcomes, again).await?;
+            if batches.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends batches together; answers those that are to be sent again.
+    async fn append(
+        &self,
+        connection: &mut Connection,
+        chunk: &Chunk,
+        batches: Vec<Batch>,
+        outcomes: &Outcomes,
+        again: bool,
+    ) -> Result<Vec<Batch>, Trouble> {
+        let mut pipeline = Pipeline::new();
+        for batch in &batches {
+            self.call(connection, chunk, batch, &mut pipeline);
+        }
+        for batch in &batches {
+            let stream = self.routing.stream(&batch.unit);
+            self.trimming.ask(&batch.unit, &stream, &connection.scripts, &mut pipeline);
+        }
+        self.durability.ask(&mut pipeline);
+        let answers = self.publishing.send(connection, &pipeline).await?;
+
+        let (confirmations, answers) = {
+            let (answers, confirmations) =
+                answers.split_at(answers.len().saturating_sub(self.durability.questions()));
+            (confirmations, answers)
+        };
+        let kept = self.durability.confirmed(confirmations);
+        let mut left = Vec::new();
+        for (batch, answer) in batches.into_iter().zip(answers) {
+            let refused = refusal(answer);
+            if again && refused.as_ref().is_some_and(|trouble| trouble.class == "no-script") {
+                left.push(batch);
+                continue;
+            }
+            let appended = refused.map_or_else(|| Appended::read(answer), Err);
+            publication::report(&batch, appended, &kept, outcomes);
+        }
+        Ok(left)
+    }
+
+    /// Adds the call that appends one batch.
+    fn call(&self, connection: &Connection, chunk: &Chunk, batch: &Batch, pipeline: &mut Pipeline) {
+        let stream = self.routing.stream(&batch.unit);
+        let epochs = self.routing.epochs(&batch.unit, &chunk.route, &chunk.source);
+        let keep = u64::try_from(self.config.keep_epochs.as_millis()).unwrap_or(u64::MAX);
+        let call = connection.scripts.call(Script::Append, &[&stream, &epochs], pipeline);
+        let buckets = batch.buckets();
+        call.arg(keep).arg(buckets.len());
+        for bucket in &buckets {
+            let epoch = chunk.epochs.get(bucket).map(|epoch| epoch.0.to_string()).unwrap_or_default();
+            call.arg(bucket.0).arg(epoch);
+        }
+        let mut strings: Vec<Vec<u8>> = Vec::with_capacity(32);
+        for (_, stored) in &batch.messages {
+            strings.clear();
+            record::encode(stored, &chunk.source, |string| strings.push(string.to_vec()));
+            let Bucket(bucket) = stored.bucket;
+            call.arg(bucket).arg(strings.len());
+            strings.iter().for_each(|string| drop(call.arg(string.as_slice())));
+        }
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<RedisDeliveries, Trouble> {
+        self.server.check_open()?;
+        let topics: BTreeSet<&Topic> = subscription.topics.iter().collect();
+        let mut counted = std::collections::BTreeMap::new();
+        for (topic, units) in self.topics.units(&self.control, &topics).await? {
+            counted.insert(topic, units?);
+        }
+        let start = match self.config.start {
+            Start::Oldest => "0",
+            Start::Newest => "$",
+        };
+        // From here on nothing is trimmed that this consumer has not finished.
+        let mut pipeline = Pipeline::new();
+        for (topic, units) in &counted {
+            for number in 0..*units {
+                let stream = self.routing.stream(&outbox_contract::subscription::Unit { topic: topic.clone(), number });
+                let group = subscription.consumer.as_str();
+                pipeline.cmd("XGROUP").arg("CREATE").arg(stream).arg(group).arg(start).arg("MKSTREAM");
+            }
+        }
+        let answers = self.control.request(&pipeline, self.config.request_timeout).await?;
+        let is_there = |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "BUSYGROUP");
+        if let Some(refused) = answers.iter().filter(|answer| !is_there(answer)).find_map(refusal) {
+            return Err(refused);
+        }
+        let control = Arc::clone(&self.control);
+        Ok(RedisDeliveries::start(&subscription, counted, self.config.clone(), self.routing.clone(), control))
+    }
+}
+
+#[async_trait]
+impl Transport for RedisTransport {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        self.shared.check().await.map_err(|trouble| trouble.error("check"))
+    }
+
+    fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        record::validate(message, self.shared.server.most_bytes())
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        if let Err(trouble) = self.shared.publish(&chunk, outcomes).await {
+            outcomes.report_rest(&trouble.outcome());
+        }
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        let invalid = |words: &str| TransportError::new(TransportErrorKind::Invalid, "subscribe", words);
+        if subscription.topics.is_empty() {
+            return Err(invalid("the subscription has no topics; name at least one"));
+        }
+        if subscription.prefetch == 0 {
+            return Err(invalid("the prefetch is 0, so nothing would ever come; set it to 1 or more"));
+        }
+        let deliveries = self.shared.subscribe(subscription).await;
+        Ok(Box::new(deliveries.map_err(|trouble| trouble.error("subscribe"))?))
+    }
+
+    async fn close(&self) {
+        self.shared.server.close();
+        self.shared.publishing.shut();
+        self.shared.control.shut();
+    }
+}
