@@ -43,6 +43,27 @@ async fn what_is_committed_is_delivered_in_order_and_removed() {
     assert_eq!(backlog.pending, 0);
 }
 
+/// What a broker needs to refuse a relay that lost a bucket (P7).
+#[tokio::test(start_paused = true)]
+async fn a_chunk_says_under_which_epochs_it_is_sent() {
+    let store = MemoryStore::new();
+    let transport = Arc::new(RecordingTransport::new());
+    for relays in 1..=2 {
+        let relay =
+            Relay::builder(Arc::new(store.clone()), Arc::clone(&transport)).seed(1).start().await.unwrap();
+        append(&store, (0..50).map(|key| message(&format!("key-{key}"), relays))).await;
+        let arrived = transport.wait_for(50 * relays);
+        tokio::time::timeout(Duration::from_secs(60), arrived).await.expect("all arrive");
+        assert!(relay.stop(Duration::from_secs(10)).await, "drained");
+    }
+    let published = transport.published();
+    let (first, second) = published.split_at(50);
+    assert!(first.iter().all(|it| it.epoch.is_some()), "the first owner says which it is");
+    for (one, other) in first.iter().zip(second) {
+        assert!(one.epoch < other.epoch, "the next owner of a bucket has a newer epoch");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_idle_relay_is_healthy_and_asks_little() {
     let store = MemoryStore::new();

@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use outbox_contract::Rejection;
 use outbox_contract::{
-    Chunk, Deliveries, KeyId, Message, MessageId, Outcome, Outcomes, Position, Subscription, Transport,
-    TransportError,
+    Chunk, Deliveries, Epoch, KeyId, Message, MessageId, Outcome, Outcomes, Position, Subscription,
+    Transport, TransportError,
 };
 use tokio::sync::watch;
 
@@ -21,6 +21,8 @@ pub struct Published {
     pub key: KeyId,
     /// Where it stood in its store.
     pub position: Position,
+    /// Under which epoch the relay said that it owns its bucket.
+    pub epoch: Option<Epoch>,
 }
 
 /// Confirms every message at once, and records it.
@@ -101,6 +103,7 @@ impl Transport for RecordingTransport {
             id: stored.message.id,
             key: stored.message.key_id(),
             position: stored.position,
+            epoch: chunk.epochs.get(&stored.bucket).copied(),
         }));
         outcomes.report_rest(&Outcome::Delivered);
         // Told under the lock, so that the count never goes back.

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`Postgres`] | PostgreSQL 18 or 15; a fresh database for each test, a standby |
 //! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
+//! | [`Redis`] | Redis 8 or 7, or Valkey 9; a fresh prefix for each test, a replica |
 //! | [`PgBouncer`] | a pool in front of a PostgreSQL |
 //! | [`Proxy`] | a TCP proxy that cuts, delays, holds and swallows |
 //!
@@ -21,7 +22,7 @@
 //!
 //! Servers come from
 //!
-//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_RABBITMQ_URL`. Only `shared()` without special wishes is served by
+//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`. Only `shared()` without special wishes is served by
 //!    it, as nobody may stop or configure what belongs to somebody else;
 //! 2. the folder that `tests/servers/prepare` makes: `target/servers`, or what `OUTBOX_SERVERS_DIR` names. It needs root.
 //!
@@ -37,6 +38,7 @@ mod postgres;
 mod processes;
 mod proxy;
 mod rabbitmq;
+mod redis;
 mod server;
 mod tls;
 mod tree;
@@ -47,4 +49,5 @@ pub use postgres::{Postgres, PostgresServer};
 pub use processes::Usage;
 pub use proxy::Proxy;
 pub use rabbitmq::{RabbitMq, RabbitMqServer};
+pub use redis::{Redis, RedisServer};
 pub use server::Server;

@@ -226,7 +226,10 @@ impl RedisTransportBuilder {
         let Self { url, authorities, config } = self;
         let wrong = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
         if config.prefix.is_empty() || config.prefix.contains(['{', '}']) {
-            return Err(wrong(format!("the prefix {:?} is empty or has a brace; give it a name", config.prefix)));
+            return Err(wrong(format!(
+                "the prefix {:?} is empty or has a brace; give it a name",
+                config.prefix
+            )));
         }
         if config.units == 0 || usize::try_from(config.units).is_ok_and(|units| units > BUCKETS) {
             return Err(wrong(format!("a topic can't have {} units; choose 1 to {BUCKETS}", config.units)));

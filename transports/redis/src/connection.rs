@@ -163,7 +163,8 @@ impl Link {
         let in_doubt = InDoubt { link: self, number: connection.number, armed: true };
         let answers = connection.send(pipeline).await?;
         let misplaced = |value: &Value| {
-            refusal(value).is_some_and(|trouble| matches!(trouble.class, "read-only" | "no-script" | "cluster"))
+            refusal(value)
+                .is_some_and(|trouble| matches!(trouble.class, "read-only" | "no-script" | "cluster"))
         };
         if !answers.iter().any(misplaced) {
             in_doubt.settle();
@@ -185,7 +186,9 @@ impl Link {
         within: Duration,
     ) -> Result<Vec<Value>, Trouble> {
         let answers = timeout(within, self.send(connection, pipeline)).await;
-        answers.unwrap_or_else(|_| Err(Trouble::unknown("timeout", format!("redis did not answer within {within:?}"))))
+        answers.unwrap_or_else(|_| {
+            Err(Trouble::unknown("timeout", format!("redis did not answer within {within:?}")))
+        })
     }
 
     /// Lets go of the connection.

@@ -42,7 +42,10 @@ pub(crate) struct Member {
 
 impl fmt::Debug for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Member").field("name", &self.name).field("consumer", &self.consumer).finish_non_exhaustive()
+        f.debug_struct("Member")
+            .field("name", &self.name)
+            .field("consumer", &self.consumer)
+            .finish_non_exhaustive()
     }
 }
 
@@ -96,8 +99,10 @@ impl RedisDeliveries {
             hurry: Notify::new(),
             state: Mutex::new(State::new(subscription)),
         });
-        let tasks =
-            [tokio::spawn(keeper::keep(Arc::clone(&member))), tokio::spawn(reader::read(Arc::clone(&member)))];
+        let tasks = [
+            tokio::spawn(keeper::keep(Arc::clone(&member))),
+            tokio::spawn(reader::read(Arc::clone(&member))),
+        ];
         Self { member, tasks, left: false }
     }
 
@@ -137,10 +142,13 @@ impl Deliveries for RedisDeliveries {
         let mut pipeline = Pipeline::new();
         for (unit, (_, entries)) in &finishing {
             pipeline.cmd("XACK").arg(member.routing.stream(unit)).arg(member.consumer.as_str());
-            entries.iter().for_each(|(_, id)| drop(pipeline.arg(id.to_string())));
+            for (_, id) in entries {
+                pipeline.arg(id.to_string());
+            }
         }
         let answers = member.control.request(&pipeline, member.config.request_timeout).await;
-        let counted = answers.and_then(|answers| answers.iter().try_for_each(|answer| number(answer).map(drop)));
+        let counted =
+            answers.and_then(|answers| answers.iter().try_for_each(|answer| number(answer).map(drop)));
         counted.map_err(|trouble| trouble.error("acknowledge"))?;
         member.state().finish(&finishing);
         // There is room again: for what was read, and for more.

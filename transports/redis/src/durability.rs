@@ -93,8 +93,10 @@ impl Durability {
     ///
     /// Says what it lacks.
     pub(crate) fn check(&self, server: &str, persistence: &str, replication: &str) -> Result<(), Trouble> {
-        let lacks = |kind, words: String| Err(Trouble { reach: Reach::Route, kind, class: "configuration", words });
-        let replicas: u32 = field(replication, "connected_slaves").and_then(|it| it.parse().ok()).unwrap_or(0);
+        let lacks =
+            |kind, words: String| Err(Trouble { reach: Reach::Route, kind, class: "configuration", words });
+        let replicas: u32 =
+            field(replication, "connected_slaves").and_then(|it| it.parse().ok()).unwrap_or(0);
         if replicas < self.confirm.replicas {
             let words = format!(
                 "{replicas} replicas are connected, and confirm_replicas asks for {}; see the replicas, or ask for fewer",
@@ -176,7 +178,8 @@ mod tests {
     #[test]
     fn a_server_that_can_not_confirm_says_what_it_lacks() {
         let server = "# Server\r\nredis_version:7.0.15\r\n";
-        let check = |of: Durability, aof: &str, replicas: &str| of.check(server, aof, replicas).map_err(|it| it.kind);
+        let check =
+            |of: Durability, aof: &str, replicas: &str| of.check(server, aof, replicas).map_err(|it| it.kind);
         assert_eq!(check(durability(0, false), "", ""), Ok(()));
         assert_eq!(check(durability(1, false), "", "connected_slaves:1\r\n"), Ok(()));
         assert_eq!(

@@ -31,22 +31,94 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
     use Reach::{Route, Topic};
     use TransportErrorKind::{Invalid, NotPermitted, Unavailable, Unsupported};
     &[
-        ("READONLY", "read-only", Route, Unavailable, "this server is a replica; point the URL at the primary"),
+        (
+            "READONLY",
+            "read-only",
+            Route,
+            Unavailable,
+            "this server is a replica; point the URL at the primary",
+        ),
         ("OOM", "out-of-memory", Route, Unavailable, "raise maxmemory, or see which consumer is behind"),
-        ("LOADING", "loading", Route, Unavailable, "the server reads its data from disk; it goes on by itself"),
-        ("MISCONF", "persistence-failing", Route, Unavailable, "the server can't write to its disk; see its log"),
-        ("MASTERDOWN", "primary-down", Route, Unavailable, "this replica has lost its primary; see replication"),
-        ("NOREPLICAS", "not-enough-replicas", Route, Unavailable, "see min-replicas-to-write, and the replicas"),
+        (
+            "LOADING",
+            "loading",
+            Route,
+            Unavailable,
+            "the server reads its data from disk; it goes on by itself",
+        ),
+        (
+            "MISCONF",
+            "persistence-failing",
+            Route,
+            Unavailable,
+            "the server can't write to its disk; see its log",
+        ),
+        (
+            "MASTERDOWN",
+            "primary-down",
+            Route,
+            Unavailable,
+            "this replica has lost its primary; see replication",
+        ),
+        (
+            "NOREPLICAS",
+            "not-enough-replicas",
+            Route,
+            Unavailable,
+            "see min-replicas-to-write, and the replicas",
+        ),
         ("BUSY", "busy", Route, Unavailable, "a script runs for too long; SCRIPT KILL ends it"),
-        ("UNKILLABLE", "busy", Route, Unavailable, "a script runs for too long and has written; see the server"),
-        ("CLUSTERDOWN", "cluster-down", Route, Unavailable, "slots of the cluster have no node; see CLUSTER INFO"),
-        ("TRYAGAIN", "cluster-moving", Route, Unavailable, "slots of the cluster are moving; it goes on by itself"),
-        ("NOGROUP", "group-missing", Topic, Unavailable, "the stream or its group was deleted; the consumer makes it again"),
+        (
+            "UNKILLABLE",
+            "busy",
+            Route,
+            Unavailable,
+            "a script runs for too long and has written; see the server",
+        ),
+        (
+            "CLUSTERDOWN",
+            "cluster-down",
+            Route,
+            Unavailable,
+            "slots of the cluster have no node; see CLUSTER INFO",
+        ),
+        (
+            "TRYAGAIN",
+            "cluster-moving",
+            Route,
+            Unavailable,
+            "slots of the cluster are moving; it goes on by itself",
+        ),
+        (
+            "NOGROUP",
+            "group-missing",
+            Topic,
+            Unavailable,
+            "the stream or its group was deleted; the consumer makes it again",
+        ),
         ("NOAUTH", "not-authorised", Route, NotPermitted, "the server wants a password; put it into the URL"),
         ("WRONGPASS", "not-authorised", Route, NotPermitted, "user or password are wrong; correct the URL"),
-        ("NOPERM", "not-authorised", Topic, NotPermitted, "grant this user the command and the keys: see ACL LOG"),
-        ("NOSCRIPT", "no-script", Route, Unavailable, "the server was started again, or its scripts flushed; tried again"),
-        ("WRONGTYPE", "wrong-type", Topic, Invalid, "something else is stored under this key; choose another prefix"),
+        (
+            "NOPERM",
+            "not-authorised",
+            Topic,
+            NotPermitted,
+            "grant this user the command and the keys: see ACL LOG",
+        ),
+        (
+            "NOSCRIPT",
+            "no-script",
+            Route,
+            Unavailable,
+            "the server was started again, or its scripts flushed; tried again",
+        ),
+        (
+            "WRONGTYPE",
+            "wrong-type",
+            Topic,
+            Invalid,
+            "something else is stored under this key; choose another prefix",
+        ),
         ("MOVED", "cluster", Route, Unsupported, "this transport speaks to one server, not to a cluster"),
         ("ASK", "cluster", Route, Unsupported, "this transport speaks to one server, not to a cluster"),
         ("CROSSSLOT", "cluster", Route, Unsupported, "this transport speaks to one server, not to a cluster"),
@@ -58,6 +130,8 @@ impl Trouble {
     /// against a message for words that nobody understands.
     pub(crate) fn refused(said: &str) -> Self {
         let code = said.split_whitespace().next().unwrap_or_default();
+        // What a user may not do within a script comes without its own first word.
+        let code = if said.contains("ACL failure in script") { "NOPERM" } else { code };
         let row = REFUSALS.iter().find(|row| row.0 == code);
         let (_, class, reach, kind, remedy) = row.copied().unwrap_or((
             "",
@@ -160,6 +234,7 @@ mod tests {
             assert!(matches!(trouble.outcome(), Outcome::Unavailable(..)), "{code}");
             assert_eq!(trouble.class, *class);
         }
+        assert_eq!(Trouble::refused("ERR ACL failure in script: no permissions").class, "not-authorised");
         let Outcome::Unavailable(reach, failure) = Trouble::refused("ERR what is this").outcome() else {
             panic!("words that nobody understands count against no message");
         };

@@ -76,7 +76,9 @@ impl Member {
         // Counted from before the request: the server can't begin earlier.
         let until = self.clock.elapsed() + self.config.lease;
         let answers = self.ask(connection, &pipeline).await?;
-        let [members, owned @ ..] = answers.as_slice() else { return Err(Trouble::unexpected("a heartbeat")) };
+        let [members, owned @ ..] = answers.as_slice() else {
+            return Err(Trouble::unexpected("a heartbeat"));
+        };
         for ((number, epoch), answer) in held.iter().zip(owned) {
             let unit = unit(topic, *number);
             match answer {
@@ -152,7 +154,10 @@ impl Member {
     /// Leaves: gives everything back at once. What does not go through is free when the leases are over.
     pub(crate) async fn leave(&self) -> Result<(), Trouble> {
         let mut connection = self.control.connection().await?;
-        let units: Vec<Unit> = self.state().held().into_iter().map(|(unit, _)| unit).collect();
+        // All of them, also one that was just taken, and that nobody here has heard of yet.
+        let units =
+            self.topics.iter().flat_map(|(topic, units)| (0..*units).map(|number| unit(topic, number)));
+        let units: Vec<Unit> = units.collect();
         self.give_up(&mut connection, &units).await?;
         let mut pipeline = Pipeline::new();
         for topic in self.topics.keys() {

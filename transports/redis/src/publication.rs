@@ -157,9 +157,9 @@ mod tests {
 
     fn class(outcome: Option<&Outcome>) -> String {
         match outcome {
-            Some(Outcome::Unavailable(_, failure) | Outcome::Rejected(failure) | Outcome::Unknown(failure)) => {
-                failure.class.to_string()
-            }
+            Some(
+                Outcome::Unavailable(_, failure) | Outcome::Rejected(failure) | Outcome::Unknown(failure),
+            ) => failure.class.to_string(),
             other => format!("{other:?}"),
         }
     }
@@ -185,7 +185,10 @@ mod tests {
         report(&batches[0], Appended::read(&answer(1, "OOM no room", &[])), &Ok(()), &outcomes);
         let outcomes = outcomes.take();
         assert_eq!(outcomes[0], Some(Outcome::Delivered));
-        assert!(outcomes[1..].iter().all(|outcome| class(outcome.as_ref()) == "out-of-memory"), "{outcomes:?}");
+        assert!(
+            outcomes[1..].iter().all(|outcome| class(outcome.as_ref()) == "out-of-memory"),
+            "{outcomes:?}"
+        );
     }
 
     #[test]
@@ -195,7 +198,10 @@ mod tests {
         let old = chunk.messages[0].bucket;
         report(&batches[0], Appended::read(&answer(2, "", &[old.0])), &Ok(()), &outcomes);
         let outcomes = outcomes.take();
-        assert_eq!((class(outcomes[0].as_ref()).as_str(), &outcomes[1]), ("fenced", &Some(Outcome::Delivered)));
+        assert_eq!(
+            (class(outcomes[0].as_ref()).as_str(), &outcomes[1]),
+            ("fenced", &Some(Outcome::Delivered))
+        );
     }
 
     #[test]

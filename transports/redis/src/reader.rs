@@ -150,7 +150,10 @@ impl Member {
             [_, _, Value::Nil] => return Ok((true, watched)),
             [_, _, Value::Array(answers)] => answers.first().unwrap_or(&Value::Nil),
             answers => {
-                return Err(answers.iter().find_map(refusal).unwrap_or_else(|| Trouble::unexpected("a read")));
+                return Err(answers
+                    .iter()
+                    .find_map(refusal)
+                    .unwrap_or_else(|| Trouble::unexpected("a read")));
             }
         };
         if let Some(refused) = refusal(answer) {
@@ -190,7 +193,9 @@ impl Member {
             if !lost.is_empty() {
                 tracing::warn!(%unit, entries = lost.len(), "entries were taken out of the stream before they were acknowledged");
                 gone.cmd("XACK").arg(stream).arg(self.consumer.as_str());
-                lost.iter().for_each(|id| drop(gone.arg(id.to_string())));
+                for id in lost {
+                    gone.arg(id.to_string());
+                }
             }
         }
         self.wake.notify_one();
@@ -205,7 +210,12 @@ impl Member {
         let Some(units) = self.state().watchable(self.clock.elapsed()) else { return Ok(()) };
         let streams: Vec<String> = units.iter().map(|(unit, _)| self.routing.stream(unit)).collect();
         let mut pipeline = Pipeline::new();
-        pipeline.cmd("XREAD").arg("COUNT").arg(1).arg("BLOCK").arg(u64::try_from(WAIT.as_millis()).unwrap_or(1));
+        pipeline
+            .cmd("XREAD")
+            .arg("COUNT")
+            .arg(1)
+            .arg("BLOCK")
+            .arg(u64::try_from(WAIT.as_millis()).unwrap_or(1));
         pipeline.arg("STREAMS").arg(&streams);
         for (_, seen) in &units {
             pipeline.arg(seen.to_string());
@@ -227,7 +237,9 @@ async fn send(
     within: Duration,
 ) -> Result<Vec<Value>, Trouble> {
     let answers = timeout(within, connection.send(pipeline)).await;
-    answers.unwrap_or_else(|_| Err(Trouble::unknown("timeout", format!("redis did not answer within {within:?}"))))
+    answers.unwrap_or_else(|_| {
+        Err(Trouble::unknown("timeout", format!("redis did not answer within {within:?}")))
+    })
 }
 
 /// Reads one entry of an answer: its id, and its fields, name and value in turn, or nothing.

@@ -49,7 +49,12 @@ impl Scripts {
     }
 
     /// Begins a call of a script.
-    pub(crate) fn call<'p>(&self, script: Script, keys: &[&str], pipeline: &'p mut Pipeline) -> &'p mut Pipeline {
+    pub(crate) fn call<'p>(
+        &self,
+        script: Script,
+        keys: &[&str],
+        pipeline: &'p mut Pipeline,
+    ) -> &'p mut Pipeline {
         pipeline.cmd("EVALSHA").arg(&self.0[script as usize]).arg(keys.len());
         for key in keys {
             pipeline.arg(*key);

@@ -82,7 +82,9 @@ impl Topics {
                 return Err(Trouble::topic(
                     "unknown-topic",
                     TransportErrorKind::Missing,
-                    format!("topic {topic} is not there: nothing is stored under {key}; make it with create_topic"),
+                    format!(
+                        "topic {topic} is not there: nothing is stored under {key}; make it with create_topic"
+                    ),
                 ));
             }
             Some(units) => number(units)?,

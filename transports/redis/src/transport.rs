@@ -9,7 +9,7 @@ use outbox_contract::{
     Bucket, Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Topic, Transport, TransportError,
     TransportErrorKind,
 };
-use redis::{Client, IntoConnectionInfo, Pipeline, TlsCertificates, Value};
+use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates, Value};
 
 use crate::config::{Config, RedisTransportBuilder, Start};
 use crate::connection::{Connection, Link, Server, refusal};
@@ -74,12 +74,17 @@ impl RedisTransport {
         let info = url.into_connection_info().map_err(|_| {
             wrong("the address is none of Redis; write redis://[user:password@]host[:port][/database] or rediss://")
         })?;
+        // The answers are read as this version of the protocol has them.
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
+        let info = info.set_redis_settings(settings);
         if url.starts_with("rediss://") {
             // A program that has chosen a provider of cryptography keeps its own.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let client = match authorities {
-            Some(pem) => Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) }),
+            Some(pem) => {
+                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) })
+            }
             None => Client::open(info),
         };
         let client = client.map_err(|error| {
@@ -197,7 +202,9 @@ impl Shared {
             record::encode(stored, &chunk.source, |string| strings.push(string.to_vec()));
             let Bucket(bucket) = stored.bucket;
             call.arg(bucket).arg(strings.len());
-            strings.iter().for_each(|string| drop(call.arg(string.as_slice())));
+            for string in &strings {
+                call.arg(string.as_slice());
+            }
         }
     }
 
@@ -216,13 +223,16 @@ impl Shared {
         let mut pipeline = Pipeline::new();
         for (topic, units) in &counted {
             for number in 0..*units {
-                let stream = self.routing.stream(&outbox_contract::subscription::Unit { topic: topic.clone(), number });
+                let stream = self
+                    .routing
+                    .stream(&outbox_contract::subscription::Unit { topic: topic.clone(), number });
                 let group = subscription.consumer.as_str();
                 pipeline.cmd("XGROUP").arg("CREATE").arg(stream).arg(group).arg(start).arg("MKSTREAM");
             }
         }
         let answers = self.control.request(&pipeline, self.config.request_timeout).await?;
-        let is_there = |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "BUSYGROUP");
+        let is_there =
+            |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "BUSYGROUP");
         if let Some(refused) = answers.iter().filter(|answer| !is_there(answer)).find_map(refusal) {
             return Err(refused);
         }

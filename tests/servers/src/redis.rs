@@ -1,0 +1,292 @@
+//! Redis and Valkey for tests.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::home::Home;
+use crate::missing::Missing;
+use crate::processes::send;
+use crate::server::{Kind, Server, Shared};
+use crate::tree::Tree;
+use crate::{given, tls};
+
+/// What can be had: its name, the part of `tests/servers/prepare`, its Debian release, its programs and user, the variable of a URL.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    name: &'static str,
+    part: &'static str,
+    release: &'static str,
+    program: &'static str,
+    variable: &'static str,
+}
+
+const NEWEST: Version = Version {
+    name: "Redis 8",
+    part: "redis",
+    release: "sid",
+    program: "redis",
+    variable: "OUTBOX_REDIS_URL",
+};
+const OLDEST: Version = Version {
+    name: "Redis 7",
+    part: "redis7",
+    release: "bookworm",
+    program: "redis",
+    variable: "OUTBOX_REDIS_OLDEST_URL",
+};
+const VALKEY: Version = Version {
+    name: "Valkey 9",
+    part: "valkey",
+    release: "sid",
+    program: "valkey",
+    variable: "OUTBOX_VALKEY_URL",
+};
+
+/// Nothing is saved by itself, so that nothing disturbs a test that counts.
+const SETTINGS: &str = "
+bind 127.0.0.1
+daemonize no
+save \"\"
+appendonly no
+";
+
+/// A wish for a Redis without a password, which keeps nothing on disk.
+#[derive(Clone, Debug)]
+pub struct Redis {
+    version: Version,
+    config: Vec<String>,
+    tls: bool,
+    replica_of: Option<u16>,
+}
+
+impl Redis {
+    /// Redis 8; by URL what `OUTBOX_REDIS_URL` names.
+    #[must_use]
+    pub fn newest() -> Self {
+        Self { version: NEWEST, config: Vec::new(), tls: false, replica_of: None }
+    }
+
+    /// Redis 7, the oldest that is supported; by URL what `OUTBOX_REDIS_OLDEST_URL` names.
+    #[must_use]
+    pub fn oldest() -> Self {
+        Self { version: OLDEST, ..Self::newest() }
+    }
+
+    /// Valkey 9; by URL what `OUTBOX_VALKEY_URL` names.
+    #[must_use]
+    pub fn valkey() -> Self {
+        Self { version: VALKEY, ..Self::newest() }
+    }
+
+    /// Adds a line to `redis.conf`.
+    #[must_use]
+    pub fn config(mut self, line: &str) -> Self {
+        self.config.push(line.to_owned());
+        self
+    }
+
+    /// Listens with TLS too: see [`RedisServer::tls_url`].
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// The server that all tests of this program share: the one that the URL in the environment names, or one that the first test starts.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn shared(self) -> Result<RedisServer, Missing> {
+        static SHARED: Shared<RedisServer> = Shared::new();
+        let plain = self.config.is_empty() && !self.tls;
+        if let Some(url) = given::url(self.version.variable).filter(|_| plain) {
+            let server = Arc::new(Server::given(self.version.name));
+            return Ok(RedisServer { server, wish: self, given: Some(url) });
+        }
+        SHARED.get(format!("{self:?}"), || self.start())
+    }
+
+    /// A server of the test's own, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn start(self) -> Result<RedisServer, Missing> {
+        let Version { name, part, release, program, .. } = self.version;
+        let tree = Tree::with(part, release).map_err(|reason| Missing::absent(name, reason))?;
+        let home = Home::new(tree, program).map_err(|reason| Missing::failed(name, reason))?;
+        let server = Arc::new(Server::start(Box::new(self.clone()), home)?);
+        Ok(RedisServer { server, wish: self, given: None })
+    }
+}
+
+impl Kind for Redis {
+    fn name(&self) -> String {
+        self.version.name.to_owned()
+    }
+
+    fn ports(&self) -> usize {
+        if self.tls { 2 } else { 1 }
+    }
+
+    fn initialise(&self, home: &Home) -> Result<(), String> {
+        if self.tls { tls::write(home) } else { Ok(()) }
+    }
+
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+        let port = |index: usize| ports.get(index).copied().unwrap_or_default();
+        let mut settings = format!("port {}\ndir {}\n{SETTINGS}", port(0), home.inside(""));
+        if self.tls {
+            settings.push_str(&format!(
+                "tls-port {}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\ntls-auth-clients no\n",
+                port(1),
+                home.inside(tls::CERTIFICATE),
+                home.inside(tls::KEY),
+                home.inside(tls::AUTHORITIES)
+            ));
+        }
+        if let Some(primary) = self.replica_of {
+            settings.push_str(&format!("replicaof 127.0.0.1 {primary}\n"));
+        }
+        for line in &self.config {
+            settings.push_str(line);
+            settings.push('\n');
+        }
+        home.write("redis.conf", &settings)?;
+        let program = format!("/usr/bin/{}-server", self.version.program);
+        let mut command = home.tree().command(home.user(), &home.inside(""), &program);
+        command.arg(home.inside("redis.conf"));
+        Ok(command)
+    }
+
+    fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
+        let in_step = self.replica_of.is_none() || said.contains("Finished with success");
+        // The log is its own, so another server on the port is not taken for it.
+        in_step
+            && said.contains("Ready to accept connections")
+            && answers(ports.first().copied().unwrap_or_default())
+    }
+
+    fn ask_to_stop(&self, _home: &Home, pid: u32) {
+        send(pid, Signal::TERM);
+    }
+}
+
+/// Whether a server on the port serves, be it that it wants a password.
+fn answers(port: u16) -> bool {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(b"PING\r\n")?;
+        let mut answer = [0; 7];
+        stream.read_exact(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    ask().is_ok_and(|answer| answer.starts_with("+PONG") || answer.starts_with("-NOAUTH"))
+}
+
+/// A Redis. Clones are the same server. What every server can do is in [`Server`].
+#[derive(Clone, Debug)]
+pub struct RedisServer {
+    server: Arc<Server>,
+    wish: Redis,
+    given: Option<String>,
+}
+
+impl RedisServer {
+    /// Its URL, or the one that was given.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.given.clone().unwrap_or_else(|| format!("redis://127.0.0.1:{}", self.port(0)))
+    }
+
+    /// Its URL with TLS. For a server that was asked for with [`Redis::tls`].
+    ///
+    /// # Panics
+    ///
+    /// When the server was given by URL.
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        format!("rediss://localhost:{}", self.port(1))
+    }
+
+    /// The file (PEM) of the authority that a client has to trust. For a server that was asked for with [`Redis::tls`].
+    #[must_use]
+    pub fn authorities(&self) -> PathBuf {
+        self.home().outside(tls::AUTHORITIES)
+    }
+
+    /// The beginning of names that no other test uses, also on a server that outlives the test program.
+    #[must_use]
+    pub fn fresh_prefix(&self) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
+        format!("test-{count}-{}-{time}", std::process::id())
+    }
+
+    /// Runs one command with its command-line client, and gives what that prints.
+    ///
+    /// # Panics
+    ///
+    /// When the server can't be reached, or refuses the command.
+    #[allow(clippy::must_use_candidate, reason = "many commands are given for what they do")]
+    #[track_caller]
+    pub fn cli(&self, command: &[&str]) -> String {
+        self.try_cli(command).unwrap_or_else(|error| panic!("{}: {command:?}: {error}", self.name()))
+    }
+
+    /// Runs one command with its command-line client, and gives what that prints.
+    ///
+    /// # Errors
+    ///
+    /// What the client says, when the server can't be reached or refuses the command.
+    pub fn try_cli(&self, command: &[&str]) -> Result<String, String> {
+        let Version { part, release, program, .. } = self.wish.version;
+        let name = format!("{program}-cli");
+        // A given server is asked with the client that there is.
+        let mut cli = Tree::with(part, release).map_or_else(
+            |_| Command::new(&name),
+            |tree| tree.command(program, "/", &format!("/usr/bin/{name}")),
+        );
+        // `-e`: an error of the server is one of the command.
+        cli.args(["-e", "--raw", "-u", &self.url()]).args(command);
+        let output = cli.output().map_err(|error| format!("{cli:?}: {error}"))?;
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        if output.status.success() {
+            Ok(said(&output.stdout))
+        } else {
+            Err(said(&output.stderr) + &said(&output.stdout))
+        }
+    }
+
+    /// Starts a replica that follows this server; returns when it has all that this one had.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it did not start.
+    ///
+    /// # Panics
+    ///
+    /// When this server was given by URL.
+    pub fn replica(&self) -> Result<Self, Missing> {
+        Redis { replica_of: Some(self.port(0)), tls: false, ..self.wish.clone() }.start()
+    }
+}
+
+impl Deref for RedisServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}

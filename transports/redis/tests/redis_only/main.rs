@@ -1,0 +1,9 @@
+//! What only Redis can do or break.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic in a test is a failed test")]
+
+mod members;
+mod outages;
+mod refusals;
+mod streams;
+mod support;

@@ -1,0 +1,158 @@
+//! Owners of units: one at a time, whatever a member that is late believes.
+
+use std::time::Duration;
+
+use outbox_contract::subscription::Received;
+use outbox_servers::{OrSkip as _, Proxy, Redis};
+
+use crate::support::{
+    Log, PATIENCE, acknowledge, at, deliver, finish, id, messages, next, next_deliveries, subscribe,
+    subscribe_with, until,
+};
+
+/// The fence of reading. A member whose unit was taken over does not know of it yet: it must take nothing of what is new, for the next
+/// owner, who has read what was pending, would never see it.
+#[tokio::test]
+async fn a_member_that_lost_its_unit_takes_nothing_more_of_it() {
+    for wish in [Redis::newest(), Redis::oldest(), Redis::valkey()] {
+        let Some(server) = wish.shared().or_skip() else { return };
+        let prefix = server.fresh_prefix();
+        // Heartbeats so far apart that the member learns of it by reading alone.
+        let transport = at(&server.url(), &prefix).units(1);
+        let transport =
+            transport.lease(Duration::from_secs(600)).heartbeat(Duration::from_secs(300)).build().unwrap();
+        let reader = subscribe(&transport, "reader").await;
+        let first = messages(&["a"], 3);
+        deliver(&transport, &first).await;
+        finish(&*reader, &first).await;
+
+        let (owner, lease) =
+            (format!("{prefix}:{{orders:0}}:owner:reader"), format!("{prefix}:{{orders:0}}:lease:reader"));
+        server.cli(&["SET", &lease, "another member", "PX", "600000"]);
+        server.cli(&["HSET", &owner, "member", "another member", "epoch", "99"]);
+        let second = messages(&["a"], 3);
+        deliver(&transport, &second).await;
+        let Received::Revoked(units) = next(&*reader).await else {
+            panic!("the unit is revoked, and nothing of it comes")
+        };
+        assert_eq!(units.len(), 1);
+        let pending = server.cli(&["XPENDING", &format!("{prefix}:{{orders:0}}"), "reader"]);
+        assert_eq!(pending.lines().next(), Some("0"), "{}: it took what is not its own", server.name());
+    }
+}
+
+/// A member that is cut off stops by its own clock; the next owner begins with what the first one did not finish, in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_is_cut_off_is_replaced_from_its_first_unfinished_message() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let (proxy, prefix) = (Proxy::to(server.url().strip_prefix("redis://").unwrap()), server.fresh_prefix());
+    let short = |url: &str| {
+        let builder =
+            at(url, &prefix).units(1).lease(Duration::from_secs(4)).heartbeat(Duration::from_millis(300));
+        builder.request_timeout(Duration::from_secs(1)).build().unwrap()
+    };
+    let (far, near) = (short(&proxy.url(&server.url())), short(&server.url()));
+    let sent = messages(&["a", "b"], 40);
+    let cut_off = subscribe_with(&far, "reader", 10).await;
+    deliver(&near, &sent).await;
+    let in_hand = next_deliveries(&*cut_off).await;
+    acknowledge(&*cut_off, &in_hand[..1]).await;
+    proxy.hold();
+    let other = subscribe(&near, "reader").await;
+    let unfinished: Vec<_> = sent.iter().filter(|it| it.message.id != id(&in_hand[0])).cloned().collect();
+    finish(&*other, &unfinished).await;
+
+    // Nothing of it comes to the first one any more, but that it was revoked.
+    let revoked = async {
+        loop {
+            match cut_off.next().await {
+                Ok(Received::Revoked(units)) => return units,
+                Ok(Received::Deliveries(more)) => {
+                    panic!("{} deliveries came under a lease that is over", more.len())
+                }
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => tokio::time::sleep(crate::support::EVERY).await,
+            }
+        }
+    };
+    let units = tokio::time::timeout(PATIENCE, revoked).await.expect("it stops by its own clock");
+    assert_eq!(units.len(), 1);
+    // What it acknowledges now is another's: nothing of that is taken for finished.
+    let tags: Vec<_> = in_hand.iter().map(|delivery| delivery.tag.clone()).collect();
+    cut_off.acknowledge(&tags).await.unwrap();
+    proxy.pass();
+}
+
+/// P8: who leaves politely gives its units back at once, though the lease would last for a minute.
+#[tokio::test]
+async fn a_member_that_leaves_gives_its_units_back() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let prefix = server.fresh_prefix();
+    let transport = at(&server.url(), &prefix).units(2).lease(Duration::from_secs(3_600)).build().unwrap();
+    let first = subscribe(&transport, "reader").await;
+    let sent = messages(&["a", "b", "c", "d"], 20);
+    deliver(&transport, &sent).await;
+    let in_hand = next_deliveries(&*first).await;
+    first.drain().await.unwrap();
+    assert!(matches!(next(&*first).await, Received::Ended));
+    acknowledge(&*first, &in_hand).await;
+    first.close().await.unwrap();
+    let left = server.cli(&["--scan", "--pattern", &format!("{prefix}:*:lease:*")]);
+    assert_eq!(left, "", "no lease is left");
+
+    let second = subscribe(&transport, "reader").await;
+    let rest: Vec<_> =
+        sent.iter().filter(|it| !in_hand.iter().any(|of| id(of) == it.message.id)).cloned().collect();
+    let last = messages(&["a", "b", "c", "d"], 4);
+    deliver(&transport, &last).await;
+    finish(&*second, &[rest, last].concat()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shares_of_three_members_differ_by_one_at_most() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let prefix = server.fresh_prefix();
+    let transport = at(&server.url(), &prefix).units(8).build().unwrap();
+    let mut members = Vec::new();
+    for _ in 0..3 {
+        members.push(subscribe(&transport, "reader").await);
+    }
+    let shares = async || {
+        let mut shares = std::collections::BTreeMap::<String, usize>::new();
+        for unit in 0..8 {
+            let owner = server.cli(&["GET", &format!("{prefix}:{{orders:{unit}}}:lease:reader")]);
+            *shares.entry(owner).or_default() += 1;
+        }
+        let mut shares: Vec<usize> = shares.into_values().collect();
+        shares.sort_unstable();
+        shares
+    };
+    until("three members have two, three and three units", async || shares().await == [2, 3, 3]).await;
+    drop(members.pop());
+    until("and two of them four each", async || shares().await == [4, 4]).await;
+}
+
+/// Pending comes before new, over a crash in between, and with a prefetch that is smaller than what is pending.
+#[tokio::test]
+async fn what_the_last_owner_left_comes_before_anything_new() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let prefix = server.fresh_prefix();
+    let transport = at(&server.url(), &prefix).units(1).build().unwrap();
+    let sent = messages(&["a"], 60);
+    let first = subscribe_with(&transport, "reader", 30).await;
+    deliver(&transport, &sent[..30]).await;
+    let mut in_hand = Vec::new();
+    while in_hand.len() < 30 {
+        in_hand.extend(next_deliveries(&*first).await);
+    }
+    drop(first);
+    deliver(&transport, &sent[30..]).await;
+    let second = subscribe_with(&transport, "reader", 7).await;
+    let mut log = Log::default();
+    while !log.has_all(&sent) {
+        let came = next_deliveries(&*second).await;
+        log.write_down(&came);
+        acknowledge(&*second, &came).await;
+    }
+    log.assert_in_order(&sent);
+}
