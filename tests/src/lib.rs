@@ -2,7 +2,10 @@
 //!
 //! | suite | what it proves |
 //! |---|---|
+//! | `pairs` | PostgreSQL and RabbitMQ together keep the promises, whatever happens to them |
 //! | `workspace` | the house is as it should be: who may depend on whom, what every crate and file must have |
+
+pub mod pair;
 
 use std::path::{Path, PathBuf};
 

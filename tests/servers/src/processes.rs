@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long processes that got a signal may take to follow it.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// How often is looked.
 const EVERY: Duration = Duration::from_millis(10);
 

@@ -13,7 +13,7 @@ use crate::ports::Port;
 use crate::processes::{Processes, Usage};
 
 /// How long a server may take to start or to stop. RabbitMQ needs a minute on a slow machine with other work.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// How often is looked.
 const EVERY: Duration = Duration::from_millis(25);
 /// How many sets of ports are tried when programs that know nothing of the locks take them.
@@ -105,7 +105,7 @@ impl Server {
         self.own.is_some()
     }
 
-    /// Asks it to end (PostgreSQL: fast shutdown), and waits until it has, for two minutes at most.
+    /// Asks it to end (PostgreSQL: fast shutdown), and waits until it has, for five minutes at most.
     #[track_caller]
     pub fn stop(&self) {
         let own = self.own();

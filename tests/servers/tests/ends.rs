@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use outbox_servers::{OrSkip as _, Postgres, RabbitMq};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// This test program again, with one test only, which then plays another part.
 fn again(test: &str, part: &str) -> Command {

@@ -1,0 +1,61 @@
+//! What happens to relays.
+
+use crate::world::{Wishes, World};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_relays_lose_nothing_and_bring_nothing_out_of_order() {
+    let Some(mut world) = World::new(Wishes::default()).await else { return };
+    world.consume().await;
+    world.write(4, 20);
+    for _ in 0..3 {
+        let relay = world.relay();
+        world.more(300).await;
+        relay.kill();
+    }
+    let last = world.relay();
+    world.more(300).await;
+    world.finish().await;
+    last.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_relay_joins_and_carries_on_alone() {
+    let Some(mut world) = World::new(Wishes::default()).await else { return };
+    world.consume().await;
+    world.write(4, 20);
+    let first = world.relay();
+    world.more(300).await;
+    let second = world.relay();
+    world.more(300).await;
+    // In order, under load: what it has in flight is finished or left to the other.
+    first.stop();
+    world.more(300).await;
+    let third = world.relay();
+    world.more(300).await;
+    second.kill();
+    world.more(300).await;
+    world.finish().await;
+    drop(third);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_slept_past_its_lease_brings_nothing_out_of_order() {
+    let Some(mut world) = World::new(Wishes::default()).await else { return };
+    world.consume().await;
+    world.write(4, 20);
+    let sleeper = world.relay();
+    for _ in 0..2 {
+        world.more(200).await;
+        sleeper.pause();
+        // What comes now is another's, which took over when the lease had ended.
+        let other = world.relay();
+        world.more(300).await;
+        // In the midst of the other's work it goes on where it was.
+        sleeper.resume();
+        world.more(300).await;
+        other.kill();
+    }
+    world.more(200).await;
+    world.finish().await;
+    drop(sleeper);
+}
