@@ -101,9 +101,10 @@ async fn positions_that_come_back_after_lost_commits_confuse_nobody() {
     for _ in 0..3 {
         // Commits that return before they are safe, until the server is ended under them.
         let mut recorded = Vec::new();
+        let mut connection = PgConnection::connect(&world.pair.database).await.unwrap();
         for number in 0..200 {
             let message = World::message(&format!("key-{}", number % 5));
-            let mut tx = world.store.pool().begin().await.unwrap();
+            let mut tx = connection.begin().await.unwrap();
             let began = world.history().now();
             tx.execute("set local synchronous_commit = off").await.unwrap();
             world.store.append(&mut tx, &[message.clone().into()]).await.unwrap();
