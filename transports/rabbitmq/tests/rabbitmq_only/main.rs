@@ -1,0 +1,9 @@
+//! What only RabbitMQ can do or break: on real servers, with networks that fail.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+mod consuming;
+mod network;
+mod outcomes;
+mod refusals;
+mod support;
