@@ -145,10 +145,11 @@ mod tests {
         let moved = ContactEvent::EmailChanged { id: 1, old: "ann@old".into(), new: "ann@new".into() };
         scenario.expect(&[&added(), &moved, &renamed("Hannah")]).await;
         scenario.repeat_all().await;
-        scenario
-            .when("she is renamed", super::change(&mediator, 1, |ann| Ok(ann.rename("Ann"))))
-            .await
-            .unwrap();
+        let rename = super::change(&mediator, 1, |ann| {
+            ann.rename("Ann");
+            Ok(())
+        });
+        scenario.when("she is renamed", rename).await.unwrap();
         scenario.expect(&[&renamed("Ann")]).await;
         assert!(relay.stop(Duration::from_secs(120)).await);
     }

@@ -1,7 +1,10 @@
 //! The module that sells: orders, and the credit of customers. Others know its events, not its tables.
 
-use outbox::HandlerContext;
+use std::time::Duration;
+
 use outbox::prelude::*;
+use outbox::{HandlerContext, Status};
+use outbox_testkit::eventually;
 use serde::{Deserialize, Serialize};
 use sqlx::{Sqlite, Transaction};
 
@@ -51,7 +54,13 @@ pub(crate) async fn inbox(
     transport: &MemoryTransport,
 ) -> Result<InboxHandle, HandlerError> {
     let inbox = Inbox::builder(store.clone(), transport.clone()).consumer("sales");
-    Ok(inbox.on::<ParcelSent, _>(note_shipped).start().await?)
+    listening(inbox.on::<ParcelSent, _>(note_shipped).start().await?).await
+}
+
+/// Waits until an inbox has subscribed: a transport within the process keeps nothing for consumers that are not there yet.
+pub(crate) async fn listening(inbox: InboxHandle) -> Result<InboxHandle, HandlerError> {
+    let subscribed = eventually(Duration::from_secs(120), async || inbox.health().status == Status::Healthy);
+    if subscribed.await { Ok(inbox) } else { Err(inbox.health().reasons.join("; ").into()) }
 }
 
 async fn note_shipped(

@@ -5,7 +5,7 @@ use outbox::prelude::*;
 use serde::{Deserialize, Serialize};
 use sqlx::{Sqlite, Transaction};
 
-use crate::sales::OrderPlaced;
+use crate::sales::{OrderPlaced, listening};
 
 /// What other modules hear.
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
@@ -30,7 +30,7 @@ pub(crate) async fn inbox(
     transport: &MemoryTransport,
 ) -> Result<InboxHandle, HandlerError> {
     let inbox = Inbox::builder(store.clone(), transport.clone()).consumer("shipping");
-    Ok(inbox.on::<OrderPlaced, _>(send_parcel).start().await?)
+    listening(inbox.on::<OrderPlaced, _>(send_parcel).start().await?).await
 }
 
 /// Sends one parcel for an order, whatever is delivered twice: the parcel, its event, and the note that this order was handled commit together.

@@ -56,44 +56,54 @@ async fn serve(args: Args) -> Result<(), Box<dyn Error>> {
     store.migrate().await?;
     web::create_table(store.pool()).await?;
     let transport = MemoryTransport::new(); // a broker's in earnest
-    let mail = tokio::spawn(send_mails(transport.clone()));
+    // Before the relay starts, too: this transport keeps nothing for consumers that are not there yet.
+    let mails = transport.subscribe(Subscription::new("mail".parse()?, ["orders".parse()?])).await?;
+    let mail = tokio::spawn(send_mails(mails));
     let relay = Relay::builder(store.clone(), transport).start().await?;
     let service = Arc::new(Service::new(Mediator::new(Outbox::new(store)), relay, metrics));
 
+    let stop = stop_signal()?;
     let listener = TcpListener::bind(args.listen).await?;
     say(format_args!("listening on http://{}", listener.local_addr()?));
     // ANCHOR: stop
-    // First no more requests: those that are being answered are finished. Then the relay: it sends what they wrote.
-    axum::serve(listener, web::router(Arc::clone(&service))).with_graceful_shutdown(stop_signal()).await?;
+    // First no more requests: those that are being answered are finished. Then the relay: it finishes what is in flight. What it has not read
+    // yet is in the database, and is sent after the next start, or by another relay at once.
+    axum::serve(listener, web::router(Arc::clone(&service))).with_graceful_shutdown(stop).await?;
     let drained = service.stop(STOP_WITHIN).await;
     // ANCHOR_END: stop
     mail.abort();
     say(format_args!(
         "{}",
-        if drained { "drained" } else { "stopped; the rest is sent after the next start" }
+        if drained {
+            "drained"
+        } else {
+            "not drained in time; what is in flight is sent again after the next start"
+        }
     ));
     Ok(())
 }
 
-/// Completes at Ctrl-C, or when whoever runs the service asks it to stop.
-async fn stop_signal() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            }
-            return;
+/// Completes at Ctrl-C, or when whoever runs the service asks it to stop. Listens from the call on, and not only once it is waited for.
+#[cfg(unix)]
+fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
         }
-    }
-    let _unavailable = tokio::signal::ctrl_c().await;
+    })
+}
+
+#[cfg(not(unix))]
+fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+    let mut interrupt = tokio::signal::windows::ctrl_c()?;
+    Ok(async move { _ = interrupt.recv().await })
 }
 
 /// Another part of the program, which hears of orders.
-async fn send_mails(transport: MemoryTransport) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let mails = transport.subscribe(Subscription::new("mail".parse()?, ["orders".parse()?])).await?;
+async fn send_mails(mails: Box<dyn Deliveries>) -> Result<(), Box<dyn Error + Send + Sync>> {
     loop {
         match mails.next().await? {
             Received::Deliveries(deliveries) => {

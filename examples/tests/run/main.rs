@@ -1,5 +1,7 @@
 //! Every example is run as a user runs it, and does what it says.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
 mod contacts;
 mod modular_monolith;
 mod orders;
