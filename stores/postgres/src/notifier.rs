@@ -45,15 +45,20 @@ impl Way {
 }
 
 impl Notifier {
-    /// Starts to tell. Needs a runtime.
+    /// Starts to tell what rings from now on. Needs a runtime.
     pub(crate) fn start(way: Way, hints: &Hints) -> Self {
         let mut listener = hints.listen();
-        // Whoever calls is about to ring: the first wake-up is of now.
-        hints.appended();
         Self(tokio::spawn(async move {
             let mut connection = None;
             loop {
-                let word = match listener.next().await {
+                let mut wakeup = listener.next().await;
+                // Most commits come at once behind their append: then it is told once, and exactly.
+                if wakeup == Wakeup::Soon
+                    && let Ok(next) = tokio::time::timeout(way.interval, listener.next()).await
+                {
+                    wakeup = next;
+                }
+                let word = match wakeup {
                     Wakeup::Soon => SOON,
                     Wakeup::Now => NOW,
                 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
-use outbox_contract::{Admin, Failure, Lease, RelayId, Route, Store, Stored};
+use outbox_contract::{Admin, Failure, Lease, Position, RelayId, Route, Store, Stored};
 
 use super::support::{Fixture, append, fetch, lease, lease_request, message, messages, run, text};
 
@@ -106,4 +106,23 @@ async fn settlements_commit_asynchronously_and_steps_synchronously_whatever_the_
         store.hold(&Route::default(), &message("c").key_id()).await.unwrap();
         assert_eq!(how(&fixture, "INSERT outbox_key").await, "on", "by default {default}");
     }
+}
+
+/// The mark of a heartbeat is said of what the relay owned before it. What it takes by this very heartbeat may stand lower.
+#[tokio::test]
+async fn the_mark_of_a_relay_does_not_hold_for_buckets_that_it_has_only_just_taken() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let first = RelayId::new();
+    let leases = lease(store, first).await.leases;
+    store.give_back(first, &Route::default(), &leases, Position(100), true).await.unwrap();
+
+    let mut second = lease_request(RelayId::new());
+    second.low_water = Position(500);
+    let taken = store.lease(&second).await.unwrap().leases;
+    assert!(taken.iter().all(|lease| lease.low_water == Position(100)), "{:?}", taken[0]);
+    // It is gone before it could say more.
+    fixture.run("update outbox_relay set expires_at = 0").await;
+    let third = lease(store, RelayId::new()).await.leases;
+    assert!(third.iter().all(|lease| lease.low_water == Position(100)), "{:?}", third[0]);
 }
