@@ -150,6 +150,9 @@ alter sequence outbox_history_number owned by outbox_history.number;
 
 create table outbox_history_rest partition of outbox_history default;
 
+-- What is over its time is deleted from the default one; the others have no use for such an index.
+create index outbox_history_rest_at on outbox_history_rest (delivered_at);
+
 -- Messages that join their keys later.
 create table outbox_scheduled (
     number         bigint generated always as identity constraint outbox_scheduled_pkey primary key,

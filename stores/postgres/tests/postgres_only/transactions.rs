@@ -6,7 +6,7 @@ use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{AppendError, Consumer, Store, StoreErrorKind, Transactional};
 use outbox_servers::{OrSkip, Postgres, Proxy};
 
-use super::support::{Fixture, append, message, open, options, run};
+use super::support::{Fixture, LONG, append, message, open, options, run};
 
 /// The server answers the COMMIT of such a transaction with success, and rolls it back.
 #[tokio::test]
@@ -125,8 +125,9 @@ async fn a_transaction_that_is_idle_for_too_long_is_ended_and_its_locks_are_free
     let mut tx = fixture.store.begin().await.unwrap();
     fixture.store.append(&mut tx, &[message("a").into()]).await.unwrap();
     // Begun by hand, it waits for as long as it takes.
-    let mut other = fixture.connection().await;
-    run(&mut other, "insert into outbox_message (topic, key, event_type) values ('orders', 'a', 'x')").await;
+    let other =
+        fixture.run("insert into outbox_message (topic, key, event_type) values ('orders', 'a', 'x')");
+    tokio::time::timeout(LONG, other).await.expect("the locks of an idle transaction are free");
     let committed = fixture.store.commit(tx).await;
     assert!(!matches!(committed, Committed::Yes), "{committed:?}");
     assert_eq!(fixture.number("select count(*) from outbox_message").await, 1);
