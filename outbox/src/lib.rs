@@ -19,6 +19,12 @@ pub use outbox_engine::{
 #[doc(hidden)]
 pub use outbox_contract::__private;
 
+/// Publishes to and consumes from Apache Kafka.
+#[cfg(feature = "kafka")]
+pub mod kafka {
+    pub use outbox_transport_kafka::*;
+}
+
 /// The backends in memory: for tests, for trying things out, and, the transport, for modules of one process.
 pub mod memory {
     pub use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};

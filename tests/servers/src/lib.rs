@@ -14,6 +14,7 @@
 //! | [`Postgres`] | PostgreSQL 18 or 15; a fresh database for each test, a standby |
 //! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
 //! | [`Redis`] | Redis 8 or 7, or Valkey 9; a fresh prefix for each test, a replica |
+//! | [`Kafka`] | Apache Kafka 4.3, one broker |
 //! | [`PgBouncer`] | a pool in front of a PostgreSQL |
 //! | [`Proxy`] | a TCP proxy that cuts, delays, holds and swallows |
 //!
@@ -22,8 +23,8 @@
 //!
 //! Servers come from
 //!
-//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`. Only `shared()` without special wishes is served by
-//!    it, as nobody may stop or configure what belongs to somebody else;
+//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`, `OUTBOX_KAFKA_URL`. Only `shared()` without
+//!    special wishes is served by it, as nobody may stop or configure what belongs to somebody else;
 //! 2. the folder that `tests/servers/prepare` makes: `target/servers`, or what `OUTBOX_SERVERS_DIR` names. It needs root.
 //!
 //! Where neither has the server, [`OrSkip::or_skip`] skips; with `OUTBOX_REQUIRE_SERVERS=1` it fails. A server that is there and does not
@@ -31,6 +32,7 @@
 
 mod given;
 mod home;
+mod kafka;
 mod missing;
 mod pgbouncer;
 mod ports;
@@ -43,6 +45,7 @@ mod server;
 mod tls;
 mod tree;
 
+pub use kafka::{Kafka, KafkaServer};
 pub use missing::{Missing, OrSkip, skip};
 pub use pgbouncer::{PgBouncer, PgBouncerServer};
 pub use postgres::{Postgres, PostgresServer};

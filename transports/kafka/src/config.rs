@@ -1,0 +1,295 @@
+//! What can be set of a Kafka transport: its builder, with the default and the reason of each value.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use outbox_contract::{Failure, Message, Rejection, Topic, TransportError, TransportErrorKind};
+use rdkafka::ClientConfig;
+
+use crate::transport::KafkaTransport;
+
+/// How the members of a consumer share out partitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GroupProtocol {
+    /// The members agree among themselves, and only what moves is interrupted (`cooperative-sticky`). Every broker can do it.
+    #[default]
+    Cooperative,
+    /// The broker decides (`group.protocol=consumer`). Kafka 4.0 or later.
+    Consumer,
+}
+
+/// Properties that the promises of the transport rest on: nobody sets them but it.
+const OURS: &[&str] = &[
+    "acks",
+    "bootstrap.servers",
+    "delivery.timeout.ms",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.gapless.guarantee",
+    "enable.idempotence",
+    "enable.partition.eof",
+    "group.id",
+    "group.protocol",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "message.send.max.retries",
+    "message.timeout.ms",
+    "metadata.broker.list",
+    "partition.assignment.strategy",
+    "partitioner",
+    "queuing.strategy",
+    "request.required.acks",
+    "retries",
+    "transactional.id",
+];
+
+/// How many bytes a record may have beyond its batch limit before the client itself refuses it. High: whether a message is too large is
+/// for the broker to say, which knows the limit of the topic.
+const CLIENT_LIMIT: usize = 100_000_000;
+
+#[derive(Clone)]
+pub(crate) struct Config {
+    brokers: String,
+    properties: BTreeMap<String, String>,
+    pub(crate) max_message_bytes: usize,
+    linger: Duration,
+    group_protocol: GroupProtocol,
+}
+
+impl Config {
+    /// Whether this message can ever be taken.
+    pub(crate) fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        // What is certain alone: the record has more than this.
+        let headers = message.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        let bytes = message.payload.len() + headers;
+        if bytes > self.max_message_bytes {
+            return Err(Rejection(Failure::new(
+                "message-too-large",
+                format!(
+                    "payload and headers have {bytes} bytes, over the limit of {}: raise max.message.bytes of the topic and \
+                     max_message_bytes of the transport, or send a reference",
+                    self.max_message_bytes
+                ),
+            )));
+        }
+        Self::validate_topic(&message.topic)
+    }
+
+    /// Whether Kafka can have a topic of this name.
+    pub(crate) fn validate_topic(topic: &Topic) -> Result<(), Rejection> {
+        let topic = topic.as_str();
+        let legal = topic.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        if !legal || topic == "." || topic == ".." {
+            return Err(Rejection(Failure::new(
+                "topic-not-valid",
+                format!(
+                    "Kafka has no topic called {topic:?}: use letters of ASCII, digits, '.', '_' and '-'"
+                ),
+            )));
+        }
+        Ok(())
+    }
+
+    fn client(&self) -> ClientConfig {
+        let mut client = ClientConfig::new();
+        client
+            .set("bootstrap.servers", &self.brokers)
+            .set("client.id", "outbox")
+            .set("socket.keepalive.enable", "true")
+            // A broker that comes back is found within a second; the default is ten.
+            .set("reconnect.backoff.max.ms", "1000");
+        client
+    }
+
+    fn with_properties(&self, client: &mut ClientConfig, kind: Kind) {
+        for (name, value) in &self.properties {
+            if kind.takes(name) {
+                client.set(name, value);
+            }
+        }
+    }
+
+    fn producer(&self) -> ClientConfig {
+        let mut client = self.client();
+        client
+            .set("acks", "all")
+            // A topic that is missing is reported after a second; the default is thirty.
+            .set("topic.metadata.propagation.max.ms", "1000")
+            .set("message.max.bytes", CLIENT_LIMIT.to_string())
+            // A record batch is rejected as a whole: no larger than what a topic takes.
+            .set("batch.size", self.max_message_bytes.clamp(1, 1_000_000).to_string())
+            .set("linger.ms", self.linger.as_millis().to_string())
+            .set("queue.buffering.max.kbytes", (256 * 1024).to_string());
+        self.with_properties(&mut client, Kind::Producer);
+        client
+    }
+
+    /// Of the producer that leaves no gap.
+    pub(crate) fn gapless(&self) -> ClientConfig {
+        let mut client = self.producer();
+        client
+            .set("enable.idempotence", "true")
+            .set("enable.gapless.guarantee", "true")
+            // The client's own timeout is outside of the guarantee. There is a deadline for each chunk instead.
+            .set("message.timeout.ms", "0");
+        client
+    }
+
+    /// Of the producer that sends single messages: one try each, since a second one may meet another answer than the first.
+    pub(crate) fn alone(&self) -> ClientConfig {
+        let mut client = self.producer();
+        client.set("linger.ms", "0").set("retries", "0").set("message.timeout.ms", "5000");
+        client
+    }
+
+    /// Of the client that asks for the configuration of topics.
+    pub(crate) fn admin(&self) -> ClientConfig {
+        let mut client = self.client();
+        self.with_properties(&mut client, Kind::Any);
+        client
+    }
+
+    /// Of a member of a consumer.
+    pub(crate) fn member(&self, group: &str, prefetch_bytes: usize) -> ClientConfig {
+        let mut client = self.client();
+        // What the client fetches ahead for each member, beside the prefetch itself.
+        let ahead = prefetch_bytes.div_ceil(1024).clamp(1024, 64 * 1024);
+        client
+            .set("group.id", group)
+            // A consumer that is new begins with the first message there is: with the last, it would miss what came while it joined.
+            .set("auto.offset.reset", "earliest")
+            .set("queued.max.messages.kbytes", ahead.to_string())
+            // Measured: 1.6 times the rate of the default, which waits a second after its queue was full.
+            .set("fetch.queue.backoff.ms", "10");
+        self.with_properties(&mut client, Kind::Consumer);
+        // Offsets are committed by what is finished, not by what was read.
+        client.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
+        match self.group_protocol {
+            GroupProtocol::Cooperative => client.set("partition.assignment.strategy", "cooperative-sticky"),
+            GroupProtocol::Consumer => client.set("group.protocol", "consumer"),
+        };
+        client
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The values of properties are left out: passwords are among them.
+        f.debug_struct("Config")
+            .field("brokers", &self.brokers)
+            .field("properties", &self.properties.keys())
+            .field("max_message_bytes", &self.max_message_bytes)
+            .field("linger", &self.linger)
+            .field("group_protocol", &self.group_protocol)
+            .finish()
+    }
+}
+
+/// Which client a property is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Any,
+    Producer,
+    Consumer,
+}
+
+impl Kind {
+    /// Properties of one kind of client make the other complain.
+    fn takes(self, property: &str) -> bool {
+        let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| property.starts_with(prefix));
+        let producers =
+            starts(&["queue.buffering.", "batch.", "linger.", "compression.", "sticky.", "retry."])
+                || matches!(property, "request.timeout.ms");
+        let consumers =
+            starts(&["auto.offset.", "fetch.", "group.", "heartbeat.", "isolation.", "queued.", "session."])
+                || matches!(property, "max.poll.interval.ms" | "check.crcs" | "client.rack");
+        match self {
+            Self::Any => !producers && !consumers,
+            Self::Producer => !consumers,
+            Self::Consumer => !producers,
+        }
+    }
+}
+
+/// Builds a [`KafkaTransport`].
+///
+/// ```no_run
+/// use outbox_transport_kafka::KafkaTransport;
+///
+/// let transport = KafkaTransport::builder("kafka-1:9092,kafka-2:9092")
+///     .property("security.protocol", "SASL_PLAINTEXT")
+///     .property("sasl.mechanism", "PLAIN")
+///     .property("sasl.username", "orders")
+///     .property("sasl.password", std::env::var("KAFKA_PASSWORD")?)
+///     .build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct KafkaTransportBuilder {
+    config: Config,
+}
+
+impl KafkaTransportBuilder {
+    pub(crate) fn new(brokers: &str) -> Self {
+        Self {
+            config: Config {
+                brokers: brokers.to_owned(),
+                properties: BTreeMap::new(),
+                // The broker's own default (message.max.bytes).
+                max_message_bytes: 1_048_588,
+                linger: Duration::from_millis(1),
+                group_protocol: GroupProtocol::default(),
+            },
+        }
+    }
+
+    /// Sets a property of librdkafka: credentials, compression, timeouts of groups. `build` refuses those that the promises of the
+    /// transport rest on. Properties of producers alone do not reach consumers, nor the other way round.
+    pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.config.properties.insert(name.into(), value.into());
+        self
+    }
+
+    /// The most bytes that the topics take in one record batch: the smallest `max.message.bytes` among them. Default 1,048,588, as the
+    /// broker's. What is larger is rejected before it is sent, and no batch is made larger. Where a topic takes less than is said here, its
+    /// messages arrive all the same, but one by one.
+    pub fn max_message_bytes(mut self, bytes: usize) -> Self {
+        self.config.max_message_bytes = bytes.max(1);
+        self
+    }
+
+    /// How long the client waits for more messages before it sends a batch. Default 1 millisecond: longer costs latency, shorter the
+    /// broker's time.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.config.linger = linger;
+        self
+    }
+
+    /// How the members of a consumer share out partitions. Default [`GroupProtocol::Cooperative`].
+    pub fn group_protocol(mut self, protocol: GroupProtocol) -> Self {
+        self.config.group_protocol = protocol;
+        self
+    }
+
+    /// The transport. Connects by itself, in the background: [`check`](outbox_contract::Transport::check) tells whether it can.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](TransportErrorKind::Invalid) for a property that is the transport's own, or that librdkafka does not take.
+    pub fn build(self) -> Result<KafkaTransport, TransportError> {
+        let ours = self.config.properties.keys().find(|name| OURS.contains(&name.as_str()));
+        if let Some(name) = ours {
+            return Err(TransportError::new(
+                TransportErrorKind::Invalid,
+                "build",
+                format!(
+                    "the property {name} is set by the transport, as its promises rest on it: leave it out"
+                ),
+            ));
+        }
+        KafkaTransport::with_config(self.config)
+    }
+}

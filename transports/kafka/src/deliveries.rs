@@ -1,0 +1,116 @@
+//! The deliveries of one member of a consumer.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outbox_contract::subscription::{Received, Tag, Unit};
+use outbox_contract::{Deliveries, Subscription, TransportError, TransportErrorKind};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use tokio::sync::oneshot;
+
+use crate::config::Config;
+use crate::dispatch::Dispatch;
+use crate::member::{self, Member, Shared};
+
+pub(crate) struct KafkaDeliveries {
+    member: Arc<Member>,
+    consumer: Option<Arc<BaseConsumer<Shared>>>,
+    /// Held by the one who commits: the others find nothing left to do after it.
+    turn: tokio::sync::Mutex<()>,
+    left: Option<oneshot::Receiver<()>>,
+}
+
+impl KafkaDeliveries {
+    pub(crate) fn join(config: &Config, subscription: &Subscription) -> Result<Self, TransportError> {
+        let error = |words: &'static str| {
+            move |error: rdkafka::error::KafkaError| {
+                TransportError::new(TransportErrorKind::Invalid, "subscribe", words).with_source(error)
+            }
+        };
+        let member = Arc::new(Member::new(subscription.topics.clone(), Dispatch::new(subscription)));
+        let client = config.member(subscription.consumer.as_str(), subscription.prefetch_bytes);
+        let consumer: BaseConsumer<Shared> = client
+            .create_with_context(Shared(Arc::clone(&member)))
+            .map_err(error("the client takes not this configuration"))?;
+        let topics: Vec<&str> = subscription.topics.iter().map(outbox_contract::Topic::as_str).collect();
+        consumer.subscribe(&topics).map_err(error("the client takes not these topics"))?;
+        let consumer = Arc::new(consumer);
+        let (leaves, left) = oneshot::channel();
+        let (runs, polled) = (Arc::clone(&member), Arc::clone(&consumer));
+        let thread = std::thread::Builder::new().name("outbox-kafka-member".to_owned());
+        let run = move || {
+            member::run(&runs, polled);
+            // Nobody waits where the deliveries were dropped.
+            let _ = leaves.send(());
+        };
+        thread.spawn(run).map_err(|error| {
+            TransportError::new(TransportErrorKind::Other, "subscribe", "no thread for the member")
+                .with_source(error)
+        })?;
+        Ok(Self { member, consumer: Some(consumer), turn: tokio::sync::Mutex::default(), left: Some(left) })
+    }
+}
+
+#[async_trait]
+impl Deliveries for KafkaDeliveries {
+    async fn next(&self) -> Result<Received, TransportError> {
+        loop {
+            let taken = self.member.dispatch().take()?;
+            match taken {
+                Some(received) => return Ok(received),
+                None => self.member.wake.notified().await,
+            }
+        }
+    }
+
+    async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
+        self.member.dispatch().acknowledge(tags);
+        self.member.finished();
+        let _turn = self.turn.lock().await;
+        let Some(consumer) = &self.consumer else { return Ok(()) };
+        if self.member.dispatch().to_commit().is_empty() {
+            return Ok(());
+        }
+        let (member, consumer) = (Arc::clone(&self.member), Arc::clone(consumer));
+        let committed = tokio::task::spawn_blocking(move || member::commit(&member, &consumer));
+        committed.await.map_err(|error| {
+            TransportError::new(TransportErrorKind::Other, "acknowledge", "the commit was broken off")
+                .with_source(error)
+        })?
+    }
+
+    async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {
+        self.member.dispatch().pause(units, true);
+        Ok(())
+    }
+
+    async fn resume(&self, units: &[Unit]) -> Result<(), TransportError> {
+        self.member.dispatch().pause(units, false);
+        self.member.wake.notify_one();
+        Ok(())
+    }
+
+    async fn drain(&self) -> Result<(), TransportError> {
+        self.member.dispatch().drain();
+        self.member.wake.notify_one();
+        Ok(())
+    }
+
+    async fn close(mut self: Box<Self>) -> Result<(), TransportError> {
+        self.consumer = None;
+        self.member.leave();
+        if let Some(left) = self.left.take() {
+            // An error is a thread that is gone, which is what is waited for.
+            let _ = left.await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for KafkaDeliveries {
+    fn drop(&mut self) {
+        // The thread lets go of the client, in the background.
+        self.consumer = None;
+        self.member.leave();
+    }
+}

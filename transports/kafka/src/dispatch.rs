@@ -1,0 +1,346 @@
+//! What a member has, and what it gives out: partitions with what waits of each, what is in hand, what may be committed.
+//!
+//! A machine without waiting. The thread of the member puts in, the deliveries take out.
+//!
+//! Promises: no more than the prefetch is in hand; nothing of a partition that was taken away or is paused is given out; an
+//! acknowledgement counts only for the ownership in which its delivery was given out.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use outbox_contract::subscription::{Received, Tag, Unit};
+use outbox_contract::{Delivery, Subscription, TransportError};
+
+use crate::offsets::Offsets;
+
+/// The fewest messages that may wait of a partition.
+const FEWEST: usize = 16;
+/// What a delivery takes beside its payload, about, where it is no message.
+const FIXED: usize = 256;
+
+/// The partitions of a member.
+#[derive(Debug)]
+pub(crate) struct Dispatch {
+    prefetch: usize,
+    prefetch_bytes: usize,
+    units: BTreeMap<Unit, Owned>,
+    /// How often each partition was assigned.
+    incarnations: BTreeMap<Unit, u64>,
+    revoked: Vec<Unit>,
+    in_hand: usize,
+    bytes_in_hand: usize,
+    /// Which partition is served first: each in its turn.
+    turn: usize,
+    drained: bool,
+    over: bool,
+    problem: Option<TransportError>,
+}
+
+#[derive(Debug, Default)]
+struct Owned {
+    incarnation: u64,
+    waiting: VecDeque<(i64, Delivery)>,
+    waiting_bytes: usize,
+    offsets: Offsets,
+    paused: bool,
+    /// Whether the client fetches nothing of it: it is paused, or enough of it waits.
+    stopped: bool,
+}
+
+/// What the client is to do with a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Stop(Unit),
+    Go(Unit),
+}
+
+impl Dispatch {
+    pub(crate) fn new(subscription: &Subscription) -> Self {
+        Self {
+            prefetch: subscription.prefetch.max(1),
+            prefetch_bytes: subscription.prefetch_bytes,
+            units: BTreeMap::new(),
+            incarnations: BTreeMap::new(),
+            revoked: Vec::new(),
+            in_hand: 0,
+            bytes_in_hand: 0,
+            turn: 0,
+            drained: false,
+            over: false,
+            problem: None,
+        }
+    }
+
+    /// A partition is this member's from now on.
+    pub(crate) fn assign(&mut self, unit: Unit) {
+        let incarnation = self.incarnations.entry(unit.clone()).or_default();
+        *incarnation += 1;
+        let owned = Owned { incarnation: *incarnation, ..Owned::default() };
+        self.units.insert(unit, owned);
+    }
+
+    /// Partitions are this member's no more.
+    pub(crate) fn revoke(&mut self, units: &[Unit]) {
+        for unit in units {
+            if let Some(owned) = self.units.remove(unit) {
+                let (messages, bytes) = owned.offsets.unfinished();
+                self.in_hand = self.in_hand.saturating_sub(messages);
+                self.bytes_in_hand = self.bytes_in_hand.saturating_sub(bytes);
+                self.revoked.push(unit.clone());
+            }
+        }
+    }
+
+    /// All partitions.
+    pub(crate) fn owned(&self) -> Vec<Unit> {
+        self.units.keys().cloned().collect()
+    }
+
+    /// Whether something of these partitions is in hand and not finished.
+    pub(crate) fn is_busy(&self, units: &[Unit]) -> bool {
+        units.iter().filter_map(|unit| self.units.get(unit)).any(|owned| owned.offsets.unfinished().0 > 0)
+    }
+
+    /// A record came. `make` gets the tag.
+    pub(crate) fn push(
+        &mut self,
+        unit: &Unit,
+        offset: i64,
+        make: impl FnOnce(Tag) -> Delivery,
+    ) -> Option<Flow> {
+        let (most, most_bytes) = self.share();
+        // What still comes of a partition that was taken away belongs to its new owner.
+        let owned = self.units.get_mut(unit)?;
+        let number = u64::try_from(offset).unwrap_or_default();
+        let delivery = make(Tag { unit: unit.clone(), incarnation: owned.incarnation, number });
+        owned.waiting_bytes += bytes_of(&delivery);
+        owned.waiting.push_back((offset, delivery));
+        self.problem = None;
+        let full = owned.waiting.len() >= most || owned.waiting_bytes >= most_bytes;
+        (full && !owned.stopped).then(|| {
+            owned.stopped = true;
+            Flow::Stop(unit.clone())
+        })
+    }
+
+    /// How much may wait of each partition: together twice what may be in hand.
+    fn share(&self) -> (usize, usize) {
+        let units = self.units.len().max(1);
+        ((2 * self.prefetch / units).max(FEWEST), 2 * self.prefetch_bytes / units)
+    }
+
+    /// What the client is to stop or go on with, after something was taken out, paused or resumed.
+    pub(crate) fn flow(&mut self) -> Vec<Flow> {
+        let (most, most_bytes) = self.share();
+        let mut flow = Vec::new();
+        for (unit, owned) in &mut self.units {
+            let low = owned.waiting.len() <= most / 2 && owned.waiting_bytes <= most_bytes / 2;
+            let high = owned.waiting.len() >= most || owned.waiting_bytes >= most_bytes;
+            if owned.stopped && low && !owned.paused {
+                owned.stopped = false;
+                flow.push(Flow::Go(unit.clone()));
+            } else if !owned.stopped && (owned.paused || (high && !low)) {
+                owned.stopped = true;
+                flow.push(Flow::Stop(unit.clone()));
+            }
+        }
+        flow
+    }
+
+    /// Whether the client holds back partitions of which little waits now.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.units.values().any(|owned| owned.stopped && !owned.paused)
+    }
+
+    /// What is to be said next. None: nothing for now.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong since the last call.
+    pub(crate) fn take(&mut self) -> Result<Option<Received>, TransportError> {
+        if !self.revoked.is_empty() {
+            return Ok(Some(Received::Revoked(std::mem::take(&mut self.revoked))));
+        }
+        if self.drained {
+            return Ok(Some(Received::Ended));
+        }
+        if let Some(problem) = self.problem.take() {
+            return Err(problem);
+        }
+        if self.over {
+            return Ok(Some(Received::Ended));
+        }
+        let mut deliveries = Vec::new();
+        let first = self.turn.checked_rem(self.units.len()).unwrap_or_default();
+        self.turn = self.turn.wrapping_add(1);
+        let order: Vec<Unit> =
+            self.units.keys().skip(first).chain(self.units.keys().take(first)).cloned().collect();
+        'all: for unit in order {
+            let Some(owned) = self.units.get_mut(&unit).filter(|owned| !owned.paused) else { continue };
+            while let Some((offset, next)) = owned.waiting.front() {
+                let bytes = bytes_of(next);
+                let fits = self.bytes_in_hand + bytes <= self.prefetch_bytes || self.in_hand == 0;
+                if self.in_hand >= self.prefetch || !fits {
+                    // Not skipped either: a large one would wait for ever behind small ones of other partitions.
+                    break 'all;
+                }
+                owned.offsets.handed(*offset, bytes);
+                owned.waiting_bytes = owned.waiting_bytes.saturating_sub(bytes);
+                self.in_hand += 1;
+                self.bytes_in_hand += bytes;
+                deliveries.extend(owned.waiting.pop_front().map(|(_, delivery)| delivery));
+            }
+        }
+        Ok((!deliveries.is_empty()).then_some(Received::Deliveries(deliveries)))
+    }
+
+    /// These deliveries are finished. Those of an earlier ownership are not looked at.
+    pub(crate) fn acknowledge(&mut self, tags: &[Tag]) {
+        for tag in tags {
+            let owned = self.units.get_mut(&tag.unit).filter(|owned| owned.incarnation == tag.incarnation);
+            let Some((owned, offset)) = owned.zip(i64::try_from(tag.number).ok()) else { continue };
+            if let Some(bytes) = owned.offsets.finish(offset) {
+                self.in_hand = self.in_hand.saturating_sub(1);
+                self.bytes_in_hand = self.bytes_in_hand.saturating_sub(bytes);
+            }
+        }
+    }
+
+    /// The offsets to commit: where the next owner of each partition is to begin.
+    pub(crate) fn to_commit(&self) -> Vec<(Unit, i64)> {
+        let units = self.units.iter();
+        units.filter_map(|(unit, owned)| Some((unit.clone(), owned.offsets.to_commit()?))).collect()
+    }
+
+    /// The broker has these offsets.
+    pub(crate) fn committed(&mut self, offsets: &[(Unit, i64)]) {
+        for (unit, offset) in offsets {
+            if let Some(owned) = self.units.get_mut(unit) {
+                owned.offsets.committed(*offset);
+            }
+        }
+    }
+
+    /// Pauses or resumes partitions. Those of others are not looked at.
+    pub(crate) fn pause(&mut self, units: &[Unit], paused: bool) {
+        for unit in units {
+            if let Some(owned) = self.units.get_mut(unit) {
+                owned.paused = paused;
+            }
+        }
+    }
+
+    /// Gives nothing more out.
+    pub(crate) fn drain(&mut self) {
+        self.drained = true;
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// The member has left.
+    pub(crate) fn end(&mut self) {
+        self.over = true;
+    }
+
+    /// Something went wrong; the next call of [`take`](Self::take) says so, unless it is over by then.
+    pub(crate) fn fail(&mut self, problem: TransportError) {
+        self.problem = Some(problem);
+    }
+}
+
+fn bytes_of(delivery: &Delivery) -> usize {
+    match &delivery.message {
+        Ok(message) => message.bytes(),
+        Err(undecodable) => FIXED + undecodable.payload.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outbox_contract::{Consumer, Message, Topic};
+
+    fn unit(number: u32) -> Unit {
+        Unit { topic: Topic::new("orders").unwrap(), number }
+    }
+
+    fn dispatch(prefetch: usize) -> Dispatch {
+        let topics = [unit(0).topic];
+        Dispatch::new(&Subscription::new(Consumer::new("c").unwrap(), topics).with_prefetch(prefetch))
+    }
+
+    fn push(dispatch: &mut Dispatch, number: u32, offset: i64) -> Option<Flow> {
+        let message = Message::new(unit(number).topic, "x");
+        dispatch.push(&unit(number), offset, |tag| Delivery::new(tag, Ok(message), None))
+    }
+
+    fn take(dispatch: &mut Dispatch) -> Vec<Tag> {
+        match dispatch.take() {
+            Ok(Some(Received::Deliveries(deliveries))) => deliveries.into_iter().map(|it| it.tag).collect(),
+            Ok(None) => Vec::new(),
+            other => panic!("deliveries or nothing were expected, not {other:?}"),
+        }
+    }
+
+    #[test]
+    fn no_more_than_the_prefetch_is_in_hand() {
+        let mut dispatch = dispatch(3);
+        dispatch.assign(unit(0));
+        (0..5).for_each(|offset| drop(push(&mut dispatch, 0, offset)));
+        let first = take(&mut dispatch);
+        assert_eq!(first.iter().map(|tag| tag.number).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(take(&mut dispatch).is_empty());
+        dispatch.acknowledge(&first[1..2]);
+        assert_eq!(take(&mut dispatch).len(), 1);
+        assert!(dispatch.to_commit().is_empty(), "the first is not finished");
+    }
+
+    #[test]
+    fn tags_of_an_earlier_ownership_do_nothing() {
+        let mut dispatch = dispatch(10);
+        dispatch.assign(unit(0));
+        push(&mut dispatch, 0, 7);
+        let old = take(&mut dispatch);
+        dispatch.revoke(&[unit(0)]);
+        assert!(push(&mut dispatch, 0, 8).is_none());
+        assert!(matches!(dispatch.take(), Ok(Some(Received::Revoked(units))) if units == [unit(0)]));
+        dispatch.assign(unit(0));
+        push(&mut dispatch, 0, 7);
+        let new = take(&mut dispatch);
+        assert_eq!(new.len(), 1, "what came of a partition that was taken away is not given out");
+        dispatch.acknowledge(&old);
+        assert!(dispatch.to_commit().is_empty());
+        dispatch.acknowledge(&new);
+        assert_eq!(dispatch.to_commit(), [(unit(0), 8)]);
+    }
+
+    #[test]
+    fn a_paused_partition_gives_nothing_and_stops_no_other() {
+        let mut dispatch = dispatch(10);
+        dispatch.assign(unit(0));
+        dispatch.assign(unit(1));
+        push(&mut dispatch, 0, 0);
+        push(&mut dispatch, 1, 0);
+        dispatch.pause(&[unit(0)], true);
+        assert_eq!(dispatch.flow(), [Flow::Stop(unit(0))]);
+        assert_eq!(take(&mut dispatch).iter().map(|tag| tag.unit.number).collect::<Vec<_>>(), [1]);
+        dispatch.pause(&[unit(0)], false);
+        assert_eq!(dispatch.flow(), [Flow::Go(unit(0))]);
+        assert_eq!(take(&mut dispatch).len(), 1);
+    }
+
+    #[test]
+    fn a_partition_of_which_much_waits_is_stopped_until_half_of_it_is_gone() {
+        let mut dispatch = dispatch(20);
+        dispatch.assign(unit(0));
+        let stops: Vec<_> = (0..45).filter_map(|offset| push(&mut dispatch, 0, offset)).collect();
+        assert_eq!(stops, [Flow::Stop(unit(0))], "once, at twice the prefetch");
+        assert!(dispatch.flow().is_empty());
+        let taken = take(&mut dispatch);
+        assert!(dispatch.flow().is_empty(), "25 wait");
+        dispatch.acknowledge(&taken);
+        take(&mut dispatch);
+        assert_eq!(dispatch.flow(), [Flow::Go(unit(0))], "5 wait");
+    }
+}

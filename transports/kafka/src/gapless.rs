@@ -1,0 +1,283 @@
+//! A producer that leaves no gap: what follows a message that failed does not go out by it.
+//!
+//! Idempotence alone does not do that: after a message fails for good, librdkafka starts a new epoch and sends the rest, later messages of
+//! the same key among them. `enable.gapless.guarantee` makes such a failure fatal; but a producer that failed once may also hold back
+//! everything else without a word. So this one is closed at its first failure, and another takes its place.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use outbox_contract::{Topic, TransportError, TransportErrorKind};
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::message::DeliveryResult;
+use rdkafka::message::Message as _;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
+use rdkafka::types::RDKafkaErrorCode;
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::context::{Events, Trouble};
+use crate::flight::{Flight, Flights, Heard, Ticket};
+use crate::record::Record;
+
+/// How long a partition counts as one whose broker knows this producer, after its last acknowledgement. Brokers forget an idle producer
+/// after `producer.id.expiration.ms`: a day by default, and no sensible setting is below this.
+const WARM: Duration = Duration::from_secs(600);
+
+/// How often the thread of a producer looks whether it shall end. Reports do not wait for it.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A partition of a topic.
+pub(crate) type Partition = (Topic, i32);
+
+/// One life of the producer. Closed at its first failure, for good.
+pub(crate) struct Gapless {
+    client: Arc<BaseProducer<Reports>>,
+    warm: Mutex<HashMap<Partition, Instant>>,
+    leads: Mutex<HashMap<Partition, Arc<tokio::sync::Mutex<()>>>>,
+    over: Arc<AtomicBool>,
+}
+
+/// Where the client library reports to.
+struct Reports {
+    events: Events,
+    flights: Flights,
+    gate: Gate,
+    /// Whether failures close the producer.
+    closes: bool,
+}
+
+/// Open until the first failure. Held while messages are handed over, so that none is after a purge: it would go out without
+/// the purged ones before it.
+#[derive(Debug)]
+struct Gate {
+    open: Mutex<bool>,
+    broken: watch::Sender<bool>,
+}
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        *self.lock() = false;
+        self.broken.send_replace(true);
+    }
+}
+
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, words: &str) {
+        self.events.log(level, facility, words);
+    }
+
+    fn stats(&self, statistics: rdkafka::Statistics) {
+        self.events.stats(statistics);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        if self.closes && error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
+            self.gate.close();
+        }
+        self.events.error(error, reason);
+    }
+}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, ticket: usize) {
+        let heard = match result {
+            // A broker that lost its memory of the producer takes any first number; then a message whose request failed is reported as
+            // persisted, with no offset, and is not in the log.
+            Ok(message) if message.offset() < 0 => Heard::WithoutOffset,
+            Ok(_) => Heard::Acknowledged,
+            Err((error, _)) => Heard::Failed(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
+        };
+        if heard == Heard::Acknowledged {
+            self.events.clear();
+        } else if self.closes {
+            self.gate.close();
+        }
+        self.flights.heard(Ticket(ticket), heard);
+    }
+}
+
+impl Gapless {
+    /// A producer that leaves no gap. Connects by itself.
+    pub(crate) fn new(config: &Config) -> Result<Self, TransportError> {
+        Self::with_client(&config.gapless(), true)
+    }
+
+    /// A producer for single messages, which failures do not close.
+    pub(crate) fn for_single_messages(config: &Config) -> Result<Self, TransportError> {
+        Self::with_client(&config.alone(), false)
+    }
+
+    fn with_client(config: &rdkafka::ClientConfig, closes: bool) -> Result<Self, TransportError> {
+        let invalid = |error: KafkaError| {
+            TransportError::new(
+                TransportErrorKind::Invalid,
+                "build",
+                "the client takes not this configuration",
+            )
+            .with_source(error)
+        };
+        let gate = Gate { open: Mutex::new(true), broken: watch::Sender::new(false) };
+        let reports = Reports { events: Events::default(), flights: Flights::default(), gate, closes };
+        let client: BaseProducer<Reports> = config.create_with_context(reports).map_err(invalid)?;
+        let (client, over) = (Arc::new(client), Arc::new(AtomicBool::new(false)));
+        let polled = (Arc::clone(&client), Arc::clone(&over));
+        let thread = std::thread::Builder::new().name("outbox-kafka-reports".to_owned());
+        thread.spawn(move || poll(&polled.0, &polled.1)).map_err(|error| {
+            TransportError::new(TransportErrorKind::Other, "build", "no thread for the client")
+                .with_source(error)
+        })?;
+        Ok(Self { client, warm: Mutex::default(), leads: Mutex::default(), over })
+    }
+
+    fn reports(&self) -> &Reports {
+        self.client.context()
+    }
+
+    /// The client, for questions about topics.
+    pub(crate) fn client(&self) -> &rdkafka::client::Client<impl ClientContext + use<>> {
+        self.client.client()
+    }
+
+    /// What was last wrong with its connections.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        self.reports().events.last()
+    }
+
+    /// Hands messages over, in order, and stops at the first that is refused. Nothing is handed over once the producer is closed.
+    pub(crate) fn send(&self, records: &[&Record], flight: &Arc<Flight>) -> Sent<'_> {
+        let reports = self.reports();
+        let number = reports.flights.add(flight);
+        let sent = Sent { flights: &reports.flights, number, flight: Arc::clone(flight) };
+        let open = reports.gate.lock();
+        if !*open {
+            return sent;
+        }
+        let mut refused = false;
+        for (slot, record) in records.iter().enumerate() {
+            flight.sending(slot);
+            let ticket = Flights::ticket(number, slot);
+            let mut message = BaseRecord::with_opaque_to(record.topic.as_str(), ticket.0)
+                .partition(record.partition)
+                .payload(&record.payload[..])
+                .headers(record.headers());
+            if let Some(key) = &record.key {
+                message = message.key(key.as_str());
+            }
+            if let Err((error, _)) = self.client.send(message) {
+                let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+                flight.heard(slot, Heard::Failed(code));
+                refused = true;
+                break;
+            }
+        }
+        drop(open);
+        if refused && reports.closes {
+            reports.gate.close();
+        }
+        sent
+    }
+
+    /// Whether nothing is queued or under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.client.in_flight_count() == 0
+    }
+
+    /// Waits until the producer has failed or was closed.
+    pub(crate) async fn broken(&self) {
+        let mut broken = self.reports().gate.broken.subscribe();
+        // The sender lives as long as this producer.
+        let _ = broken.wait_for(|broken| *broken).await;
+    }
+
+    /// Whether it has failed or was closed.
+    pub(crate) fn is_broken(&self) -> bool {
+        *self.reports().gate.broken.borrow()
+    }
+
+    /// Takes nothing more.
+    pub(crate) fn close(&self) {
+        self.reports().gate.close();
+    }
+
+    /// Gives up what is queued and under way: all of it is reported. Blocks for some milliseconds.
+    pub(crate) fn purge(&self) {
+        self.client.purge(PurgeConfig::default().queue().inflight());
+    }
+
+    /// Whether the broker of a partition knows this producer: it has lately acknowledged something, with an offset.
+    pub(crate) fn is_warm(&self, partition: &Partition) -> bool {
+        self.warm().get(partition).is_some_and(|since| since.elapsed() < WARM)
+    }
+
+    /// The broker of a partition has acknowledged something, with an offset.
+    pub(crate) fn warmed(&self, partition: &Partition) {
+        let mut warm = self.warm();
+        match warm.get_mut(partition) {
+            Some(since) => *since = Instant::now(),
+            None => drop(warm.insert(partition.clone(), Instant::now())),
+        }
+    }
+
+    fn warm(&self) -> MutexGuard<'_, HashMap<Partition, Instant>> {
+        self.warm.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held while the first message of a cold partition is under way.
+    pub(crate) fn lead(&self, partition: &Partition) -> Arc<tokio::sync::Mutex<()>> {
+        let mut leads = self.leads.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(leads.entry(partition.clone()).or_default())
+    }
+}
+
+impl Drop for Gapless {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for Gapless {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gapless").field("broken", &self.is_broken()).finish_non_exhaustive()
+    }
+}
+
+/// Messages that were handed over. When it goes, later reports of them go nowhere.
+pub(crate) struct Sent<'a> {
+    flights: &'a Flights,
+    number: usize,
+    flight: Arc<Flight>,
+}
+
+impl Sent<'_> {
+    /// Waits until all of it has been reported.
+    pub(crate) async fn done(&self) {
+        self.flight.done().await;
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.flights.remove(self.number);
+    }
+}
+
+/// The thread of a producer: passes reports on as they come. The client ends here, as its end blocks for a while.
+fn poll(client: &Arc<BaseProducer<Reports>>, over: &AtomicBool) {
+    while !over.load(Ordering::Relaxed) {
+        client.poll(LOOK);
+    }
+    while Arc::strong_count(client) > 1 {
+        client.poll(LOOK / 20);
+    }
+}

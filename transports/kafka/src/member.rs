@@ -1,0 +1,284 @@
+//! A member of a consumer: the thread that polls, so that however slow handlers are, the broker does not take the member for dead.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use outbox_contract::subscription::Unit;
+use outbox_contract::{Delivery, Topic, TransportError, TransportErrorKind};
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::{BorrowedMessage, Message as _};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::RDKafkaErrorCode;
+use tokio::sync::Notify;
+
+use crate::context::Events;
+use crate::dispatch::{Dispatch, Flow};
+
+/// How long the thread waits for a record before it looks at anything else.
+const POLL: Duration = Duration::from_millis(100);
+/// The same, while partitions are held back that may go on at any time.
+const SHORT_POLL: Duration = Duration::from_millis(5);
+/// How many records are read before the thread looks at anything else.
+const RUN: usize = 500;
+/// How long partitions of a drained member stay with it while it finishes what it has. Moved at once, all of that would come again.
+const FINISH: Duration = Duration::from_secs(10);
+/// How long an offset is tried to be committed: longer than a rebalance, in which the broker takes none, mostly is.
+const COMMIT: Duration = Duration::from_secs(15);
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What the thread of a member and its deliveries share.
+pub(crate) struct Member {
+    events: Events,
+    topics: Vec<Topic>,
+    // A plain mutex: held for one step of the machine, never across an await, nor while the broker is asked.
+    dispatch: Mutex<Dispatch>,
+    /// Something was acknowledged.
+    acknowledged: Condvar,
+    /// There may be something to take.
+    pub(crate) wake: Notify,
+    /// Held while offsets are committed, and while partitions are given back: an offset that is committed after its partition has moved
+    /// would put the new owner's back.
+    committing: Mutex<()>,
+    leaving: AtomicBool,
+}
+
+impl Member {
+    pub(crate) fn new(topics: Vec<Topic>, dispatch: Dispatch) -> Self {
+        Self {
+            events: Events::default(),
+            topics,
+            dispatch: Mutex::new(dispatch),
+            acknowledged: Condvar::new(),
+            wake: Notify::new(),
+            committing: Mutex::new(()),
+            leaving: AtomicBool::new(false),
+        }
+    }
+
+    /// The machine. No step of it runs foreign code.
+    pub(crate) fn dispatch(&self) -> MutexGuard<'_, Dispatch> {
+        self.dispatch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was acknowledged: what waits for it goes on.
+    pub(crate) fn finished(&self) {
+        self.acknowledged.notify_all();
+        self.wake.notify_one();
+    }
+
+    /// The thread ends, and the member leaves.
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+        self.acknowledged.notify_all();
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    fn units(&self, partitions: &TopicPartitionList) -> Vec<Unit> {
+        let elements = partitions.elements();
+        elements.iter().filter_map(|it| self.unit(it.topic(), it.partition())).collect()
+    }
+
+    fn unit(&self, topic: &str, partition: i32) -> Option<Unit> {
+        let topic = self.topics.iter().find(|it| it.as_str() == topic)?.clone();
+        Some(Unit { topic, number: u32::try_from(partition).ok()? })
+    }
+
+    /// A drained member keeps its partitions for a while, to finish what it has of them.
+    fn let_finish(&self, units: &[Unit]) {
+        let busy =
+            |dispatch: &mut Dispatch| !self.is_leaving() && dispatch.is_drained() && dispatch.is_busy(units);
+        drop(self.acknowledged.wait_timeout_while(self.dispatch(), FINISH, busy));
+    }
+
+    /// Commits what is finished.
+    fn commit_once(&self, consumer: &BaseConsumer<Shared>) -> KafkaResult<()> {
+        let offsets = self.dispatch().to_commit();
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        let mut list = TopicPartitionList::with_capacity(offsets.len());
+        for (unit, offset) in &offsets {
+            list.add_partition_offset(unit.topic.as_str(), number(unit), Offset::Offset(*offset))?;
+        }
+        consumer.commit(&list, CommitMode::Sync)?;
+        self.dispatch().committed(&offsets);
+        Ok(())
+    }
+
+    fn committing(&self) -> MutexGuard<'_, ()> {
+        self.committing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The partition of a unit, as the client has it.
+fn number(unit: &Unit) -> i32 {
+    i32::try_from(unit.number).unwrap_or(i32::MAX)
+}
+
+/// The member, as the client calls it back.
+#[derive(Clone)]
+pub(crate) struct Shared(pub(crate) Arc<Member>);
+
+impl ClientContext for Shared {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, words: &str) {
+        self.0.events.log(level, facility, words);
+    }
+
+    fn stats(&self, statistics: rdkafka::Statistics) {
+        self.0.events.stats(statistics);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.0.events.error(error, reason);
+    }
+}
+
+impl ConsumerContext for Shared {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let Rebalance::Revoke(partitions) = rebalance else { return };
+        let member = &self.0;
+        let units = member.units(partitions);
+        member.let_finish(&units);
+        let _committing = member.committing();
+        // Of partitions that were lost nothing can be committed: somebody else has them.
+        if !consumer.assignment_lost()
+            && let Err(error) = member.commit_once(consumer)
+        {
+            tracing::warn!(%error, "what was finished was not committed before partitions moved; it comes again");
+        }
+        member.dispatch().revoke(&units);
+        member.wake.notify_one();
+    }
+
+    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let Rebalance::Assign(partitions) = rebalance else { return };
+        let member = &self.0;
+        // A partition that was stopped when it was last this member's still is, for the client.
+        if let Err(error) = consumer.resume(partitions) {
+            tracing::warn!(%error, "partitions that came back may stand still");
+        }
+        let units = member.units(partitions);
+        let mut dispatch = member.dispatch();
+        units.into_iter().for_each(|unit| dispatch.assign(unit));
+    }
+}
+
+/// Commits what is finished, for so long as it takes within reason. Blocks.
+pub(crate) fn commit(member: &Member, consumer: &BaseConsumer<Shared>) -> Result<(), TransportError> {
+    let start = Instant::now();
+    loop {
+        let error = {
+            let _committing = member.committing();
+            match member.commit_once(consumer) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            }
+        };
+        // A rebalance is under way, or the broker is away. Partitions that are taken away meanwhile are not committed any more.
+        if start.elapsed() > COMMIT || member.is_leaving() {
+            let words = "the broker did not take the offsets; what they stand for may come again";
+            let error =
+                TransportError::new(TransportErrorKind::Unavailable, "acknowledge", words).with_source(error);
+            return Err(error);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The thread of a member, from its first poll until it has left.
+pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<Shared>>) {
+    while !member.is_leaving() {
+        let wait = if member.dispatch().has_stopped() { SHORT_POLL } else { POLL };
+        let mut next = consumer.poll(wait);
+        for _ in 0..RUN {
+            match next {
+                Some(Ok(record)) => push(member, &consumer, &record),
+                Some(Err(error)) => fail(member, &error),
+                None => break,
+            }
+            next = consumer.poll(Duration::ZERO);
+        }
+        if let Some(last) = next {
+            match last {
+                Ok(record) => push(member, &consumer, &record),
+                Err(error) => fail(member, &error),
+            }
+        }
+        let flow = member.dispatch().flow();
+        steer(&consumer, &flow);
+    }
+    // A commit may still be under way elsewhere. The end of the client is here, as it blocks and calls back.
+    while Arc::strong_count(&consumer) > 1 {
+        drop(consumer.poll(SHORT_POLL));
+    }
+    drop(consumer);
+    let mut dispatch = member.dispatch();
+    let all = dispatch.owned();
+    dispatch.revoke(&all);
+    dispatch.end();
+    member.wake.notify_one();
+}
+
+fn push(member: &Member, consumer: &BaseConsumer<Shared>, record: &BorrowedMessage<'_>) {
+    let Some(unit) = member.unit(record.topic(), record.partition()) else { return };
+    let (message, origin) = crate::record::read(record, &unit.topic);
+    let full = member.dispatch().push(&unit, record.offset(), |tag| Delivery::new(tag, message, origin));
+    member.wake.notify_one();
+    if let Some(stop) = full {
+        steer(consumer, &[stop]);
+    }
+}
+
+/// Tells the client what to fetch. The lists are short-lived: one that is alive when the client ends makes it wait for ever.
+fn steer(consumer: &BaseConsumer<Shared>, flow: &[Flow]) {
+    let (mut stop, mut go) = (TopicPartitionList::new(), TopicPartitionList::new());
+    for step in flow {
+        let (list, unit) = match step {
+            Flow::Stop(unit) => (&mut stop, unit),
+            Flow::Go(unit) => (&mut go, unit),
+        };
+        list.add_partition(unit.topic.as_str(), number(unit));
+    }
+    let stopped = if stop.count() > 0 { consumer.pause(&stop) } else { Ok(()) };
+    let going = if go.count() > 0 { consumer.resume(&go) } else { Ok(()) };
+    if let Err(error) = stopped.and(going) {
+        tracing::warn!(%error, "the client did not stop or go on with partitions");
+    }
+}
+
+fn fail(member: &Member, error: &KafkaError) {
+    use RDKafkaErrorCode as Code;
+    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+    let (kind, words) = match code {
+        Code::AllBrokersDown | Code::Resolve => {
+            (TransportErrorKind::Unavailable, "no broker can be reached".to_owned())
+        }
+        Code::UnknownTopicOrPartition | Code::UnknownTopic => {
+            (TransportErrorKind::Unavailable, "a topic is not on the broker any more: create it".to_owned())
+        }
+        Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed => {
+            (TransportErrorKind::NotPermitted, format!("grant Read on the topic and the group: {code}"))
+        }
+        Code::Authentication | Code::SaslAuthenticationFailed => {
+            (TransportErrorKind::NotPermitted, "the broker refuses these credentials".to_owned())
+        }
+        _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => {
+            member.leave();
+            (TransportErrorKind::Other, format!("the client can't go on: {error}"))
+        }
+        _ => {
+            tracing::debug!(%error, "the client mends this by itself");
+            return;
+        }
+    };
+    member.dispatch().fail(TransportError::new(kind, "next", words));
+    member.wake.notify_one();
+}

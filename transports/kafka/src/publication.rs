@@ -1,0 +1,331 @@
+//! One chunk on its way: what is sent when, what is heard, and what is said of it.
+//!
+//! Promises: of the messages of a key, what arrives is a prefix; a message is reported delivered when the broker acknowledged it with an
+//! offset; nothing of a chunk is handed over after its future was dropped or its deadline was over.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::{Chunk, Failure, KeyId, Outcome, Outcomes, Topic};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::config::Config;
+use crate::flight::{Flight, Heard};
+use crate::gapless::{Gapless, Partition};
+use crate::pool::Pool;
+use crate::record::Record;
+use crate::topics::Absent;
+use crate::transport::Shared;
+use crate::verdict::{Cuts, Meaning, first_of};
+
+/// The part of a chunk's time, in tenths, in which its messages may be confirmed. What is left is for finding out why they were not.
+const TENTHS: u32 = 7;
+/// How long reports of what was given up may take. They come at once.
+const REPORTS: Duration = Duration::from_secs(5);
+
+/// A message that can be sent.
+struct Entry {
+    /// Where it stands in the chunk.
+    index: usize,
+    key: KeyId,
+    record: Record,
+}
+
+/// Publishes a chunk.
+pub(crate) async fn publish(shared: &Shared, chunk: Chunk, outcomes: &Outcomes) {
+    let start = Instant::now();
+    let deadline = start + chunk.deadline * TENTHS / 10;
+    let end = start + chunk.deadline;
+    let entries = prepare(shared, &chunk, outcomes, deadline).await;
+    if entries.is_empty() {
+        return;
+    }
+    let producer = match shared.pool().current() {
+        Ok(Some(producer)) => producer,
+        Ok(None) => return route(outcomes, "closed", "the transport is closed"),
+        Err(error) => return route(outcomes, "broker-unavailable", &error.to_string()),
+    };
+    let heard = {
+        let attempt = Attempt::new(shared.pool(), &producer);
+        attempt.run(&entries, deadline).await;
+        attempt.end(chunk.messages.len()).await
+    };
+    let judge = Judge { shared, entries: &entries, heard: &heard, outcomes, deadline, end };
+    judge.judge().await;
+}
+
+fn route(outcomes: &Outcomes, class: &'static str, words: &str) {
+    outcomes.report_rest(&Outcome::Unavailable(Unavailable::Route, Failure::new(class, words)));
+}
+
+/// Finds out which messages can be sent, and to which partition. What is said of the others is reported.
+async fn prepare(shared: &Shared, chunk: &Chunk, outcomes: &Outcomes, deadline: Instant) -> Vec<Entry> {
+    let mut counts: BTreeMap<Topic, Result<i32, Absent>> = BTreeMap::new();
+    for stored in &chunk.messages {
+        let topic = &stored.message.topic;
+        if counts.contains_key(topic) {
+            continue;
+        }
+        // No name that Kafka forbids is asked for: the client waits for an answer that does not come.
+        let unanswered =
+            counts.values().find_map(|count| count.as_ref().err()).filter(|it| it.0 == Unavailable::Route);
+        let count = match (Config::validate_topic(topic), shared.topics().known(topic), unanswered) {
+            (Err(_), _, _) => Ok(1),
+            (_, Some(count), _) => Ok(count),
+            // Once is enough to find out that no broker answers.
+            (_, None, Some(absent)) => Err(absent.clone()),
+            (_, None, None) => {
+                let limit = deadline.saturating_duration_since(Instant::now());
+                shared.topics().partitions(topic, limit).await
+            }
+        };
+        counts.insert(topic.clone(), count);
+    }
+    let mut cuts = Cuts::default();
+    let mut entries = Vec::with_capacity(chunk.messages.len());
+    for (index, stored) in chunk.messages.iter().enumerate() {
+        let key = stored.message.key_id();
+        if cuts.has(&key) {
+            outcomes.report(index, Outcome::Blocked);
+            continue;
+        }
+        let outcome = match (shared.config().validate(&stored.message), counts.get(&stored.message.topic)) {
+            (Err(rejection), _) => Outcome::Rejected(rejection.0),
+            (Ok(()), Some(Ok(count))) => {
+                let partition = crate::murmur2::partition_of(key.key.as_str().as_bytes(), *count);
+                entries.push(Entry { index, key, record: Record::new(stored, &chunk.source, partition) });
+                continue;
+            }
+            (Ok(()), Some(Err((what, failure)))) => Outcome::Unavailable(*what, failure.clone()),
+            (Ok(()), None) => Outcome::Blocked,
+        };
+        cuts.cut(&key);
+        outcomes.report(index, outcome);
+    }
+    entries
+}
+
+/// One try to send messages by the gapless producer. Dropped before its [`end`](Self::end), it takes back what it can.
+struct Attempt<'a> {
+    pool: &'a Arc<Pool>,
+    producer: &'a Arc<Gapless>,
+    flights: Mutex<Vec<(Arc<Flight>, crate::gapless::Sent<'a>)>>,
+    ended: bool,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(pool: &'a Arc<Pool>, producer: &'a Arc<Gapless>) -> Self {
+        Self { pool, producer, flights: Mutex::default(), ended: false }
+    }
+
+    /// Sends everything; returns when all is acknowledged, the producer has failed, or the deadline is over.
+    async fn run(&self, entries: &[Entry], deadline: Instant) {
+        let mut cold: BTreeMap<Partition, Vec<&Entry>> = BTreeMap::new();
+        let mut warm: Vec<&Entry> = Vec::with_capacity(entries.len());
+        let mut known: BTreeMap<(&Topic, i32), bool> = BTreeMap::new();
+        for entry in entries {
+            let Record { topic, partition, .. } = &entry.record;
+            let is_warm = known
+                .entry((topic, *partition))
+                .or_insert_with(|| self.producer.is_warm(&(topic.clone(), *partition)));
+            if *is_warm {
+                warm.push(entry);
+            } else {
+                cold.entry((topic.clone(), *partition)).or_default().push(entry);
+            }
+        }
+        let all = async {
+            let cold = join_all(cold.iter().map(|(partition, entries)| self.follow_lead(partition, entries)));
+            tokio::join!(self.send(&warm), cold);
+        };
+        tokio::select! {
+            // Past the deadline everything that is open is given up.
+            _ = timeout_at(deadline, all) => {}
+            () = self.producer.broken() => {}
+        }
+    }
+
+    /// On a partition whose broker does not know the producer: the first message alone, then the others.
+    ///
+    /// Such a broker takes any first number. Were several under way, a later one could be taken after an earlier one was rejected or lost.
+    async fn follow_lead(&self, partition: &Partition, entries: &[&Entry]) {
+        let lead = self.producer.lead(partition);
+        let mut rest = entries;
+        {
+            let _lead = lead.lock().await;
+            if !self.producer.is_warm(partition)
+                && let Some((first, others)) = entries.split_first()
+            {
+                if !self.send(&[first]).await {
+                    return;
+                }
+                rest = others;
+            }
+        }
+        self.send(rest).await;
+    }
+
+    /// Sends messages and waits for all reports; says whether all were acknowledged.
+    async fn send(&self, entries: &[&Entry]) -> bool {
+        if entries.is_empty() {
+            return true;
+        }
+        let flight = Flight::new(entries.iter().map(|entry| entry.index).collect());
+        let records: Vec<&Record> = entries.iter().map(|entry| &entry.record).collect();
+        let sent = self.producer.send(&records, &flight);
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner).push((Arc::clone(&flight), sent));
+        flight.done().await;
+        let delivered = flight.is_delivered();
+        if delivered {
+            let mut last = None;
+            for record in records {
+                if last != Some((&record.topic, record.partition)) {
+                    last = Some((&record.topic, record.partition));
+                    self.producer.warmed(&(record.topic.clone(), record.partition));
+                }
+            }
+        } else if flight.all().iter().any(|(_, heard)| *heard == Heard::NotSent) {
+            // The producer is closed: nothing more is to come.
+            self.producer.broken().await;
+        }
+        delivered
+    }
+
+    fn is_complete(&self) -> bool {
+        let flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.iter().all(|(flight, _)| flight.is_delivered())
+    }
+
+    /// What was heard of each message of the chunk. A producer that did not deliver everything is retired.
+    async fn end(mut self, len: usize) -> Vec<Heard> {
+        self.ended = true;
+        let complete = self.is_complete();
+        let flights = std::mem::take(self.flights.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if !complete || self.producer.is_broken() {
+            self.pool.retire(self.producer);
+            let reports = join_all(flights.iter().map(|(_, sent)| sent.done()));
+            // What is not reported by then is unknown.
+            let _ = timeout(REPORTS, reports).await;
+        }
+        let mut heard = vec![Heard::NotSent; len];
+        for (index, what) in flights.iter().flat_map(|(flight, _)| flight.all()) {
+            if let Some(slot) = heard.get_mut(index) {
+                *slot = what;
+            }
+        }
+        heard
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        // The future was dropped on its way: what waits in the client must not be started.
+        if !self.ended && !self.is_complete() {
+            self.pool.retire(self.producer);
+        }
+    }
+}
+
+/// Says of each message what became of it.
+struct Judge<'a> {
+    shared: &'a Shared,
+    entries: &'a [Entry],
+    heard: &'a [Heard],
+    outcomes: &'a Outcomes,
+    deadline: Instant,
+    end: Instant,
+}
+
+impl Judge<'_> {
+    async fn judge(&self) {
+        // Nothing to do with what was cut before: of such a key only messages in front of the cut were sent.
+        let mut cuts = Cuts::default();
+        // Keys whose first undelivered message is judged alone, with the messages that follow it.
+        let mut alone: BTreeMap<&KeyId, Vec<(&Entry, Heard)>> = BTreeMap::new();
+        let mut unknown: Vec<(&Entry, Failure)> = Vec::new();
+        for entry in self.entries {
+            let heard = self.heard.get(entry.index).copied().unwrap_or(Heard::NotSent);
+            if let Some(waiting) = alone.get_mut(&entry.key) {
+                waiting.push((entry, heard));
+            } else if cuts.has(&entry.key) {
+                self.outcomes.report(entry.index, Outcome::Blocked);
+            } else {
+                match first_of(heard, entry.record.topic.as_str()) {
+                    Ok(Outcome::Delivered) => self.outcomes.report(entry.index, Outcome::Delivered),
+                    Ok(outcome) => {
+                        cuts.cut(&entry.key);
+                        self.outcomes.report(entry.index, outcome);
+                    }
+                    Err(Meaning::MayBeRejected(_)) => drop(alone.insert(&entry.key, vec![(entry, heard)])),
+                    Err(Meaning::Unavailable(what, failure)) => {
+                        cuts.cut(&entry.key);
+                        self.absent(entry, what, failure);
+                    }
+                    Err(Meaning::Unknown(failure)) => {
+                        cuts.cut(&entry.key);
+                        unknown.push((entry, failure));
+                    }
+                }
+            }
+        }
+        for entries in alone.values() {
+            self.one_by_one(entries).await;
+        }
+        self.diagnose(unknown).await;
+    }
+
+    fn absent(&self, entry: &Entry, what: Unavailable, failure: Failure) {
+        if what == Unavailable::Topic {
+            self.shared.topics().forget(&entry.record.topic);
+        }
+        self.outcomes.report(entry.index, Outcome::Unavailable(what, failure));
+    }
+
+    /// Sends messages of a key alone, each after the last was delivered: only so can the broker's no be put to one of them, as it
+    /// rejects a record batch as a whole.
+    async fn one_by_one(&self, entries: &[(&Entry, Heard)]) {
+        let mut stopped = false;
+        for (entry, _) in entries {
+            if stopped {
+                self.outcomes.report(entry.index, Outcome::Blocked);
+                continue;
+            }
+            let heard = self.shared.send_alone(&entry.record, self.deadline).await;
+            let outcome = match first_of(heard, entry.record.topic.as_str()) {
+                Ok(outcome) => outcome,
+                Err(Meaning::MayBeRejected(failure)) => Outcome::Rejected(failure),
+                Err(Meaning::Unavailable(what, failure)) => Outcome::Unavailable(what, failure),
+                Err(Meaning::Unknown(failure)) => Outcome::Unknown(failure),
+            };
+            stopped = outcome != Outcome::Delivered;
+            self.outcomes.report(entry.index, outcome);
+        }
+    }
+
+    /// Asks why nothing was heard, once for each topic: a topic without enough replicas, or a broker that is away, says nothing by itself.
+    async fn diagnose(&self, unknown: Vec<(&Entry, Failure)>) {
+        let late = Instant::now() >= self.deadline;
+        let mut found: BTreeMap<&Topic, Option<Absent>> = BTreeMap::new();
+        for (entry, failure) in unknown {
+            let topic = &entry.record.topic;
+            if late && !found.contains_key(topic) {
+                let route = found.values().flatten().find(|it| it.0 == Unavailable::Route).cloned();
+                let answer = match route {
+                    Some(absent) => Some(absent),
+                    None => {
+                        let limit = self.end.saturating_duration_since(Instant::now()) / 2;
+                        self.shared.topics().diagnose(topic, limit).await
+                    }
+                };
+                found.insert(topic, answer);
+            }
+            match found.get(topic) {
+                Some(Some((what, why))) => self.absent(entry, *what, why.clone()),
+                _ => self.outcomes.report(entry.index, Outcome::Unknown(failure)),
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! How a message stands on Kafka: CloudEvents in binary mode, the key as the record's key.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bytes::Bytes;
+use outbox_contract::fetch::Stored;
+use outbox_contract::subscription::{Origin, Undecodable};
+use outbox_contract::{Key, Message, Topic, cloudevents};
+use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
+
+/// A message, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) topic: Topic,
+    pub(crate) partition: i32,
+    /// None for a message without a key. A topic that is compacted takes no such record.
+    pub(crate) key: Option<Key>,
+    pub(crate) payload: Bytes,
+    headers: Vec<(String, String)>,
+}
+
+impl Record {
+    pub(crate) fn new(stored: &Stored, source: &str, partition: i32) -> Self {
+        let message = &stored.message;
+        let mut headers = cloudevents::encode(message, source, stored.position, cloudevents::KAFKA_PREFIX);
+        headers.push((cloudevents::CONTENT_TYPE.to_owned(), message.content_type.to_string()));
+        Self {
+            topic: message.topic.clone(),
+            partition,
+            key: message.key.clone(),
+            payload: message.payload.clone(),
+            headers,
+        }
+    }
+
+    /// The headers, for the client to take over.
+    pub(crate) fn headers(&self) -> OwnedHeaders {
+        let headers = OwnedHeaders::new_with_capacity(self.headers.len());
+        self.headers.iter().fold(headers, |headers, (key, value)| {
+            headers.insert(Header { key, value: Some(value.as_str()) })
+        })
+    }
+}
+
+/// Reads a record.
+pub(crate) fn read(
+    record: &BorrowedMessage<'_>,
+    topic: &Topic,
+) -> (Result<Message, Undecodable>, Option<Origin>) {
+    let payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
+    // The binding panics at a header whose name is not text, and anybody may write one.
+    let Ok(headers) = catch_unwind(AssertUnwindSafe(|| texts(record))) else {
+        return (Err(Undecodable::new("a header's name is not UTF-8", payload, Vec::new())), None);
+    };
+    let (named, rest): (Vec<_>, Vec<_>) =
+        headers.into_iter().partition(|(name, _)| name.eq_ignore_ascii_case(cloudevents::CONTENT_TYPE));
+    let content_type = named.first().map(|(_, value)| value.as_str());
+    let pairs = rest.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    match cloudevents::decode(pairs, content_type, payload, topic, cloudevents::KAFKA_PREFIX) {
+        Ok((message, origin)) => (Ok(message), origin),
+        Err(undecodable) => (Err(undecodable), None),
+    }
+}
+
+/// The headers of a record, as far as their values are text.
+fn texts(record: &BorrowedMessage<'_>) -> Vec<(String, String)> {
+    let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
+    let text = |value: Option<&[u8]>| std::str::from_utf8(value.unwrap_or_default()).ok().map(str::to_owned);
+    headers.filter_map(|header| Some((header.key.to_owned(), text(header.value)?))).collect()
+}

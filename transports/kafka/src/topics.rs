@@ -1,0 +1,163 @@
+//! What is known of topics: how many partitions each has; and, where nothing was confirmed, why.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::{Failure, Topic, TransportError, TransportErrorKind};
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::{IsError as _, KafkaError};
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
+
+use crate::config::Config;
+use crate::gapless::Gapless;
+use crate::verdict::{Meaning, meaning, missing, not_enough_replicas};
+
+/// How long a count of partitions is believed. As long as the Java client does (`metadata.max.age.ms`), so that both see added
+/// partitions at about the same time.
+const FRESH: Duration = Duration::from_secs(300);
+
+/// A topic as the broker describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Described {
+    partitions: i32,
+    /// How many replicas are in step where they are the fewest.
+    fewest_in_step: usize,
+    /// A partition without a leader.
+    leaderless: bool,
+}
+
+/// Asks the broker about topics.
+#[derive(Debug)]
+pub(crate) struct Topics {
+    config: Arc<Config>,
+    /// The client that asks. It is never retired.
+    client: Arc<Gapless>,
+    counts: Mutex<HashMap<Topic, (i32, Instant)>>,
+}
+
+/// Why something can't be had.
+pub(crate) type Absent = (Unavailable, Failure);
+
+impl Topics {
+    pub(crate) fn new(config: &Arc<Config>, client: &Arc<Gapless>) -> Self {
+        Self { config: Arc::clone(config), client: Arc::clone(client), counts: Mutex::default() }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<Topic, (i32, Instant)>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many partitions a topic has, if that is known.
+    pub(crate) fn known(&self, topic: &Topic) -> Option<i32> {
+        self.counts().get(topic).filter(|(_, since)| since.elapsed() < FRESH).map(|(count, _)| *count)
+    }
+
+    /// How many partitions a topic has: asks the broker, for so long at most.
+    pub(crate) async fn partitions(&self, topic: &Topic, limit: Duration) -> Result<i32, Absent> {
+        if let Some(count) = self.known(topic) {
+            return Ok(count);
+        }
+        let described = self.describe(topic, limit).await?;
+        self.counts().insert(topic.clone(), (described.partitions, Instant::now()));
+        Ok(described.partitions)
+    }
+
+    /// Forgets what is known of a topic: it may have been deleted or made anew.
+    pub(crate) fn forget(&self, topic: &Topic) {
+        self.counts().remove(topic);
+    }
+
+    /// Why nothing was confirmed of a topic in time: None when all of it looks well.
+    pub(crate) async fn diagnose(&self, topic: &Topic, limit: Duration) -> Option<Absent> {
+        let described = match self.describe(topic, limit).await {
+            Ok(described) => described,
+            Err(absent) => return Some(absent),
+        };
+        if described.leaderless {
+            let words = format!("a partition of {topic} has no leader: look at its brokers");
+            return Some((Unavailable::Topic, Failure::new("no-leader", words)));
+        }
+        let needed = self.needed_in_step(topic, limit).await;
+        (described.fewest_in_step < needed).then(|| (Unavailable::Topic, not_enough_replicas(topic.as_str())))
+    }
+
+    /// Whether the broker answers.
+    pub(crate) async fn check(&self, operation: &'static str, limit: Duration) -> Result<(), TransportError> {
+        // Any topic will do; this one is on every broker that has consumers, and an answer that it is not there is an answer.
+        let Ok(topic) = Topic::new("__consumer_offsets") else { return Ok(()) };
+        match self.describe(&topic, limit).await {
+            Ok(_) | Err((Unavailable::Topic, _)) => Ok(()),
+            Err((Unavailable::Route, failure)) => {
+                let refused = failure.class == "not-authorised";
+                let kind =
+                    if refused { TransportErrorKind::NotPermitted } else { TransportErrorKind::Unavailable };
+                Err(TransportError::new(kind, operation, failure.message))
+            }
+        }
+    }
+
+    async fn describe(&self, topic: &Topic, limit: Duration) -> Result<Described, Absent> {
+        let (client, name) = (Arc::clone(&self.client), topic.clone());
+        // The client's question blocks.
+        let asked = tokio::task::spawn_blocking(move || ask(&client, name.as_str(), limit));
+        match asked.await {
+            Ok(answer) => answer,
+            Err(error) => {
+                Err((Unavailable::Route, Failure::new("broker-unavailable", format!("not asked: {error}"))))
+            }
+        }
+    }
+
+    /// How many replicas must be in step before the broker takes anything. 1 where it does not say.
+    async fn needed_in_step(&self, topic: &Topic, limit: Duration) -> usize {
+        let admin: Result<AdminClient<DefaultClientContext>, KafkaError> = self.config.admin().create();
+        let Ok(admin) = admin else { return 1 };
+        let options = AdminOptions::new().request_timeout(Some(limit));
+        let topic = ResourceSpecifier::Topic(topic.as_str());
+        let asked = admin.describe_configs([&topic], &options).await.unwrap_or_default();
+        let needed = asked.into_iter().flatten().find_map(|resource| {
+            resource.get("min.insync.replicas").and_then(|entry| entry.value.as_ref()?.parse().ok())
+        });
+        // The end of a client blocks.
+        drop(tokio::task::spawn_blocking(move || drop(admin)));
+        needed.unwrap_or(1)
+    }
+}
+
+fn ask(client: &Gapless, topic: &str, limit: Duration) -> Result<Described, Absent> {
+    let metadata =
+        client.client().fetch_metadata(Some(topic), limit).map_err(|error| unreachable(client, &error))?;
+    let absent = |code: RDKafkaRespErr| match meaning(RDKafkaErrorCode::from(code), topic) {
+        Meaning::Unavailable(what, failure) => (what, failure),
+        Meaning::Unknown(failure) | Meaning::MayBeRejected(failure) => (Unavailable::Topic, failure),
+    };
+    let Some(found) = metadata.topics().iter().find(|it| it.name() == topic) else {
+        return Err((Unavailable::Topic, missing(topic)));
+    };
+    if let Some(code) = found.error().filter(|code| code.is_error()) {
+        return Err(absent(code));
+    }
+    let partitions = found.partitions();
+    if partitions.is_empty() {
+        return Err((Unavailable::Topic, missing(topic)));
+    }
+    Ok(Described {
+        partitions: i32::try_from(partitions.len()).unwrap_or(i32::MAX),
+        fewest_in_step: partitions.iter().map(|it| it.isr().len()).min().unwrap_or_default(),
+        leaderless: partitions.iter().any(|it| it.leader() < 0),
+    })
+}
+
+/// Why the broker gave no answer.
+fn unreachable(client: &Gapless, error: &KafkaError) -> Absent {
+    let trouble = client.trouble();
+    let class = match &trouble {
+        Some(trouble) if trouble.is_refusal() => "not-authorised",
+        _ => "broker-unavailable",
+    };
+    let words = trouble.map(|trouble| format!(": {}", trouble.words)).unwrap_or_default();
+    (Unavailable::Route, Failure::new(class, format!("the broker does not answer: {error}{words}")))
+}

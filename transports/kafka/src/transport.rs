@@ -1,0 +1,167 @@
+//! The transport itself: what its parts share, and the trait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outbox_contract::{
+    Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Transport, TransportError,
+    TransportErrorKind,
+};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::config::{Config, KafkaTransportBuilder};
+use crate::deliveries::KafkaDeliveries;
+use crate::flight::{Flight, Heard};
+use crate::gapless::Gapless;
+use crate::pool::Pool;
+use crate::record::Record;
+use crate::topics::Topics;
+
+/// How long the broker may take to answer a question.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How often is looked whether a single message that was given up is gone from the client.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Publishes to and consumes from Apache Kafka.
+///
+/// Clones share everything. The connections go with the last clone, or with [`close`](Transport::close).
+#[derive(Clone, Debug)]
+pub struct KafkaTransport {
+    shared: Arc<Shared>,
+}
+
+/// What the parts of a transport share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    config: Arc<Config>,
+    pool: Arc<Pool>,
+    topics: Topics,
+    /// Sends single messages, and asks about topics.
+    alone: Arc<Gapless>,
+    /// Held while a single message is under way.
+    turn: tokio::sync::Mutex<()>,
+    closed: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    pub(crate) fn topics(&self) -> &Topics {
+        &self.topics
+    }
+
+    /// Sends a message while no other one is under way on the same producer, so that no other one is in its record batch.
+    pub(crate) async fn send_alone(&self, record: &Record, deadline: Instant) -> Heard {
+        let alone = async {
+            let _turn = self.turn.lock().await;
+            // One whose future was dropped may still be there.
+            while !self.alone.is_idle() {
+                sleep(LOOK).await;
+            }
+            let flight = Flight::new(vec![0]);
+            let sent = self.alone.send(&[record], &flight);
+            // Within a few seconds the client itself gives it up.
+            sent.done().await;
+            flight.all().first().map_or(Heard::NotSent, |(_, heard)| *heard)
+        };
+        // Given up while it waits for its turn, it was not sent; afterwards nobody knows.
+        timeout_at(deadline.max(Instant::now() + LOOK), alone).await.unwrap_or(Heard::Nothing)
+    }
+
+    fn open(&self, operation: &'static str) -> Result<(), TransportError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(TransportError::new(
+                TransportErrorKind::Closed,
+                operation,
+                "the transport is closed",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.pool.close();
+    }
+}
+
+impl KafkaTransport {
+    /// Starts to build a transport for the brokers at these addresses, such as `kafka-1:9092,kafka-2:9092`. A few are enough: the others are
+    /// learnt from them.
+    pub fn builder(brokers: &str) -> KafkaTransportBuilder {
+        KafkaTransportBuilder::new(brokers)
+    }
+
+    pub(crate) fn with_config(config: Config) -> Result<Self, TransportError> {
+        let config = Arc::new(config);
+        let alone = Arc::new(Gapless::for_single_messages(&config)?);
+        let shared = Shared {
+            pool: Pool::new(&config)?,
+            topics: Topics::new(&config, &alone),
+            alone,
+            turn: tokio::sync::Mutex::default(),
+            closed: AtomicBool::new(false),
+            config,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// How many producers were given up and replaced since the transport was built: one for each chunk that was not confirmed whole, for
+    /// whatever reason. A number that grows all the time tells of a topic or a broker that is not well.
+    #[must_use]
+    pub fn retired_producers(&self) -> u64 {
+        self.shared.pool.retired()
+    }
+}
+
+#[async_trait]
+impl Transport for KafkaTransport {
+    fn name(&self) -> &'static str {
+        "kafka"
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        self.shared.open("check")?;
+        self.shared.topics.check("check", ANSWER).await
+    }
+
+    fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        self.shared.config.validate(message)
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        crate::publication::publish(&self.shared, chunk, outcomes).await;
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        self.shared.open("subscribe")?;
+        for topic in &subscription.topics {
+            match self.shared.topics.partitions(topic, ANSWER).await {
+                Ok(_) => {}
+                Err((_, failure)) => {
+                    let kind = match &*failure.class {
+                        "topic-missing" => TransportErrorKind::Missing,
+                        "not-authorised" => TransportErrorKind::NotPermitted,
+                        _ => TransportErrorKind::Unavailable,
+                    };
+                    return Err(TransportError::new(kind, "subscribe", failure.message));
+                }
+            }
+        }
+        Ok(Box::new(KafkaDeliveries::join(&self.shared.config, &subscription)?))
+    }
+
+    async fn close(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.shared.pool.close();
+    }
+}

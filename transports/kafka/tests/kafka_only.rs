@@ -1,0 +1,189 @@
+//! What only Kafka can do or break, on a real broker: topics that are missing or take no such message, a broker
+//! that goes away.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::{Consumer, Message, Outcome, Subscription, Transport, TransportErrorKind};
+use outbox_servers::{Kafka, OrSkip, Proxy};
+use outbox_transport_kafka::KafkaTransport;
+use support::{
+    PATIENCE, deliver, first_of_key, fresh_name, fresh_topic, log, make_topic, numbered, publish, stored,
+};
+
+/// For chunks that must go through.
+const LONG: Duration = Duration::from_secs(60);
+/// For chunks that can't.
+const SHORT: Duration = Duration::from_secs(6);
+
+fn transport(brokers: &str) -> KafkaTransport {
+    KafkaTransport::builder(brokers).build().unwrap()
+}
+
+/// The class of an outcome that says that a topic is not to be had.
+fn topic_unavailable(outcome: &Option<Outcome>) -> Option<&str> {
+    match outcome {
+        Some(Outcome::Unavailable(Unavailable::Topic, failure)) => Some(&failure.class),
+        _ => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_topic_is_unavailable_until_it_is_made() {
+    let Some(server) = Kafka::newest().shared().or_skip() else { return };
+    let transport = transport(&server.url());
+    let topic = fresh_name();
+    let messages = stored([numbered(&topic, "a", 0), numbered(&topic, "a", 1)]);
+    let outcomes = publish(&transport, &messages, LONG).await;
+    assert_eq!(topic_unavailable(&outcomes[0]), Some("topic-missing"), "{outcomes:?}");
+    assert_eq!(outcomes[1], Some(Outcome::Blocked));
+
+    let nobody = Subscription::new(Consumer::new("reader").unwrap(), [topic.clone()]);
+    let error = transport.subscribe(nobody).await.err().unwrap();
+    assert_eq!(error.kind(), TransportErrorKind::Missing, "{error}");
+
+    make_topic(&server.url(), &topic, 2, &[]).await;
+    deliver(&transport, &messages, LONG).await;
+    assert_eq!(first_of_key(&log(&server.url(), &topic).await, "a"), [0, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_go_to_the_partitions_of_the_java_client() {
+    let Some(server) = Kafka::newest().shared().or_skip() else { return };
+    let topic = fresh_topic(&server.url(), 50, &[]).await;
+    let keys = ["21", "foobar", "a-little-bit-long-string", "abc"];
+    let messages = stored(keys.iter().map(|key| numbered(&topic, key, 0)));
+    deliver(&transport(&server.url()), &messages, LONG).await;
+    // The positive part of the Java client's hash of each key, modulo 50.
+    let hashes: [i32; 4] = [-973_932_308, -790_332_482, -985_981_536, 479_470_107];
+    let log = log(&server.url(), &topic).await;
+    for (key, hash) in keys.iter().zip(hashes) {
+        let at = log.iter().find(|(_, of, _)| of == key).map(|(partition, _, _)| *partition);
+        assert_eq!(at, Some((hash & i32::MAX) % 50), "{key}");
+    }
+}
+
+/// The topic takes less than the transport was told. A record batch is rejected as a whole: only the guilty message is said to be, what
+/// follows of its key is not sent, and everybody else arrives, in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_the_topic_does_not_take_is_rejected_alone() {
+    let Some(server) = Kafka::newest().shared().or_skip() else { return };
+    let topic = fresh_topic(&server.url(), 2, &[("max.message.bytes", "20000")]).await;
+    let transport = transport(&server.url());
+    // The broker knows the producer: what is under way is not held back by the first message of a partition.
+    let warm = stored((0..32).map(|key| numbered(&topic, &format!("warm-{key}"), 0)));
+    deliver(&transport, &warm, LONG).await;
+
+    let key = |at: usize| format!("key-{}", at % 10);
+    let mut messages: Vec<Message> = (0..200).map(|at| numbered(&topic, &key(at), at)).collect();
+    messages[53] = messages[53].clone().with_payload(vec![b'x'; 50_000]);
+    let messages = stored(messages);
+    let outcomes = publish(&transport, &messages, LONG).await;
+    assert!(
+        matches!(&outcomes[53], Some(Outcome::Rejected(failure)) if failure.class == "message-too-large"),
+        "{:?}",
+        outcomes[53]
+    );
+    assert!(
+        outcomes.iter().enumerate().all(|(at, it)| at == 53 || !matches!(it, Some(Outcome::Rejected(_))))
+    );
+    let behind = (63..200).step_by(10);
+    assert!(behind.clone().all(|at| outcomes[at] == Some(Outcome::Blocked)), "what follows of its key");
+    let sent = log(&server.url(), &topic).await;
+    assert_eq!(first_of_key(&sent, "key-3"), [3, 13, 23, 33, 43]);
+
+    let rest = messages.iter().zip(&outcomes).enumerate();
+    let rest: Vec<_> = rest
+        .filter(|(at, (_, outcome))| *at != 53 && **outcome != Some(Outcome::Delivered))
+        .map(|(_, (message, _))| Arc::clone(message))
+        .collect();
+    deliver(&transport, &rest, LONG).await;
+    let sent = log(&server.url(), &topic).await;
+    for of in 0..10 {
+        let expected: Vec<usize> = (of..200).step_by(10).filter(|at| *at != 53).collect();
+        assert_eq!(first_of_key(&sent, &format!("key-{of}")), expected);
+    }
+}
+
+/// Many small messages that are too large together, since the topic takes less than the transport was told: none of them is rejected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_messages_of_a_batch_that_is_too_large_are_not_rejected() {
+    let Some(server) = Kafka::newest().shared().or_skip() else { return };
+    let topic = fresh_topic(&server.url(), 1, &[("max.message.bytes", "5000")]).await;
+    let transport = transport(&server.url());
+    deliver(&transport, &stored([numbered(&topic, "warm", 0)]), LONG).await;
+    let message = |at: usize| numbered(&topic, &format!("key-{}", at % 5), at);
+    let messages = stored((0..60).map(message));
+    let outcomes = publish(&transport, &messages, LONG).await;
+    assert!(!outcomes.iter().any(|it| matches!(it, Some(Outcome::Rejected(_)))), "{outcomes:?}");
+    deliver(&transport, &messages, LONG).await;
+    let log = log(&server.url(), &topic).await;
+    for of in 0..5 {
+        let expected: Vec<usize> = (of..60).step_by(5).collect();
+        assert_eq!(first_of_key(&log, &format!("key-{of}")), expected);
+    }
+}
+
+/// The broker is killed while messages are under way, and comes back: everything arrives, in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_is_killed_and_comes_back_loses_and_reorders_nothing() {
+    let Some(server) = Kafka::newest().start().or_skip() else { return };
+    let topic = fresh_topic(&server.url(), 2, &[]).await;
+    let transport = transport(&server.url());
+    let messages = stored((0..600).map(|at| numbered(&topic, &format!("key-{}", at % 3), at)));
+    let sending = {
+        let (transport, messages) = (transport.clone(), messages.clone());
+        tokio::spawn(async move {
+            for chunk in messages.chunks(50) {
+                deliver(&transport, chunk, SHORT).await;
+            }
+        })
+    };
+    let away = server.clone();
+    tokio::task::spawn_blocking(move || {
+        away.kill();
+        away.start_again();
+    })
+    .await
+    .unwrap();
+    tokio::time::timeout(3 * PATIENCE, sending).await.unwrap().unwrap();
+    let log = log(&server.url(), &topic).await;
+    for of in 0..3 {
+        let expected: Vec<usize> = (of..600).step_by(3).collect();
+        assert_eq!(first_of_key(&log, &format!("key-{of}")), expected);
+    }
+}
+
+/// No broker: unavailable, without any key's fault; and `check` says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_is_away_is_an_unavailable_route() {
+    let Some(server) = Kafka::newest().shared().or_skip() else { return };
+    let proxy = Proxy::to(&server.url());
+    proxy.refuse(true);
+    let topic = fresh_topic(&server.url(), 1, &[]).await;
+    let transport = transport(&proxy.addr().to_string());
+    let outcomes = publish(&transport, &stored([numbered(&topic, "a", 0)]), SHORT).await;
+    assert!(matches!(&outcomes[0], Some(Outcome::Unavailable(Unavailable::Route, _))), "{outcomes:?}");
+    let error = transport.check().await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::Unavailable, "{error}");
+    proxy.refuse(false);
+    // Reached through the proxy, the broker names its own address: from now on it is there.
+    deliver(&transport, &stored([numbered(&topic, "a", 0)]), LONG).await;
+    transport.check().await.unwrap();
+}
+
+#[tokio::test]
+async fn properties_that_the_promises_rest_on_are_refused() {
+    for name in ["enable.idempotence", "acks", "partitioner", "enable.auto.commit", "message.timeout.ms"] {
+        let error = KafkaTransport::builder("127.0.0.1:1").property(name, "x").build().unwrap_err();
+        assert_eq!(error.kind(), TransportErrorKind::Invalid);
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    let secret = KafkaTransport::builder("127.0.0.1:1").property("sasl.password", "hush");
+    assert!(!format!("{secret:?}").contains("hush"));
+}
