@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
+mod constraint;
 mod consumer;
 mod file_broker;
 mod kill;

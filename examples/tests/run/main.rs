@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 mod contacts;
+mod inbox;
 mod modular_monolith;
 mod orders;
 mod program;

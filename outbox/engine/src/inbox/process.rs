@@ -262,7 +262,7 @@ impl<S: Transactional> Processor<S> {
         let limit = self.store_timeout;
         let error = match timeout(limit, AssertUnwindSafe(self.store.commit(tx)).catch_unwind()).await {
             Ok(Ok(Committed::Yes)) => return Ok(()),
-            Ok(Ok(Committed::No(error))) => return Err(Trouble::of(&error)),
+            Ok(Ok(Committed::No(error))) => return Err(Trouble::of_work("commit", &error)),
             Ok(Ok(Committed::Unknown(error))) => error.to_string(),
             Ok(Err(_)) => "commit: it panicked; its message was printed".to_owned(),
             Err(_) => format!("commit: no answer within {limit:?}"),
@@ -411,10 +411,10 @@ fn away(words: String) -> Trouble {
     Trouble::Broken(Broken::Away(words))
 }
 
-/// What it means that rows could not be appended, which are known to be messages.
+/// What it means that rows could not be appended.
 fn append_trouble(error: &AppendError) -> Trouble {
     match error {
-        AppendError::Conflict(error) => Trouble::conflict(error),
-        other => away(other.to_string()),
+        AppendError::Conflict(error) | AppendError::Store(error) => Trouble::of_work("append", error),
+        other => Trouble::Handler(Verdict::Failed(Failure::new("append", other.to_string()))),
     }
 }

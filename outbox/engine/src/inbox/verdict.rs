@@ -71,6 +71,16 @@ impl Trouble {
         }
     }
 
+    /// What an error of the store means behind a handler, at the append and the commit. If it is neither a conflict nor the database that is away,
+    /// it is what the handler wrote: a constraint that is checked at the commit, a failed query whose error the handler kept to itself. That is
+    /// its message's failure, and must not stop all others.
+    pub(crate) fn of_work(what: &'static str, error: &StoreError) -> Self {
+        if error.is_retryable() {
+            return Self::of(error);
+        }
+        Self::Handler(Verdict::Failed(Failure::new(what, error.to_string())))
+    }
+
     pub(crate) fn conflict(error: impl fmt::Display) -> Self {
         Self::Again(Failure::new("conflict", error.to_string()))
     }
@@ -87,5 +97,13 @@ mod tests {
         for kind in [StoreErrorKind::Unavailable, StoreErrorKind::NotPermitted, StoreErrorKind::Other] {
             assert!(matches!(Trouble::of(&error(kind)), Trouble::Broken(Broken::Away(_))), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn what_a_handler_has_spoilt_is_its_own_failure() {
+        let trouble = |kind| Trouble::of_work("commit", &StoreError::new(kind, "commit", "tested"));
+        assert!(matches!(trouble(StoreErrorKind::Other), Trouble::Handler(Verdict::Failed(_))));
+        assert!(matches!(trouble(StoreErrorKind::Unavailable), Trouble::Broken(Broken::Away(_))));
+        assert!(matches!(trouble(StoreErrorKind::Conflict), Trouble::Again(_)));
     }
 }

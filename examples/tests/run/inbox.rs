@@ -1,0 +1,10 @@
+//! The inbox: each order is reserved once, though each one comes twice.
+
+use crate::program::run;
+
+#[test]
+fn the_inventory_reserves_each_order_once() {
+    let run = run("inbox", &[], "");
+    let expected = "chair: 6 left\nlamp: 7 left\n3 orders handled, each once\n";
+    assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (Some(0), expected, ""));
+}

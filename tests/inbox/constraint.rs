@@ -1,0 +1,65 @@
+//! What a database finds out at the commit alone is the failure of one message, not of the inbox.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use outbox_contract::admin::Filter;
+use outbox_contract::{Admin, Message, RetryPolicy, Store};
+use outbox_engine::{HandlerContext, Inbox, handler_fn};
+use outbox_store_sqlite::SqliteStore;
+use sqlx::{Sqlite, Transaction};
+
+use crate::file_broker::{FileBroker, Sent};
+
+#[tokio::test]
+async fn a_constraint_that_is_checked_at_the_commit_fails_its_message_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("inventory.db")).await.unwrap();
+    store.migrate().await.unwrap();
+    sqlx::raw_sql(
+        "create table articles (name text primary key); insert into articles values ('lamp');
+         create table reserved (article text references articles (name) deferrable initially deferred)",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+    let broker = FileBroker::new(folder.path());
+    let sent: Vec<Sent> = ["lamp", "ghost", "lamp", "lamp"]
+        .map(|key| Sent { id: uuid::Uuid::now_v7(), key: key.to_owned() })
+        .into();
+    broker.send(&sent);
+    let handler =
+        handler_fn(|tx: &mut Transaction<'static, Sqlite>, message: Message, _: HandlerContext<'_>| {
+            async move {
+                sqlx::query("insert into reserved values (?)")
+                    .bind(message.order_key().as_str())
+                    .execute(&mut **tx)
+                    .await?;
+                Ok(())
+            }
+            .boxed()
+        });
+    let inbox = Inbox::builder(store.clone(), broker.clone())
+        .consumer("inventory")
+        .topic("orders")
+        .on_any(handler)
+        .batch(4)
+        .retry(RetryPolicy { most_attempts: 1, ..RetryPolicy::default() })
+        .start()
+        .await
+        .unwrap();
+    let done = async {
+        while !broker.is_done() || store.backlog(inbox.route()).await.unwrap().dead == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), done).await.expect("everything is finished in time");
+    let reserved: Vec<String> =
+        sqlx::query_scalar("select article from reserved").fetch_all(store.pool()).await.unwrap();
+    assert_eq!(reserved, ["lamp", "lamp", "lamp"]);
+    let dead = store.dead_letters(&Filter::default()).await.unwrap();
+    assert_eq!(dead.len(), 1);
+    assert_eq!(dead[0].last_failure.as_ref().map(|failure| &*failure.class), Some("commit"));
+    assert_eq!(inbox.stats().resets, 0);
+    assert!(inbox.stop(Duration::from_secs(60)).await);
+}
