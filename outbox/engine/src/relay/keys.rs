@@ -237,7 +237,7 @@ impl Keys {
             let Some(key) = self.lines.ready.pop_front() else { break };
             let room = self.limits.chunk - sent.len();
             let room_bytes = self.limits.chunk_bytes.saturating_sub(bytes);
-            let Some(state) = self.to_send(&key, false) else { continue };
+            let Some(state) = self.leave_line(&key, false) else { continue };
             bytes += take_messages(&key, state, room, room_bytes, &mut sent);
         }
         self.plan(sent)
@@ -251,7 +251,7 @@ impl Keys {
         while sent.len() < self.limits.chunk && bytes < self.limits.chunk_bytes {
             let Some(key) = self.lines.suspects.pop_front() else { break };
             let room_bytes = self.limits.chunk_bytes.saturating_sub(bytes);
-            let Some(state) = self.to_send(&key, true) else { continue };
+            let Some(state) = self.leave_line(&key, true) else { continue };
             let alone = state.goes_alone();
             if alone && !sent.is_empty() {
                 state.in_line = true;
@@ -267,7 +267,7 @@ impl Keys {
     }
 
     /// A key that has left its line, if it has something to send from there. If it belongs elsewhere by now, it goes there.
-    fn to_send(&mut self, key: &KeyId, suspect: bool) -> Option<&mut KeyState> {
+    fn leave_line(&mut self, key: &KeyId, suspect: bool) -> Option<&mut KeyState> {
         let state = self.keys.get_mut(key)?;
         state.in_line = false;
         if state.busy != Busy::No || state.resting {
