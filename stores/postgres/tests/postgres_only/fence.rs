@@ -126,3 +126,19 @@ async fn the_mark_of_a_relay_does_not_hold_for_buckets_that_it_has_only_just_tak
     let third = lease(store, RelayId::new()).await.leases;
     assert!(third.iter().all(|lease| lease.low_water == Position(100)), "{:?}", third[0]);
 }
+
+/// Without a history too: positions come back after a failover, for other messages.
+#[tokio::test]
+async fn a_row_is_settled_by_position_and_id_together() {
+    let Some(fixture) = Fixture::new().await else { return };
+    append(&fixture.store, [message("a"), message("b")]).await;
+    let relay = RelayId::new();
+    lease(&fixture.store, relay).await;
+    let read = messages(&fetch(&fixture.store, relay).await);
+    let crossed = [(0, 1), (1, 0)]
+        .map(|(at, of): (usize, usize)| RowId { position: read[at].position, id: read[of].message.id });
+    fixture.store.settle(&Route::default(), &crossed).await.unwrap();
+    assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 2);
+    fixture.store.settle(&Route::default(), &[read[0].row()]).await.unwrap();
+    assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 1);
+}
