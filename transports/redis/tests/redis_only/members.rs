@@ -48,8 +48,8 @@ async fn a_member_that_is_cut_off_is_replaced_from_its_first_unfinished_message(
     let (proxy, prefix) = (Proxy::to(server.url().strip_prefix("redis://").unwrap()), server.fresh_prefix());
     let short = |url: &str| {
         let builder =
-            at(url, &prefix).units(1).lease(Duration::from_secs(4)).heartbeat(Duration::from_millis(300));
-        builder.request_timeout(Duration::from_secs(1)).build().unwrap()
+            at(url, &prefix).units(1).lease(Duration::from_secs(8)).heartbeat(Duration::from_millis(300));
+        builder.request_timeout(Duration::from_secs(2)).build().unwrap()
     };
     let (far, near) = (short(&proxy.url(&server.url())), short(&server.url()));
     let sent = messages(&["a", "b"], 40);

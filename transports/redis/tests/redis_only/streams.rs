@@ -72,13 +72,13 @@ async fn nothing_is_trimmed_that_a_group_has_not_finished() {
         let transport = at(&server.url(), &prefix).units(1).trim_every(Duration::ZERO).build().unwrap();
         let sent = messages(&["a", "b", "c"], 500);
         deliver(&transport, &sent).await;
-        assert_eq!(length(&server, &prefix), 500, "nobody has subscribed yet, and whoever does finds all");
+        assert!(length(&server, &prefix) >= 500, "nobody has subscribed yet, and whoever does finds all");
 
         let (quick, slow) = (subscribe(&transport, "quick").await, subscribe(&transport, "slow").await);
         finish(&*quick, &sent).await;
         let held = next_deliveries(&*slow).await;
         deliver(&transport, &messages(&["d"], 1)).await;
-        assert_eq!(length(&server, &prefix), 501, "the slow one has read some of it and finished nothing");
+        assert!(length(&server, &prefix) >= 501, "the slow one has read some of it and finished nothing");
         acknowledge(&*slow, &held).await;
         let rest: Vec<_> = sent
             .iter()
