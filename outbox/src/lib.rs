@@ -31,6 +31,18 @@ pub mod memory {
     pub use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
 }
 
+/// An outbox in PostgreSQL.
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use outbox_store_postgres::*;
+}
+
+/// Publishes to and consumes from RabbitMQ.
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq {
+    pub use outbox_transport_rabbitmq::*;
+}
+
 /// Publishes to and consumes from Redis Streams.
 #[cfg(feature = "redis")]
 pub mod redis {
@@ -46,6 +58,10 @@ pub mod sqlite {
 /// What most programs name: `use outbox::prelude::*;`.
 pub mod prelude {
     pub use crate::memory::{MemoryStore, MemoryTransport};
+    #[cfg(feature = "postgres")]
+    pub use crate::postgres::PostgresStore;
+    #[cfg(feature = "rabbitmq")]
+    pub use crate::rabbitmq::RabbitMqTransport;
     #[cfg(feature = "sqlite")]
     pub use crate::sqlite::SqliteStore;
     pub use crate::{
