@@ -118,7 +118,7 @@ async fn a_part_of_the_broker_that_answers_nobody_holds_up_no_other_key() {
         for n in 0..9_000_u32 {
             let key = n % KEYS;
             let id = world.append([message(&format!("key-{key}"))]).await[0];
-            if key % 3 == 0 {
+            if key.is_multiple_of(3) {
                 rig.transport.inject(id, Fault::Hang);
                 hanging += 1;
             } else {
