@@ -32,6 +32,18 @@ impl Failure {
         }
         Self { class: class.into(), message }
     }
+
+    /// As JSON: how stores keep it in a column of text.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        serde_json::json!({ "class": self.class, "message": self.message }).to_string()
+    }
+
+    /// As it was kept. What is no failure is none: somebody else has written it.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
 }
 
 impl fmt::Display for Failure {
@@ -51,3 +63,15 @@ impl fmt::Display for Rejection {
 }
 
 impl std::error::Error for Rejection {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_read_as_it_was_kept() {
+        let failure = Failure::new("too-large", "it has \"1 MB\"\nand more");
+        assert_eq!(Failure::from_text(&failure.to_text()), Some(failure));
+        assert_eq!(Failure::from_text("by hand"), None);
+    }
+}

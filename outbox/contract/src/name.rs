@@ -189,6 +189,12 @@ pub struct KeyId {
 }
 
 impl KeyId {
+    /// The name of a key that stands in a store's own tables; none if somebody has made it what it can't be.
+    #[must_use]
+    pub fn from_texts(topic: &str, key: &str) -> Option<Self> {
+        Some(Self { topic: Topic::new(topic).ok()?, key: Key::new(key).ok()? })
+    }
+
     /// The bucket that this key belongs to.
     #[must_use]
     pub fn bucket(&self) -> Bucket {

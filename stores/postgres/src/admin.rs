@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use outbox_contract::Failure;
 use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
@@ -17,7 +18,7 @@ use uuid::Uuid;
 
 use crate::error::store_error;
 use crate::fetch::number;
-use crate::row::{Raw, failure_from_text, key_id};
+use crate::row::Raw;
 use crate::store::PostgresStore;
 
 fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
@@ -130,14 +131,18 @@ fn flows(operation: &'static str, route: &Route, key: &KeyId) -> StoreError {
 impl Admin for PostgresStore {
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         self.browse("failing_keys", &self.sql().browse_keys, filter, |row| {
-            let Some(key) = key_id(row.try_get("topic")?, row.try_get("key")?) else { return Ok(None) };
+            let Some(key) = KeyId::from_texts(row.try_get("topic")?, row.try_get("key")?) else {
+                return Ok(None);
+            };
             let mut failing = FailingKey::new(route(row)?, key, instant(row, "since")?);
             failing.held = row.try_get("held")?;
             failing.next_attempt_at =
                 row.try_get::<Option<i64>, _>("next_attempt_at")?.map(Timestamp::from_micros);
             failing.attempts = attempts(row)?;
-            failing.first_failure = failure_from_text(row.try_get("first_failure")?);
-            failing.last_failure = failure_from_text(row.try_get("last_failure")?);
+            failing.first_failure =
+                row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
+            failing.last_failure =
+                row.try_get::<Option<&str>, _>("last_failure")?.and_then(Failure::from_text);
             failing.parked = u64::try_from(row.try_get::<i64, _>("parked")?).unwrap_or_default();
             failing.first = row.try_get::<Option<Uuid>, _>("first")?.map(MessageId::from_uuid);
             Ok(Some(failing))
@@ -156,8 +161,9 @@ impl Admin for PostgresStore {
             let stored = Raw::new(row).presentable();
             let mut dead = DeadLetter::new(route(row)?, stored, reason, instant(row, "died_at")?);
             dead.attempts = attempts(row)?;
-            dead.first_failure = failure_from_text(row.try_get("first_failure")?);
-            dead.last_failure = failure_from_text(row.try_get("last_failure")?);
+            dead.first_failure =
+                row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
+            dead.last_failure = row.try_get::<Option<&str>, _>("last_failure")?.and_then(Failure::from_text);
             Ok(Some(dead))
         })
         .await

@@ -10,7 +10,6 @@ use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
 use crate::lease::micros;
-use crate::row::failure_to_text;
 use crate::sql::Statements;
 
 const NO_STATE: i64 = -1;
@@ -65,8 +64,8 @@ fn step(diversion: &Diversion) -> Value {
                 json!({
                     "step": "fail",
                     "attempts": attempts,
-                    "first": failure_to_text(first),
-                    "last": failure_to_text(last),
+                    "first": first.to_text(),
+                    "last": last.to_text(),
                     "retry_after": retry_after,
                 }),
             )
@@ -78,8 +77,8 @@ fn step(diversion: &Diversion) -> Value {
                 "step": "bury",
                 "reason": reason,
                 "attempts": attempts,
-                "first": failure_to_text(first),
-                "last": failure_to_text(last),
+                "first": first.to_text(),
+                "last": last.to_text(),
             }),
         ),
         Step::Resume { delivered } => rows_and(delivered, json!({ "step": "resume" })),

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_contract::Failure;
 use outbox_contract::fetch::{Due, DueKey, DueRequest};
 use outbox_contract::{Bucket, KeyId, MessageId, Stored};
 use sqlx::Row;
@@ -14,7 +15,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use crate::fetch::{Muted, bits, number};
-use crate::row::{Raw, failure_from_text, key_id};
+use crate::row::Raw;
 use crate::sql::Statements;
 
 /// A key, and the parked messages of it that are within the bounds.
@@ -65,7 +66,7 @@ pub(crate) async fn due(
 /// A key with as many of its parked messages as the budget allows, the first always. None: its row is not what this program wrote.
 fn choose(row: &PgRow, budget: &mut usize) -> Result<Option<Chosen>, sqlx::Error> {
     let (topic, name): (&str, &str) = (row.try_get("topic")?, row.try_get("key")?);
-    let Some(key) = key_id(topic, name) else {
+    let Some(key) = KeyId::from_texts(topic, name) else {
         tracing::error!(topic, key = name, "a row of outbox_key has a name that can be none; remove it");
         return Ok(None);
     };
@@ -84,7 +85,7 @@ fn choose(row: &PgRow, budget: &mut usize) -> Result<Option<Chosen>, sqlx::Error
     // Attempts are those of the message that failed: not of another one that is first now.
     let failing = failing.filter(|failing| rows.first().is_some_and(|first| first.1 == failing.as_uuid()));
     let attempts = u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX);
-    let first_failure = failure_from_text(row.try_get("first_failure")?);
+    let first_failure = row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
     let due = DueKey {
         key,
         bucket: Bucket(u8::try_from(row.try_get::<i64, _>("bucket")?).unwrap_or_default()),

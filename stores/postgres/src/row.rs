@@ -7,10 +7,9 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use outbox_contract::failure::Failure;
 use outbox_contract::fetch::{RowId, Stored, Waiting};
 use outbox_contract::{
-    Bucket, Bytes, Headers, Key, KeyId, Message, MessageId, NameError, Position, Timestamp, Topic,
+    Bucket, Bytes, Headers, Key, Message, MessageId, NameError, Position, Timestamp, Topic,
 };
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -214,19 +213,4 @@ fn named_key(key: &str) -> Result<Key, String> {
 
 fn named<T>(text: String, new: impl Fn(String) -> Result<T, NameError>) -> T {
     new(text).unwrap_or_else(|_| unreachable!("not empty, cut to length, without control characters"))
-}
-
-/// The name of a key that stands in one of our own tables.
-pub(crate) fn key_id(topic: &str, key: &str) -> Option<KeyId> {
-    Some(KeyId { topic: Topic::new(topic).ok()?, key: Key::new(key).ok()? })
-}
-
-/// A failure as it is kept.
-pub(crate) fn failure_to_text(failure: &Failure) -> String {
-    serde_json::json!({ "class": failure.class, "message": failure.message }).to_string()
-}
-
-/// A failure as it was kept.
-pub(crate) fn failure_from_text(text: Option<&str>) -> Option<Failure> {
-    serde_json::from_str(text?).ok()
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use outbox_contract::Failure;
 use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
 use outbox_contract::{
     Admin, Bucket, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
@@ -18,7 +19,7 @@ use crate::admit::id_list;
 use crate::divert::KeyIn;
 use crate::error::store_error;
 use crate::lease::now;
-use crate::row::{Raw, failure_from_text, key_id};
+use crate::row::Raw;
 use crate::sql;
 use crate::store::SqliteStore;
 
@@ -135,14 +136,18 @@ impl SqliteStore {
 impl Admin for SqliteStore {
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         self.browse("failing_keys", sql::BROWSE_KEYS, filter, |row| {
-            let Some(key) = key_id(row.try_get("topic")?, row.try_get("key")?) else { return Ok(None) };
+            let Some(key) = KeyId::from_texts(row.try_get("topic")?, row.try_get("key")?) else {
+                return Ok(None);
+            };
             let mut failing = FailingKey::new(route(row)?, key, instant(row, "since")?);
             failing.held = row.try_get("held")?;
             failing.next_attempt_at =
                 row.try_get::<Option<i64>, _>("next_attempt_at")?.map(Timestamp::from_micros);
             failing.attempts = row.try_get("attempts")?;
-            failing.first_failure = failure_from_text(row.try_get("first_failure")?);
-            failing.last_failure = failure_from_text(row.try_get("last_failure")?);
+            failing.first_failure =
+                row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
+            failing.last_failure =
+                row.try_get::<Option<&str>, _>("last_failure")?.and_then(Failure::from_text);
             failing.parked = u64::try_from(row.try_get::<i64, _>("parked")?).unwrap_or_default();
             let first: Option<&[u8]> = row.try_get("first")?;
             failing.first = first.and_then(|id| Uuid::from_slice(id).ok()).map(MessageId::from_uuid);
@@ -161,8 +166,9 @@ impl Admin for SqliteStore {
             let stored = Raw::new(row).presentable();
             let mut dead = DeadLetter::new(route(row)?, stored, reason, instant(row, "died_at")?);
             dead.attempts = row.try_get("attempts")?;
-            dead.first_failure = failure_from_text(row.try_get("first_failure")?);
-            dead.last_failure = failure_from_text(row.try_get("last_failure")?);
+            dead.first_failure =
+                row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
+            dead.last_failure = row.try_get::<Option<&str>, _>("last_failure")?.and_then(Failure::from_text);
             Ok(Some(dead))
         })
         .await

@@ -11,7 +11,6 @@ use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqlitePool};
 
 use crate::lease::{micros, now};
-use crate::row::failure_to_text;
 use crate::settle::Rows;
 use crate::sql;
 
@@ -134,8 +133,8 @@ impl KeyIn<'_> {
             .bind(next)
             .bind(&row.id.as_uuid().as_bytes()[..])
             .bind(failed.attempts)
-            .bind(failure_to_text(failed.first))
-            .bind(failure_to_text(failed.last))
+            .bind(failed.first.to_text())
+            .bind(failed.last.to_text())
             .bind(self.now)
             .execute(&mut *self.connection)
             .await?;
@@ -198,8 +197,8 @@ impl KeyIn<'_> {
             .bind(&row.id.as_uuid().as_bytes()[..])
             .bind(reason)
             .bind(failed.attempts)
-            .bind(failure_to_text(failed.first))
-            .bind(failure_to_text(failed.last))
+            .bind(failed.first.to_text())
+            .bind(failed.last.to_text())
             .bind(self.now)
             .execute(&mut *self.connection)
             .await?;

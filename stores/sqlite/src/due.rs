@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use outbox_contract::fetch::{Due, DueKey, DueRequest};
 use outbox_contract::{Bucket, MessageId, Stored};
+use outbox_contract::{Failure, KeyId};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::fetch::{Muted, bucket_list};
-use crate::row::{Raw, failure_from_text, key_id};
+use crate::row::Raw;
 use crate::sql;
 
 pub(crate) async fn due(pool: &SqlitePool, request: &DueRequest) -> Result<Due, sqlx::Error> {
@@ -54,7 +55,7 @@ async fn read_key(
     budget: &mut usize,
 ) -> Result<Option<DueKey>, sqlx::Error> {
     let (topic, name): (&str, &str) = (row.try_get("topic")?, row.try_get("key")?);
-    let Some(key) = key_id(topic, name) else {
+    let Some(key) = KeyId::from_texts(topic, name) else {
         tracing::error!(topic, key = name, "a row of outbox_key has a name that can be none; remove it");
         return Ok(None);
     };
@@ -85,7 +86,7 @@ async fn read_key(
     let failing = failing.and_then(|id| Uuid::from_slice(id).ok()).map(MessageId::from_uuid);
     // Attempts are those of the message that failed: not of another one that is first now.
     let failing = failing.filter(|failing| parked.first().is_some_and(|first| first.message.id == *failing));
-    let first_failure = failure_from_text(row.try_get("first_failure")?);
+    let first_failure = row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
     Ok(Some(DueKey {
         key,
         bucket: Bucket(row.try_get("bucket")?),
