@@ -1,6 +1,7 @@
 //! Stop, takeover, pause, revocation, and what an inbox is started with.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
 use outbox_contract::subscription::Undecodable;
@@ -16,8 +17,11 @@ async fn a_stop_with_a_full_prefetch_finishes_what_is_begun_and_another_takes_ov
     for key in 0..20 {
         sent.extend(world.send(&format!("key-{key}"), 20));
     }
+    let begun = Arc::new(AtomicUsize::new(0));
     let slow = |world: &World| {
-        world.inbox_that(|_, _| {
+        let begun = Arc::clone(&begun);
+        world.inbox_that(move |_, _| {
+            begun.fetch_add(1, Ordering::SeqCst);
             async {
                 tokio::time::sleep(MS * 20).await;
                 Ok(())
@@ -30,6 +34,7 @@ async fn a_stop_with_a_full_prefetch_finishes_what_is_begun_and_another_takes_ov
     assert!(world.feed.in_flight() > 150, "it has much more than it works on");
     assert!(first.stop(S * 20).await);
     let handled = world.ledger.len();
+    assert_eq!(begun.load(Ordering::SeqCst), handled, "what was begun is finished");
     assert_eq!(world.feed.unacknowledged(), 400 - handled, "all that was handled is acknowledged");
     let second = slow(&world).start().await.unwrap();
     within(S * 60, || world.feed.unacknowledged() == 0).await;
