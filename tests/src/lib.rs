@@ -3,6 +3,7 @@
 //! | suite | what it proves |
 //! |---|---|
 //! | `pairs` | PostgreSQL and RabbitMQ together keep the promises, whatever happens to them |
+//! | `unit_of_work` | your rows and the events commit together, on SQLite and on PostgreSQL |
 //! | `workspace` | the house is as it should be: who may depend on whom, what every crate and file must have |
 
 pub mod pair;

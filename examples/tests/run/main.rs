@@ -10,3 +10,4 @@ mod program;
 mod quick_start;
 #[cfg(unix)]
 mod service;
+mod two_services;

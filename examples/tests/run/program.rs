@@ -1,11 +1,15 @@
 //! Runs an example as a program of its own.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// As long as an example may take: much longer than it does on a slow machine. One that hangs is ended, and its test fails.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What came of a run.
 #[derive(Debug)]
@@ -16,6 +20,8 @@ pub(crate) struct Run {
 }
 
 /// Runs an example with arguments and with something to read, and waits for its end.
+///
+/// One that does not end in time is killed, and has no code then.
 pub(crate) fn run(example: &str, arguments: &[&str], input: &str) -> Run {
     let mut command = Command::new(program(example));
     command.args(arguments).env_remove("RUST_LOG");
@@ -23,11 +29,37 @@ pub(crate) fn run(example: &str, arguments: &[&str], input: &str) -> Run {
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{example} can't be started: {error}"));
     // Small enough for the pipe; one that reads nothing of it has closed it, which is its right.
     let _ = child.stdin.take().expect("it was asked for").write_all(input.as_bytes());
-    let Output { status, stdout, stderr } = child.wait_with_output().expect("a child is waited for");
-    let text = |bytes| String::from_utf8(bytes).expect("a program writes text");
-    let run = Run { code: status.code(), stdout: text(stdout), stderr: text(stderr) };
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let run = thread::scope(|scope| {
+        let (stdout, stderr) = (scope.spawn(|| text(stdout)), scope.spawn(|| text(stderr)));
+        let code = end(&mut child).code();
+        let read = "a reader reads to the end";
+        Run { code, stdout: stdout.join().expect(read), stderr: stderr.join().expect(read) }
+    });
     assert!(!run.stderr.contains("panicked"), "{example} {arguments:?}: {run:#?}");
     run
+}
+
+/// All that a child writes there.
+fn text(pipe: Option<impl Read>) -> String {
+    let mut text = String::new();
+    pipe.expect("it was asked for").read_to_string(&mut text).expect("a program writes text");
+    text
+}
+
+/// Waits for a child's end, and brings it about where that takes too long.
+pub(crate) fn end(child: &mut Child) -> ExitStatus {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().expect("a child can be asked for") {
+            return status;
+        }
+        if Instant::now() >= deadline {
+            eprintln!("killed after {PATIENCE:?}");
+            child.kill().expect("a child can be killed");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 impl Run {

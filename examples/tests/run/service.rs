@@ -3,17 +3,19 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::program::program;
+use crate::program::{end, program};
 
 /// As long as a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Service {
     child: Child,
-    said: BufReader<ChildStdout>,
+    said: Receiver<String>,
     address: String,
 }
 
@@ -22,11 +24,20 @@ impl Service {
         let mut command = Command::new(program("service"));
         command.args(["--listen", "127.0.0.1:0", "--database"]).arg(database);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
-        let first = line(&mut said);
-        let address =
-            first.strip_prefix("listening on http://").unwrap_or_else(|| panic!("{first}")).to_owned();
-        Self { child, said, address }
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        // Read on a thread: whoever reads a pipe can't be told to stop waiting.
+        let (say, said) = channel();
+        thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| say.send(line)));
+        let mut service = Self { child, said, address: String::new() };
+        let first = service.line();
+        let address = first.strip_prefix("listening on http://").unwrap_or_else(|| panic!("{first}"));
+        address.clone_into(&mut service.address);
+        service
+    }
+
+    /// The next line that it says.
+    fn line(&self) -> String {
+        self.said.recv_timeout(PATIENCE).expect("the service says something")
     }
 
     /// The status and the body of an answer.
@@ -51,8 +62,14 @@ impl Service {
         let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(told.success());
         let mut rest = String::new();
-        self.said.read_to_string(&mut rest).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{rest}");
+        loop {
+            match self.said.recv_timeout(PATIENCE) {
+                Ok(line) => rest = rest + &line + "\n",
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("the service does not stop: {rest}"),
+            }
+        }
+        assert!(end(&mut self.child).success(), "{rest}");
         rest
     }
 }
@@ -65,19 +82,13 @@ impl Drop for Service {
     }
 }
 
-fn line(said: &mut impl BufRead) -> String {
-    let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    line.trim_end().to_owned()
-}
-
 #[test]
 fn an_order_is_answered_and_told_and_the_service_shows_how_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    let mut service = Service::start(&folder.path().join("orders.db"));
+    let service = Service::start(&folder.path().join("orders.db"));
     let answer = service.ask("POST", "/orders", r#"{"customer":"ann","cents":4200}"#);
     assert_eq!(answer, (201, r#"{"order_id":1}"#.to_owned()));
-    assert_eq!(line(&mut service.said), r#"mail order.placed: {"order_id":1,"customer":"ann","cents":4200}"#);
+    assert_eq!(service.line(), r#"mail order.placed: {"order_id":1,"customer":"ann","cents":4200}"#);
 
     assert_eq!(service.ask("GET", "/health", "").0, 200);
     assert_eq!(service.ask("POST", "/orders", r#"{"customer":"ann"}"#).0, 422);
@@ -107,9 +118,9 @@ fn what_was_answered_is_told_before_the_service_stops_or_after_it_has_started_ag
     let mut told = service.stop();
     assert!(told.ends_with("drained\n"), "{told}");
     // What was in flight is told by now; what was not even read is in the database.
-    let mut again = Service::start(&database);
+    let again = Service::start(&database);
     while !["ann", "bob", "eve"].iter().all(|customer| told.contains(customer)) {
-        told += &line(&mut again.said);
+        told += &again.line();
     }
     assert!(again.stop().ends_with("drained\n"));
 }
