@@ -11,6 +11,9 @@ use sqlx::{PgPool, Row};
 
 /// A store whose transactions take SQL.
 pub(crate) trait Database: Transactional + Clone {
+    /// Whether two transactions may write different rows at the same time.
+    const SIDE_BY_SIDE: bool;
+
     /// The rows that a statement changed.
     fn execute(
         tx: &mut Self::Tx<'static>,
@@ -27,8 +30,10 @@ pub(crate) trait Database: Transactional + Clone {
 }
 
 macro_rules! database {
-    ($store:ty) => {
+    ($store:ty, $side_by_side:literal) => {
         impl Database for $store {
+            const SIDE_BY_SIDE: bool = $side_by_side;
+
             async fn execute(
                 tx: &mut Self::Tx<'static>,
                 sql: &'static str,
@@ -50,8 +55,8 @@ macro_rules! database {
     };
 }
 
-database!(SqliteStore);
-database!(PostgresStore);
+database!(SqliteStore, false);
+database!(PostgresStore, true);
 
 /// A table of the user's, beside those of the outbox: rows 0 to 9, at 0.
 async fn with_table<D: Database>(store: D) -> D {

@@ -5,10 +5,13 @@
 mod database;
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use outbox_contract::{Backlog, DomainEvent, EventType, Outbox, Route};
 use outbox_engine::{HandlerError, Mediator, UnitOfWork, VersionMismatch, WorkError};
 use serde::Serialize;
+use tokio::sync::Barrier;
 
 use database::Database;
 
@@ -160,14 +163,20 @@ async fn units_that_raise_events_of_the_same_keys_in_different_orders_never_dead
 
 async fn units_whose_own_statements_deadlock_begin_again<D: Database>(store: D) {
     let mediator = Mediator::new(Outbox::new(store.clone())).most_attempts(10_000);
+    // The first time each has one row before either wants the other's: where both can have one, that is a deadlock for certain.
+    let both_have_one = Arc::new(Barrier::new(2));
     let units = [(1, 2), (2, 1)].map(|(first, second)| {
-        let mediator = mediator.clone();
+        let (mediator, both_have_one) = (mediator.clone(), Arc::clone(&both_have_one));
+        let meet = Arc::new(AtomicBool::new(D::SIDE_BY_SIDE));
         tokio::spawn(async move {
             for _ in 0..5 {
+                let (both_have_one, meet) = (Arc::clone(&both_have_one), Arc::clone(&meet));
                 mediator
                     .run(async move |work| {
                         count(work, first).await?;
-                        tokio::task::yield_now().await;
+                        if meet.swap(false, Ordering::Relaxed) {
+                            both_have_one.wait().await;
+                        }
                         count(work, second).await?;
                         work.record(Counted { key: first })?;
                         Ok(())
