@@ -42,7 +42,7 @@ pub struct RelayConfig {
     pub idle_poll: Duration,
     /// How often failing keys are looked for that an operator released, or that another relay left. Those of its own it looks for when they are due. Default 5 s.
     pub due_poll: Duration,
-    /// How often the janitor looks for scheduled messages, and for what is over its time. Default 2 s.
+    /// How often the janitor looks for scheduled messages, and for what is over its time. Default 5 s; what it knows to be due it moves when it is.
     pub maintain_every: Duration,
     /// How often the backlog is measured, for metrics and health. Default 5 s.
     pub observe_every: Duration,
@@ -77,7 +77,7 @@ impl Default for RelayConfig {
             chunk_bytes: 1024 * 1024,
             idle_poll: seconds(1),
             due_poll: seconds(5),
-            maintain_every: seconds(2),
+            maintain_every: seconds(5),
             observe_every: seconds(5),
             unhealthy_age: seconds(60),
             outage_first_delay: Duration::from_millis(200),

@@ -88,3 +88,20 @@ async fn failing_keys_that_are_due_at_once_stay_within_the_messages() {
     let (messages, _) = highest(&world, &relay, S * 600).await;
     assert!(messages <= 100, "{messages} in memory");
 }
+
+/// All in all, whoever asks: looks, failing keys, heartbeats, figures, maintenance.
+#[tokio::test(start_paused = true)]
+async fn an_idle_relay_asks_the_store_twice_a_second_at_most() {
+    for world in [World::new(), World::concurrent()] {
+        let rig = world.rig();
+        let _relay = rig.relay().start().await.unwrap();
+        world.append([message("a"), message("b")]).await;
+        world.drained(S * 60).await;
+        // Until the looks that follow an append are over.
+        tokio::time::sleep(S * 30).await;
+        let before = rig.store.counts().calls;
+        tokio::time::sleep(S * 300).await;
+        let calls = rig.store.counts().calls - before;
+        assert!(calls <= 600, "{calls} calls in 300 s");
+    }
+}

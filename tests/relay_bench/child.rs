@@ -1,0 +1,199 @@
+//! Processes that are measured: this program again, with a part to play.
+//!
+//! A child gets ready, says so with a line, waits for a line, does its work, and says with a line of JSON what came of it. Then it waits for the
+//! end of its input, so that its connections are still there when the servers' figures are read.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::{append, fetch, kill, latency, ours, process, publish, usual};
+
+/// A part to play.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Role {
+    /// Makes the tables.
+    Migrate { store: String },
+    /// The relay of this workspace.
+    Ours(ours::Ours),
+    /// The usual shape of a relay.
+    Usual(usual::Usual),
+    /// Publishes from memory.
+    Publish(publish::Publish),
+    /// Writes and consumes.
+    Latency(latency::Latency),
+    /// Writes.
+    Append(append::Append),
+    /// Fetches.
+    Fetch(fetch::Fetch),
+    /// Consumes.
+    Consume(kill::Consume),
+    /// Holds a transaction open that has done this.
+    Hold { store: String, statements: Vec<String> },
+}
+
+/// What a child has done and used between the word to go and the end of its work.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Done {
+    pub(crate) messages: u64,
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    /// Resident memory, in bytes: at the end, and the most ever.
+    pub(crate) memory: u64,
+    pub(crate) most_memory: u64,
+}
+
+/// A child, seen from the program that measures it. It is killed when this is dropped.
+pub(crate) struct Child {
+    process: Process,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Child {
+    /// Starts it, and returns when it is ready.
+    pub(crate) fn start(role: &Role) -> Self {
+        let program = std::env::current_exe().expect("this program is a file");
+        let role = serde_json::to_string(role).expect("a role is JSON");
+        let mut process = Command::new(program)
+            .args(["child", &role])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program can be started again");
+        let input = process.stdin.take();
+        let output = BufReader::new(process.stdout.take().expect("its output was asked for"));
+        let mut child = Self { process, input, output };
+        assert_eq!(child.line(), "ready", "the child {role} did not get ready: see above");
+        child
+    }
+
+    /// Lets it begin.
+    pub(crate) fn go(&mut self) {
+        let input = self.input.as_mut().expect("it was not ended");
+        writeln!(input, "go").expect("the child listens");
+    }
+
+    /// Waits for what it has done.
+    pub(crate) fn done<T: DeserializeOwned>(&mut self) -> T {
+        let line = self.line();
+        serde_json::from_str(&line)
+            .unwrap_or_else(|error| panic!("a child said {line:?}: {error}; see above"))
+    }
+
+    /// Kills it, as if the machine's power had failed.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("a child can be killed");
+        self.process.wait().expect("a child that was killed ends");
+    }
+
+    /// Processor time of the living child so far.
+    pub(crate) fn cpu(&self) -> Duration {
+        process::cpu_of(self.process.id())
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a child's output can be read");
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // The end of its input ends it; what does not listen is killed.
+        self.input = None;
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(30) {
+            if !matches!(self.process.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Starts a child, lets it work, and gives what came of it.
+pub(crate) fn run<T: DeserializeOwned>(role: &Role) -> T {
+    let mut child = Child::start(role);
+    child.go();
+    child.done()
+}
+
+/// Plays a part: the child's side.
+pub(crate) fn play(role: &str) {
+    let role: Role = serde_json::from_str(role).expect("a role is JSON");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        match role {
+            Role::Migrate { store } => {
+                ready().await;
+                outbox_contract::Store::migrate(&ours::store(&store).await)
+                    .await
+                    .expect("the tables are made");
+                tell(&());
+            }
+            Role::Ours(part) => part.play().await,
+            Role::Usual(part) => part.play().await,
+            Role::Publish(part) => part.play().await,
+            Role::Latency(part) => part.play().await,
+            Role::Append(part) => part.play().await,
+            Role::Fetch(part) => part.play().await,
+            Role::Consume(part) => part.play().await,
+            Role::Hold { store, statements } => hold(&store, &statements).await,
+        }
+    });
+}
+
+async fn hold(store: &str, statements: &[String]) {
+    let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(store).await.expect("connected");
+    for statement in statements {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement.as_str()))
+            .execute(&mut connection)
+            .await
+            .expect("a valid statement");
+    }
+    ready().await;
+    finished().await;
+}
+
+/// Says that this child is ready, and waits for the word to go.
+pub(crate) async fn ready() {
+    println!("ready");
+    heard().await;
+}
+
+/// Waits for the end of the input.
+pub(crate) async fn finished() {
+    while heard().await {}
+}
+
+/// Whether there was a line before the end of the input.
+async fn heard() -> bool {
+    let read = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+    read.await.expect("reading does not panic").is_ok_and(|bytes| bytes > 0)
+}
+
+/// Says what came of it.
+pub(crate) fn tell<T: Serialize>(what: &T) {
+    println!("{}", serde_json::to_string(what).expect("what came of it is JSON"));
+}
+
+/// Measures some work.
+pub(crate) async fn measured(messages: u64, work: impl Future<Output = ()>) -> Done {
+    let (started, before) = (Instant::now(), process::cpu());
+    work.await;
+    let (memory, most_memory) = process::memory();
+    Done {
+        messages,
+        seconds: started.elapsed().as_secs_f64(),
+        cpu_seconds: (process::cpu() - before).as_secs_f64(),
+        memory,
+        most_memory,
+    }
+}

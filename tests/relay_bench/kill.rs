@@ -1,0 +1,82 @@
+//! A relay is killed in the middle: how many messages come twice, and how long nothing flows.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use outbox_contract::subscription::Received;
+use outbox_contract::{Subscription, Transport};
+use serde::{Deserialize, Serialize};
+
+use crate::bench::{Bench, KEYS, TOPIC};
+use crate::child::{Child, Role, finished, ready, tell};
+use crate::ours::{Ours, consumer, topic, transport};
+use crate::report::Table;
+
+/// What is to be consumed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Consume {
+    pub(crate) broker: String,
+    pub(crate) messages: usize,
+}
+
+impl Consume {
+    /// Tells how many deliveries were repeats.
+    pub(crate) async fn play(self) {
+        let transport = transport(&self.broker);
+        let subscription = Subscription::new(consumer(), [topic()]).with_prefetch(2_000);
+        let deliveries = transport.subscribe(subscription).await.expect("subscribed");
+        ready().await;
+        let (mut came, mut repeats) = (HashSet::new(), 0_u64);
+        while came.len() < self.messages {
+            let Received::Deliveries(batch) = deliveries.next().await.expect("the broker stays") else {
+                continue;
+            };
+            for message in batch.iter().filter_map(|delivery| delivery.message.as_ref().ok()) {
+                repeats += u64::from(!came.insert(message.id));
+            }
+            let tags: Vec<_> = batch.into_iter().map(|delivery| delivery.tag).collect();
+            deliveries.acknowledge(&tags).await.expect("acknowledged");
+        }
+        tell(&repeats);
+        finished().await;
+        transport.close().await;
+    }
+}
+
+pub(crate) fn run(bench: &mut Bench) {
+    let messages = bench.profile.pick(60_000, 200_000);
+    let repetitions = bench.profile.pick(1, 5);
+    let about = format!(
+        "a relay is killed when a third of {messages} messages is settled, and another one starts at once; its leases last 15 s"
+    );
+    let mut table = Table::new("kill", about, &["repeats", "nothing settled for s"]);
+    for repetition in 1..=repetitions {
+        bench.say(format!("kill {repetition}/{repetitions}"));
+        let (store, broker) = (bench.store(), bench.vhost());
+        bench.fill(&store, TOPIC, messages, KEYS);
+        let expected = usize::try_from(messages).unwrap_or(usize::MAX);
+        let mut consumer =
+            Child::start(&Role::Consume(Consume { broker: broker.clone(), messages: expected }));
+        consumer.go();
+        let relay = || {
+            Role::Ours(Ours { store: store.clone(), broker: Some(broker.clone()), tuned: false, messages })
+        };
+        let left = || bench.number(&store, "select count(*) from outbox_message");
+        let mut first = Child::start(&relay());
+        first.go();
+        bench.until("a third is settled", || left() < messages as f64 * 2.0 / 3.0);
+        first.kill();
+        let killed = Instant::now();
+        let mut second = Child::start(&relay());
+        second.go();
+        let at_rest = left();
+        bench.until("messages flow again", || left() < at_rest);
+        let pause = killed.elapsed();
+        let repeats: u64 = consumer.done();
+        table.row(format!("run {repetition}"), [Some(repeats as f64), Some(pause.as_secs_f64())]);
+        bench.until("everything is settled", || left() == 0.0);
+        second.kill();
+    }
+    table.about.push_str(&format!(" (at most {} s with a heartbeat)", Duration::from_secs(20).as_secs()));
+    bench.report(table);
+}

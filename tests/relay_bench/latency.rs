@@ -1,0 +1,162 @@
+//! From commit to consumer: one process writes at a fixed rate and consumes, another one relays.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use outbox_contract::subscription::Received;
+use outbox_contract::{Deliveries, Message, MessageId, Outbox, Subscription, Transport};
+use outbox_store_postgres::PostgresStore;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::bench::{Bench, KEYS};
+use crate::child::{Child, Role, finished, ready, run as run_child, tell};
+use crate::ours::{Ours, consumer, store, topic, transport};
+use crate::report::Table;
+use crate::stats::{median, quantile};
+
+/// What is to be written and consumed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    pub(crate) store: String,
+    pub(crate) broker: String,
+    /// Transactions per second, of one message each.
+    pub(crate) rate: u32,
+    pub(crate) seconds: u32,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Came {
+    /// Transactions per second that were committed.
+    rate: f64,
+    /// From the return of the commit to the delivery, in milliseconds.
+    waits: Vec<f64>,
+}
+
+/// How many write at once.
+const WRITERS: u32 = 8;
+/// What the writers find when everything is warm.
+const WARMING: Duration = Duration::from_secs(2);
+
+type Times = Arc<Mutex<HashMap<MessageId, Instant>>>;
+
+impl Latency {
+    pub(crate) async fn play(self) {
+        let store = store(&self.store).await;
+        let transport = transport(&self.broker);
+        let subscription = Subscription::new(consumer(), [topic()]).with_prefetch(2_000);
+        let deliveries: Arc<dyn Deliveries> =
+            transport.subscribe(subscription).await.expect("subscribed").into();
+        let (committed, delivered) = (Times::default(), Times::default());
+        let consuming = tokio::spawn(consume(Arc::clone(&deliveries), Arc::clone(&delivered)));
+        ready().await;
+
+        let begin = Instant::now();
+        let writers = (0..WRITERS).map(|number| {
+            let writer = write(self.clone(), number, begin, store.clone(), Arc::clone(&committed));
+            tokio::spawn(writer)
+        });
+        for writer in join_all(writers).await {
+            writer.expect("a writer does not panic");
+        }
+        let took = begin.elapsed();
+        let committed = std::mem::take(&mut *committed.lock().expect("no writer has panicked"));
+        let all_came = async {
+            loop {
+                let came = delivered.lock().expect("the consumer has not panicked").len();
+                if came >= committed.len() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all_came).await.expect("everything arrives");
+        consuming.abort();
+        let delivered = std::mem::take(&mut *delivered.lock().expect("the consumer has not panicked"));
+        let warm = committed.iter().filter(|(_, at)| **at >= begin + WARMING);
+        // A delivery may overtake the answer to the commit.
+        let wait = |(id, at): (&MessageId, &Instant)| {
+            delivered[id].saturating_duration_since(*at).as_secs_f64() * 1e3
+        };
+        let waits = warm.map(wait).collect();
+        tell(&Came { rate: committed.len() as f64 / took.as_secs_f64(), waits });
+        finished().await;
+        transport.close().await;
+    }
+}
+
+async fn write(part: Latency, number: u32, begin: Instant, store: PostgresStore, committed: Times) {
+    let outbox = Outbox::new(store.clone());
+    let turns = part.rate * (part.seconds + u32::try_from(WARMING.as_secs()).unwrap_or(0));
+    for turn in (number..turns).step_by(WRITERS as usize) {
+        tokio::time::sleep_until(begin + Duration::from_secs(1) * turn / part.rate).await;
+        let message = Message::new(topic(), "bench.made").with_payload(vec![b'x'; 300]);
+        let message = message.with_key(format!("key-{}", u64::from(turn) % KEYS)).expect("a valid key");
+        let id = message.id;
+        let mut tx = store.pool().begin().await.expect("begun");
+        sqlx::query("insert into business (body) values ('x')").execute(&mut *tx).await.expect("written");
+        outbox.append_message(&mut tx, message).await.expect("appended");
+        tx.commit().await.expect("committed");
+        committed.lock().expect("no writer has panicked").insert(id, Instant::now());
+    }
+}
+
+async fn consume(deliveries: Arc<dyn Deliveries>, delivered: Times) {
+    while let Ok(received) = deliveries.next().await {
+        let Received::Deliveries(came) = received else { continue };
+        let now = Instant::now();
+        {
+            let mut delivered = delivered.lock().expect("the reader has not panicked");
+            for message in came.iter().filter_map(|delivery| delivery.message.as_ref().ok()) {
+                delivered.entry(message.id).or_insert(now);
+            }
+        }
+        let tags: Vec<_> = came.into_iter().map(|delivery| delivery.tag).collect();
+        deliveries.acknowledge(&tags).await.expect("acknowledged");
+    }
+}
+
+pub(crate) fn run(bench: &mut Bench) {
+    let (seconds, repetitions) = bench.profile.pick((5, 1), (20, 3));
+    let rates = bench.profile.pick(vec![500, 1_000], vec![100, 500, 1_000, 2_000]);
+    let mut cases: Vec<(u32, bool)> = rates.into_iter().map(|rate| (rate, false)).collect();
+    cases.push((1_000, true));
+    let mut runs: Vec<Vec<Came>> = vec![Vec::new(); cases.len()];
+    for repetition in 1..=repetitions {
+        for ((rate, held), runs) in cases.iter().zip(&mut runs) {
+            bench.say(format!("latency {repetition}/{repetitions}: {rate} per second"));
+            let (store, broker) = (bench.store(), bench.vhost());
+            let statements = ["begin", "create table other (n int)", "insert into other values (1)"];
+            let statements = statements.map(str::to_owned).to_vec();
+            let _held = held.then(|| Child::start(&Role::Hold { store: store.clone(), statements }));
+            let ours = Ours { store: store.clone(), broker: Some(broker.clone()), tuned: false, messages: 0 };
+            let mut relay = Child::start(&Role::Ours(ours));
+            relay.go();
+            runs.push(run_child(&Role::Latency(Latency { store, broker, rate: *rate, seconds })));
+        }
+    }
+
+    let about = format!(
+        "commit to consumer, {WRITERS} writers, one message each, relay in another process; {seconds} s, medians of {repetitions}"
+    );
+    let mut table = Table::new("latency", about, &["committed/s", "p50 ms", "p99 ms", "most ms"]);
+    for ((rate, held), runs) in cases.iter().zip(&runs) {
+        let of = |figure: &dyn Fn(&Came) -> Option<f64>| {
+            median(&runs.iter().filter_map(figure).collect::<Vec<_>>())
+        };
+        let label = format!("{rate}/s{}", if *held { ", another table's writer open" } else { "" });
+        table.row(
+            label,
+            [
+                of(&|came| Some(came.rate)),
+                of(&|came| quantile(&came.waits, 0.5)),
+                of(&|came| quantile(&came.waits, 0.99)),
+                of(&|came| quantile(&came.waits, 1.0)),
+            ],
+        );
+    }
+    bench.report(table);
+}

@@ -1,0 +1,124 @@
+//! The side-by-side benchmark of relays from PostgreSQL to RabbitMQ: `cargo bench -p outbox-tests --bench relay -- --help`
+//!
+//! This process starts the servers, fills tables, and reads what the operating system says of each process. Whatever is measured runs in a
+//! child process of its own: this program again, told its part. See `child.rs`.
+
+mod append;
+mod bench;
+mod child;
+mod fetch;
+mod idle;
+mod kill;
+mod latency;
+mod memory;
+mod ours;
+mod plot;
+mod process;
+mod publish;
+mod report;
+mod stats;
+mod throughput;
+mod usual;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bench::{Bench, Profile};
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Measures the relay of this workspace beside the usual shape of one, and beside its own parts, from PostgreSQL to RabbitMQ.
+#[derive(Parser)]
+#[command(name = "relay", after_help = HELP)]
+struct Cli {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// How much is measured: `quick` takes minutes and is good for a look, `full` for figures to be quoted.
+    #[arg(long, global = true, value_enum, default_value_t = Profile::Quick)]
+    profile: Profile,
+    /// The folder for relay.json and relay.svg.
+    #[arg(long, global = true, default_value = "target/relay_bench")]
+    out: PathBuf,
+    // What cargo says to each benchmark.
+    #[arg(long, global = true, hide = true)]
+    bench: bool,
+}
+
+const HELP: &str = "\
+Servers: PostgreSQL 18 and RabbitMQ 4, started here on free ports, from the folder that tests/servers/prepare makes
+(target/servers, or what OUTBOX_SERVERS_DIR names).
+
+How to read it: what else runs on the machine moves rates by a factor of two, and CPU time per message by little. Compare
+rows of one run, whose variants take turns; quote medians, with the machine. Nothing else should run meanwhile.
+
+  cargo bench -p outbox-tests --bench relay -- throughput           ours, the usual shape, and the parts alone
+  cargo bench -p outbox-tests --bench relay -- all --profile full   everything, for an hour
+";
+
+#[derive(Subcommand)]
+enum What {
+    /// Messages per second and CPU per message: ours, default and tuned; the usual shape; fetch and settle alone; publish alone.
+    Throughput,
+    /// From commit to consumer, at fixed rates.
+    Latency,
+    /// What a relay costs that has nothing to do.
+    Idle,
+    /// What an append costs a transaction, and what waking the relay costs it.
+    Append,
+    /// What a fetch costs behind a large backlog, and while transactions stay open.
+    Fetch,
+    /// Resident memory at a large backlog of many keys and of one.
+    Memory,
+    /// Repeats and the pause after a relay was killed.
+    Kill,
+    /// All of these.
+    All,
+    /// One of the processes that are measured.
+    #[command(hide = true)]
+    Child {
+        /// Its part, as JSON.
+        role: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let Some(what) = cli.what else {
+        // Nothing heavy is to happen by accident.
+        let _ = Cli::command().print_help();
+        return ExitCode::SUCCESS;
+    };
+    if let What::Child { role } = what {
+        child::play(&role);
+        return ExitCode::SUCCESS;
+    }
+    let mut bench = match Bench::start(cli.profile) {
+        Ok(bench) => bench,
+        Err(missing) => {
+            eprintln!("{missing}\n\nThis benchmark needs both servers: run tests/servers/prepare first.");
+            return ExitCode::from(2);
+        }
+    };
+    type Part = fn(&mut Bench);
+    let parts: [(What, Part); 7] = [
+        (What::Throughput, throughput::run),
+        (What::Latency, latency::run),
+        (What::Idle, idle::run),
+        (What::Append, append::run),
+        (What::Fetch, fetch::run),
+        (What::Memory, memory::run),
+        (What::Kill, kill::run),
+    ];
+    let same = |part: &What| std::mem::discriminant(part) == std::mem::discriminant(&what);
+    for (part, run) in &parts {
+        if matches!(what, What::All) || same(part) {
+            run(&mut bench);
+        }
+    }
+    match bench.write(&cli.out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error}; give another folder with --out", cli.out.display());
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The relay of this workspace, in a process of its own.
+
+use std::time::Duration;
+
+use outbox_contract::{Consumer, Topic, Transport};
+use outbox_engine::{Relay, RelayHandle};
+use outbox_store_postgres::{PostgresOptions, PostgresStore};
+use outbox_testkit::NullTransport;
+use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
+use serde::{Deserialize, Serialize};
+
+use crate::bench::TOPIC;
+use crate::child::{finished, measured, ready, tell};
+
+/// What the relay is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ours {
+    pub(crate) store: String,
+    /// None: a transport that confirms at once, so that fetch and settle are left.
+    pub(crate) broker: Option<String>,
+    pub(crate) tuned: bool,
+    /// It is done when so many are settled; with 0 it runs until it is ended.
+    pub(crate) messages: u64,
+}
+
+impl Ours {
+    pub(crate) async fn play(self) {
+        let store = store(&self.store).await;
+        let relay = match &self.broker {
+            Some(url) => {
+                let transport = transport(url);
+                transport.check().await.expect("the broker answers");
+                Relay::builder(store, transport)
+            }
+            None => Relay::builder(store, NullTransport::new()),
+        };
+        // Larger batches in more memory, for those who have it.
+        let relay = if self.tuned {
+            relay.batch(2_000).credit(8_000).credit_bytes(64 << 20).lanes(2).depth(4)
+        } else {
+            relay
+        };
+        if self.messages == 0 {
+            let relay = relay.start().await.expect("the relay starts");
+            ready().await;
+            finished().await;
+            stop(relay).await;
+            return;
+        }
+        ready().await;
+        let mut running = None;
+        let done = measured(self.messages, async {
+            let relay = running.insert(relay.start().await.expect("the relay starts"));
+            while relay.stats().settled < self.messages {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        });
+        let done = done.await;
+        tell(&done);
+        finished().await;
+        if let Some(relay) = running {
+            stop(relay).await;
+        }
+    }
+}
+
+async fn stop(relay: RelayHandle) {
+    if !relay.stop(Duration::from_secs(10)).await {
+        eprintln!("the relay did not drain in time");
+    }
+}
+
+pub(crate) async fn store(url: &str) -> PostgresStore {
+    PostgresStore::connect(url).await.expect("the database answers")
+}
+
+/// A store that tells nobody of what it writes.
+pub(crate) async fn silent_store(url: &str) -> PostgresStore {
+    let mut options = PostgresOptions::default();
+    options.notify_interval = None;
+    PostgresStore::connect_with(url, options).await.expect("the database answers")
+}
+
+/// One quorum queue. Everybody publishes through this transport, so that relays differ by their shape alone.
+pub(crate) fn transport(url: &str) -> RabbitMqTransport {
+    let builder = RabbitMqTransport::builder(url).topology(Topology::Declared);
+    builder.consumer(topic(), consumer()).build().expect("a valid configuration")
+}
+
+pub(crate) fn topic() -> Topic {
+    Topic::new(TOPIC).expect("a valid name")
+}
+
+pub(crate) fn consumer() -> Consumer {
+    Consumer::new("reader").expect("a valid name")
+}

@@ -1,0 +1,63 @@
+//! Publishing alone: chunks from memory, as many at once as a relay has in flight.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use outbox_contract::{
+    Chunk, Message, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Transport,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::bench::KEYS;
+use crate::child::{finished, measured, ready, tell};
+use crate::ours::{topic, transport};
+
+/// What is to be published.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Publish {
+    pub(crate) broker: String,
+    pub(crate) messages: u64,
+}
+
+/// As many messages as a chunk of a relay has.
+pub(crate) const CHUNK: usize = 250;
+/// Lanes times depth of a relay.
+const AT_ONCE: usize = 8;
+
+impl Publish {
+    pub(crate) async fn play(self) {
+        let transport = transport(&self.broker);
+        transport.check().await.expect("the broker answers");
+        let stored: Vec<Arc<Stored>> = (0..self.messages).map(made).collect();
+        ready().await;
+        let work = async {
+            let chunks = futures_util::stream::iter(stored.chunks(CHUNK));
+            chunks.for_each_concurrent(AT_ONCE, |chunk| publish(&transport, chunk.to_vec())).await;
+        };
+        tell(&measured(self.messages, work).await);
+        finished().await;
+        transport.close().await;
+    }
+}
+
+/// Publishes a chunk, and again what was not delivered.
+pub(crate) async fn publish(transport: &impl Transport, mut messages: Vec<Arc<Stored>>) {
+    let relay = RelayId::new();
+    while !messages.is_empty() {
+        let outcomes = Outcomes::new(messages.len());
+        let source = Arc::from("/bench");
+        let chunk = Chunk::new(Route::default(), relay, source, messages.clone(), Duration::from_secs(30));
+        transport.publish(chunk, &outcomes).await;
+        let mut taken = outcomes.take().into_iter();
+        messages.retain(|_| taken.next() != Some(Some(Outcome::Delivered)));
+    }
+}
+
+fn made(number: u64) -> Arc<Stored> {
+    let payload = format!("{:x<300}", format!("{{\"n\":{number},\"x\":\""));
+    let message = Message::new(topic(), "bench.made").with_payload(payload);
+    let message = message.with_key(format!("key-{}", number % KEYS)).expect("a valid key");
+    let position = Position(i64::try_from(number).unwrap_or(i64::MAX) + 1);
+    Arc::new(Stored::new(position, Timestamp::default(), message))
+}

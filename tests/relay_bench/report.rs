@@ -1,0 +1,76 @@
+//! What was measured, as a table for people and as JSON for programs.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// One table of the report.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Table {
+    /// Which subcommand made it.
+    pub(crate) name: &'static str,
+    /// What it shows, and under which conditions.
+    pub(crate) about: String,
+    /// What each column is, with its unit.
+    pub(crate) columns: Vec<&'static str>,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// What was measured of one thing.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) label: String,
+    /// One for each column. None: not measured, or it makes no sense here.
+    pub(crate) values: Vec<Option<f64>>,
+}
+
+impl Table {
+    pub(crate) fn new(name: &'static str, about: impl Into<String>, columns: &[&'static str]) -> Self {
+        Self { name, about: about.into(), columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    pub(crate) fn row(&mut self, label: impl Into<String>, values: impl IntoIterator<Item = Option<f64>>) {
+        self.rows.push(Row { label: label.into(), values: values.into_iter().collect() });
+    }
+
+    /// The value of a row in a column.
+    pub(crate) fn value(&self, label: &str, column: &str) -> Option<f64> {
+        let column = self.columns.iter().position(|name| *name == column)?;
+        *self.rows.iter().find(|row| row.label == label)?.values.get(column)?
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n{}: {}\n", self.name, self.about)?;
+        let mut lines = vec![vec![String::new()]];
+        lines[0].extend(self.columns.iter().map(|name| (*name).to_owned()));
+        for row in &self.rows {
+            let values = row.values.iter().map(|value| value.map_or_else(|| "-".to_owned(), figures));
+            lines.push([row.label.clone()].into_iter().chain(values).collect());
+        }
+        let columns = self.columns.len() + 1;
+        let width = |column: usize| {
+            lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max()
+        };
+        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        for line in &lines {
+            write!(f, "  {:<1$}", line[0], widths[0])?;
+            for (cell, width) in line.iter().zip(&widths).skip(1) {
+                write!(f, "  {cell:>width$}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// Three figures that count, and no more than that many behind the point.
+pub(crate) fn figures(value: f64) -> String {
+    match value.abs() {
+        ..0.0005 => "0".to_owned(),
+        ..10.0 => format!("{value:.2}"),
+        ..100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}

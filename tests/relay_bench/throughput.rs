@@ -1,0 +1,178 @@
+//! Messages per second, and what each of them costs: ours, the usual shape, and the parts alone, in turns.
+
+use crate::bench::{Bench, KEYS, TOPIC};
+use crate::child::{Child, Done, Role};
+use crate::ours::Ours;
+use crate::plot::Bars;
+use crate::publish::Publish;
+use crate::report::Table;
+use crate::stats::median;
+use crate::usual::Usual;
+
+/// What is compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Ours { tuned: bool, checkpoint: bool },
+    Usual { workers: usize, checkpoint: bool },
+    Settle,
+    Publish,
+}
+
+impl Variant {
+    fn label(self) -> String {
+        let behind = |checkpoint| if checkpoint { ", checkpoint" } else { "" };
+        match self {
+            Self::Ours { tuned, checkpoint } => {
+                format!("ours, {}{}", if tuned { "tuned" } else { "default" }, behind(checkpoint))
+            }
+            Self::Usual { workers, checkpoint } => format!("usual, {workers} workers{}", behind(checkpoint)),
+            Self::Settle => "part: fetch and settle".to_owned(),
+            Self::Publish => "part: publish".to_owned(),
+        }
+    }
+}
+
+/// What one run has used, in microseconds of processor time and bytes for each message.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Used {
+    pub(crate) rate: f64,
+    pub(crate) own: f64,
+    pub(crate) database: f64,
+    pub(crate) broker: f64,
+    pub(crate) wal: f64,
+    pub(crate) memory: f64,
+}
+
+/// Measures one child, with both servers.
+pub(crate) fn measure(bench: &Bench, role: &Role) -> Used {
+    let mut child = Child::start(role);
+    let wal = bench.wal();
+    let before = (bench.postgres.usage().cpu, bench.broker.usage().cpu);
+    child.go();
+    let done: Done = child.done();
+    let after = (bench.postgres.usage().cpu, bench.broker.usage().cpu);
+    let messages = done.messages as f64;
+    let each = |seconds: f64| seconds * 1e6 / messages;
+    Used {
+        rate: messages / done.seconds,
+        own: each(done.cpu_seconds),
+        database: each((after.0 - before.0).as_secs_f64()),
+        broker: each((after.1 - before.1).as_secs_f64()),
+        wal: (bench.wal() - wal) / messages,
+        memory: done.most_memory as f64 / f64::from(1 << 20),
+    }
+}
+
+const COLUMNS: [&str; 7] =
+    ["messages/s", "own us", "database us", "broker us", "sum us", "WAL B", "memory MiB"];
+
+pub(crate) fn run(bench: &mut Bench) {
+    let messages = bench.profile.pick(30_000, 200_000);
+    let repetitions = bench.profile.pick(2, 5);
+    let ours = |tuned, checkpoint| Variant::Ours { tuned, checkpoint };
+    let usual = |workers, checkpoint| Variant::Usual { workers, checkpoint };
+    let mut variants = vec![
+        ours(false, false),
+        usual(1, false),
+        usual(2, false),
+        usual(4, false),
+        Variant::Settle,
+        Variant::Publish,
+        ours(true, false),
+        ours(false, true),
+        usual(4, true),
+    ];
+    if bench.profile == crate::bench::Profile::Full {
+        variants.insert(4, usual(8, false));
+    }
+    let mut runs: Vec<Vec<Used>> = vec![Vec::new(); variants.len()];
+    for repetition in 1..=repetitions {
+        for (variant, runs) in variants.iter().zip(&mut runs) {
+            bench.say(format!("throughput {repetition}/{repetitions}: {}", variant.label()));
+            runs.push(one(bench, *variant, messages));
+        }
+    }
+
+    let about = format!(
+        "{messages} messages of 300 bytes and {KEYS} keys, one quorum queue; medians of {repetitions}; processor time for each message"
+    );
+    let mut table = Table::new("throughput", about, &COLUMNS);
+    for (variant, runs) in variants.iter().zip(&runs) {
+        let of = |figure: fn(&Used) -> f64| median(&runs.iter().map(figure).collect::<Vec<_>>());
+        let sum = of(|used| used.own + used.database + used.broker);
+        table.row(
+            variant.label(),
+            [
+                of(|used| used.rate),
+                of(|used| used.own),
+                of(|used| used.database),
+                of(|used| used.broker),
+                sum,
+                of(|used| used.wal),
+                of(|used| used.memory),
+            ],
+        );
+    }
+    bench.draw(bars(&table));
+    let ratios = ratios(&table);
+    bench.report(table);
+    bench.report(ratios);
+}
+
+fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
+    let (store, broker) = (bench.store(), bench.vhost());
+    let checkpoint = match variant {
+        Variant::Ours { checkpoint, .. } | Variant::Usual { checkpoint, .. } => checkpoint,
+        Variant::Settle | Variant::Publish => false,
+    };
+    match variant {
+        Variant::Usual { .. } => bench.fill_usual(&store, messages),
+        Variant::Ours { .. } | Variant::Settle => bench.fill(&store, TOPIC, messages, KEYS),
+        Variant::Publish => {}
+    }
+    if checkpoint {
+        // Each page that is changed from now on is written whole to the WAL once.
+        bench.postgres.query(&store, "checkpoint");
+    }
+    measure(
+        bench,
+        &match variant {
+            Variant::Ours { tuned, .. } => Role::Ours(Ours { store, broker: Some(broker), tuned, messages }),
+            Variant::Settle => Role::Ours(Ours { store, broker: None, tuned: false, messages }),
+            Variant::Usual { workers, .. } => Role::Usual(Usual { store, broker, workers, messages }),
+            Variant::Publish => Role::Publish(Publish { broker, messages }),
+        },
+    )
+}
+
+fn bars(table: &Table) -> Bars {
+    let parts = vec!["own process", "PostgreSQL", "RabbitMQ"];
+    let rows = table.rows.iter().map(|row| {
+        let values = row.values[1..4].iter().map(|value| value.unwrap_or(0.0)).collect();
+        (row.label.clone(), values)
+    });
+    Bars { title: "Processor time for each message, microseconds".to_owned(), parts, rows: rows.collect() }
+}
+
+/// Ours beside the best of the usual ones, and beside the sum of the parts.
+fn ratios(table: &Table) -> Table {
+    let best = |column: &str, better: fn(f64, f64) -> f64| {
+        let usual = table
+            .rows
+            .iter()
+            .filter(|row| row.label.starts_with("usual") && !row.label.contains("checkpoint"));
+        usual.filter_map(|row| table.value(&row.label, column)).reduce(better)
+    };
+    let ours = |column| table.value("ours, default", column);
+    let parts = ["part: fetch and settle", "part: publish"].map(|part| table.value(part, "sum us"));
+    let ratio = |one: Option<f64>, other: Option<f64>| Some(one? / other?);
+    let mut ratios =
+        Table::new("ratios", "ours, default, to the best of the usual ones in each figure", &["ratio"]);
+    ratios.row("messages/s, ours to usual", [ratio(ours("messages/s"), best("messages/s", f64::max))]);
+    ratios.row("sum of processor time, usual to ours", [ratio(best("sum us", f64::min), ours("sum us"))]);
+    ratios.row("database, usual to ours", [ratio(best("database us", f64::min), ours("database us"))]);
+    ratios.row("WAL, usual to ours", [ratio(best("WAL B", f64::min), ours("WAL B"))]);
+    let sum = parts.iter().copied().sum::<Option<f64>>();
+    ratios.row("sum of processor time, ours to the parts alone", [ratio(ours("sum us"), sum)]);
+    ratios
+}
