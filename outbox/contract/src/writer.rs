@@ -186,7 +186,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         Ok(ids)
     }
 
-    /// Turns an event into a message, without appending it. It carries the [trace](crate::trace) of the current span.
+    /// Turns an event into a message, without appending it. It carries the [`trace`](mod@crate::trace) of the current span.
     ///
     /// # Errors
     ///
