@@ -1,8 +1,6 @@
 //! One database, one broker, relays in processes of their own, writers and a consumer; and the history of what they did.
 
 use std::collections::HashSet;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,13 +13,14 @@ use outbox_servers::{OrSkip as _, Postgres, PostgresServer, RabbitMq, RabbitMqSe
 use outbox_store_postgres::PostgresStore;
 use outbox_testkit::history::{ConsumerId, History};
 use outbox_tests::pair::Pair;
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::process::Process;
+
 /// How long a test waits for what must happen. Many times what it takes on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// How many committed messages may be on their way before writers wait: load that a machine of any speed can carry.
 const MOST_ON_THEIR_WAY: usize = 400;
 
@@ -173,8 +172,8 @@ impl World {
     }
 
     /// Starts a relay in a process of its own; returns when it works.
-    pub(crate) fn relay(&self) -> RelayProcess {
-        RelayProcess::start(&self.pair)
+    pub(crate) fn relay(&self) -> Process {
+        Process::relay(&self.pair)
     }
 
     /// A message with this key.
@@ -338,55 +337,5 @@ async fn receive(deliveries: &dyn Deliveries, facts: &Facts) {
                 return;
             }
         }
-    }
-}
-
-/// A relay in a process of its own. Dropped, it is killed.
-pub(crate) struct RelayProcess {
-    child: Child,
-}
-
-impl RelayProcess {
-    fn start(pair: &Pair) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_relay-process"));
-        command.envs(pair.variables()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the relay's program can be started");
-        let said = BufReader::new(child.stdout.take().expect("its output is piped")).lines().next();
-        assert_eq!(said.and_then(Result::ok).as_deref(), Some("relaying"), "the relay did not start");
-        Self { child }
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid =
-            i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
-        kill_process(pid, signal).expect("the relay is still there");
-    }
-
-    /// As `kill -9`.
-    pub(crate) fn kill(mut self) {
-        self.child.kill().expect("the relay is still there");
-        self.child.wait().expect("it is waited for once");
-    }
-
-    pub(crate) fn pause(&self) {
-        self.signal(Signal::STOP);
-    }
-
-    pub(crate) fn resume(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    /// In order, as at a deployment.
-    pub(crate) fn stop(mut self) {
-        drop(self.child.stdin.take());
-        assert!(self.child.wait().expect("it is waited for once").success(), "the relay did not end well");
-    }
-}
-
-impl Drop for RelayProcess {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

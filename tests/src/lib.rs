@@ -6,6 +6,7 @@
 //! | `unit_of_work` | your rows and the events commit together, on SQLite and on PostgreSQL |
 //! | `workspace` | the house is as it should be: who may depend on whom, what every crate and file must have |
 
+pub mod life;
 pub mod pair;
 
 use std::path::{Path, PathBuf};

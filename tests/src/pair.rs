@@ -8,7 +8,7 @@ use outbox_engine::{Relay, RelayBuilder};
 use outbox_store_postgres::PostgresStore;
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 
-/// What a test and the relays that it starts agree on. It goes to them through the environment.
+/// What a test and the relays and inboxes that it starts agree on. It goes to them through the environment.
 #[derive(Clone, Debug, Default)]
 pub struct Pair {
     /// The URL of the database.

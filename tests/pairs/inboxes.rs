@@ -1,0 +1,177 @@
+//! What happens to inboxes: each effect is there once, in the order of its key.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::transactional::inbox_route;
+use outbox_contract::{
+    Chunk, Message, Outcome, Outcomes, Position, RelayId, Route, Store as _, Stored, Timestamp,
+    Transport as _,
+};
+use outbox_engine::Step;
+use outbox_tests::life::Life;
+use outbox_tests::pair::Pair;
+use outbox_transport_rabbitmq::RabbitMqTransport;
+use sqlx::Executor as _;
+use tokio::time::timeout;
+
+use crate::process::Process;
+use crate::world::{PATIENCE, Wishes, World};
+
+/// Ten keys, one of which fails at first in each life.
+const KEYS: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", Life::FAILING];
+
+const DIRECT: Life = Life { stored: false, batch: 1, crash: None };
+const BATCHES: Life = Life { stored: false, batch: 10, crash: None };
+const STORED: Life = Life { stored: true, batch: 1, crash: None };
+
+/// The world of an inbox, and what was sent to it.
+struct Story {
+    world: World,
+    relay: Process,
+    /// In the order in which they were appended.
+    sent: Vec<Message>,
+}
+
+impl Story {
+    async fn new() -> Option<Self> {
+        let mut world = World::new(Wishes::default()).await?;
+        world.store.pool().execute(Life::TABLES).await.unwrap();
+        // For the queues: from now on messages wait there for whoever comes.
+        world.consume().await;
+        world.stop_consuming().await;
+        let relay = world.relay();
+        Some(Self { world, relay, sent: Vec::new() })
+    }
+
+    /// Appends so many messages of each key, for the relay to send.
+    async fn send(&mut self, of_each_key: usize) {
+        let messages = (0..of_each_key).flat_map(|_| KEYS).map(World::message);
+        let messages: Vec<Message> = messages.collect();
+        self.world.append(messages.iter().cloned()).await;
+        self.sent.extend(messages);
+    }
+
+    /// Lets an inbox live until it dies behind a step.
+    async fn live(&self, life: Life, step: Step, time: u32) {
+        let life = Life { crash: Some((step, time)), ..life };
+        Process::inbox(&self.world.pair, life).aborted(&format!("{life:?}")).await;
+    }
+
+    /// Lets an inbox live until nothing is left to do, and looks at the effects.
+    async fn finish(mut self, life: Life) {
+        // Behind everything else of each key: once these are handled, all others are, or are lost.
+        self.send(1).await;
+        let inbox = Process::inbox(&self.world.pair, life);
+        let pool = self.world.store.pool();
+        let last = self.sent[self.sent.len() - KEYS.len()..].iter();
+        let last: Vec<String> = last.map(|message| message.id.to_string()).collect();
+        let handled = async || -> i64 {
+            let query = sqlx::query_scalar("select count(distinct id) from effects where id = any($1)");
+            query.bind(&last).fetch_one(pool).await.unwrap()
+        };
+        self.world.until("the last effect of every key", async || handled().await == KEYS.len() as i64).await;
+        let route = inbox_route(&Pair::consumer().unwrap());
+        self.world
+            .until("everything done that waits in the store", async || self.is_done(&route).await)
+            .await;
+        inbox.stop();
+        self.relay.stop();
+        assert_eq!(self.world.store.backlog(&route).await.unwrap().dead, 0, "no message is given up");
+        let effects: Vec<(String, i64, String)> =
+            sqlx::query_as("select key, number, id from effects order by key, number")
+                .fetch_all(pool)
+                .await
+                .unwrap();
+        let mut found: BTreeMap<String, Vec<(i64, String)>> = BTreeMap::new();
+        for (key, number, id) in effects {
+            found.entry(key).or_default().push((number, id));
+        }
+        let mut expected: BTreeMap<String, Vec<(i64, String)>> = BTreeMap::new();
+        for message in &self.sent {
+            let of_key = expected.entry(message.order_key().as_str().to_owned()).or_default();
+            of_key.push((of_key.len() as i64 + 1, message.id.to_string()));
+        }
+        assert_eq!(found, expected, "the effects of each key");
+    }
+
+    /// Whether nothing waits in the database for this route.
+    async fn is_done(&self, route: &Route) -> bool {
+        let backlog = self.world.store.backlog(route).await.unwrap();
+        backlog.pending + backlog.parked == 0
+    }
+
+    /// Waits until the relay has sent everything.
+    async fn relayed(&self) {
+        self.world.until("everything relayed", async || self.is_done(&Route::default()).await).await;
+    }
+}
+
+async fn killed_behind_every_step(life: Life) {
+    let Some(mut story) = Story::new().await else { return };
+    for time in [1, 3] {
+        for step in Step::ALL {
+            // Enough for every transaction that is waited for; but it may come in one piece, and be stored as one.
+            story.send(3).await;
+            let in_pieces = !matches!(step, Step::Received | Step::Acknowledged);
+            story.live(life, step, if in_pieces { time } else { 1 }).await;
+        }
+    }
+    story.finish(life).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn effects_are_once_though_the_inbox_is_killed_behind_every_step() {
+    killed_behind_every_step(DIRECT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn effects_are_once_though_the_inbox_is_killed_in_batches_of_ten() {
+    killed_behind_every_step(BATCHES).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn effects_are_once_though_the_inbox_is_killed_while_messages_wait_in_the_store() {
+    killed_behind_every_step(STORED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_come_twice_and_old_ones_behind_newer_ones_have_one_effect_in_order() {
+    let Some(mut story) = Story::new().await else { return };
+    let transport = story.world.pair.transport(&story.world.pair.broker).unwrap();
+    for (round, life) in [DIRECT, BATCHES, STORED].into_iter().cycle().take(6).enumerate() {
+        let before = story.sent.len();
+        story.send(3).await;
+        story.relayed().await;
+        // Everything a second time, then old ones: of every key some that newer ones stand before.
+        let (old, new) = story.sent.split_at(before);
+        publish(&transport, new).await;
+        let stale: Vec<Message> = old.iter().rev().step_by(3).chain(&new[..10]).cloned().collect();
+        publish(&transport, &stale).await;
+        story.live(life, Step::ALL[round % Step::ALL.len()], 1).await;
+    }
+    transport.close().await;
+    story.finish(BATCHES).await;
+}
+
+/// Publishes messages as a relay does that knows nothing of the one that has sent them. Until all are delivered: any of them may come oftener.
+async fn publish(transport: &RabbitMqTransport, messages: &[Message]) {
+    let stored = messages.iter().zip(1..).map(|(message, position)| {
+        Arc::new(Stored::new(Position(position), Timestamp::now(), message.clone()))
+    });
+    let stored: Vec<_> = stored.collect();
+    let publishing = async {
+        loop {
+            let outcomes = Outcomes::new(stored.len());
+            let chunk =
+                Chunk::new(Route::default(), RelayId::new(), "/again".into(), stored.clone(), PATIENCE);
+            transport.publish(chunk, &outcomes).await;
+            if outcomes.take().iter().all(|outcome| *outcome == Some(Outcome::Delivered)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(PATIENCE, publishing).await.expect("the broker takes every repeat");
+}
