@@ -47,13 +47,16 @@ pub(crate) const KEYS: u64 = 10_000;
 const PAYLOAD: &str = "convert_to(rpad('{\"n\":' || n || ',\"x\":\"', 298, 'x') || '\"}', 'UTF8')";
 
 impl Bench {
-    /// Starts both servers. PostgreSQL writes through to the disk, and makes no checkpoint by itself in the time that is measured.
+    /// Starts both servers. PostgreSQL writes through to the disk, and neither makes a checkpoint nor cleans up by itself in the time that
+    /// is measured.
     pub(crate) fn start(profile: Profile) -> Result<Self, Missing> {
         let postgres = Postgres::newest()
             .durable()
             .config("shared_buffers = 1GB")
             .config("max_wal_size = 16GB")
-            .config("checkpoint_timeout = 1h");
+            .config("checkpoint_timeout = 1h")
+            // It comes when it likes; what it costs is measured apart.
+            .config("autovacuum = off");
         Ok(Self {
             profile,
             postgres: postgres.start()?,

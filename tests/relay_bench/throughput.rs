@@ -39,6 +39,7 @@ pub(crate) struct Used {
     pub(crate) own: f64,
     pub(crate) database: f64,
     pub(crate) broker: f64,
+    pub(crate) cleaned: f64,
     pub(crate) wal: f64,
     pub(crate) memory: f64,
 }
@@ -58,13 +59,14 @@ pub(crate) fn measure(bench: &Bench, role: &Role) -> Used {
         own: each(done.cpu_seconds),
         database: each((after.0 - before.0).as_secs_f64()),
         broker: each((after.1 - before.1).as_secs_f64()),
+        cleaned: 0.0,
         wal: (bench.wal() - wal) / messages,
         memory: done.most_memory as f64 / f64::from(1 << 20),
     }
 }
 
-const COLUMNS: [&str; 7] =
-    ["messages/s", "own us", "database us", "broker us", "sum us", "WAL B", "memory MiB"];
+const COLUMNS: [&str; 8] =
+    ["messages/s", "own us", "database us", "broker us", "sum us", "cleaning us", "WAL B", "memory MiB"];
 
 pub(crate) fn run(bench: &mut Bench) {
     let messages = bench.profile.pick(30_000, 200_000);
@@ -108,6 +110,7 @@ pub(crate) fn run(bench: &mut Bench) {
                 of(|used| used.database),
                 of(|used| used.broker),
                 sum,
+                of(|used| used.cleaned),
                 of(|used| used.wal),
                 of(|used| used.memory),
             ],
@@ -121,6 +124,14 @@ pub(crate) fn run(bench: &mut Bench) {
 
 fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
     let (store, broker) = (bench.store(), bench.vhost());
+    let cleaning: &[&str] = match variant {
+        Variant::Ours { .. } | Variant::Settle => &["vacuum outbox_message"],
+        // What was processed has to go some day.
+        Variant::Usual { .. } => {
+            &["delete from usual_outbox where processed_at is not null", "vacuum usual_outbox"]
+        }
+        Variant::Publish => &[],
+    };
     let checkpoint = match variant {
         Variant::Ours { checkpoint, .. } | Variant::Usual { checkpoint, .. } => checkpoint,
         Variant::Settle | Variant::Publish => false,
@@ -134,15 +145,23 @@ fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
         // Each page that is changed from now on is written whole to the WAL once.
         bench.postgres.query(&store, "checkpoint");
     }
-    measure(
-        bench,
-        &match variant {
-            Variant::Ours { tuned, .. } => Role::Ours(Ours { store, broker: Some(broker), tuned, messages }),
-            Variant::Settle => Role::Ours(Ours { store, broker: None, tuned: false, messages }),
-            Variant::Usual { workers, .. } => Role::Usual(Usual { store, broker, workers, messages }),
-            Variant::Publish => Role::Publish(Publish { broker, messages }),
-        },
-    )
+    let role = match variant {
+        Variant::Ours { tuned, .. } => {
+            Role::Ours(Ours { store: store.clone(), broker: Some(broker), tuned, messages })
+        }
+        Variant::Settle => Role::Ours(Ours { store: store.clone(), broker: None, tuned: false, messages }),
+        Variant::Usual { workers, .. } => {
+            Role::Usual(Usual { store: store.clone(), broker, workers, messages })
+        }
+        Variant::Publish => Role::Publish(Publish { broker, messages }),
+    };
+    let used = measure(bench, &role);
+    let before = bench.postgres.usage().cpu;
+    for statement in cleaning {
+        bench.postgres.query(&store, statement);
+    }
+    let cleaned = (bench.postgres.usage().cpu - before).as_secs_f64() * 1e6 / messages as f64;
+    Used { cleaned, ..used }
 }
 
 fn bars(table: &Table) -> Bars {
