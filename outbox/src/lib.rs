@@ -31,6 +31,18 @@ pub mod memory {
     pub use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
 }
 
+/// An outbox in MongoDB.
+#[cfg(feature = "mongodb")]
+pub mod mongodb {
+    pub use outbox_store_mongodb::*;
+}
+
+/// An outbox in MySQL or MariaDB.
+#[cfg(feature = "mysql")]
+pub mod mysql {
+    pub use outbox_store_mysql::*;
+}
+
 /// An outbox in PostgreSQL.
 #[cfg(feature = "postgres")]
 pub mod postgres {

@@ -20,6 +20,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("transports/*", "outbox-transport-*"),
     ("examples", "outbox-examples"),
     ("tests", "outbox-tests"),
+    ("tests/mongo_front", "outbox-mongo-front"),
     ("tests/servers", "outbox-servers"),
 ];
 
@@ -65,6 +66,7 @@ const ARROWS: &[Arrow] = &[
     arrow("outbox-store-*", "outbox-servers", InTests, "its tests run against real servers"),
     arrow("outbox-transport-*", "outbox-servers", InTests, "its tests run against real servers"),
     arrow("outbox-examples", "outbox-servers", InTests, "its tests run against real servers"),
+    arrow("outbox-servers", "outbox-mongo-front", ByFeature, "MongoDB can not be installed from packages; its stand-in is started like a server"),
     arrow("outbox", "outbox-contract", Always, "the facade re-exports it"),
     arrow("outbox", "outbox-derive", Always, "the facade re-exports it"),
     arrow("outbox", "outbox-engine", Always, "the facade re-exports it"),
@@ -112,7 +114,7 @@ const FENCES: &[Fence] = &[
             "mysql_async",
             "mongodb",
         ],
-        named_by: &["outbox-store-*", "outbox-examples", "outbox-tests"],
+        named_by: &["outbox-store-*", "outbox-examples", "outbox-tests", "outbox-mongo-front"],
         kept_from: &[
             "outbox-contract",
             "outbox-derive",

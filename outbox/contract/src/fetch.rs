@@ -8,6 +8,7 @@ use crate::clock::Timestamp;
 use crate::id::{MessageId, Position, RelayId};
 use crate::message::Message;
 use crate::name::{KeyId, Route, Topic};
+use crate::stripe::Stripe;
 
 /// How a store's positions relate to its commits: which rule keeps a reader from passing a message that is still to be
 /// committed.
@@ -19,18 +20,10 @@ pub enum Ordering {
     /// Several writers: positions are taken under a lock on the key that is held to commit, so they are in order within a
     /// key, but a lower position of *another* key may be committed later. [`Store::writers`](crate::Store::writers) tells who may.
     Writers,
-    /// Several writers, and every row carries a [`Stripe`]: the number of its stripe decides the order within a key, the
-    /// position only where to read.
+    /// Several writers, and every row carries a [`Stripe`]. Numbers and positions are taken under a lock on the stripe that is held to commit,
+    /// so both are in order within a stripe, but a lower position of *another* stripe may be committed later.
+    /// [`Store::stripes`](crate::Store::stripes) tells how far each stripe was committed.
     Stripes,
-}
-
-/// A row's number within its stripe, on stores that order by [`Ordering::Stripes`]. Committed numbers of a stripe have no gaps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stripe {
-    /// Which stripe: a hash of topic and key.
-    pub stripe: u16,
-    /// Which row of it, from 1.
-    pub number: i64,
 }
 
 /// Who was writing, and how far positions had been given out by then. Once none of `open` is left, nothing can be committed at or below

@@ -7,6 +7,7 @@ use futures_core::stream::BoxStream;
 
 use crate::admin::Admin;
 use crate::backlog::Backlog;
+use crate::bucket::BucketSet;
 use crate::divert::{Diversion, Diverted};
 use crate::error::StoreError;
 use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
@@ -15,13 +16,14 @@ use crate::id::{Position, RelayId};
 use crate::lease::{Lease, LeaseRequest, Leased};
 use crate::maintain::Maintained;
 use crate::name::Route;
+use crate::stripe::StripeMark;
 
 /// A database that holds an outbox. Object-safe: the relay holds an `Arc<dyn Store>`.
 ///
 /// # What a store promises
 ///
 /// - A row that is in the hot table has not been confirmed. Nothing removes it but `settle` and `divert`, by position *and* id.
-/// - For one key, the order of positions (or of stripe numbers) is the order in which transactions committed.
+/// - For one key, the order of positions (and of numbers in a stripe) is the order in which transactions committed.
 /// - Leases live on the database's clock. `divert` checks and locks the lease in its own statement; `settle` needs none, because it
 ///   removes only what the broker confirmed.
 /// - What waits (parked messages, muted topics, scheduled messages, dead letters, history) costs a fetch nothing to walk over, at any size.
@@ -97,9 +99,21 @@ pub trait Store: Admin {
     /// - *Cancellation*, *Concurrency*, *Repeat*: harmless.
     async fn writers(&self) -> Result<Writers, StoreError>;
 
+    /// How far the stripes of these buckets were committed. Needed where [`ordering`](Self::ordering) is
+    /// [`Stripes`](Ordering::Stripes); empty elsewhere, which is what the provided method says. A relay asks before each fetch.
+    ///
+    /// - *Effect*: none; nothing is locked. *Ordering*: by stripe; a stripe in which nothing was ever committed for the route is left out. Every
+    ///   row up to a mark's number is visible to each fetch that begins after this returns, unless it was removed.
+    /// - *Units and limits*: at most four for each bucket. *Errors*: as [`fetch`](Self::fetch).
+    /// - *Cancellation*, *Concurrency*, *Repeat*: harmless.
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        let _ = (route, buckets);
+        Ok(Vec::new())
+    }
+
     /// Failing keys that are due, with their parked messages.
     ///
-    /// - *Effect*: none. *Ordering*: keys by due time, parked messages of each by position (or stripe number).
+    /// - *Effect*: none. *Ordering*: keys by due time, parked messages of each by position (where there are stripes: by number).
     /// - *Units and limits*: see [`DueRequest`]. *Errors*: as `fetch`.
     /// - *Cancellation*: safe. *Concurrency*: any. *Repeat*: the same keys, unless diverted.
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError>;
