@@ -13,7 +13,10 @@ use crate::migrate::{NEEDED, too_new, version};
 use crate::sql::Statements;
 
 /// The oldest server that is supported, as `server_version_num` has it.
-const OLDEST: i32 = 130_000;
+const OLDEST: i32 = 130_005;
+/// The first release of 14, in which a prepared transaction takes another name among the holders of locks than it had before it was
+/// prepared, as in every release before 13.5: it would count as over, and what it commits could be passed.
+const PASSED_OVER: i32 = 140_000;
 
 const OPERATION: &str = "check";
 
@@ -95,8 +98,10 @@ pub(crate) async fn check(
 
 fn supported(number: i32, name: &str, encoding: &str) -> Result<(), StoreError> {
     let refused = |words: String| Err(StoreError::new(StoreErrorKind::Unsupported, OPERATION, words));
-    if number < OLDEST {
-        return refused(format!("the server is PostgreSQL {name}; upgrade it to 13 or later"));
+    if number < OLDEST || number == PASSED_OVER {
+        return refused(format!(
+            "the server is PostgreSQL {name}; upgrade it to 13.5, 14.1 or any later release"
+        ));
     }
     if encoding != "UTF8" {
         return refused(format!("the database's encoding is {encoding}; make one with encoding UTF8"));
@@ -167,10 +172,14 @@ mod tests {
 
     #[test]
     fn a_server_that_is_too_old_or_not_in_unicode_is_refused() {
-        assert!(supported(130_000, "13.0", "UTF8").is_ok());
-        let old = supported(120_022, "12.22", "UTF8").unwrap_err();
-        assert_eq!(old.kind(), StoreErrorKind::Unsupported);
-        assert!(old.to_string().contains("12.22"), "{old}");
+        for (number, name) in [(130_005, "13.5"), (140_001, "14.1"), (180_000, "18.0")] {
+            assert!(supported(number, name, "UTF8").is_ok(), "{name}");
+        }
+        for (number, name) in [(120_022, "12.22"), (130_004, "13.4"), (140_000, "14.0")] {
+            let old = supported(number, name, "UTF8").unwrap_err();
+            assert_eq!(old.kind(), StoreErrorKind::Unsupported);
+            assert!(old.to_string().contains(name), "{old}");
+        }
         let latin = supported(180_000, "18.0", "LATIN1").unwrap_err();
         assert!(latin.to_string().contains("LATIN1"), "{latin}");
     }
