@@ -32,6 +32,55 @@ pub(crate) fn user(url: &str) -> Option<&str> {
     user.split(':').next()
 }
 
+/// The parts of `scheme://user:password@host:port/path?name=value&name=value`. What is not there is empty.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(crate) user: String,
+    pub(crate) password: String,
+    pub(crate) host: String,
+    pub(crate) port: String,
+    pub(crate) path: String,
+    options: Vec<(String, String)>,
+}
+
+impl Parts {
+    pub(crate) fn of(url: &str) -> Self {
+        let (_, rest) = url.split_once("://").unwrap_or(("", url));
+        let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, address) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let (user, password) = user.split_once(':').unwrap_or((user, ""));
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+        let options = options.split('&').filter_map(|option| option.split_once('='));
+        Self {
+            user: decoded(user),
+            password: decoded(password),
+            host: host.to_owned(),
+            port: port.to_owned(),
+            path: decoded(path),
+            options: options.map(|(name, value)| (name.to_owned(), decoded(value))).collect(),
+        }
+    }
+
+    /// The value of an option.
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
+        self.options.iter().find(|(is, _)| is == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// A text in which `%41` stands for `A`. What is no such code stays as it is.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let code = after.get(..2).filter(|_| *first == b'%');
+        let code = code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok());
+        bytes.push(code.unwrap_or(*first));
+        rest = code.and_then(|_| after.get(2..)).unwrap_or(after);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,5 +94,18 @@ mod tests {
         assert_eq!(with_address("amqp://localhost", "127.0.0.1:1"), "amqp://127.0.0.1:1");
         assert_eq!(user(url), Some("me"));
         assert_eq!(user("amqp://localhost/x@y"), None);
+    }
+
+    #[test]
+    fn a_url_is_taken_apart_and_decoded() {
+        let parts = Parts::of("mysql://me:a%40b%3a@127.0.0.1:3306/shop?ssl-mode=REQUIRED&ssl-ca=/a%20b");
+        let Parts { user, password, host, port, path, .. } = &parts;
+        assert_eq!([user, password, host, port, path], ["me", "a@b:", "127.0.0.1", "3306", "shop"]);
+        assert_eq!(parts.option("ssl-ca"), Some("/a b"));
+        assert_eq!(parts.option("other"), None);
+        let parts = Parts::of("localhost");
+        assert_eq!((parts.host.as_str(), parts.port.as_str(), parts.user.as_str()), ("localhost", "", ""));
+        assert_eq!(decoded("100%"), "100%");
+        assert_eq!(decoded("%zz"), "%zz");
     }
 }

@@ -4,9 +4,11 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::part::run;
 use crate::tree::Tree;
 
 /// A new folder inside of a tree that belongs to the user the server runs as. It is deleted with this value; when the test program is
@@ -56,6 +58,14 @@ impl Home {
     pub(crate) fn inside(&self, name: &str) -> String {
         let path = if name.is_empty() { self.path().to_owned() } else { self.outside(name) };
         self.tree.inside(&path)
+    }
+
+    /// Copies a folder of the tree into this one, with the owners that its files have.
+    pub(crate) fn copy(&self, from: &str, name: &str) -> Result<(), String> {
+        let mut copy = Command::new("cp");
+        copy.args(["--archive", "--reflink=auto", "--sparse=always"]);
+        copy.arg(self.tree.outside(from)).arg(self.outside(name));
+        run(copy).map(drop)
     }
 
     /// Writes a file that only the server's user may read (PostgreSQL refuses a key that others can read).

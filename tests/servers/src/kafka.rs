@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 
-use crate::given;
 use crate::home::Home;
 use crate::missing::Missing;
+use crate::part::Part;
 use crate::processes::send;
 use crate::server::{Kind, Server, Shared};
-use crate::tree::Tree;
+use crate::wishes::Wishes;
 
 const NAME: &str = "Apache Kafka 4.3";
+const PART: Part = Part { name: "kafka", release: "bookworm", user: "daemon" };
 const URL: &str = "OUTBOX_KAFKA_URL";
 /// Where the jars are in the prepared folder.
 const JARS: &str = "/opt/kafka/libs/*";
@@ -56,20 +57,20 @@ const SERVE: &str = "java -Xmx128m -cp \"$JARS\" kafka.tools.StorageTool format 
 /// A wish for an Apache Kafka of one broker, without TLS and passwords.
 #[derive(Clone, Debug)]
 pub struct Kafka {
-    config: Vec<String>,
+    wishes: Wishes,
 }
 
 impl Kafka {
     /// Apache Kafka 4.3; by URL what `OUTBOX_KAFKA_URL` names, such as `127.0.0.1:9092`.
     #[must_use]
     pub fn newest() -> Self {
-        Self { config: Vec::new() }
+        Self { wishes: Wishes::default() }
     }
 
     /// Adds a line to `server.properties`.
     #[must_use]
     pub fn config(mut self, line: &str) -> Self {
-        self.config.push(line.to_owned());
+        self.wishes.config.push(line.to_owned());
         self
     }
 
@@ -80,7 +81,7 @@ impl Kafka {
     /// [`Missing`]: it can't be had, or did not start.
     pub fn shared(self) -> Result<KafkaServer, Missing> {
         static SHARED: Shared<KafkaServer> = Shared::new();
-        match given::url(URL).filter(|_| self.config.is_empty()) {
+        match self.wishes.given(URL) {
             Some(url) => SHARED.get("given".to_owned(), || {
                 Ok(KafkaServer { server: Arc::new(Server::given(NAME)), given: Some(url) })
             }),
@@ -94,9 +95,7 @@ impl Kafka {
     ///
     /// [`Missing`]: it can't be had, or did not start.
     pub fn start(self) -> Result<KafkaServer, Missing> {
-        let tree = Tree::with("kafka", "bookworm").map_err(|reason| Missing::absent(NAME, reason))?;
-        let home = Home::new(tree, "daemon").map_err(|reason| Missing::failed(NAME, reason))?;
-        Ok(KafkaServer { server: Arc::new(Server::start(Box::new(self), home)?), given: None })
+        Ok(KafkaServer { server: PART.start(self)?, given: None })
     }
 }
 
@@ -122,10 +121,7 @@ impl Kind for Kafka {
              controller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={}\n",
             home.inside("data"),
         );
-        for line in &self.config {
-            settings.push_str(line);
-            settings.push('\n');
-        }
+        settings.push_str(&self.wishes.lines());
         home.write("server.properties", &settings)?;
         let mut command = home.tree().command(home.user(), &home.inside(""), "/bin/sh");
         command.env("JARS", JARS).env("CLUSTER", CLUSTER).args(["-c", SERVE]);

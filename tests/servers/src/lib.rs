@@ -12,6 +12,7 @@
 //! | request | what it gives |
 //! |---|---|
 //! | [`Postgres`] | PostgreSQL 18 or 15; a fresh database for each test, a standby |
+//! | [`MySql`], [`MariaDb`] | MySQL 9, MariaDB 10.11; a fresh database for each test |
 //! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
 //! | [`Redis`] | Redis 8 or 7, or Valkey 9; a fresh prefix for each test, a replica |
 //! | [`Kafka`] | Apache Kafka 4.3, one broker |
@@ -23,17 +24,20 @@
 //!
 //! Servers come from
 //!
-//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`, `OUTBOX_KAFKA_URL`. Only `shared()` without
+//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_MYSQL_URL`, `OUTBOX_MARIADB_URL`, `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`, `OUTBOX_KAFKA_URL`. Only `shared()` without
 //!    special wishes is served by it, as nobody may stop or configure what belongs to somebody else;
 //! 2. the folder that `tests/servers/prepare` makes: `target/servers`, or what `OUTBOX_SERVERS_DIR` names. It needs root.
 //!
 //! Where neither has the server, [`OrSkip::or_skip`] skips; with `OUTBOX_REQUIRE_SERVERS=1` it fails. A server that is there and does not
 //! start always fails.
 
+mod fresh;
 mod given;
 mod home;
 mod kafka;
 mod missing;
+mod mysql;
+mod part;
 mod pgbouncer;
 mod ports;
 mod postgres;
@@ -44,9 +48,11 @@ mod redis;
 mod server;
 mod tls;
 mod tree;
+mod wishes;
 
 pub use kafka::{Kafka, KafkaServer};
 pub use missing::{Missing, OrSkip, skip};
+pub use mysql::{MariaDb, MySql, MySqlServer};
 pub use pgbouncer::{PgBouncer, PgBouncerServer};
 pub use postgres::{Postgres, PostgresServer};
 pub use processes::Usage;

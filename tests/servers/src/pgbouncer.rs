@@ -9,17 +9,19 @@ use rustix::process::Signal;
 use crate::given;
 use crate::home::Home;
 use crate::missing::Missing;
+use crate::part::Part;
 use crate::postgres::PostgresServer;
 use crate::processes::send;
 use crate::server::{Kind, Server};
-use crate::tree::Tree;
+
+const NEWEST: Part = Part { name: "pgbouncer", release: "sid", user: "postgres" };
+const OLDEST: Part = Part { name: "pgbouncer18", release: "bookworm", user: "postgres" };
 
 /// A wish for a PgBouncer in transaction mode, with 20 connections to the server and room for 500 clients.
 #[derive(Clone, Debug)]
 pub struct PgBouncer {
     label: &'static str,
-    part: &'static str,
-    release: &'static str,
+    part: Part,
     server: PostgresServer,
     config: Vec<String>,
 }
@@ -30,14 +32,13 @@ impl PgBouncer {
     #[must_use]
     pub fn newest(server: &PostgresServer) -> Self {
         let server = server.clone();
-        Self { label: "PgBouncer", part: "pgbouncer", release: "sid", server, config: Vec::new() }
+        Self { label: "PgBouncer", part: NEWEST, server, config: Vec::new() }
     }
 
     /// Version 1.18, which knows nothing of prepared statements.
     #[must_use]
     pub fn oldest(server: &PostgresServer) -> Self {
-        let newest = Self::newest(server);
-        Self { label: "PgBouncer 1.18", part: "pgbouncer18", release: "bookworm", ..newest }
+        Self { label: "PgBouncer 1.18", part: OLDEST, ..Self::newest(server) }
     }
 
     /// Adds a line to the section `pgbouncer` of its configuration, such as `pool_mode = session`.
@@ -56,11 +57,8 @@ impl PgBouncer {
         if !self.server.is_own() {
             return Err(Missing::absent(self.label, "the PostgreSQL was given by URL"));
         }
-        let tree = Tree::with(self.part, self.release);
-        let tree = tree.map_err(|reason| Missing::absent(self.label, reason))?;
-        let home = Home::new(tree, "postgres").map_err(|reason| Missing::failed(self.label, reason))?;
         let before = self.server.clone();
-        Ok(PgBouncerServer { server: Arc::new(Server::start(Box::new(self), home)?), before })
+        Ok(PgBouncerServer { server: self.part.start(self)?, before })
     }
 }
 

@@ -4,30 +4,36 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
 
 use crate::home::Home;
 use crate::missing::Missing;
+use crate::part::{Part, run};
 use crate::processes::send;
 use crate::server::{Kind, Server, Shared};
 use crate::tree::Tree;
-use crate::{given, tls};
+use crate::wishes::Wishes;
+use crate::{fresh, given, tls};
 
-/// The versions that can be had: the part of `tests/servers/prepare`, its Debian release, the variable of a URL.
+/// The versions that can be had: the part of `tests/servers/prepare`, the variable of a URL.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     number: u32,
-    part: &'static str,
-    release: &'static str,
+    part: Part,
     variable: &'static str,
 }
 
-const NEWEST: Version =
-    Version { number: 18, part: "postgres", release: "sid", variable: "OUTBOX_POSTGRES_URL" };
-const OLDEST: Version =
-    Version { number: 15, part: "postgres15", release: "bookworm", variable: "OUTBOX_POSTGRES_OLDEST_URL" };
+const NEWEST: Version = Version {
+    number: 18,
+    part: Part { name: "postgres", release: "sid", user: "postgres" },
+    variable: "OUTBOX_POSTGRES_URL",
+};
+const OLDEST: Version = Version {
+    number: 15,
+    part: Part { name: "postgres15", release: "bookworm", user: "postgres" },
+    variable: "OUTBOX_POSTGRES_OLDEST_URL",
+};
 
 /// Small, quick to start, and nothing of it outside of its folder. Without fsync what was committed still survives the end of the server, though
 /// not that of the machine; `synchronous_commit` keeps its meaning.
@@ -41,25 +47,23 @@ dynamic_shared_memory_type = mmap
 jit = off
 log_checkpoints = off
 ";
+/// Whole pages stay in the log: a kill can tear one in two.
 const NOT_DURABLE: &str = "
 fsync = off
-full_page_writes = off
 ";
 
 /// A wish for a PostgreSQL: a superuser `postgres` without a password, 200 connections, prepared transactions allowed.
 #[derive(Clone, Debug)]
 pub struct Postgres {
     version: Version,
-    config: Vec<String>,
-    tls: bool,
-    durable: bool,
+    wishes: Wishes,
 }
 
 impl Postgres {
     /// PostgreSQL 18; by URL what `OUTBOX_POSTGRES_URL` names.
     #[must_use]
     pub fn newest() -> Self {
-        Self { version: NEWEST, config: Vec::new(), tls: false, durable: false }
+        Self { version: NEWEST, wishes: Wishes::default() }
     }
 
     /// PostgreSQL 15, the oldest that is supported; by URL what `OUTBOX_POSTGRES_OLDEST_URL` names.
@@ -71,21 +75,21 @@ impl Postgres {
     /// Adds a line to `postgresql.conf`.
     #[must_use]
     pub fn config(mut self, line: &str) -> Self {
-        self.config.push(line.to_owned());
+        self.wishes.config.push(line.to_owned());
         self
     }
 
     /// Speaks TLS to those who ask for it: see [`PostgresServer::tls_url`].
     #[must_use]
     pub fn tls(mut self) -> Self {
-        self.tls = true;
+        self.wishes.tls = true;
         self
     }
 
     /// Leaves fsync on, for measurements.
     #[must_use]
     pub fn durable(mut self) -> Self {
-        self.durable = true;
+        self.wishes.durable = true;
         self
     }
 
@@ -96,8 +100,7 @@ impl Postgres {
     /// [`Missing`]: it can't be had, or did not start.
     pub fn shared(self) -> Result<PostgresServer, Missing> {
         static SHARED: Shared<PostgresServer> = Shared::new();
-        let plain = self.config.is_empty() && !self.tls && !self.durable;
-        if let Some(url) = given::url(self.version.variable).filter(|_| plain) {
+        if let Some(url) = self.wishes.given(self.version.variable) {
             let server = Arc::new(Server::given(self.name()));
             return Ok(PostgresServer { server, version: self.version, given: Some(url) });
         }
@@ -111,31 +114,13 @@ impl Postgres {
     /// [`Missing`]: it can't be had, or did not start.
     pub fn start(self) -> Result<PostgresServer, Missing> {
         let version = self.version;
-        let tree = Tree::with(version.part, version.release);
-        let tree = tree.map_err(|reason| Missing::absent(self.name(), reason))?;
-        launch(tree, Box::new(self), version)
+        Ok(PostgresServer { server: version.part.start(self)?, version, given: None })
     }
-}
-
-fn launch(tree: Tree, kind: Box<dyn Kind>, version: Version) -> Result<PostgresServer, Missing> {
-    let home = Home::new(tree, "postgres").map_err(|reason| Missing::failed(kind.name(), reason))?;
-    let server = Arc::new(Server::start(kind, home)?);
-    Ok(PostgresServer { server, version, given: None })
 }
 
 /// A program of PostgreSQL in its tree.
 fn program(tree: &Tree, number: u32, name: &str) -> Command {
     tree.command("postgres", "/", &format!("/usr/lib/postgresql/{number}/bin/{name}"))
-}
-
-/// Runs a program to its end, and gives what it wrote.
-fn run(mut command: Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(said.trim().to_owned());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
 
 fn psql(mut psql: Command, url: &str, sql: &str) -> Result<String, String> {
@@ -158,19 +143,16 @@ impl Kind for Postgres {
         initdb.args(["--locale=C", "--no-sync"]);
         run(initdb)?;
         let mut settings = SETTINGS.to_owned();
-        if !self.durable {
+        if !self.wishes.durable {
             settings.push_str(NOT_DURABLE);
         }
-        if self.tls {
+        if self.wishes.tls {
             tls::write(home)?;
             let (certificate, key) = (home.inside(tls::CERTIFICATE), home.inside(tls::KEY));
             settings
                 .push_str(&format!("ssl = on\nssl_cert_file = '{certificate}'\nssl_key_file = '{key}'\n"));
         }
-        for line in &self.config {
-            settings.push_str(line);
-            settings.push('\n');
-        }
+        settings.push_str(&self.wishes.lines());
         home.write("data/postgresql.conf", &settings)
     }
 
@@ -292,11 +274,7 @@ impl PostgresServer {
     #[must_use]
     #[track_caller]
     pub fn fresh_database(&self) -> String {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        // The time makes it new on a server that outlives the test program.
-        let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
-        let name = format!("test_{count}_{}_{time}", std::process::id());
+        let name = fresh::name();
         self.query(&self.url(), &format!("create database {name}"));
         given::with_path(&self.url(), &name)
     }
@@ -318,11 +296,10 @@ impl PostgresServer {
     ///
     /// What psql says, when the server can't be reached or a statement fails.
     pub fn try_query(&self, url: &str, sql: &str) -> Result<String, String> {
-        // A given server is asked with the psql that there is.
-        match Tree::with(self.version.part, self.version.release) {
-            Ok(tree) => psql(program(&tree, self.version.number, "psql"), &tree.inside_of(url), sql),
-            Err(_) => psql(Command::new("psql"), url, sql),
-        }
+        let client =
+            self.version.part.client(&format!("/usr/lib/postgresql/{}/bin/psql", self.version.number));
+        let url = self.version.part.tree().map_or_else(|_| url.to_owned(), |tree| tree.inside_of(url));
+        psql(client, &url, sql)
     }
 
     /// Ends it at once, without a checkpoint and without writing what it has not written yet (immediate shutdown): commits with
@@ -346,8 +323,9 @@ impl PostgresServer {
     ///
     /// When this server was given by URL.
     pub fn standby(&self) -> Result<Self, Missing> {
-        let kind = Standby { version: self.version, primary: self.port(0) };
-        launch(self.home().tree().clone(), Box::new(kind), self.version)
+        let version = self.version;
+        let standby = Standby { version, primary: self.port(0) };
+        Ok(Self { server: version.part.start(standby)?, version, given: None })
     }
 
     /// Makes a standby a server of its own; returns when it takes writes.

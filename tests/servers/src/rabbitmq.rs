@@ -3,19 +3,20 @@
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::Signal;
 
 use crate::home::Home;
 use crate::missing::Missing;
+use crate::part::{Part, run};
 use crate::processes::send;
 use crate::server::{Kind, Server, Shared};
-use crate::tree::Tree;
-use crate::{given, tls};
+use crate::wishes::Wishes;
+use crate::{fresh, given, tls};
 
 const NAME: &str = "RabbitMQ 4";
+const PART: Part = Part { name: "rabbitmq", release: "sid", user: "rabbitmq" };
 const URL: &str = "OUTBOX_RABBITMQ_URL";
 const CTL: &str = "OUTBOX_RABBITMQ_CTL";
 
@@ -39,8 +40,7 @@ const HOSTS_AT_ONCE: u32 = 8;
 /// A wish for a RabbitMQ: the user `guest` with its usual password, no plugins.
 #[derive(Clone, Debug)]
 pub struct RabbitMq {
-    config: Vec<String>,
-    tls: bool,
+    wishes: Wishes,
 }
 
 impl RabbitMq {
@@ -48,20 +48,20 @@ impl RabbitMq {
     /// `docker exec rabbit rabbitmqctl`.
     #[must_use]
     pub fn newest() -> Self {
-        Self { config: Vec::new(), tls: false }
+        Self { wishes: Wishes::default() }
     }
 
     /// Adds a line to `rabbitmq.conf`.
     #[must_use]
     pub fn config(mut self, line: &str) -> Self {
-        self.config.push(line.to_owned());
+        self.wishes.config.push(line.to_owned());
         self
     }
 
     /// Listens with TLS too: see [`RabbitMqServer::tls_url`].
     #[must_use]
     pub fn tls(mut self) -> Self {
-        self.tls = true;
+        self.wishes.tls = true;
         self
     }
 
@@ -72,16 +72,15 @@ impl RabbitMq {
     /// [`Missing`]: it can't be had, or did not start.
     pub fn shared(self) -> Result<RabbitMqServer, Missing> {
         static SHARED: Shared<RabbitMqServer> = Shared::new();
-        let plain = self.config.is_empty() && !self.tls;
-        if !plain || given::url(URL).is_none() {
+        let Some(url) = self.wishes.given(URL) else {
             return SHARED.get(format!("{self:?}"), || self.start());
-        }
+        };
         SHARED.get("given".to_owned(), || {
             let ctl = given::url(CTL).ok_or_else(|| {
                 Missing::absent(NAME, format!("{URL} is set: set {CTL} to a command that is its rabbitmqctl"))
             })?;
-            let given = given::url(URL).map(|url| Given { url, ctl });
-            Ok(RabbitMqServer { server: Arc::new(Server::given(NAME)), given, hosts: Arc::default() })
+            let server = Arc::new(Server::given(NAME));
+            Ok(RabbitMqServer { server, given: Some(Given { url, ctl }), hosts: Arc::default() })
         })
     }
 
@@ -91,10 +90,7 @@ impl RabbitMq {
     ///
     /// [`Missing`]: it can't be had, or did not start.
     pub fn start(self) -> Result<RabbitMqServer, Missing> {
-        let tree = Tree::with("rabbitmq", "sid").map_err(|reason| Missing::absent(NAME, reason))?;
-        let home = Home::new(tree, "rabbitmq").map_err(|reason| Missing::failed(NAME, reason))?;
-        let server = Arc::new(Server::start(Box::new(self), home)?);
-        Ok(RabbitMqServer { server, given: None, hosts: Arc::default() })
+        Ok(RabbitMqServer { server: PART.start(self)?, given: None, hosts: Arc::default() })
     }
 }
 
@@ -135,18 +131,18 @@ impl Kind for RabbitMq {
     }
 
     fn ports(&self) -> usize {
-        if self.tls { 4 } else { 3 }
+        if self.wishes.tls { 4 } else { 3 }
     }
 
     fn initialise(&self, home: &Home) -> Result<(), String> {
         home.write("plugins", "[].\n")?;
-        if self.tls { tls::write(home) } else { Ok(()) }
+        if self.wishes.tls { tls::write(home) } else { Ok(()) }
     }
 
     fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
         let ports = Ports::of(ports);
         let mut settings = format!("listeners.tcp.1 = 127.0.0.1:{}\n{SETTINGS}", ports.amqp);
-        if self.tls {
+        if self.wishes.tls {
             settings.push_str(&format!(
                 "listeners.ssl.1 = 127.0.0.1:{}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
                  ssl_options.keyfile = {}\nssl_options.verify = verify_none\n",
@@ -156,10 +152,7 @@ impl Kind for RabbitMq {
                 home.inside(tls::KEY),
             ));
         }
-        for line in &self.config {
-            settings.push_str(line);
-            settings.push('\n');
-        }
+        settings.push_str(&self.wishes.lines());
         home.write("rabbitmq.conf", &settings)?;
         // What the last run left: its process is gone, and its number may be another's.
         let _ = std::fs::remove_file(home.outside("pid"));
@@ -228,16 +221,11 @@ impl RabbitMqServer {
     #[must_use]
     #[track_caller]
     pub fn fresh_vhost(&self) -> String {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         if hosts.is_empty() {
             let url = self.url();
             let user = given::user(&url).unwrap_or("guest");
-            let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
-            let made = (0..HOSTS_AT_ONCE).map(|_| {
-                format!("test_{}_{}_{time}", COUNT.fetch_add(1, Ordering::Relaxed), std::process::id())
-            });
-            let made: Vec<String> = made.collect();
+            let made: Vec<String> = (0..HOSTS_AT_ONCE).map(|_| fresh::name()).collect();
             let names: Vec<String> = made.iter().map(|name| format!("<<\"{name}\">>")).collect();
             let all = r#"<<".*">>"#;
             self.ctl(&[
@@ -275,18 +263,8 @@ impl RabbitMqServer {
                 program(self.home(), &Ports::of(&ports), "/", "/usr/lib/rabbitmq/bin/rabbitmqctl")
             }
         };
-        let output = command.arg("-q").args(args).output();
-        match output {
-            Ok(output) if output.status.success() => {
-                String::from_utf8_lossy(&output.stdout).trim().to_owned()
-            }
-            Ok(output) => panic!(
-                "rabbitmqctl {args:?}: {}{}",
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            ),
-            Err(error) => panic!("rabbitmqctl {args:?}: {error}"),
-        }
+        command.arg("-q").args(args);
+        run(command).unwrap_or_else(|error| panic!("rabbitmqctl {args:?}: {error}"))
     }
 }
 

@@ -6,46 +6,42 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::home::Home;
 use crate::missing::Missing;
+use crate::part::{Part, run};
 use crate::processes::send;
 use crate::server::{Kind, Server, Shared};
-use crate::tree::Tree;
-use crate::{given, tls};
+use crate::wishes::Wishes;
+use crate::{fresh, tls};
 
-/// What can be had: its name, the part of `tests/servers/prepare`, its Debian release, its programs and user, the variable of a URL.
+/// What can be had: its name, the part of `tests/servers/prepare`, how its programs are called, the variable of a URL.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     name: &'static str,
-    part: &'static str,
-    release: &'static str,
+    part: Part,
     program: &'static str,
     variable: &'static str,
 }
 
 const NEWEST: Version = Version {
     name: "Redis 8",
-    part: "redis",
-    release: "sid",
+    part: Part { name: "redis", release: "sid", user: "redis" },
     program: "redis",
     variable: "OUTBOX_REDIS_URL",
 };
 const OLDEST: Version = Version {
     name: "Redis 7",
-    part: "redis7",
-    release: "bookworm",
+    part: Part { name: "redis7", release: "bookworm", user: "redis" },
     program: "redis",
     variable: "OUTBOX_REDIS_OLDEST_URL",
 };
 const VALKEY: Version = Version {
     name: "Valkey 9",
-    part: "valkey",
-    release: "sid",
+    part: Part { name: "valkey", release: "sid", user: "valkey" },
     program: "valkey",
     variable: "OUTBOX_VALKEY_URL",
 };
@@ -62,8 +58,7 @@ appendonly no
 #[derive(Clone, Debug)]
 pub struct Redis {
     version: Version,
-    config: Vec<String>,
-    tls: bool,
+    wishes: Wishes,
     replica_of: Option<u16>,
 }
 
@@ -71,7 +66,7 @@ impl Redis {
     /// Redis 8; by URL what `OUTBOX_REDIS_URL` names.
     #[must_use]
     pub fn newest() -> Self {
-        Self { version: NEWEST, config: Vec::new(), tls: false, replica_of: None }
+        Self { version: NEWEST, wishes: Wishes::default(), replica_of: None }
     }
 
     /// Redis 7, the oldest that is supported; by URL what `OUTBOX_REDIS_OLDEST_URL` names.
@@ -89,14 +84,14 @@ impl Redis {
     /// Adds a line to `redis.conf`.
     #[must_use]
     pub fn config(mut self, line: &str) -> Self {
-        self.config.push(line.to_owned());
+        self.wishes.config.push(line.to_owned());
         self
     }
 
     /// Listens with TLS too: see [`RedisServer::tls_url`].
     #[must_use]
     pub fn tls(mut self) -> Self {
-        self.tls = true;
+        self.wishes.tls = true;
         self
     }
 
@@ -107,8 +102,7 @@ impl Redis {
     /// [`Missing`]: it can't be had, or did not start.
     pub fn shared(self) -> Result<RedisServer, Missing> {
         static SHARED: Shared<RedisServer> = Shared::new();
-        let plain = self.config.is_empty() && !self.tls;
-        if let Some(url) = given::url(self.version.variable).filter(|_| plain) {
+        if let Some(url) = self.wishes.given(self.version.variable) {
             let server = Arc::new(Server::given(self.version.name));
             return Ok(RedisServer { server, wish: self, given: Some(url) });
         }
@@ -121,10 +115,7 @@ impl Redis {
     ///
     /// [`Missing`]: it can't be had, or did not start.
     pub fn start(self) -> Result<RedisServer, Missing> {
-        let Version { name, part, release, program, .. } = self.version;
-        let tree = Tree::with(part, release).map_err(|reason| Missing::absent(name, reason))?;
-        let home = Home::new(tree, program).map_err(|reason| Missing::failed(name, reason))?;
-        let server = Arc::new(Server::start(Box::new(self.clone()), home)?);
+        let server = self.version.part.start(self.clone())?;
         Ok(RedisServer { server, wish: self, given: None })
     }
 }
@@ -135,17 +126,17 @@ impl Kind for Redis {
     }
 
     fn ports(&self) -> usize {
-        if self.tls { 2 } else { 1 }
+        if self.wishes.tls { 2 } else { 1 }
     }
 
     fn initialise(&self, home: &Home) -> Result<(), String> {
-        if self.tls { tls::write(home) } else { Ok(()) }
+        if self.wishes.tls { tls::write(home) } else { Ok(()) }
     }
 
     fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
         let port = |index: usize| ports.get(index).copied().unwrap_or_default();
         let mut settings = format!("port {}\ndir {}\n{SETTINGS}", port(0), home.inside(""));
-        if self.tls {
+        if self.wishes.tls {
             settings.push_str(&format!(
                 "tls-port {}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\ntls-auth-clients no\n",
                 port(1),
@@ -157,10 +148,7 @@ impl Kind for Redis {
         if let Some(primary) = self.replica_of {
             settings.push_str(&format!("replicaof 127.0.0.1 {primary}\n"));
         }
-        for line in &self.config {
-            settings.push_str(line);
-            settings.push('\n');
-        }
+        settings.push_str(&self.wishes.lines());
         home.write("redis.conf", &settings)?;
         let program = format!("/usr/bin/{}-server", self.version.program);
         let mut command = home.tree().command(home.user(), &home.inside(""), &program);
@@ -228,10 +216,7 @@ impl RedisServer {
     /// The beginning of names that no other test uses, also on a server that outlives the test program.
     #[must_use]
     pub fn fresh_prefix(&self) -> String {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
-        format!("test-{count}-{}-{time}", std::process::id())
+        fresh::name()
     }
 
     /// Runs one command with its command-line client, and gives what that prints.
@@ -251,22 +236,11 @@ impl RedisServer {
     ///
     /// What the client says, when the server can't be reached or refuses the command.
     pub fn try_cli(&self, command: &[&str]) -> Result<String, String> {
-        let Version { part, release, program, .. } = self.wish.version;
-        let name = format!("{program}-cli");
-        // A given server is asked with the client that there is.
-        let mut cli = Tree::with(part, release).map_or_else(
-            |_| Command::new(&name),
-            |tree| tree.command(program, "/", &format!("/usr/bin/{name}")),
-        );
+        let Version { part, program, .. } = self.wish.version;
+        let mut cli = part.client(&format!("/usr/bin/{program}-cli"));
         // `-e`: an error of the server is one of the command.
         cli.args(["-e", "--raw", "-u", &self.url()]).args(command);
-        let output = cli.output().map_err(|error| format!("{cli:?}: {error}"))?;
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-        if output.status.success() {
-            Ok(said(&output.stdout))
-        } else {
-            Err(said(&output.stderr) + &said(&output.stdout))
-        }
+        run(cli)
     }
 
     /// Starts a replica that follows this server; returns when it has all that this one had.
@@ -279,7 +253,9 @@ impl RedisServer {
     ///
     /// When this server was given by URL.
     pub fn replica(&self) -> Result<Self, Missing> {
-        Redis { replica_of: Some(self.port(0)), tls: false, ..self.wish.clone() }.start()
+        let mut replica = Redis { replica_of: Some(self.port(0)), ..self.wish.clone() };
+        replica.wishes.tls = false;
+        replica.start()
     }
 }
 

@@ -1,0 +1,324 @@
+//! MySQL and MariaDB for tests.
+
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::process::Signal;
+
+use crate::given::{self, Parts};
+use crate::home::Home;
+use crate::missing::Missing;
+use crate::part::{Part, run};
+use crate::processes::send;
+use crate::server::{Kind, Server, Shared};
+use crate::wishes::Wishes;
+use crate::{fresh, tls};
+
+/// What can be had: its name, its programs, the data folder that every server starts with a copy of, the variable of a URL, and in which settings
+/// it differs.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    name: &'static str,
+    part: Part,
+    server: &'static str,
+    client: &'static str,
+    empty: &'static str,
+    variable: &'static str,
+    settings: &'static str,
+    without_tls: &'static str,
+    without_binlog: &'static str,
+}
+
+const MYSQL: Version = Version {
+    name: "MySQL 9",
+    part: Part { name: "mysql", release: "sid", user: "mysql" },
+    server: "/usr/sbin/mysqld",
+    client: "/usr/bin/mysql",
+    empty: "/var/lib/outbox-mysql",
+    variable: "OUTBOX_MYSQL_URL",
+    settings: "mysqlx = OFF\nsecure-file-priv = NULL\ninnodb-redo-log-capacity = 64M\n",
+    // One is made with the data folder and would be offered.
+    without_tls: "tls-version =\n",
+    without_binlog: "skip-log-bin\n",
+};
+const MARIADB: Version = Version {
+    name: "MariaDB 10.11",
+    part: Part { name: "mariadb", release: "bookworm", user: "mysql" },
+    server: "/usr/sbin/mariadbd",
+    client: "/usr/bin/mariadb",
+    empty: "/var/lib/outbox-mariadb",
+    variable: "OUTBOX_MARIADB_URL",
+    settings: "innodb-log-file-size = 64M\n",
+    without_tls: "",
+    without_binlog: "",
+};
+
+/// Small, and quick to start.
+const SETTINGS: &str = "
+[mysqld]
+bind-address = 127.0.0.1
+skip-name-resolve
+max-connections = 200
+performance-schema = OFF
+innodb-buffer-pool-size = 64M
+innodb-log-buffer-size = 2M
+";
+/// What was committed still survives the end of the server, though not that of the machine. The doublewrite buffer stays: a kill can
+/// tear a page in two.
+const NOT_DURABLE: &str = "
+innodb-flush-log-at-trx-commit = 2
+innodb-flush-method = nosync
+sync-binlog = 0
+";
+
+/// A wish for a MySQL: the user `root`, from 127.0.0.1, without a password; 200 connections; no binary log.
+#[derive(Clone, Debug)]
+pub struct MySql {
+    version: Version,
+    wishes: Wishes,
+    binlog: bool,
+}
+
+/// A wish for a MariaDB.
+#[derive(Clone, Copy, Debug)]
+pub struct MariaDb;
+
+impl MariaDb {
+    /// MariaDB 10.11; by URL what `OUTBOX_MARIADB_URL` names. All else is as with [`MySql`].
+    #[must_use]
+    pub fn newest() -> MySql {
+        MySql { version: MARIADB, ..MySql::newest() }
+    }
+}
+
+impl MySql {
+    /// MySQL 9; by URL what `OUTBOX_MYSQL_URL` names, such as `mysql://root@127.0.0.1:3306/mysql`.
+    #[must_use]
+    pub fn newest() -> Self {
+        Self { version: MYSQL, wishes: Wishes::default(), binlog: false }
+    }
+
+    /// Adds a line to the section `mysqld` of `my.cnf`.
+    #[must_use]
+    pub fn config(mut self, line: &str) -> Self {
+        self.wishes.config.push(line.to_owned());
+        self
+    }
+
+    /// Speaks TLS to those who ask for it: see [`MySqlServer::tls_url`]. Without this wish it does not.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.wishes.tls = true;
+        self
+    }
+
+    /// Syncs every commit, for measurements.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.wishes.durable = true;
+        self
+    }
+
+    /// Writes a binary log, by rows, as most servers in production do.
+    #[must_use]
+    pub fn binlog(mut self) -> Self {
+        self.binlog = true;
+        self
+    }
+
+    /// The server that all tests of this program share: the one that the URL in the environment names, or one that the first test starts.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn shared(self) -> Result<MySqlServer, Missing> {
+        static SHARED: Shared<MySqlServer> = Shared::new();
+        if let Some(url) = self.wishes.given(self.version.variable).filter(|_| !self.binlog) {
+            let server = Arc::new(Server::given(self.version.name));
+            return Ok(MySqlServer { server, version: self.version, given: Some(url) });
+        }
+        SHARED.get(format!("{self:?}"), || self.start())
+    }
+
+    /// A server of the test's own, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn start(self) -> Result<MySqlServer, Missing> {
+        let version = self.version;
+        Ok(MySqlServer { server: version.part.start(self)?, version, given: None })
+    }
+}
+
+impl Kind for MySql {
+    fn name(&self) -> String {
+        self.version.name.to_owned()
+    }
+
+    fn ports(&self) -> usize {
+        1
+    }
+
+    fn initialise(&self, home: &Home) -> Result<(), String> {
+        if self.wishes.tls {
+            tls::write(home)?;
+        }
+        home.copy(self.version.empty, "data")
+    }
+
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+        let Version { server, settings, without_tls, without_binlog, .. } = self.version;
+        let port = ports.first().copied().unwrap_or_default();
+        let mut lines = format!(
+            "{SETTINGS}{settings}port = {port}\ndatadir = {}\nsocket = {}\npid-file = {}\n",
+            home.inside("data"),
+            home.inside("socket"),
+            home.inside("pid")
+        );
+        if !self.wishes.durable {
+            lines.push_str(NOT_DURABLE);
+        }
+        if self.wishes.tls {
+            let files = [tls::AUTHORITIES, tls::CERTIFICATE, tls::KEY].map(|name| home.inside(name));
+            let [authorities, certificate, key] = files;
+            lines.push_str(&format!("ssl-ca = {authorities}\nssl-cert = {certificate}\nssl-key = {key}\n"));
+        } else {
+            lines.push_str(without_tls);
+        }
+        lines.push_str(if self.binlog {
+            "log-bin = binlog\nserver-id = 1\nbinlog-format = ROW\n"
+        } else {
+            without_binlog
+        });
+        lines.push_str(&self.wishes.lines());
+        home.write("my.cnf", &lines)?;
+        let mut command = home.tree().command(home.user(), &home.inside(""), server);
+        command.arg(format!("--defaults-file={}", home.inside("my.cnf")));
+        Ok(command)
+    }
+
+    fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
+        let port = ports.first().copied().unwrap_or_default();
+        // The log is its own, so another server on the port is not taken for it.
+        said.contains("ready for connections") && std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    }
+
+    fn ask_to_stop(&self, _home: &Home, pid: u32) {
+        send(pid, Signal::TERM);
+    }
+}
+
+/// A MySQL or a MariaDB. Clones are the same server. What every server can do is in [`Server`].
+#[derive(Clone)]
+pub struct MySqlServer {
+    server: Arc<Server>,
+    version: Version,
+    given: Option<String>,
+}
+
+impl MySqlServer {
+    /// The URL of its database `mysql`, or the one that was given.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.given.clone().unwrap_or_else(|| format!("mysql://root@127.0.0.1:{}/mysql", self.port(0)))
+    }
+
+    /// The port on 127.0.0.1.
+    ///
+    /// # Panics
+    ///
+    /// When the server was given by URL.
+    #[must_use]
+    pub fn tcp_port(&self) -> u16 {
+        self.port(0)
+    }
+
+    /// A URL with TLS that is checked in full. For a server that was asked for with [`MySql::tls`].
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        format!("{}?ssl-mode=VERIFY_IDENTITY&ssl-ca={}", self.url(), self.authorities().display())
+    }
+
+    /// The file (PEM) of the authority that a client has to trust. For a server that was asked for with [`MySql::tls`].
+    #[must_use]
+    pub fn authorities(&self) -> PathBuf {
+        self.home().outside(tls::AUTHORITIES)
+    }
+
+    /// Makes an empty database, and gives its URL. No other test has it; it goes with the server, and on one that was given by URL it stays.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not make it.
+    #[must_use]
+    #[track_caller]
+    pub fn fresh_database(&self) -> String {
+        let name = fresh::name();
+        self.query(&self.url(), &format!("create database {name}"));
+        given::with_path(&self.url(), &name)
+    }
+
+    /// Runs statements with the command line client, and gives what they return: a line for each row, a tab between columns.
+    ///
+    /// # Panics
+    ///
+    /// When a statement fails: see [`try_query`](Self::try_query).
+    #[track_caller]
+    #[expect(clippy::must_use_candidate, reason = "most statements return nothing")]
+    pub fn query(&self, url: &str, sql: &str) -> String {
+        self.try_query(url, sql).unwrap_or_else(|error| panic!("{}: {sql}: {error}", self.name()))
+    }
+
+    /// Runs statements with the command line client, and gives what they return: a line for each row, a tab between columns. Of the options of
+    /// a URL it knows `ssl-mode` and `ssl-ca`; MariaDB's client takes `REQUIRED` for a wish, and goes on without TLS where there is none.
+    ///
+    /// # Errors
+    ///
+    /// What the client says, when the server can't be reached or a statement fails.
+    pub fn try_query(&self, url: &str, sql: &str) -> Result<String, String> {
+        let url = Parts::of(url);
+        let mut client = self.version.part.client(self.version.client);
+        client.args(["--no-defaults", "--protocol=tcp", "--batch", "--raw", "--skip-column-names"]);
+        client.args(["--host", &url.host, "--user", &url.user]);
+        if !url.port.is_empty() {
+            client.args(["--port", &url.port]);
+        }
+        self.add_tls(&mut client, &url);
+        // Not as an argument, which every process of the machine can read.
+        client.env("MYSQL_PWD", &url.password);
+        client.args(["--execute", sql]).args(Some(&url.path).filter(|path| !path.is_empty()));
+        run(client)
+    }
+
+    /// The two clients say the same with other words.
+    fn add_tls(&self, client: &mut Command, url: &Parts) {
+        if let Some(file) = url.option("ssl-ca") {
+            let file = self.version.part.tree().map_or_else(|_| file.to_owned(), |tree| tree.inside_of(file));
+            client.arg(format!("--ssl-ca={file}"));
+        }
+        let Some(mode) = url.option("ssl-mode") else { return };
+        if self.version.client == MYSQL.client {
+            client.arg(format!("--ssl-mode={mode}"));
+        } else {
+            client.arg(if mode == "DISABLED" { "--skip-ssl" } else { "--ssl" });
+            client.args(Some("--ssl-verify-server-cert").filter(|_| mode == "VERIFY_IDENTITY"));
+        }
+    }
+}
+
+impl std::fmt::Debug for MySqlServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MySqlServer").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+impl Deref for MySqlServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
