@@ -11,7 +11,7 @@
 //!
 //! | request | what it gives |
 //! |---|---|
-//! | [`Postgres`] | PostgreSQL 18 or 15; a fresh database for each test, a standby |
+//! | [`Postgres`] | PostgreSQL 18 or 13; a fresh database for each test, a standby |
 //! | [`MySql`], [`MariaDb`] | MySQL 9, MariaDB 10.11; a fresh database for each test |
 //! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
 //! | [`Redis`] | Redis 8 or 7, or Valkey 9; a fresh prefix for each test, a replica |

@@ -30,8 +30,8 @@ const NEWEST: Version = Version {
     variable: "OUTBOX_POSTGRES_URL",
 };
 const OLDEST: Version = Version {
-    number: 15,
-    part: Part { name: "postgres15", release: "bookworm", user: "postgres" },
+    number: 13,
+    part: Part { name: "postgres13", release: "bullseye", user: "postgres" },
     variable: "OUTBOX_POSTGRES_OLDEST_URL",
 };
 
@@ -66,7 +66,7 @@ impl Postgres {
         Self { version: NEWEST, wishes: Wishes::default() }
     }
 
-    /// PostgreSQL 15, the oldest that is supported; by URL what `OUTBOX_POSTGRES_OLDEST_URL` names.
+    /// PostgreSQL 13, the oldest that is supported; by URL what `OUTBOX_POSTGRES_OLDEST_URL` names.
     #[must_use]
     pub fn oldest() -> Self {
         Self { version: OLDEST, ..Self::newest() }

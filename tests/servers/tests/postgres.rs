@@ -25,7 +25,7 @@ fn the_versions_and_settings_are_those_that_were_asked_for() {
     };
     let settings = "select current_setting('server_version_num')::int / 10000, \
                     current_setting('work_mem'), current_setting('fsync')";
-    assert_eq!(server.query(&server.url(), settings), "15|5MB|on");
+    assert_eq!(server.query(&server.url(), settings), "13|5MB|on");
     let Some(server) = Postgres::newest().start().or_skip() else { return };
     assert_eq!(server.query(&server.url(), settings), "18|4MB|off");
 }
