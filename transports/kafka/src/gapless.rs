@@ -154,6 +154,12 @@ impl Gapless {
         self.reports().events.last()
     }
 
+    /// Why the broker lets this client do nothing at all, if that is how it ended. A client that ended stays so, whatever is granted later.
+    pub(crate) fn refused(&self) -> Option<Trouble> {
+        let (code, words) = self.client.client().fatal_error()?;
+        Some(Trouble { code, words }).filter(Trouble::is_refusal)
+    }
+
     /// Hands messages over, in order, and stops at the first that is refused. Nothing is handed over once the producer is closed.
     pub(crate) fn send(&self, records: &[&Record], flight: &Arc<Flight>) -> Sent<'_> {
         let reports = self.reports();

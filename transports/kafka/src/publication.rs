@@ -19,7 +19,7 @@ use crate::pool::Pool;
 use crate::record::Record;
 use crate::topics::Absent;
 use crate::transport::Shared;
-use crate::verdict::{Cuts, Meaning, first_of};
+use crate::verdict::{Cuts, Meaning, first_of, refused};
 
 /// The part of a chunk's time, in tenths, in which its messages may be confirmed. What is left is for finding out why they were not.
 const TENTHS: u32 = 7;
@@ -53,7 +53,8 @@ pub(crate) async fn publish(shared: &Shared, chunk: Chunk, outcomes: &Outcomes) 
         attempt.run(&entries, deadline).await;
         attempt.end(chunk.messages.len()).await
     };
-    let judge = Judge { shared, entries: &entries, heard: &heard, outcomes, deadline, end };
+    let refused = producer.refused().map(|trouble| refused(&trouble.words));
+    let judge = Judge { shared, entries: &entries, heard: &heard, refused, outcomes, deadline, end };
     judge.judge().await;
 }
 
@@ -234,6 +235,8 @@ struct Judge<'a> {
     shared: &'a Shared,
     entries: &'a [Entry],
     heard: &'a [Heard],
+    /// Why the broker let the producer do nothing: then nothing else is the matter with what it did not deliver.
+    refused: Option<Failure>,
     outcomes: &'a Outcomes,
     deadline: Instant,
     end: Instant,
@@ -253,18 +256,24 @@ impl Judge<'_> {
             } else if cuts.has(&entry.key) {
                 self.outcomes.report(entry.index, Outcome::Blocked);
             } else {
-                match first_of(heard, entry.record.topic.as_str()) {
-                    Ok(Outcome::Delivered) => self.outcomes.report(entry.index, Outcome::Delivered),
-                    Ok(outcome) => {
+                match (first_of(heard, entry.record.topic.as_str()), &self.refused) {
+                    (Ok(Outcome::Delivered), _) => self.outcomes.report(entry.index, Outcome::Delivered),
+                    (Ok(_) | Err(Meaning::Unknown(_)), Some(why)) => {
+                        cuts.cut(&entry.key);
+                        self.absent(entry, Unavailable::Route, why.clone());
+                    }
+                    (Ok(outcome), None) => {
                         cuts.cut(&entry.key);
                         self.outcomes.report(entry.index, outcome);
                     }
-                    Err(Meaning::MayBeRejected(_)) => drop(alone.insert(&entry.key, vec![(entry, heard)])),
-                    Err(Meaning::Unavailable(what, failure)) => {
+                    (Err(Meaning::MayBeRejected(_)), _) => {
+                        drop(alone.insert(&entry.key, vec![(entry, heard)]))
+                    }
+                    (Err(Meaning::Unavailable(what, failure)), _) => {
                         cuts.cut(&entry.key);
                         self.absent(entry, what, failure);
                     }
-                    Err(Meaning::Unknown(failure)) => {
+                    (Err(Meaning::Unknown(failure)), None) => {
                         cuts.cut(&entry.key);
                         unknown.push((entry, failure));
                     }

@@ -49,10 +49,7 @@ pub(crate) fn meaning(code: Code, topic: &str) -> Meaning {
             Meaning::Unavailable(Unavailable::Topic, not_enough_replicas(topic))
         }
         Code::ClusterAuthorizationFailed | Code::SaslAuthenticationFailed | Code::Authentication => {
-            Meaning::Unavailable(
-                Unavailable::Route,
-                failure("not-authorised", format!("the broker refuses this user: {}", said())),
-            )
+            Meaning::Unavailable(Unavailable::Route, refused(&said()))
         }
         Code::AllBrokersDown | Code::Resolve => Meaning::Unavailable(
             Unavailable::Route,
@@ -60,6 +57,14 @@ pub(crate) fn meaning(code: Code, topic: &str) -> Meaning {
         ),
         code => Meaning::Unknown(failure("unconfirmed", format!("not confirmed: {code}"))),
     }
+}
+
+/// A user that may do nothing.
+pub(crate) fn refused(why: &str) -> Failure {
+    let words = format!(
+        "the broker refuses this user: {why}; look at its credentials, and grant Write on its topics"
+    );
+    Failure::new("not-authorised", words)
 }
 
 /// A topic that is not there.
