@@ -8,6 +8,7 @@ use futures_core::stream::BoxStream;
 
 use crate::admin::{Admin, DeadLetter, FailingKey, Filter, Past};
 use crate::backlog::Backlog;
+use crate::bucket::BucketSet;
 use crate::clock::Timestamp;
 use crate::divert::{Diversion, Diverted};
 use crate::error::{AppendError, StoreError, TransportError};
@@ -21,6 +22,7 @@ use crate::message::{Message, Outgoing};
 use crate::name::{Consumer, KeyId, Route, Topic};
 use crate::outcome::Outcomes;
 use crate::store::Store;
+use crate::stripe::StripeMark;
 use crate::subscription::{Deliveries, Subscription};
 use crate::transactional::{Admission, Committed, Transactional};
 use crate::transport::{Chunk, Transport};
@@ -133,6 +135,10 @@ impl<T: Store + ?Sized> Store for Arc<T> {
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
         (**self).due(request).await
+    }
+
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        (**self).stripes(route, buckets).await
     }
 
     async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
