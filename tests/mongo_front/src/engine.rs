@@ -1,0 +1,205 @@
+//! The engine behind the front: connections to PostgreSQL with the DocumentDB extension.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bson::Document;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
+
+use crate::refusal::{Refusal, UNKNOWN};
+use crate::wire;
+
+/// How many connections are open at most: fewer than the engine allows (200 by default in the test servers), so that psql finds room too.
+const MOST: usize = 120;
+/// How long a command waits for a connection. All are taken only when that many commands or transactions are under way.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// What every connection begins with. Notices would only be thrown away.
+const SETTINGS: &str =
+    "set search_path to documentdb_api, documentdb_core, public; set client_min_messages to error";
+
+/// The front's own table: the last command of each session that must have its effect once, with its answer (none: a commit). It is written in
+/// the transaction of the command itself, so that both survive whatever happens, or neither.
+const PREPARE: &str = "
+create extension if not exists documentdb cascade;
+create schema if not exists outbox_front;
+create table if not exists outbox_front.done (
+  session bytea primary key, number bigint not null, answer bytea, at timestamptz not null default now());
+-- Indexes are built at once here, not by tasks that look for work every two seconds.
+select cron.unschedule(jobid) from cron.job where jobname like 'documentdb_index_build_task%'";
+
+/// A parameter of a statement.
+pub(crate) type Parameter<'p> = &'p (dyn ToSql + Sync);
+
+/// Connections to the engine.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    config: Config,
+    idle: Mutex<Vec<Connection>>,
+    room: Arc<Semaphore>,
+}
+
+impl Engine {
+    /// An engine at a URL of PostgreSQL. `name` is what its connections are called, and must be this front's alone.
+    pub(crate) fn new(url: &str, name: &str) -> Result<Self, Error> {
+        let mut config: Config = url.parse()?;
+        config.application_name(name).connect_timeout(CONNECT);
+        Ok(Self { config, idle: Mutex::default(), room: Arc::new(Semaphore::new(MOST)) })
+    }
+
+    /// Makes the extension and the front's own table, where they are not there yet.
+    pub(crate) async fn prepare(&self) -> Result<(), Error> {
+        let (client, driver) = self.config.connect(NoTls).await?;
+        let driver = Driver::spawn(driver);
+        let prepared = client.batch_execute(PREPARE).await;
+        drop((client, driver));
+        prepared
+    }
+
+    /// A connection, one that is idle or a new one.
+    pub(crate) async fn connection(&self) -> Result<Connection, Refusal> {
+        let room = Arc::clone(&self.room).acquire_owned();
+        let room = match tokio::time::timeout(PATIENCE, room).await {
+            Ok(Ok(room)) => room,
+            Ok(Err(_)) => return Err(Refusal::Hangup),
+            Err(_) => {
+                let message =
+                    format!("none of {MOST} connections to the engine became free within {PATIENCE:?}");
+                return Err(Refusal::new(UNKNOWN, message));
+            }
+        };
+        while let Some(mut idle) = self.idle().pop() {
+            if !idle.client.is_closed() {
+                idle.room = Some(room);
+                return Ok(idle);
+            }
+        }
+        let (client, driver) = self.config.connect(NoTls).await?;
+        let driver = Driver::spawn(driver);
+        client.batch_execute(SETTINGS).await?;
+        Ok(Connection { client, statements: HashMap::new(), room: Some(room), _driver: driver })
+    }
+
+    /// Takes a connection back. It must be outside of a transaction, without a cursor.
+    pub(crate) fn give_back(&self, mut connection: Connection) {
+        connection.room = None;
+        self.idle().push(connection);
+    }
+
+    /// Ends all connections in the engine, in the middle of whatever they do; returns when none is left.
+    pub(crate) async fn end_all(&self) -> Result<(), Error> {
+        self.idle().clear();
+        let name = self.config.get_application_name().unwrap_or_default().to_owned();
+        let mut config = self.config.clone();
+        let (client, driver) = config.application_name("the end").connect(NoTls).await?;
+        let driver = Driver::spawn(driver);
+        let sql = "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = $1";
+        while client.query_one(sql, &[&name]).await?.get::<_, i64>(0) > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop((client, driver));
+        Ok(())
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task that carries a connection's bytes; it ends with this value.
+#[derive(Debug)]
+struct Driver(JoinHandle<()>);
+
+impl Driver {
+    fn spawn(connection: impl Future<Output = Result<(), Error>> + Send + 'static) -> Self {
+        // Why it broke is said to whoever uses the client next.
+        Self(tokio::spawn(async move { drop(connection.await) }))
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// One connection to the engine. Dropped, it is closed, and the engine rolls back what it had open.
+pub(crate) struct Connection {
+    client: Client,
+    statements: HashMap<&'static str, Statement>,
+    room: Option<OwnedSemaphorePermit>,
+    _driver: Driver,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("statements", &self.statements.len()).finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Runs statements without parameters.
+    pub(crate) async fn batch(&self, sql: &str) -> Result<(), Refusal> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// The row of a statement that returns one at most.
+    pub(crate) async fn row(
+        &mut self,
+        sql: &'static str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Option<Row>, Refusal> {
+        let statement = match self.statements.get(sql) {
+            Some(statement) => statement.clone(),
+            None => {
+                let statement = self.client.prepare(sql).await?;
+                self.statements.insert(sql, statement.clone());
+                statement
+            }
+        };
+        Ok(self.client.query_opt(&statement, parameters).await?)
+    }
+
+    /// The documents of a row whose columns are all documents; a null is none.
+    pub(crate) async fn documents(
+        &mut self,
+        sql: &'static str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Option<Document>>, Refusal> {
+        let row = self.row(sql, parameters).await?;
+        let row = row.ok_or_else(|| Refusal::new(UNKNOWN, format!("no row came from: {sql}")))?;
+        let column = |index: usize| {
+            let bytes: Option<&[u8]> = row.try_get(index)?;
+            bytes.map(|bytes| wire::parse(bytes).map_err(broken)).transpose()
+        };
+        (0..row.len()).map(column).collect()
+    }
+
+    /// The document of a row with one column.
+    pub(crate) async fn document(
+        &mut self,
+        sql: &'static str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Document, Refusal> {
+        let documents = self.documents(sql, parameters).await?;
+        let document = documents.into_iter().next().flatten();
+        document.ok_or_else(|| Refusal::new(UNKNOWN, format!("no document came from: {sql}")))
+    }
+}
+
+fn broken(error: wire::Malformed) -> Refusal {
+    Refusal::new(UNKNOWN, format!("what came from the engine: {error}"))
+}
+
+/// The bytes of a document, as a parameter.
+pub(crate) fn bytes(document: &Document) -> Result<Vec<u8>, Refusal> {
+    document
+        .to_vec()
+        .map_err(|error| Refusal::new(UNKNOWN, format!("a document that can't be written: {error}")))
+}

@@ -1,0 +1,260 @@
+//! The front as a test holds it: a server in a thread of its own.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::connection;
+use crate::engine::Engine;
+use crate::fault::{Fault, Faults};
+use crate::options::Options;
+use crate::server::Server;
+
+/// How long commands that are being done may take to end when the server stops.
+const LAST: Duration = Duration::from_secs(30);
+/// How often is looked for what has been left open for too long.
+const CLEANS: Duration = Duration::from_secs(1);
+
+/// What the server does, told from outside of its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Serves,
+    /// Connections stay, and nothing is answered.
+    Pauses,
+    /// No command is begun any more, and those that are being done end.
+    Stops,
+    /// Everything ends at once.
+    Dies,
+}
+
+/// Why the front can't be started.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FrontError {
+    /// The engine is not there, or is no PostgreSQL with the DocumentDB extension.
+    #[error("the engine: {0}")]
+    Engine(String),
+    /// The port can't be had.
+    #[error("port {port} of 127.0.0.1: {error}")]
+    Port {
+        /// The port that was wished for; 0 stands for any.
+        port: u16,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The thread could not be made, or ended early.
+    #[error("its thread: {0}")]
+    Thread(String),
+}
+
+/// A stand-in for one MongoDB server. It ends when this value is dropped. All methods block until what they say has happened.
+#[derive(Debug)]
+pub struct Front {
+    engine: String,
+    options: Options,
+    port: u16,
+    faults: Arc<Faults>,
+    running: Mutex<Option<Running>>,
+}
+
+/// A start of the server.
+#[derive(Debug)]
+struct Running {
+    mode: watch::Sender<Mode>,
+    thread: JoinHandle<()>,
+}
+
+impl Front {
+    /// Starts a server in front of an engine: a URL of PostgreSQL with the DocumentDB extension preloaded, and of a user who may create it.
+    /// Returns when it serves.
+    ///
+    /// # Errors
+    ///
+    /// [`FrontError`]: the engine can't be used, or the port not be had.
+    pub fn start(engine: &str, options: Options) -> Result<Self, FrontError> {
+        let mut front = Self {
+            engine: engine.to_owned(),
+            options,
+            port: 0,
+            faults: Arc::default(),
+            running: Mutex::default(),
+        };
+        let (running, port) = front.run(front.options.port)?;
+        front.port = port;
+        *front.running() = Some(running);
+        Ok(front)
+    }
+
+    /// The port on 127.0.0.1. It stays the same over stops and starts.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL, without a user.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let set = if self.options.standalone { "directConnection=true" } else { "replicaSet=rs0" };
+        format!("mongodb://127.0.0.1:{}/?{set}", self.port)
+    }
+
+    /// Puts in a fault of the next commands.
+    pub fn fail_next(&self, fault: Fault) {
+        self.faults.add(fault);
+    }
+
+    /// Takes back the faults that have not happened yet.
+    pub fn fail_no_more(&self) {
+        self.faults.clear();
+    }
+
+    /// Ends it in order: commands that are being done end, transactions that are open are rolled back, connections are closed.
+    /// Does nothing when it does not run.
+    pub fn stop(&self) {
+        self.end(Mode::Stops);
+    }
+
+    /// Ends it at once, in the middle of whatever it does: every connection and every transaction. A command that was being done has happened or
+    /// not. Does nothing when it does not run.
+    pub fn kill(&self) {
+        self.end(Mode::Dies);
+    }
+
+    /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), on the same port; returns when it serves. Does nothing when it runs.
+    ///
+    /// # Errors
+    ///
+    /// [`FrontError`]: the engine can't be used, or the port is taken.
+    pub fn start_again(&self) -> Result<(), FrontError> {
+        let mut running = self.running();
+        if running.is_none() {
+            *running = Some(self.run(self.port)?.0);
+        }
+        Ok(())
+    }
+
+    /// Answers nothing until [`resume`](Self::resume); connections stay, and new ones are taken. Commands that are being done are done.
+    pub fn pause(&self) {
+        self.tell(Mode::Pauses);
+    }
+
+    /// Goes on after [`pause`](Self::pause), with what was asked meanwhile.
+    pub fn resume(&self) {
+        self.tell(Mode::Serves);
+    }
+
+    fn tell(&self, mode: Mode) {
+        if let Some(running) = &*self.running() {
+            running.mode.send_replace(mode);
+        }
+    }
+
+    fn end(&self, mode: Mode) {
+        let running = self.running().take();
+        if let Some(Running { mode: tell, thread }) = running {
+            tell.send_replace(mode);
+            // A panic in the thread has been printed there, and its connections ended with it.
+            let _ = thread.join();
+        }
+    }
+
+    fn run(&self, port: u16) -> Result<(Running, u16), FrontError> {
+        let (mode, told) = watch::channel(Mode::Serves);
+        let (ready, served) = mpsc::channel();
+        let (engine, options, faults) = (self.engine.clone(), self.options.clone(), Arc::clone(&self.faults));
+        let thread = std::thread::Builder::new().name("mongo-front".to_owned());
+        let thread = thread.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(life(&engine, options, port, faults, told, &ready)),
+                Err(error) => drop(ready.send(Err(FrontError::Thread(error.to_string())))),
+            }
+        });
+        let thread = thread.map_err(|error| FrontError::Thread(error.to_string()))?;
+        let port = served.recv().map_err(|_| FrontError::Thread("it ended early".to_owned()))??;
+        Ok((Running { mode, thread }, port))
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A server from its start to its end. Says once whether it serves, and on which port.
+async fn life(
+    engine: &str,
+    options: Options,
+    port: u16,
+    faults: Arc<Faults>,
+    mode: watch::Receiver<Mode>,
+    ready: &mpsc::Sender<Result<u16, FrontError>>,
+) {
+    let (listener, server) = match begin(engine, options, port, faults).await {
+        Ok(begun) => begun,
+        Err(error) => return drop(ready.send(Err(error))),
+    };
+    // Whoever started it waits for this.
+    let _ = ready.send(Ok(server.port));
+    let mut clients = JoinSet::new();
+    let mut told = mode.clone();
+    let mut cleans = tokio::time::interval(CLEANS);
+    loop {
+        tokio::select! {
+            biased;
+            ends = told.wait_for(|mode| matches!(mode, Mode::Stops | Mode::Dies)) => {
+                // Nobody holds the other end any more: the same as the end.
+                if ends.is_ok_and(|mode| *mode == Mode::Stops) {
+                    // What takes longer is ended with the rest.
+                    let _ = tokio::time::timeout(LAST, async { while clients.join_next().await.is_some() {} }).await;
+                }
+                break;
+            }
+            Some(_) = clients.join_next() => {}
+            _ = cleans.tick() => server.clean(),
+            accepted = listener.accept() => if let Ok((socket, _)) = accepted {
+                clients.spawn(connection::serve(Arc::clone(&server), socket, mode.clone()));
+            },
+        }
+    }
+    drop(listener);
+    clients.shutdown().await;
+    // Where the engine itself is gone, nothing is left to end.
+    let _ = tokio::time::timeout(LAST, server.engine.end_all()).await;
+}
+
+async fn begin(
+    engine: &str,
+    options: Options,
+    port: u16,
+    faults: Arc<Faults>,
+) -> Result<(TcpListener, Arc<Server>), FrontError> {
+    let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    let name = format!("mongo-front-{}-{time}", std::process::id());
+    let wrong = |error: tokio_postgres::Error| {
+        let database = error.as_db_error().map(|error| error.message().to_owned());
+        FrontError::Engine(database.unwrap_or_else(|| error.to_string()))
+    };
+    let engine = Engine::new(engine, &name).map_err(wrong)?;
+    engine.prepare().await.map_err(wrong)?;
+    let listen = async {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        let port = listener.local_addr()?.port();
+        Ok((listener, port))
+    };
+    let (listener, port) = listen.await.map_err(|error| FrontError::Port { port, error })?;
+    let server =
+        Server { options, port, engine, sessions: Default::default(), cursors: Default::default(), faults };
+    Ok((listener, Arc::new(server)))
+}

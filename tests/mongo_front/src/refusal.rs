@@ -1,0 +1,119 @@
+//! What a client is told when a command can't be done: MongoDB's codes and labels, and which of DocumentDB's errors they stand for.
+
+use bson::{Document, doc};
+
+/// The label of an error after which a client may do its whole transaction again.
+pub(crate) const TRANSIENT: &str = "TransientTransactionError";
+
+/// MongoDB's number and name of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Code {
+    pub(crate) number: i32,
+    pub(crate) name: &'static str,
+}
+
+const fn code(number: i32, name: &'static str) -> Code {
+    Code { number, name }
+}
+
+pub(crate) const BAD_VALUE: Code = code(2, "BadValue");
+pub(crate) const UNKNOWN: Code = code(8, "UnknownError");
+pub(crate) const ILLEGAL_OPERATION: Code = code(20, "IllegalOperation");
+pub(crate) const NAMESPACE_NOT_FOUND: Code = code(26, "NamespaceNotFound");
+pub(crate) const CURSOR_NOT_FOUND: Code = code(43, "CursorNotFound");
+pub(crate) const MAX_TIME: Code = code(50, "MaxTimeMSExpired");
+pub(crate) const COMMAND_NOT_FOUND: Code = code(59, "CommandNotFound");
+pub(crate) const WRITE_CONFLICT: Code = code(112, "WriteConflict");
+pub(crate) const TRANSACTION_TOO_OLD: Code = code(225, "TransactionTooOld");
+pub(crate) const NO_SUCH_TRANSACTION: Code = code(251, "NoSuchTransaction");
+pub(crate) const TRANSACTION_COMMITTED: Code = code(256, "TransactionCommitted");
+pub(crate) const DUPLICATE_KEY: Code = code(11_000, "DuplicateKey");
+
+/// PostgreSQL's and DocumentDB's states, and what MongoDB says in their place.
+const STATES: &[(&str, Code)] = &[
+    ("23505", DUPLICATE_KEY),
+    ("23P01", DUPLICATE_KEY),
+    ("40001", WRITE_CONFLICT),
+    ("40P01", WRITE_CONFLICT),
+    ("55P03", WRITE_CONFLICT),
+    ("57014", MAX_TIME),
+    ("M0001", BAD_VALUE),
+    ("M0003", code(9, "FailedToParse")),
+    ("M000M", code(66, "ImmutableField")),
+    ("M000U", code(115, "CommandNotSupported")),
+    ("MD000", DUPLICATE_KEY),
+];
+
+impl Code {
+    /// What MongoDB calls an SQLSTATE. Rare ones are all the same error here.
+    pub(crate) fn of_state(state: &str) -> Self {
+        STATES.iter().find(|(known, _)| *known == state).map_or(UNKNOWN, |(_, code)| *code)
+    }
+
+    /// The same for a state as the extension puts it into write errors: PostgreSQL packs its five characters into 6 bits each.
+    pub(crate) fn of_packed_state(packed: i32) -> Self {
+        let character = |place: i32| {
+            let bits = u8::try_from((packed >> (6 * place)) & 0x3f).unwrap_or_default();
+            char::from(bits + b'0')
+        };
+        Self::of_state(&(0..5).map(character).collect::<String>())
+    }
+}
+
+/// Why a command was not done.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Refusal {
+    /// The client is told why.
+    Error {
+        /// What kind of error it is.
+        code: Code,
+        /// What happened, for a person.
+        message: String,
+        /// What a client may do about it.
+        labels: Vec<String>,
+    },
+    /// The connection ends without an answer: the outcome is not known here either, or shall not be known there.
+    Hangup,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self::Error { code, message: message.into(), labels: Vec::new() }
+    }
+
+    /// An error after which the client may do its whole transaction again.
+    pub(crate) fn transient(code: Code, message: impl Into<String>) -> Self {
+        Self::Error { code, message: message.into(), labels: vec![TRANSIENT.to_owned()] }
+    }
+
+    /// The same error in a transaction: a conflict there can be tried again from the transaction's start.
+    pub(crate) fn in_transaction(self) -> Self {
+        match self {
+            Self::Error { code: WRITE_CONFLICT, message, .. } => Self::transient(WRITE_CONFLICT, message),
+            other => other,
+        }
+    }
+
+    /// The answer that says so; `None` where there is none.
+    pub(crate) fn answer(&self) -> Option<Document> {
+        let Self::Error { code, message, labels } = self else { return None };
+        let mut answer = doc! { "ok": 0.0, "errmsg": message, "code": code.number, "codeName": code.name };
+        if !labels.is_empty() {
+            answer.insert("errorLabels", labels.clone());
+        }
+        Some(answer)
+    }
+}
+
+impl From<tokio_postgres::Error> for Refusal {
+    fn from(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            // An administrator's end of the engine's connection (class 57P) is one of the client's, as MongoDB would have gone away itself.
+            Some(database) if !database.code().code().starts_with("57P") => {
+                let state = database.code().code();
+                Self::new(Code::of_state(state), format!("{} (state {state})", database.message()))
+            }
+            _ => Self::Hangup,
+        }
+    }
+}
