@@ -67,6 +67,7 @@ const ARROWS: &[Arrow] = &[
     arrow("outbox-transport-*", "outbox-servers", InTests, "its tests run against real servers"),
     arrow("outbox-examples", "outbox-servers", InTests, "its tests run against real servers"),
     arrow("outbox-servers", "outbox-mongo-front", ByFeature, "MongoDB can not be installed from packages; its stand-in is started like a server"),
+    arrow("outbox-mongo-front", "outbox-servers", InTests, "its tests need the engine, which is started like a server"),
     arrow("outbox", "outbox-contract", Always, "the facade re-exports it"),
     arrow("outbox", "outbox-derive", Always, "the facade re-exports it"),
     arrow("outbox", "outbox-engine", Always, "the facade re-exports it"),

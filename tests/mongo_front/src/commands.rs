@@ -103,10 +103,17 @@ impl Command {
     }
 }
 
-/// The id of a session in a command, or of one that a command is about.
-pub(crate) fn session(spec: &Document) -> Vec<u8> {
-    let id = spec.get_document("lsid").and_then(|session| session.get_binary_generic("id"));
-    id.cloned().unwrap_or_default()
+/// The id of the session of a command; empty where it names none.
+fn session(spec: &Document) -> Vec<u8> {
+    spec.get_document("lsid").ok().and_then(session_id).unwrap_or_default()
+}
+
+/// The id in a session's own document.
+pub(crate) fn session_id(session: &Document) -> Option<Vec<u8>> {
+    match session.get("id") {
+        Some(Bson::Binary(id)) => Some(id.bytes.clone()),
+        _ => None,
+    }
 }
 
 /// A whole number, whatever its type.
@@ -232,7 +239,7 @@ async fn other(connection: &mut Connection, command: &Command) -> Result<Documen
         }
         "dropIndexes" => {
             let sql = "call documentdb_api.drop_indexes($1, $2::bytea::documentdb_core.bson, null)";
-            connection.document(sql, &[database, &spec]).await
+            indexes(connection.document(sql, &[database, &spec]).await?)
         }
         "drop" => {
             let sql = "select documentdb_api.drop_collection($1, $2)";
@@ -261,18 +268,23 @@ async fn other(connection: &mut Connection, command: &Command) -> Result<Documen
     }
 }
 
-/// The engine answers as a cluster does, shard by shard; it has one.
+/// The engine answers as a cluster does, shard by shard; it has one. It says in more than one way that all went well.
 fn indexes(answer: Document) -> Result<Document, Refusal> {
     let shard = answer.get_document("raw").and_then(|raw| raw.get_document("defaultShard"));
-    let Ok(shard) = shard else { return Ok(answer) };
-    if shard.get("ok").and_then(whole) == Some(1) {
-        let mut answer = doc! {};
-        for field in ["numIndexesBefore", "numIndexesAfter", "createdCollectionAutomatically"] {
-            answer.extend(shard.get(field).map(|value| (field.to_owned(), value.clone())));
-        }
-        answer.insert("ok", 1.0);
-        return Ok(answer);
+    let said = shard.unwrap_or(&answer);
+    let well = match said.get("ok") {
+        Some(Bson::Boolean(well)) => *well,
+        Some(number) => whole(number) == Some(1),
+        None => false,
+    };
+    if !well {
+        let code = Code::of_packed_state(said.get_i32("code").unwrap_or_default());
+        return Err(Refusal::new(code, said.get_str("errmsg").unwrap_or("it was not done")));
     }
-    let code = Code::of_packed_state(shard.get_i32("code").unwrap_or_default());
-    Err(Refusal::new(code, shard.get_str("errmsg").unwrap_or("an index was not made")))
+    let mut answer = doc! {};
+    for field in ["numIndexesBefore", "numIndexesAfter", "nIndexesWas", "createdCollectionAutomatically"] {
+        answer.extend(said.get(field).map(|value| (field.to_owned(), value.clone())));
+    }
+    answer.insert("ok", 1.0);
+    Ok(answer)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bson::Document;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
 
 use crate::refusal::{Refusal, UNKNOWN};
@@ -175,8 +175,8 @@ impl Connection {
         let row = self.row(sql, parameters).await?;
         let row = row.ok_or_else(|| Refusal::new(UNKNOWN, format!("no row came from: {sql}")))?;
         let column = |index: usize| {
-            let bytes: Option<&[u8]> = row.try_get(index)?;
-            bytes.map(|bytes| wire::parse(bytes).map_err(broken)).transpose()
+            let column: Option<Raw<'_>> = row.try_get(index)?;
+            column.map(|Raw(bytes)| wire::parse(bytes).map_err(broken)).transpose()
         };
         (0..row.len()).map(column).collect()
     }
@@ -190,6 +190,19 @@ impl Connection {
         let documents = self.documents(sql, parameters).await?;
         let document = documents.into_iter().next().flatten();
         document.ok_or_else(|| Refusal::new(UNKNOWN, format!("no document came from: {sql}")))
+    }
+}
+
+/// The bytes of a column, be it of type `bytea` or of the extension's own, which are the same bytes.
+struct Raw<'r>(&'r [u8]);
+
+impl<'r> FromSql<'r> for Raw<'r> {
+    fn from_sql(_: &Type, bytes: &'r [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Self(bytes))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
     }
 }
 

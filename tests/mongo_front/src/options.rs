@@ -57,7 +57,7 @@ impl Options {
         self
     }
 
-    /// Plays another version: what `buildInfo` says, and the number of the wire protocol that drivers go by (MongoDB 4.2: 8, 5.0: 13,
+    /// Plays another version: what `buildInfo` says, and the number of the wire protocol that drivers go by (MongoDB 4.4: 9, 5.0: 13,
     /// 7.0: 21). By default `7.0.0` and 21.
     #[must_use]
     pub fn version(mut self, version: &str, wire: i32) -> Self {

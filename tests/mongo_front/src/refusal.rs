@@ -41,7 +41,7 @@ const STATES: &[(&str, Code)] = &[
     ("M0003", code(9, "FailedToParse")),
     ("M000M", code(66, "ImmutableField")),
     ("M000U", code(115, "CommandNotSupported")),
-    ("MD000", DUPLICATE_KEY),
+    ("M001C", DUPLICATE_KEY),
 ];
 
 impl Code {
@@ -107,13 +107,18 @@ impl Refusal {
 
 impl From<tokio_postgres::Error> for Refusal {
     fn from(error: tokio_postgres::Error) -> Self {
+        use std::error::Error as _;
         match error.as_db_error() {
             // An administrator's end of the engine's connection (class 57P) is one of the client's, as MongoDB would have gone away itself.
-            Some(database) if !database.code().code().starts_with("57P") => {
+            Some(database) if database.code().code().starts_with("57P") => Self::Hangup,
+            Some(database) => {
                 let state = database.code().code();
                 Self::new(Code::of_state(state), format!("{} (state {state})", database.message()))
             }
-            _ => Self::Hangup,
+            None if error.is_closed() || error.source().is_some_and(|cause| cause.is::<std::io::Error>()) => {
+                Self::Hangup
+            }
+            None => Self::new(UNKNOWN, format!("what came from the engine: {error}")),
         }
     }
 }

@@ -155,11 +155,10 @@ impl Server {
 
     fn end_sessions(&self, command: &Command) -> Document {
         let sessions = command.spec.get_array(&command.name).ok();
-        for session in sessions.into_iter().flatten().filter_map(Bson::as_document) {
-            if let Ok(id) = session.get_binary_generic("id") {
-                self.cursors.end(id, None);
-                self.sessions.end(id);
-            }
+        let sessions = sessions.into_iter().flatten().filter_map(Bson::as_document);
+        for id in sessions.filter_map(commands::session_id) {
+            self.cursors.end(&id, None);
+            self.sessions.end(&id);
         }
         replies::ok()
     }

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`Postgres`] | PostgreSQL 18 or 13; a fresh database for each test, a standby |
 //! | [`MySql`], [`MariaDb`] | MySQL 9, MariaDB 10.11; a fresh database for each test |
+//! | `MongoDb` (feature `mongodb`) | a stand-in for MongoDB; a fresh database for each test |
 //! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
 //! | [`Redis`] | Redis 8 or 7, or Valkey 9; a fresh prefix for each test, a replica |
 //! | [`Kafka`] | Apache Kafka 4.3, one broker |
@@ -24,7 +25,8 @@
 //!
 //! Servers come from
 //!
-//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_MYSQL_URL`, `OUTBOX_MARIADB_URL`, `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`, `OUTBOX_KAFKA_URL`. Only `shared()` without
+//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_MYSQL_URL`, `OUTBOX_MARIADB_URL`, `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`, `OUTBOX_KAFKA_URL`,
+//!    `OUTBOX_MONGODB_URL`. Only `shared()` without
 //!    special wishes is served by it, as nobody may stop or configure what belongs to somebody else;
 //! 2. the folder that `tests/servers/prepare` makes: `target/servers`, or what `OUTBOX_SERVERS_DIR` names. It needs root.
 //!
@@ -36,6 +38,8 @@ mod given;
 mod home;
 mod kafka;
 mod missing;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod mysql;
 mod part;
 mod pgbouncer;
@@ -52,7 +56,11 @@ mod wishes;
 
 pub use kafka::{Kafka, KafkaServer};
 pub use missing::{Missing, OrSkip, skip};
+#[cfg(feature = "mongodb")]
+pub use mongodb::{MongoDb, MongoDbServer};
 pub use mysql::{MariaDb, MySql, MySqlServer};
+#[cfg(feature = "mongodb")]
+pub use outbox_mongo_front as mongo_front;
 pub use pgbouncer::{PgBouncer, PgBouncerServer};
 pub use postgres::{Postgres, PostgresServer};
 pub use processes::Usage;

@@ -1,15 +1,14 @@
 //! MongoDB for tests: one that is given by URL, or a stand-in.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use outbox_mongo_front::{Fault, Front, FrontError, Options};
 
-use crate::given;
 use crate::missing::Missing;
 use crate::ports::Port;
 use crate::postgres::{Postgres, PostgresServer};
 use crate::server::Shared;
+use crate::{fresh, given};
 
 const VARIABLE: &str = "OUTBOX_MONGODB_URL";
 const NAME: &str = "the stand-in for MongoDB";
@@ -118,7 +117,9 @@ impl MongoDbServer {
     #[track_caller]
     fn own(&self) -> &Own {
         let Some(own) = &self.own else {
-            panic!("MongoDB was given by URL: a test that stops it or looks into it must start one of its own")
+            panic!(
+                "MongoDB was given by URL: a test that stops it or looks into it must start one of its own"
+            )
         };
         own
     }
@@ -138,10 +139,7 @@ impl MongoDbServer {
     /// The name of a database that no other test uses, also on a server that outlives the test program. It comes to be with its first document.
     #[must_use]
     pub fn fresh_database(&self) -> String {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
-        format!("test_{count}_{}_{time}", std::process::id())
+        fresh::name()
     }
 
     /// The same URL with another host and port, such as those of a [`Proxy`](crate::Proxy). A driver would leave a proxy for the address that the

@@ -35,6 +35,11 @@ const OLDEST: Version = Version {
     variable: "OUTBOX_POSTGRES_OLDEST_URL",
 };
 
+/// Never by URL: what is given is a MongoDB, and its engine is nobody's business.
+#[cfg(feature = "mongodb")]
+const DOCUMENTDB: Version =
+    Version { number: 18, part: Part { name: "documentdb", release: "sid", user: "postgres" }, variable: "" };
+
 /// Small, quick to start, and nothing of it outside of its folder. Without fsync what was committed still survives the end of the server, though
 /// not that of the machine; `synchronous_commit` keeps its meaning.
 const SETTINGS: &str = "
@@ -70,6 +75,15 @@ impl Postgres {
     #[must_use]
     pub fn oldest() -> Self {
         Self { version: OLDEST, ..Self::newest() }
+    }
+
+    /// PostgreSQL 18 with DocumentDB, the engine of the stand-in for MongoDB.
+    #[cfg(feature = "mongodb")]
+    pub(crate) fn documentdb() -> Self {
+        Self { version: DOCUMENTDB, ..Self::newest() }
+            .config("shared_preload_libraries = 'pg_cron, pg_documentdb_core, pg_documentdb'")
+            .config("cron.database_name = 'postgres'")
+            .config("cron.use_background_workers = on")
     }
 
     /// Adds a line to `postgresql.conf`.

@@ -1,0 +1,88 @@
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+use outbox_servers::mongo_front::Options;
+use outbox_servers::{MongoDb, OrSkip as _};
+
+use crate::{all, client, code};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_ends_transactions_and_a_start_finds_what_was_committed() {
+    let Some(shared) = MongoDb::newest().shared().or_skip() else { return };
+    if !shared.is_own() {
+        return;
+    }
+    let server = MongoDb::newest().beside(&shared).unwrap();
+    let client = client(&server).await;
+    let database = client.database(&server.fresh_database());
+    let collection = database.collection::<Document>("a");
+    collection.insert_one(doc! { "_id": 0 }).await.unwrap();
+    let mut committed = client.start_session().await.unwrap();
+    committed.start_transaction().await.unwrap();
+    collection.insert_one(doc! { "_id": 1 }).session(&mut committed).await.unwrap();
+    committed.commit_transaction().await.unwrap();
+    let mut open = client.start_session().await.unwrap();
+    open.start_transaction().await.unwrap();
+    collection.insert_one(doc! { "_id": 2 }).session(&mut open).await.unwrap();
+
+    server.kill();
+    server.start_again();
+
+    // The commit is known, though it was of the server that is gone; the open transaction is not.
+    committed.commit_transaction().await.unwrap();
+    let error = open.commit_transaction().await.unwrap_err();
+    assert_eq!(code(&error), Some(251), "{error:?}");
+    // Its lock is gone too: a plain write would wait for it without an end.
+    collection.insert_one(doc! { "_id": 2, "new": true }).await.unwrap();
+    let expected = [doc! { "_id": 0 }, doc! { "_id": 1 }, doc! { "_id": 2, "new": true }];
+    assert_eq!(all(&collection).await, expected);
+
+    server.stop();
+    server.start_again();
+    assert_eq!(all(&collection).await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_server_answers_nothing_and_then_everything() {
+    let Some(shared) = MongoDb::newest().shared().or_skip() else { return };
+    if !shared.is_own() {
+        return;
+    }
+    let server = MongoDb::newest().beside(&shared).unwrap();
+    let client = client(&server).await;
+    let collection = client.database(&server.fresh_database()).collection::<Document>("a");
+    collection.insert_one(doc! { "_id": 0 }).await.unwrap();
+    server.pause();
+    let asked = tokio::spawn({
+        let collection = collection.clone();
+        async move { collection.insert_one(doc! { "_id": 1 }).await }
+    });
+    // Too short a wait would only let a mistake pass; it never fails what is right.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!asked.is_finished());
+    server.resume();
+    asked.await.unwrap().unwrap();
+    assert_eq!(all(&collection).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_transaction_that_nobody_ends_is_aborted() {
+    let Some(shared) = MongoDb::newest().shared().or_skip() else { return };
+    if !shared.is_own() {
+        return;
+    }
+    let options = Options::default().transaction_lifetime(Duration::from_secs(1));
+    let server = MongoDb::newest().options(options).beside(&shared).unwrap();
+    let client = client(&server).await;
+    let collection = client.database(&server.fresh_database()).collection::<Document>("a");
+    collection.insert_one(doc! { "_id": 0, "n": 0 }).await.unwrap();
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let raise = doc! { "$inc": { "n": 1 } };
+    collection.update_one(doc! { "_id": 0 }, raise.clone()).session(&mut session).await.unwrap();
+    // Waits for the document until the server has aborted the transaction that holds it.
+    collection.update_one(doc! { "_id": 0 }, raise).await.unwrap();
+    let error = session.commit_transaction().await.unwrap_err();
+    assert_eq!(code(&error), Some(251), "{error:?}");
+    assert_eq!(all(&collection).await, [doc! { "_id": 0, "n": 1 }]);
+}
