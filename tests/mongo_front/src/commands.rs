@@ -235,11 +235,11 @@ async fn other(connection: &mut Connection, command: &Command) -> Result<Documen
                 call!("documentdb_api_internal.create_indexes_non_concurrently", "true"),
                 "::bytea"
             );
-            indexes(connection.document(sql, &[database, &spec]).await?)
+            indexes(&connection.document(sql, &[database, &spec]).await?)
         }
         "dropIndexes" => {
             let sql = "call documentdb_api.drop_indexes($1, $2::bytea::documentdb_core.bson, null)";
-            indexes(connection.document(sql, &[database, &spec]).await?)
+            indexes(&connection.document(sql, &[database, &spec]).await?)
         }
         "drop" => {
             let sql = "select documentdb_api.drop_collection($1, $2)";
@@ -269,9 +269,9 @@ async fn other(connection: &mut Connection, command: &Command) -> Result<Documen
 }
 
 /// The engine answers as a cluster does, shard by shard; it has one. It says in more than one way that all went well.
-fn indexes(answer: Document) -> Result<Document, Refusal> {
+fn indexes(answer: &Document) -> Result<Document, Refusal> {
     let shard = answer.get_document("raw").and_then(|raw| raw.get_document("defaultShard"));
-    let said = shard.unwrap_or(&answer);
+    let said = shard.unwrap_or(answer);
     let well = match said.get("ok") {
         Some(Bson::Boolean(well)) => *well,
         Some(number) => whole(number) == Some(1),

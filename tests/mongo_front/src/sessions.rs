@@ -18,7 +18,7 @@ pub(crate) enum State {
     /// Open, on a connection of its own.
     Open {
         /// Where the transaction is open.
-        connection: Connection,
+        connection: Box<Connection>,
         /// When it began.
         since: Instant,
     },

@@ -82,7 +82,7 @@ async fn start(
     }
     // A session has one transaction: a new one ends the one before.
     end(server, command, session, State::Nothing).await;
-    let connection = server.engine.connection().await?;
+    let connection = Box::new(server.engine.connection().await?);
     connection.batch(BEGIN).await?;
     session.number = number;
     session.state = State::Open { connection, since: Instant::now() };
@@ -180,7 +180,7 @@ async fn end(server: &Server, command: &Command, session: &mut Session, state: S
     server.cursors.end(&command.session, Some(session.number));
     // A connection that can't even roll back is closed, which does the same.
     if committed || connection.batch("rollback").await.is_ok() {
-        server.engine.give_back(connection);
+        server.engine.give_back(*connection);
     }
 }
 
