@@ -1,7 +1,10 @@
 #![doc = include_str!("../README.md")]
 
 pub mod chaos_store;
+pub mod feed;
 pub mod history;
+#[cfg(feature = "inbox")]
+pub mod inbox_suite;
 pub mod store_suite;
 pub mod time;
 
@@ -13,6 +16,7 @@ pub mod transport_suite;
 
 pub use chaos_store::{ChaosStore, StoreCall, StoreFault, StoreFaultCounts, StoreFaultRates};
 pub use chaos_transport::{ChaosTransport, Fault, FaultCounts, FaultRates};
+pub use feed::Feed;
 pub use history::{History, KeySequences, Report};
 pub use null_transport::NullTransport;
 pub use recording_transport::RecordingTransport;

@@ -113,6 +113,7 @@ fn every_arrow_that_points_the_wrong_way_is_found() {
         ("outbox-engine", "outbox-testkit"),
         ("outbox-engine", "outbox-store-memory"),
         ("outbox-engine", "outbox-transport-memory"),
+        ("outbox-testkit", "outbox-engine"),
         ("outbox-testkit", "outbox-store-sqlite"),
         ("outbox-testkit", "outbox-store-memory"),
         ("outbox-store-sqlite", "outbox-engine"),

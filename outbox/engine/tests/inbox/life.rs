@@ -152,7 +152,10 @@ async fn what_no_handler_wants_goes_where_it_was_told_to() {
 async fn what_is_no_message_becomes_a_dead_letter_with_its_bytes() {
     let world = World::new();
     let sent = world.send("a", 1);
-    world.feed.send_junk("orders", Undecodable::new("no id", Bytes::from_static(b"\xff"), Vec::new()));
+    world.feed.send_junk(
+        "orders".parse().unwrap(),
+        Undecodable::new("no id", Bytes::from_static(b"\xff"), Vec::new()),
+    );
     let _inbox = world.inbox().start().await.unwrap();
     within(S * 10, || world.feed.unacknowledged() == 0 && world.tables.snapshot().dead == 1).await;
     world.ledger.assert_once_and_in_order(&sent);

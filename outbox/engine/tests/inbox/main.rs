@@ -8,7 +8,6 @@ mod batches;
 mod chaos;
 mod direct;
 mod failing;
-mod feed;
 mod life;
 mod stored;
 mod support;

@@ -10,10 +10,8 @@ use outbox_contract::transactional::inbox_route;
 use outbox_contract::{Admin, Clock, Consumer, Message, MessageId, Route, Timestamp};
 use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, handler_fn};
 use outbox_store_memory::{MemoryStore, MemoryTx};
-use outbox_testkit::{ChaosStore, TestClock};
+use outbox_testkit::{ChaosStore, Feed, TestClock};
 use tokio::time::Instant;
-
-use crate::feed::Feed;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const S: Duration = Duration::from_secs(1);

@@ -97,7 +97,7 @@ struct Seen {
 
 /// The transaction, and what a bug writes only when it commits.
 pub(crate) struct BrokenTx<'t> {
-    inner: <MemoryStore as Transactional>::Tx<'t>,
+    pub(crate) inner: <MemoryStore as Transactional>::Tx<'t>,
     late: Vec<Outgoing>,
 }
 

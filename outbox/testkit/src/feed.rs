@@ -1,23 +1,27 @@
 //! A broker that a test plays: it delivers what it is told, and again until it is acknowledged.
-//!
-//! Units are queues with one owner, as RabbitMQ's and Kafka's: a new owner starts at the first unacknowledged delivery, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outbox_contract::subscription::{Received, Tag, Undecodable, Unit};
 use outbox_contract::{
-    Chunk, Deliveries, Delivery, Message, Outcomes, Rejection, Subscription, Topic, Transport,
-    TransportError, TransportErrorKind, async_trait,
+    Chunk, Deliveries, Delivery, Failure, Message, MessageId, Outcome, Outcomes, Rejection, Subscription,
+    Topic, Transport, TransportError, TransportErrorKind, async_trait,
 };
 use tokio::sync::Notify;
 
 type Content = Result<Message, Undecodable>;
 type Watch = Box<dyn Fn(&Message) + Send>;
 
-/// Clones share the broker.
+/// A broker for consumers alone: a test says what it delivers, how often, and when it goes away. Clones share it.
+///
+/// Units are queues with one owner, as RabbitMQ's and Kafka's: a new owner starts at the first unacknowledged delivery, in order. One
+/// subscription after the other is a consumer that is started again; several at once are its members. Every subscription belongs to the same
+/// consumer, whatever it is called. Nothing can be published through it: each message is *rejected*.
 #[derive(Clone, Default)]
-pub(crate) struct Feed(Arc<Shared>);
+pub struct Feed(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -49,29 +53,38 @@ struct Entry {
     acknowledged: bool,
 }
 
+impl fmt::Debug for Feed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Feed").field("unacknowledged", &self.unacknowledged()).finish_non_exhaustive()
+    }
+}
+
 impl Feed {
-    pub(crate) fn new() -> Self {
+    /// A broker with nothing to deliver.
+    #[must_use]
+    pub fn new() -> Self {
         Self::default()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap()
+        // A test's own look at a message may panic while it is held.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a message at the end of a unit of its topic.
-    pub(crate) fn send_to(&self, number: u32, message: Message) {
+    pub fn send_to(&self, number: u32, message: Message) {
         let unit = Unit { topic: message.topic.clone(), number };
         self.put(unit, Ok(message));
     }
 
     /// Puts a message at the end of its topic's only unit.
-    pub(crate) fn send(&self, message: Message) {
+    pub fn send(&self, message: Message) {
         self.send_to(0, message);
     }
 
-    /// Puts something there that is no message.
-    pub(crate) fn send_junk(&self, topic: &str, junk: Undecodable) {
-        self.put(Unit { topic: Topic::new(topic).unwrap(), number: 0 }, Err(junk));
+    /// Puts something at the end of a topic's only unit that is no message.
+    pub fn send_junk(&self, topic: Topic, junk: Undecodable) {
+        self.put(Unit { topic, number: 0 }, Err(junk));
     }
 
     fn put(&self, unit: Unit, content: Content) {
@@ -80,7 +93,7 @@ impl Feed {
     }
 
     /// Takes all units from whoever has them; who asks next gets them, this member or another.
-    pub(crate) fn rebalance(&self) {
+    pub fn rebalance(&self) {
         for queue in self.state().units.values_mut() {
             queue.revoked_from = queue.owner.take();
         }
@@ -88,26 +101,38 @@ impl Feed {
     }
 
     /// Makes the broker answer that it is away, or be there again.
-    pub(crate) fn away(&self, away: bool) {
+    pub fn away(&self, away: bool) {
         self.state().away = away;
         self.0.changed.notify_waiters();
     }
 
-    /// Looks at each message when it is acknowledged.
-    pub(crate) fn watch(&self, watch: impl Fn(&Message) + Send + 'static) {
+    /// Looks at each message when it is acknowledged. The broker waits for that: so it must not be called from there.
+    pub fn watch(&self, watch: impl Fn(&Message) + Send + 'static) {
         self.state().watch = Some(Box::new(watch));
     }
 
     /// How many deliveries are not acknowledged.
-    pub(crate) fn unacknowledged(&self) -> usize {
+    #[must_use]
+    pub fn unacknowledged(&self) -> usize {
         let state = self.state();
         state.units.values().flat_map(|queue| &queue.entries).filter(|entry| !entry.acknowledged).count()
     }
 
-    /// How many of them were delivered to an owner.
-    pub(crate) fn in_flight(&self) -> usize {
+    /// The messages that are acknowledged, in the order in which they were sent, repeats included.
+    #[must_use]
+    pub fn acknowledged(&self) -> Vec<MessageId> {
         let state = self.state();
-        let delivered = state.units.values().flat_map(|queue| &queue.entries[..queue.delivered]);
+        let entries = state.units.values().flat_map(|queue| &queue.entries);
+        let acknowledged = entries.filter(|entry| entry.acknowledged);
+        acknowledged.filter_map(|entry| Some(entry.content.as_ref().ok()?.id)).collect()
+    }
+
+    /// How many deliveries their owners have, unacknowledged.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        let state = self.state();
+        let owned = state.units.values().filter(|queue| queue.owner.is_some());
+        let delivered = owned.flat_map(|queue| &queue.entries[..queue.delivered]);
         delivered.filter(|entry| !entry.acknowledged).count()
     }
 }
@@ -126,7 +151,10 @@ impl Transport for Feed {
         Ok(())
     }
 
-    async fn publish(&self, _chunk: Chunk, _outcomes: &Outcomes) {}
+    async fn publish(&self, _chunk: Chunk, outcomes: &Outcomes) {
+        let words = "a feed takes nothing from relays; send to it in the test";
+        outcomes.report_rest(&Outcome::Rejected(Failure::new("feed", words)));
+    }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         let mut state = self.state();
@@ -137,7 +165,7 @@ impl Transport for Feed {
             me: state.members,
             topics: subscription.topics.into_iter().collect(),
             prefetch: subscription.prefetch,
-            drained: Mutex::new(false),
+            drained: AtomicBool::new(false),
         }))
     }
 
@@ -157,12 +185,12 @@ struct Member {
     me: u64,
     topics: BTreeSet<Topic>,
     prefetch: usize,
-    drained: Mutex<bool>,
+    drained: AtomicBool,
 }
 
 impl Member {
     fn take(&self) -> Result<Option<Received>, TransportError> {
-        if *self.drained.lock().unwrap() {
+        if self.drained.load(Ordering::SeqCst) {
             return Ok(Some(Received::Ended));
         }
         let mut state = self.feed.state();
@@ -227,7 +255,8 @@ impl Deliveries for Member {
             if queue.owner != Some(self.me) || queue.incarnation != tag.incarnation {
                 continue;
             }
-            let entry = &mut queue.entries[usize::try_from(tag.number).unwrap()];
+            let number = usize::try_from(tag.number).ok();
+            let Some(entry) = number.and_then(|number| queue.entries.get_mut(number)) else { continue };
             if let (Some(watch), Ok(message)) = (&watch, &entry.content) {
                 watch(message);
             }
@@ -247,7 +276,7 @@ impl Deliveries for Member {
     }
 
     async fn drain(&self) -> Result<(), TransportError> {
-        *self.drained.lock().unwrap() = true;
+        self.drained.store(true, Ordering::SeqCst);
         self.feed.0.changed.notify_waiters();
         Ok(())
     }

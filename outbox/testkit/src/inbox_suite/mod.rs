@@ -1,0 +1,177 @@
+//! The suite that an inbox on a store must pass: effects once, in order, whatever the broker repeats, the handler does, and the database
+//! loses.
+//!
+//! Where [`store_suite`](crate::store_suite) asks a store for what its trait says, this one asks whether all of it together makes handlers
+//! run as promised. The author of a backend writes an [`InboxHarness`]: how a handler writes its effect in the store's transactions, and how effects
+//! are read. Each property is tried in direct and in stored mode, and with one and with several messages in a transaction; the broker is a
+//! [`Feed`](crate::Feed), and faults come from a [`ChaosStore`](crate::ChaosStore).
+//!
+//! What holds at any speed is asserted and nothing else: no test expects anything within a time but for the end of it all, after minutes.
+
+pub mod commits;
+pub mod emitted;
+pub mod failing;
+mod harness;
+pub mod life;
+pub mod once;
+pub mod operators;
+pub mod retention;
+pub mod types;
+mod world;
+
+use std::time::Duration;
+
+pub use harness::{Effect, EffectError, Effects, InboxHarness};
+
+use crate::store_suite::StoreHarness;
+
+/// How long a single test may take before it counts as hanging, besides what it waits for ids to be forgotten.
+const MOST_TIME: Duration = Duration::from_secs(900);
+
+/// Runs one test of the suite on a fresh store. What [`inbox_conformance!`](crate::inbox_conformance) expands to.
+///
+/// # Panics
+///
+/// When a promise is broken, when the test hangs, or when the backend can't be had and `REQUIRE_BACKENDS` is 1.
+pub async fn run<H: InboxHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
+    if let Some(why) = H::skipped() {
+        let required = std::env::var_os("REQUIRE_BACKENDS").is_some_and(|value| value == "1");
+        assert!(!required, "{name} must not be skipped with REQUIRE_BACKENDS=1: {why}");
+        eprintln!("skipped {name}: {why}");
+        return;
+    }
+    let harness = <H as StoreHarness>::fresh().await;
+    let most = MOST_TIME + harness.admissions_kept().unwrap_or_default() * 2;
+    let finished = tokio::time::timeout(most, test(&harness)).await;
+    assert!(finished.is_ok(), "{name} hangs: it was not over after {most:?}");
+}
+
+/// Makes one `#[tokio::test]` of each property that inboxes on a store must have, named after it.
+///
+/// Takes an [`InboxHarness`](crate::inbox_suite::InboxHarness), and after it what `#[tokio::test]` shall be given, as
+/// [`store_conformance!`](crate::store_conformance) does.
+///
+/// ```ignore
+/// outbox_testkit::inbox_conformance!(MyHarness);
+/// ```
+#[macro_export]
+macro_rules! inbox_conformance {
+    ($harness:ty $(,)?) => {
+        $crate::inbox_conformance!($harness, flavor = "multi_thread", worker_threads = 2);
+    };
+    ($harness:ty, $($how:tt)+) => {
+        $crate::__inbox_properties!($crate::__inbox_tests, $harness, ($($how)+));
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __inbox_tests {
+    ($harness:ty, $how:tt, $($module:ident { $($name:ident)* })*) => {
+        $(
+            mod $module {
+                #[allow(unused_imports)]
+                use super::*;
+                $crate::__inbox_tests!(@module $harness, $how, $module, $($name)*);
+            }
+        )*
+    };
+    (@module $harness:ty, $how:tt, $module:ident, $($name:ident)*) => {
+        $( $crate::__inbox_tests!(@test $harness, $how, $module, $name); )*
+    };
+    (@test $harness:ty, ($($how:tt)+), $module:ident, $name:ident) => {
+        #[tokio::test($($how)+)]
+        async fn $name() {
+            $crate::inbox_suite::run::<$harness>(stringify!($name), $crate::inbox_suite::$module::$name).await;
+        }
+    };
+}
+
+/// Every property, once: a test below compares this list with the functions of the suite.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __inbox_properties {
+    ($callback:path, $($arguments:tt)*) => {
+        $callback! { $($arguments)*,
+            once {
+                every_message_is_handled_once_in_the_order_of_its_key
+                messages_without_a_key_are_handled_once
+                a_repeat_has_no_second_effect
+                an_old_message_behind_newer_ones_has_no_second_effect
+                keys_keep_their_order_however_they_are_mixed_and_handed_over
+                each_consumer_handles_every_message_itself
+                nothing_is_acknowledged_before_it_is_committed
+            }
+            failing {
+                a_failing_key_waits_in_the_store_and_the_others_flow
+                a_batch_in_which_one_fails_is_done_again_one_by_one
+                a_handler_that_takes_too_long_is_rolled_back_and_never_a_success
+                a_handler_that_panics_is_rolled_back_and_tried_again
+                a_rejected_message_is_a_dead_letter_and_its_key_goes_on
+                a_message_that_always_fails_is_a_dead_letter_in_the_end
+                a_conflict_is_tried_again_and_never_counts
+            }
+            operators {
+                a_held_key_waits_until_it_is_released
+                a_skipped_message_makes_way_for_its_followers
+                a_discarded_key_goes_on_with_what_comes_next
+                requeued_dead_letters_are_handled_in_their_old_order
+            }
+            types {
+                a_message_of_an_unknown_type_is_a_dead_letter
+                a_message_of_an_unknown_type_can_be_ignored
+                a_message_of_an_unknown_type_can_wait_for_a_program_that_knows_it
+                what_is_no_message_is_a_dead_letter
+            }
+            commits {
+                a_commit_whose_result_is_unknown_is_found_out
+                when_it_can_not_be_found_out_the_message_comes_again
+                a_store_that_comes_and_goes_loses_nothing_and_repeats_nothing
+                a_store_that_hangs_holds_nothing_up_for_good
+            }
+            life {
+                a_stopped_inbox_leaves_the_rest_to_another_in_order
+                an_inbox_that_dies_behind_any_step_has_each_effect_once
+                receiving_and_handling_are_apart_in_stored_mode
+            }
+            emitted {
+                what_a_handler_emits_is_committed_with_its_effect_or_not_at_all
+            }
+            retention {
+                a_repeat_is_known_after_the_store_was_cleaned_up
+                ids_are_forgotten_when_their_time_is_over
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    /// Makes a constant of the list above, as text.
+    macro_rules! listed {
+        ((), $($module:ident { $($name:ident)* })*) => {
+            const LISTED: &[(&str, &[&str])] = &[$((stringify!($module), &[$(stringify!($name)),*])),*];
+        };
+    }
+    crate::__inbox_properties!(listed, ());
+
+    /// The source of a module of the suite.
+    macro_rules! sources {
+        ($($module:literal)*) => { [$(($module, include_str!(concat!($module, ".rs")))),*] };
+    }
+
+    #[test]
+    fn every_property_of_the_suite_is_in_the_list() {
+        let sources =
+            sources! { "once" "failing" "operators" "types" "commits" "life" "emitted" "retention" };
+        assert_eq!(LISTED.len(), sources.len());
+        for ((module, names), (file, source)) in LISTED.iter().zip(sources) {
+            let written: Vec<&str> = source
+                .lines()
+                .filter_map(|line| line.strip_prefix("pub async fn "))
+                .filter_map(|rest| rest.split('<').next())
+                .collect();
+            assert_eq!((*module, *names), (file, &written[..]));
+        }
+    }
+}

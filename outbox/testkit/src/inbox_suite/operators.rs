@@ -1,0 +1,137 @@
+//! What operators do with a consumer's failing keys and dead letters: the verbs of the outbox, on the consumer's route.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use outbox_contract::admin::Filter;
+use outbox_contract::{Admin, Exhausted, Message, RetryPolicy};
+use outbox_engine::InboxHandle;
+
+use super::InboxHarness;
+use super::world::{World, start, well_unless, worlds};
+
+/// A consumer with a key that is held because its handler fails, until `fails` says otherwise.
+struct Held<H: InboxHarness> {
+    world: World<H>,
+    fails: Arc<AtomicBool>,
+    inbox: InboxHandle,
+    /// Of the held key.
+    sent: Vec<Message>,
+}
+
+async fn held<H: InboxHarness>(world: World<H>) -> Held<H> {
+    let fails = Arc::new(AtomicBool::new(true));
+    let broken = Arc::clone(&fails);
+    let inbox = world.inbox_that(move |message, _| {
+        well_unless(World::<H>::is_of(message, "held") && broken.load(Ordering::SeqCst))
+    });
+    let retry = RetryPolicy { exhausted: Exhausted::Hold, ..world.retry(2) };
+    let inbox = start(inbox.retry(retry)).await;
+    let sent = world.send("held", 4);
+    world.acknowledged().await;
+    world.until("held", async || world.backlog().await.held_keys == 1).await;
+    // What was on its way when it was held is parked behind it.
+    world.until("all parked", async || world.backlog().await.parked == 4).await;
+    Held { world, fails, inbox, sent }
+}
+
+impl<H: InboxHarness> Held<H> {
+    /// Sends messages of other keys, and waits until they are handled.
+    async fn others_flow(&self) {
+        let others = self.world.send_in_turn(&["a", "b"], 3);
+        self.world
+            .until("the others handled", async || {
+                let handled = self.world.handled().await;
+                others.iter().all(|other| handled.values().any(|ids| ids.contains(&other.id)))
+            })
+            .await;
+    }
+
+    /// Waits until all is over, and looks at the effects of the held key.
+    async fn finish(self, handled: &[Message]) {
+        self.world.done().await;
+        let of_key = self.world.message("held").order_key().as_str().to_owned();
+        let found = self.world.handled().await.remove(&of_key).unwrap_or_default();
+        let expected: Vec<_> = handled.iter().map(|message| message.id).collect();
+        assert_eq!(found, expected, "the effects of the key that was held");
+        self.world.stop(self.inbox).await;
+    }
+}
+
+/// A held key waits without a gap while others flow, and goes on in order when it is released.
+pub async fn a_held_key_waits_until_it_is_released<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let held = held(world).await;
+        held.fails.store(false, Ordering::SeqCst);
+        let mut sent = held.sent.clone();
+        sent.extend(held.world.send("held", 2));
+        held.others_flow().await;
+        held.world.acknowledged().await;
+        assert!(!held.world.has_handled(&sent[0]).await, "nobody has released it");
+        let (route, key) = (held.world.route(), held.world.key_id("held"));
+        held.world.store.release(&route, &key).await.expect("it is held");
+        held.finish(&sent).await;
+    }
+}
+
+/// The first message of a held key is skipped: it is a dead letter, and the next one is tried.
+pub async fn a_skipped_message_makes_way_for_its_followers<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let held = held(world).await;
+        held.fails.store(false, Ordering::SeqCst);
+        let (route, key) = (held.world.route(), held.world.key_id("held"));
+        let skipped = held.world.store.skip(&route, &key).await.expect("it is held");
+        assert_eq!(skipped, Some(held.sent[0].id));
+        // Whatever the store makes of the hold: it may go on.
+        let _ = held.world.store.release(&route, &key).await;
+        held.world.until("done", async || held.world.waiting().await == 0).await;
+        assert_eq!(held.world.dead_ids().await, [held.sent[0].id]);
+        let handled = held.sent[1..].to_vec();
+        held.finish(&handled).await;
+    }
+}
+
+/// A held key is discarded: all that waits of it is dead letters, and what comes behind is handled.
+pub async fn a_discarded_key_goes_on_with_what_comes_next<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let held = held(world).await;
+        held.fails.store(false, Ordering::SeqCst);
+        let (route, key) = (held.world.route(), held.world.key_id("held"));
+        assert_eq!(held.world.store.discard(&route, &key).await.expect("it is held"), 4);
+        let later = held.world.send("held", 2);
+        held.others_flow().await;
+        let mut dead = held.world.dead_ids().await;
+        let mut discarded: Vec<_> = held.sent.iter().map(|message| message.id).collect();
+        dead.sort_unstable();
+        discarded.sort_unstable();
+        assert_eq!(dead, discarded);
+        held.finish(&later).await;
+    }
+}
+
+/// Dead letters that are requeued are handled, once, at the end of their key, in their old order.
+pub async fn requeued_dead_letters_are_handled_in_their_old_order<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let fails = Arc::new(AtomicBool::new(true));
+        let broken = Arc::clone(&fails);
+        let inbox = world.inbox_that(move |_, _| well_unless(broken.load(Ordering::SeqCst)));
+        let inbox = start(inbox.retry(world.retry(1))).await;
+        let dead = world.send("a", 3);
+        world.until("three dead letters", async || world.dead().await.len() == 3).await;
+        world.done().await;
+        fails.store(false, Ordering::SeqCst);
+        let between = world.send("a", 2);
+        world.done().await;
+        let filter = Filter { route: Some(world.route()), ..Filter::default() };
+        assert_eq!(world.store.requeue(&filter).await.expect("the store answers"), 3);
+        world.done().await;
+        let handled: Vec<Message> = between.into_iter().chain(dead.clone()).collect();
+        world.assert_once_and_in_order(&handled).await;
+        // Once more from the broker: they are handled, whichever way they came.
+        dead.iter().for_each(|message| world.feed.send(message.clone()));
+        world.done().await;
+        world.assert_once_and_in_order(&handled).await;
+        assert!(world.dead().await.is_empty());
+        world.stop(inbox).await;
+    }
+}

@@ -1,0 +1,83 @@
+//! Messages that no handler wants, and what is no message at all.
+
+use outbox_contract::Bytes;
+use outbox_contract::subscription::Undecodable;
+use outbox_engine::{HandlerOptions, InboxBuilder, UnknownType};
+
+use super::InboxHarness;
+use super::harness::Faulty;
+use super::world::{World, start, well, worlds};
+
+/// An inbox that knows one type, which is not that of most messages.
+fn choosy<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
+    let handler = world.handler(|_, _| well());
+    world.bare().on_message("orders", "order.shipped", HandlerOptions::default(), handler)
+}
+
+/// Sends a message of an unknown type and one of the known one behind it, of the same key.
+fn send<H: InboxHarness>(world: &World<H>) -> [outbox_contract::Message; 2] {
+    let (unknown, mut known) = (world.message("a"), world.message("a"));
+    known.event_type = "order.shipped".into();
+    for message in [&unknown, &known] {
+        world.feed.send(message.clone());
+    }
+    [unknown, known]
+}
+
+/// By default nothing is lost: it is a dead letter, and its key goes on.
+pub async fn a_message_of_an_unknown_type_is_a_dead_letter<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let inbox = start(choosy(&world)).await;
+        let [unknown, known] = send(&world);
+        world.until("a dead letter", async || world.dead_ids().await == [unknown.id]).await;
+        world.done().await;
+        world.assert_once_and_in_order(&[known]).await;
+        world.stop(inbox).await;
+    }
+}
+
+/// A consumer that wants a part of a topic ignores the rest.
+pub async fn a_message_of_an_unknown_type_can_be_ignored<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let inbox = start(choosy(&world).unknown_types(UnknownType::Ignore)).await;
+        let [_, known] = send(&world);
+        world.done().await;
+        world.assert_once_and_in_order(&[known]).await;
+        assert!(world.dead().await.is_empty());
+        world.stop(inbox).await;
+    }
+}
+
+/// A key can wait for a program that knows the type, and goes on in order when it is there.
+pub async fn a_message_of_an_unknown_type_can_wait_for_a_program_that_knows_it<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let inbox = start(choosy(&world).unknown_types(UnknownType::Fail)).await;
+        let sent = send(&world);
+        world.acknowledged().await;
+        world.until("failing", async || world.backlog().await.retrying_keys == 1).await;
+        world.assert_once_and_in_order(&[]).await;
+        world.stop(inbox).await;
+        let knows_all = start(world.inbox()).await;
+        world.done().await;
+        world.assert_once_and_in_order(&sent).await;
+        assert!(world.dead().await.is_empty());
+        world.stop(knows_all).await;
+    }
+}
+
+/// What comes from the broker and is no message is a dead letter with its bytes, and holds nobody up.
+pub async fn what_is_no_message_is_a_dead_letter<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let mut sent = world.send("a", 2);
+        let junk = Undecodable::new("no id", Bytes::from_static(b"\xff\x00junk"), Vec::new());
+        world.feed.send_junk(sent[0].topic.clone(), junk);
+        sent.extend(world.send("a", 2));
+        let inbox = start(world.inbox()).await;
+        world.until("a dead letter", async || !world.dead().await.is_empty()).await;
+        world.done().await;
+        world.assert_once_and_in_order(&sent).await;
+        let dead = world.dead().await;
+        assert_eq!((dead.len(), &dead[0].stored.message.payload[..]), (1, &b"\xff\x00junk"[..]));
+        world.stop(inbox).await;
+    }
+}

@@ -1,0 +1,59 @@
+//! The suite that an inbox on every store must pass, on a file.
+
+use std::sync::Arc;
+
+use outbox_store_sqlite::SqliteStore;
+use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
+use outbox_testkit::store_suite::StoreHarness;
+use sqlx::{Sqlite, SqlitePool, Transaction};
+use tempfile::TempDir;
+
+struct File {
+    store: Arc<SqliteStore>,
+    _directory: TempDir,
+}
+
+/// A table of effects, in the same file.
+#[derive(Clone)]
+struct Table(SqlitePool);
+
+impl StoreHarness for File {
+    type Store = SqliteStore;
+
+    async fn fresh() -> Self {
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let store = SqliteStore::open(directory.path().join("outbox.db")).await;
+        Self { store: Arc::new(store.expect("the file can be opened")), _directory: directory }
+    }
+
+    fn store(&self) -> Arc<SqliteStore> {
+        Arc::clone(&self.store)
+    }
+}
+
+impl InboxHarness for File {
+    type Effects = Table;
+
+    async fn effects(&self) -> Table {
+        let pool = self.store.pool().clone();
+        let table = "create table effects (place integer primary key autoincrement, key text not null, message text not null)";
+        sqlx::query(table).execute(&pool).await.expect("a table can be made");
+        Table(pool)
+    }
+}
+
+impl Effects<SqliteStore> for Table {
+    async fn write(&self, tx: &mut Transaction<'static, Sqlite>, effect: Effect) -> Result<(), EffectError> {
+        let insert = sqlx::query("insert into effects (key, message) values (?, ?)");
+        insert.bind(effect.key).bind(effect.message.to_string()).execute(&mut **tx).await?;
+        Ok(())
+    }
+
+    async fn read(&self) -> Result<Vec<Effect>, EffectError> {
+        let select = sqlx::query_as::<_, (String, String)>("select key, message from effects order by place");
+        let rows = select.fetch_all(&self.0).await?;
+        rows.into_iter().map(|(key, message)| Ok(Effect { key, message: message.parse()? })).collect()
+    }
+}
+
+outbox_testkit::inbox_conformance!(File);
