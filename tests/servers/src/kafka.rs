@@ -1,76 +1,72 @@
 //! Apache Kafka for tests.
 
+mod cluster;
+mod node;
+
 use std::ops::Deref;
-use std::process::Command;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
 
-use rustix::process::Signal;
-
-use crate::home::Home;
+pub use self::cluster::KafkaCluster;
+use self::node::{JARS, Listener, NAME, Node, PART, Role};
 use crate::missing::Missing;
-use crate::part::Part;
-use crate::processes::send;
-use crate::server::{Kind, Server, Shared};
+use crate::part::run;
+use crate::proxy::Proxy;
+use crate::server::{Server, Shared};
+use crate::tls;
 use crate::wishes::Wishes;
 
-const NAME: &str = "Apache Kafka 4.3";
-const PART: Part = Part { name: "kafka", release: "bookworm", user: "daemon" };
 const URL: &str = "OUTBOX_KAFKA_URL";
-/// Where the jars are in the prepared folder.
-const JARS: &str = "/opt/kafka/libs/*";
-/// The node is broker and controller at once. Internal topics are small, as a test program has few consumers, and
-/// members of the new protocol ask for their partitions twice a second.
-const SETTINGS: &str = "
-process.roles=broker,controller
-node.id=1
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-num.partitions=4
-auto.create.topics.enable=false
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
-group.consumer.min.heartbeat.interval.ms=500
-group.consumer.heartbeat.interval.ms=500
-";
-const LOGGING: &str = "
-status=error
-appender.console.type=Console
-appender.console.name=out
-appender.console.layout.type=PatternLayout
-appender.console.layout.pattern=%d %p %c{1}: %m%n
-rootLogger.level=info
-rootLogger.appenderRef.out.ref=out
-";
-/// Any will do: it is the cluster's name.
-const CLUSTER: &str = "b3V0Ym94LWthZmthLXRlcw";
-/// Run by `sh`. Formatting what is formatted changes nothing.
-const SERVE: &str = "java -Xmx128m -cp \"$JARS\" kafka.tools.StorageTool format --ignore-formatted -t \"$CLUSTER\" -c server.properties \
-    && exec java -Xms128m -Xmx384m -XX:+UseSerialGC -Dlog4j2.configurationFile=logging.properties -cp \"$JARS\" kafka.Kafka server.properties";
+/// The users of a Kafka that checks them, each with its password.
+const USERS: [(&str, &str); 2] = [Kafka::ADMIN, Kafka::NOBODY];
 
-/// A wish for an Apache Kafka of one broker, without TLS and passwords.
+/// A wish for an Apache Kafka: one broker, or a cluster of three; without TLS and passwords, if not asked for.
 #[derive(Clone, Debug)]
 pub struct Kafka {
     wishes: Wishes,
+    authorised: bool,
+    proxied: bool,
 }
 
 impl Kafka {
+    /// With [`authorised`](Self::authorised): the name and the password of a user that may do everything.
+    pub const ADMIN: (&str, &str) = ("admin", "secret-of-admin");
+    /// With [`authorised`](Self::authorised): the name and the password of a user that may do nothing but log in.
+    pub const NOBODY: (&str, &str) = ("nobody", "secret-of-nobody");
+
     /// Apache Kafka 4.3; by URL what `OUTBOX_KAFKA_URL` names, such as `127.0.0.1:9092`.
     #[must_use]
     pub fn newest() -> Self {
-        Self { wishes: Wishes::default() }
+        Self { wishes: Wishes::default(), authorised: false, proxied: false }
     }
 
-    /// Adds a line to `server.properties`.
+    /// Adds a line to `server.properties`, of a cluster to that of every node.
     #[must_use]
     pub fn config(mut self, line: &str) -> Self {
         self.wishes.config.push(line.to_owned());
+        self
+    }
+
+    /// Listens with TLS too: see [`KafkaServer::tls_url`].
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.wishes.tls = true;
+        self
+    }
+
+    /// Lets clients in with a password only (SASL/PLAIN), and do only what they have a right to (`StandardAuthorizer`): see [`Kafka::ADMIN`]
+    /// and [`Kafka::NOBODY`].
+    #[must_use]
+    pub fn authorised(mut self) -> Self {
+        self.authorised = true;
+        self
+    }
+
+    /// Puts a proxy in front of every broker, whose address clients are told: see [`KafkaServer::proxy`]. Brokers reach each other past it, and
+    /// so do clients with TLS.
+    #[must_use]
+    pub fn proxied(mut self) -> Self {
+        self.proxied = true;
         self
     }
 
@@ -81,76 +77,134 @@ impl Kafka {
     /// [`Missing`]: it can't be had, or did not start.
     pub fn shared(self) -> Result<KafkaServer, Missing> {
         static SHARED: Shared<KafkaServer> = Shared::new();
-        match self.wishes.given(URL) {
+        let given = self.wishes.given(URL).filter(|_| !self.authorised && !self.proxied);
+        match given {
             Some(url) => SHARED.get("given".to_owned(), || {
-                Ok(KafkaServer { server: Arc::new(Server::given(NAME)), given: Some(url) })
+                let server = Arc::new(Server::given(NAME));
+                Ok(KafkaServer { server, node: self.node(Role::Alone), given: Some(url) })
             }),
             None => SHARED.get(format!("{self:?}"), || self.start()),
         }
     }
 
-    /// A server of the test's own, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    /// A server of the test's own, of one broker, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
     ///
     /// # Errors
     ///
     /// [`Missing`]: it can't be had, or did not start.
     pub fn start(self) -> Result<KafkaServer, Missing> {
-        Ok(KafkaServer { server: PART.start(self)?, given: None })
+        self.start_node(Role::Alone)
+    }
+
+    /// A cluster of the test's own: three brokers, whose topics have three copies of which two must take a write (`min.insync.replicas`),
+    /// and a controller. It ends when the handle and its clones are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn start_cluster(self) -> Result<KafkaCluster, Missing> {
+        KafkaCluster::start(&self)
+    }
+
+    fn node(&self, role: Role) -> Node {
+        let Self { wishes, authorised, proxied } = self.clone();
+        Node { role, wishes, authorised, proxied, proxy: Arc::default() }
+    }
+
+    fn start_node(&self, role: Role) -> Result<KafkaServer, Missing> {
+        let node = self.node(role);
+        Ok(KafkaServer { server: PART.start(node.clone())?, node, given: None })
     }
 }
 
-impl Kind for Kafka {
-    fn name(&self) -> String {
-        NAME.to_owned()
-    }
-
-    fn ports(&self) -> usize {
-        2
-    }
-
-    fn initialise(&self, home: &Home) -> Result<(), String> {
-        home.write("logging.properties", LOGGING)
-    }
-
-    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
-        let port = |index: usize| ports.get(index).copied().unwrap_or_default();
-        let (broker, controller) = (port(0), port(1));
-        let mut settings = format!(
-            "{SETTINGS}listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}\n\
-             advertised.listeners=PLAINTEXT://127.0.0.1:{broker}\n\
-             controller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={}\n",
-            home.inside("data"),
-        );
-        settings.push_str(&self.wishes.lines());
-        home.write("server.properties", &settings)?;
-        let mut command = home.tree().command(home.user(), &home.inside(""), "/bin/sh");
-        command.env("JARS", JARS).env("CLUSTER", CLUSTER).args(["-c", SERVE]);
-        Ok(command)
-    }
-
-    fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
-        let listens =
-            ports.first().is_some_and(|port| std::net::TcpStream::connect(("127.0.0.1", *port)).is_ok());
-        said.contains("Kafka Server started") && listens
-    }
-
-    fn ask_to_stop(&self, _home: &Home, pid: u32) {
-        send(pid, Signal::TERM);
-    }
-}
-
-/// An Apache Kafka. Clones are the same server. What every server can do is in [`Server`].
+/// One process of an Apache Kafka. Clones are the same server. What every server can do is in [`Server`].
 #[derive(Clone)]
 pub struct KafkaServer {
     server: Arc<Server>,
+    node: Node,
     given: Option<String>,
 }
 
 impl KafkaServer {
-    /// Its address, as clients want it: `127.0.0.1:9092`; or the one that was given.
+    /// Its address, as clients want it: `127.0.0.1:9092`; or the one that was given. For a server that was asked for with [`Kafka::proxied`] it is
+    /// that of the proxy.
     #[must_use]
     pub fn url(&self) -> String {
-        self.given.clone().unwrap_or_else(|| format!("127.0.0.1:{}", self.port(0)))
+        match &self.given {
+            Some(url) => url.clone(),
+            None if self.node.proxied => self.proxy().addr().to_string(),
+            None => self.address("127.0.0.1", Listener::Clients),
+        }
+    }
+
+    /// Its address with TLS. For a server that was asked for with [`Kafka::tls`].
+    ///
+    /// # Panics
+    ///
+    /// When the server was given by URL, or does not speak TLS.
+    #[must_use]
+    #[track_caller]
+    pub fn tls_url(&self) -> String {
+        self.address("localhost", Listener::ClientsWithTls)
+    }
+
+    /// The file (PEM) of the authority that a client has to trust. For a server that was asked for with [`Kafka::tls`].
+    #[must_use]
+    pub fn authorities(&self) -> PathBuf {
+        self.home().outside(tls::AUTHORITIES)
+    }
+
+    /// Its address for other brokers: nothing is asked of who comes there, and no proxy is before it.
+    ///
+    /// # Panics
+    ///
+    /// When the server was given by URL.
+    #[must_use]
+    #[track_caller]
+    pub fn internal_url(&self) -> String {
+        self.address("127.0.0.1", Listener::Brokers)
+    }
+
+    /// The proxy before it. For a server that was asked for with [`Kafka::proxied`].
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    #[must_use]
+    #[track_caller]
+    pub fn proxy(&self) -> Arc<Proxy> {
+        let proxy = self.node.proxy.lock().unwrap_or_else(PoisonError::into_inner);
+        match proxy.as_ref() {
+            Some((_, proxy)) => Arc::clone(proxy),
+            None => panic!("{} was not asked for with a proxy", self.name()),
+        }
+    }
+
+    /// Runs one of Kafka's own tools, such as `org.apache.kafka.tools.TopicCommand`, and gives what it writes. It takes seconds: each is a Java
+    /// of its own.
+    ///
+    /// # Errors
+    ///
+    /// What the tool says, when it fails.
+    ///
+    /// # Panics
+    ///
+    /// When the server was given by URL.
+    pub fn tool(&self, class: &str, args: &[&str]) -> Result<String, String> {
+        let home = self.home();
+        // Some tools say on standard error what failed, and end well.
+        let mut java = home.tree().command(home.user(), "/", "/bin/sh");
+        java.args(["-c", "exec java \"$@\" 2>&1", "sh"]);
+        java.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", JARS, class]).args(args);
+        run(java)
+    }
+
+    #[track_caller]
+    fn address(&self, host: &str, listener: Listener) -> String {
+        let Some(index) = self.node.index(listener) else {
+            panic!("{} has no listener for {listener:?}", self.name())
+        };
+        format!("{host}:{}", self.port(index))
     }
 }
 

@@ -16,7 +16,7 @@
 //! | `MongoDb` (feature `mongodb`) | a stand-in for MongoDB; a fresh database for each test |
 //! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
 //! | [`Redis`] | Redis 8 or 7, or Valkey 9; a fresh prefix for each test, a replica |
-//! | [`Kafka`] | Apache Kafka 4.3, one broker |
+//! | [`Kafka`] | Apache Kafka 4.3, one broker or three; with users and their rights, with proxies in front |
 //! | [`PgBouncer`] | a pool in front of a PostgreSQL |
 //! | [`Proxy`] | a TCP proxy that cuts, delays, holds and swallows |
 //!
@@ -54,7 +54,7 @@ mod tls;
 mod tree;
 mod wishes;
 
-pub use kafka::{Kafka, KafkaServer};
+pub use kafka::{Kafka, KafkaCluster, KafkaServer};
 pub use missing::{Missing, OrSkip, skip};
 #[cfg(feature = "mongodb")]
 pub use mongodb::{MongoDb, MongoDbServer};

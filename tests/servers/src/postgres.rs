@@ -181,6 +181,11 @@ impl Kind for Postgres {
     fn ask_to_stop(&self, _home: &Home, pid: u32) {
         send(pid, Signal::INT);
     }
+
+    /// Its shared memory.
+    fn holds_what_is_outside(&self) -> bool {
+        true
+    }
 }
 
 fn serve(version: Version, home: &Home, ports: &[u16]) -> Command {
@@ -240,6 +245,11 @@ impl Kind for Standby {
 
     fn ask_to_stop(&self, _home: &Home, pid: u32) {
         send(pid, Signal::INT);
+    }
+
+    /// Its shared memory.
+    fn holds_what_is_outside(&self) -> bool {
+        true
     }
 }
 

@@ -38,6 +38,11 @@ pub(crate) trait Kind: fmt::Debug + Send + Sync {
 
     /// Asks it to end. `pid` is the process that was started.
     fn ask_to_stop(&self, home: &Home, pid: u32);
+
+    /// Whether it has something outside of its folder, which it gives back when it ends by itself.
+    fn holds_what_is_outside(&self) -> bool {
+        false
+    }
 }
 
 /// A server, and what tests do to one.
@@ -307,11 +312,13 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // No wait for a polite end: nobody reads the data any more. PostgreSQL would leave its shared memory behind, though.
-        if let Some(child) = self.started().as_ref() {
+        // No wait for a polite end: nobody reads the data any more.
+        let mut time = Duration::ZERO;
+        if let Some(child) = self.started().as_ref().filter(|_| self.kind.holds_what_is_outside()) {
             crate::processes::send(child.id(), rustix::process::Signal::QUIT);
+            time = Duration::from_secs(2);
         }
-        self.processes.end_within(Duration::from_secs(2));
+        self.processes.end_within(time);
         if let Some(mut child) = self.started().take() {
             let _ = child.wait();
         }

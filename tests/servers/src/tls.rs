@@ -11,6 +11,8 @@ use crate::home::Home;
 pub(crate) const AUTHORITIES: &str = "authorities.pem";
 pub(crate) const CERTIFICATE: &str = "server.pem";
 pub(crate) const KEY: &str = "server.key";
+/// The key, then the certificate, as Java wants them.
+pub(crate) const BOTH: &str = "both.pem";
 
 /// Writes an authority, and a certificate by it for `localhost` and `127.0.0.1`, into a server's folder.
 pub(crate) fn write(home: &Home) -> Result<(), String> {
@@ -35,5 +37,6 @@ pub(crate) fn write(home: &Home) -> Result<(), String> {
     let (authorities, certificate, key) = made().map_err(|error| format!("certificates: {error}"))?;
     home.write(AUTHORITIES, &authorities)?;
     home.write(CERTIFICATE, &certificate)?;
-    home.write(KEY, &key)
+    home.write(KEY, &key)?;
+    home.write(BOTH, &format!("{key}{certificate}"))
 }

@@ -1,0 +1,270 @@
+//! One process of Apache Kafka: a broker, a controller, or both at once.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::Signal;
+
+use crate::home::Home;
+use crate::part::Part;
+use crate::processes::send;
+use crate::proxy::Proxy;
+use crate::server::Kind;
+use crate::tls;
+use crate::wishes::Wishes;
+
+pub(super) const NAME: &str = "Apache Kafka 4.3";
+pub(super) const PART: Part = Part { name: "kafka", release: "bookworm", user: "daemon" };
+/// Where the jars are in the prepared folder.
+pub(super) const JARS: &str = "/opt/kafka/libs/*";
+/// The node that is a cluster's controller; its brokers count from 0.
+const CONTROLLER: u32 = 100;
+/// Any will do: it is the cluster's name.
+const CLUSTER: &str = "b3V0Ym94LWthZmthLXRlcw";
+
+/// Internal topics are small, as a test program has few consumers, and members of the new protocol ask for their partitions twice a second. The
+/// cleaner would take half of the heap for itself.
+const SETTINGS: &str = "
+controller.listener.names=CONTROLLER
+num.partitions=4
+auto.create.topics.enable=false
+offsets.topic.num.partitions=4
+transaction.state.log.num.partitions=4
+group.initial.rebalance.delay.ms=0
+group.consumer.min.heartbeat.interval.ms=500
+group.consumer.heartbeat.interval.ms=500
+log.cleaner.dedupe.buffer.size=8388608
+";
+const ONE_COPY: &str = "
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+";
+/// Every node has these, as the controller makes topics. A broker that was killed loses its partitions after six seconds.
+const THREE_COPIES: &str = "
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+share.coordinator.state.topic.replication.factor=3
+share.coordinator.state.topic.min.isr=2
+broker.session.timeout.ms=6000
+broker.heartbeat.interval.ms=1000
+";
+/// Nobody has a right that was not given. Brokers and the controller reach each other without a password, by listeners of their own.
+const AUTHORISED: &str = "
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS;User:admin
+sasl.enabled.mechanisms=PLAIN
+";
+const LOGGING: &str = "
+status=error
+appender.console.type=Console
+appender.console.name=out
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d %p %c{1}: %m%n
+rootLogger.level=info
+rootLogger.appenderRef.out.ref=out
+";
+/// Run by `sh`. A node that was formatted once is not formatted again: that takes a second.
+const SERVE: &str = "[ -e data/meta.properties ] || java -Xmx64m -XX:TieredStopAtLevel=1 -cp \"$JARS\" \
+    kafka.tools.StorageTool format --ignore-formatted -t \"$CLUSTER\" -c server.properties || exit 1
+    exec java $HEAP -XX:+UseSerialGC -Dlog4j2.configurationFile=logging.properties -cp \"$JARS\" kafka.Kafka server.properties";
+
+/// What a node does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Role {
+    /// All of it, alone.
+    Alone,
+    /// Holds the metadata of a cluster.
+    Controller,
+    /// One of a cluster, with the port of its controller.
+    Broker { number: u32, controller: u16 },
+}
+
+/// Who a listener is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listener {
+    Clients,
+    ClientsWithTls,
+    Brokers,
+    Controller,
+}
+
+impl Listener {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Clients => "CLIENT",
+            Self::ClientsWithTls => "TLS",
+            Self::Brokers => "INTERNAL",
+            Self::Controller => "CONTROLLER",
+        }
+    }
+}
+
+/// The proxy in front of the clients' listener, with the port behind it. There is none before that is known, which is when the node is first
+/// started.
+pub(super) type InFront = Option<(u16, Arc<Proxy>)>;
+
+/// What was asked of a node. Clones are the same node.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) role: Role,
+    pub(super) wishes: Wishes,
+    pub(super) authorised: bool,
+    pub(super) proxied: bool,
+    /// Set by the node when it starts, read by its handle.
+    pub(super) proxy: Arc<Mutex<InFront>>,
+}
+
+impl Node {
+    /// In the order of the node's ports.
+    fn listeners(&self) -> Vec<Listener> {
+        let mut listeners = match self.role {
+            Role::Alone => vec![Listener::Clients, Listener::Brokers, Listener::Controller],
+            Role::Controller => return vec![Listener::Controller],
+            Role::Broker { .. } => vec![Listener::Clients, Listener::Brokers],
+        };
+        if self.wishes.tls {
+            listeners.push(Listener::ClientsWithTls);
+        }
+        listeners
+    }
+
+    /// Which of the node's ports a listener has.
+    pub(super) fn index(&self, listener: Listener) -> Option<usize> {
+        self.listeners().iter().position(|is| *is == listener)
+    }
+
+    fn protocol(&self, listener: Listener) -> &'static str {
+        match (listener, self.authorised) {
+            (Listener::Clients, true) => "SASL_PLAINTEXT",
+            (Listener::ClientsWithTls, true) => "SASL_SSL",
+            (Listener::ClientsWithTls, false) => "SSL",
+            _ => "PLAINTEXT",
+        }
+    }
+
+    /// The proxy in front of a port of this node; always the same while the port is.
+    fn proxy_to(&self, port: u16) -> Arc<Proxy> {
+        let mut proxy = self.proxy.lock().unwrap_or_else(PoisonError::into_inner);
+        match proxy.as_ref() {
+            Some((behind, proxy)) if *behind == port => Arc::clone(proxy),
+            _ => {
+                let made = Arc::new(Proxy::to(&format!("127.0.0.1:{port}")));
+                *proxy = Some((port, Arc::clone(&made)));
+                made
+            }
+        }
+    }
+
+    fn properties(&self, home: &Home, ports: &[u16]) -> String {
+        let listeners = self.listeners();
+        let port = |listener: Listener| {
+            let index = listeners.iter().position(|is| *is == listener);
+            index.and_then(|index| ports.get(index)).copied().unwrap_or_default()
+        };
+        let joined = |separator: &str, item: &dyn Fn(&Listener) -> Option<String>| -> String {
+            listeners.iter().filter_map(item).collect::<Vec<_>>().join(separator)
+        };
+        let listens = joined(",", &|is| Some(format!("{}://127.0.0.1:{}", is.name(), port(*is))));
+        let advertised = joined(",", &|is| match is {
+            Listener::Controller => None,
+            Listener::Clients if self.proxied => {
+                Some(format!("CLIENT://{}", self.proxy_to(port(*is)).addr()))
+            }
+            // The name that the certificate has, too.
+            Listener::ClientsWithTls => Some(format!("TLS://localhost:{}", port(*is))),
+            _ => Some(format!("{}://127.0.0.1:{}", is.name(), port(*is))),
+        });
+        // A broker is told of the controller's listener, which it does not have.
+        let all = [Listener::Clients, Listener::ClientsWithTls, Listener::Brokers, Listener::Controller];
+        let protocols = all.map(|is| format!("{}:{}", is.name(), self.protocol(is))).join(",");
+        let (roles, number, voter, copies) = match self.role {
+            Role::Alone => ("broker,controller", 1, (1, port(Listener::Controller)), ONE_COPY),
+            Role::Controller => {
+                ("controller", CONTROLLER, (CONTROLLER, port(Listener::Controller)), THREE_COPIES)
+            }
+            Role::Broker { number, controller } => ("broker", number, (CONTROLLER, controller), THREE_COPIES),
+        };
+        let mut lines = format!(
+            "{SETTINGS}{copies}process.roles={roles}\nnode.id={number}\nlisteners={listens}\n\
+             listener.security.protocol.map={protocols}\ncontroller.quorum.voters={}@127.0.0.1:{}\nlog.dirs={}\n",
+            voter.0,
+            voter.1,
+            home.inside("data"),
+        );
+        if !advertised.is_empty() {
+            lines.push_str(&format!(
+                "advertised.listeners={advertised}\ninter.broker.listener.name=INTERNAL\n"
+            ));
+        }
+        if self.authorised {
+            lines.push_str(AUTHORISED);
+            let users = super::USERS.map(|(name, password)| format!(" user_{name}=\"{password}\""));
+            for listener in ["client", "tls"] {
+                lines.push_str(&format!(
+                    "listener.name.{listener}.plain.sasl.jaas.config=\
+                     org.apache.kafka.common.security.plain.PlainLoginModule required{};\n",
+                    users.concat()
+                ));
+            }
+        }
+        if self.wishes.tls {
+            lines.push_str(&format!(
+                "listener.name.tls.ssl.keystore.type=PEM\nlistener.name.tls.ssl.keystore.location={}\n",
+                home.inside(tls::BOTH)
+            ));
+        }
+        lines.push_str(&self.wishes.lines());
+        lines
+    }
+}
+
+impl Kind for Node {
+    fn name(&self) -> String {
+        match self.role {
+            Role::Alone => NAME.to_owned(),
+            Role::Controller => format!("{NAME}, controller"),
+            Role::Broker { number, .. } => format!("{NAME}, broker {number}"),
+        }
+    }
+
+    fn ports(&self) -> usize {
+        self.listeners().len()
+    }
+
+    fn initialise(&self, home: &Home) -> Result<(), String> {
+        if self.wishes.tls {
+            tls::write(home)?;
+        }
+        home.write("logging.properties", LOGGING)
+    }
+
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+        home.write("server.properties", &self.properties(home, ports))?;
+        // Of a cluster there are four at once, which do little: to start soon matters more to them than to run fast.
+        let heap = match self.role {
+            Role::Alone => "-Xms128m -Xmx384m",
+            Role::Controller => "-Xms32m -Xmx128m -XX:TieredStopAtLevel=1",
+            Role::Broker { .. } => "-Xms64m -Xmx256m -XX:TieredStopAtLevel=1",
+        };
+        let mut command = home.tree().command(home.user(), &home.inside(""), "/bin/sh");
+        command.env("JARS", JARS).env("CLUSTER", CLUSTER).env("HEAP", heap).args(["-c", SERVE]);
+        Ok(command)
+    }
+
+    fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
+        // A broker says so when the controller lets it serve. Nobody else logs here.
+        let listens =
+            ports.first().is_some_and(|port| std::net::TcpStream::connect(("127.0.0.1", *port)).is_ok());
+        said.contains("Kafka Server started") && listens
+    }
+
+    fn ask_to_stop(&self, _home: &Home, pid: u32) {
+        send(pid, Signal::TERM);
+    }
+}
