@@ -4,13 +4,14 @@ use bytes::Bytes;
 use outbox_contract::Admin as _;
 use outbox_contract::admin::Filter;
 use outbox_servers::Proxy;
+use outbox_tests::record::until;
 
-use crate::world::{Wishes, World};
+use crate::world::{Servers, Wishes};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_killed_and_started_again_loses_nothing() {
     let wishes = Wishes { own_rabbitmq: true, ..Wishes::default() };
-    let Some(mut world) = World::new(wishes).await else { return };
+    let Some(mut world) = Servers::new(wishes).await else { return };
     world.consume().await;
     world.write(4, 20);
     let relay = world.relay();
@@ -27,22 +28,22 @@ async fn a_broker_that_is_killed_and_started_again_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_the_broker_never_takes_becomes_a_dead_letter_and_its_key_goes_on() {
     let wishes = Wishes { most_bytes: Some(10_000), ..Wishes::default() };
-    let Some(mut world) = World::new(wishes).await else { return };
+    let Some(mut world) = Servers::new(wishes).await else { return };
     world.consume().await;
     let relay = world.relay();
-    let poison = World::message("key").with_payload(Bytes::from(vec![0; 10_001]));
+    let poison = world.message("key").with_payload(Bytes::from(vec![0; 10_001]));
     let id = poison.id;
-    let before = (0..20).map(|_| World::message("key"));
-    let after = (0..20).map(|_| World::message("key"));
+    let before = (0..20).map(|_| world.message("key"));
+    let after = (0..20).map(|_| world.message("key"));
     world.append(before.chain([poison]).chain(after)).await;
     world.write(2, 5);
     world.more(300).await;
     let dead = async || world.store.dead_letters(&Filter::default()).await.unwrap();
-    world.until("a dead letter", async || !dead().await.is_empty()).await;
+    until("a dead letter", async || !dead().await.is_empty()).await;
     let dead: Vec<_> = dead().await.iter().map(|letter| letter.stored.message.id).collect();
     assert_eq!(dead, [id], "the one that is too large, and no other");
-    assert!(!world.is_delivered(id));
-    world.note_dead(id);
+    assert!(!world.record.is_delivered(id));
+    world.record.never_sent(id);
     world.finish().await;
     relay.stop();
 }
@@ -51,20 +52,20 @@ async fn a_message_that_the_broker_never_takes_becomes_a_dead_letter_and_its_key
 async fn a_full_queue_is_waited_for_and_loses_nothing() {
     const MOST: u32 = 50;
     let wishes = Wishes { most_waiting: Some(MOST), ..Wishes::default() };
-    let Some(mut world) = World::new(wishes).await else { return };
+    let Some(mut world) = Servers::new(wishes).await else { return };
     // The consumer's queues have to be there before it comes.
     world.consume().await;
-    world.append([World::message("first")]).await;
+    world.append([world.message("first")]).await;
     let relay = world.relay();
     world.more(1).await;
     world.stop_consuming().await;
-    world.append((0..10 * MOST).map(|_| World::message("key"))).await;
+    world.append((0..10 * MOST).map(|_| world.message("key"))).await;
     let host = world.pair.broker.rsplit_once('/').unwrap().1.to_owned();
     let waiting = async || {
         let queues = world.rabbitmq.ctl(&["list_queues", "-p", &host, "--no-table-headers", "messages"]);
         queues.lines().filter_map(|line| line.trim().parse::<u32>().ok()).max().unwrap_or_default()
     };
-    world.until("a full queue", async || waiting().await >= MOST).await;
+    until("a full queue", async || waiting().await >= MOST).await;
     // Some chunks may have been under way when it was full; far fewer than there are messages.
     assert!(waiting().await < 5 * MOST, "the queue refuses what is too much");
     world.consume().await;
@@ -74,9 +75,10 @@ async fn a_full_queue_is_waited_for_and_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_whose_connection_is_cut_thirty_times_misses_nothing() {
-    let Some(mut world) = World::new(Wishes::default()).await else { return };
+    let Some(mut world) = Servers::new(Wishes::default()).await else { return };
     let proxy = Proxy::to(&world.pair.broker);
-    world.consume_by(&proxy.url(&world.pair.broker)).await;
+    let by_proxy = proxy.url(&world.pair.broker);
+    world.consume_by(&by_proxy).await;
     world.write(4, 20);
     let relay = world.relay();
     // More often than the twenty times after which a queue, as RabbitMQ makes it by itself, drops a message.

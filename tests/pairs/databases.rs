@@ -1,15 +1,15 @@
 //! What happens to the database, and what writers do in it.
 
 use outbox_contract::Transactional as _;
-use outbox_testkit::history::Fate;
+use outbox_tests::ledger::Written;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use crate::world::{Wishes, World};
+use crate::world::{Servers, Wishes};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_restarted_and_killed_loses_nothing() {
     let wishes = Wishes { own_postgres: true, ..Wishes::default() };
-    let Some(mut world) = World::new(wishes).await else { return };
+    let Some(mut world) = Servers::new(wishes).await else { return };
     world.consume().await;
     world.write(4, 20);
     let relay = world.relay();
@@ -25,7 +25,7 @@ async fn a_database_that_is_restarted_and_killed_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_writers_of_ten_keys_that_lock_nothing_are_delivered_in_the_order_of_their_commits() {
-    let Some(mut world) = World::new(Wishes::default()).await else { return };
+    let Some(mut world) = Servers::new(Wishes::default()).await else { return };
     world.consume().await;
     let relays = [world.relay(), world.relay()];
     world.write(100, 10);
@@ -36,12 +36,12 @@ async fn a_hundred_writers_of_ten_keys_that_lock_nothing_are_delivered_in_the_or
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_stays_open_holds_nobody_up_and_is_delivered_when_it_commits() {
-    let Some(mut world) = World::new(Wishes::default()).await else { return };
+    let Some(mut world) = Servers::new(Wishes::default()).await else { return };
     world.consume().await;
     let relay = world.relay();
-    let late = World::message("late");
+    let late = world.message("late");
     let mut open = world.store.pool().begin().await.unwrap();
-    let began = world.history().now();
+    let began = world.record.now();
     world.store.append(&mut open, &[late.clone().into()]).await.unwrap();
     // More than relays fetch at once, several times, so that they read past it; and a relay that comes anew.
     world.write(8, 20);
@@ -50,25 +50,23 @@ async fn a_transaction_that_stays_open_holds_nobody_up_and_is_delivered_when_it_
     world.more(2_000).await;
     relay.kill();
     world.more(1_000).await;
-    assert!(!world.is_delivered(late.id), "nobody has committed it");
+    assert!(!world.record.is_delivered(late.id), "nobody has committed it");
     open.commit().await.unwrap();
-    let committed = Fate::Committed(world.history().now());
-    world.history().record(&[(began, &late)], committed);
-    world.note_committed(&late);
+    world.record.wrote(&[(began, &late)], &Written::Yes);
     world.finish().await;
     second.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prepared_transaction_is_delivered_when_it_commits_and_never_when_it_is_rolled_back() {
-    let Some(mut world) = World::new(Wishes::default()).await else { return };
+    let Some(mut world) = Servers::new(Wishes::default()).await else { return };
     world.consume().await;
     let relay = world.relay();
-    let (kept, dropped) = (World::message("kept"), World::message("dropped"));
+    let (kept, dropped) = (world.message("kept"), world.message("dropped"));
     let mut recorded = Vec::new();
     for message in [&kept, &dropped] {
         let mut tx = world.store.pool().begin().await.unwrap();
-        let began = world.history().now();
+        let began = world.record.now();
         world.store.append(&mut tx, &[message.clone().into()]).await.unwrap();
         // The name is the server's, not the database's.
         tx.execute(sqlx::AssertSqlSafe(format!("prepare transaction '{}'", message.id))).await.unwrap();
@@ -78,14 +76,15 @@ async fn a_prepared_transaction_is_delivered_when_it_commits_and_never_when_it_i
     }
     world.write(4, 20);
     world.more(1_500).await;
-    assert!(!world.is_delivered(kept.id) && !world.is_delivered(dropped.id), "nobody has committed them");
+    assert!(
+        !world.record.is_delivered(kept.id) && !world.record.is_delivered(dropped.id),
+        "nobody has committed them"
+    );
     let finish = |how: &str, message| sqlx::AssertSqlSafe(format!("{how} prepared '{message}'"));
     world.store.pool().execute(finish("commit", kept.id)).await.unwrap();
-    let committed = Fate::Committed(world.history().now());
+    world.record.wrote(&recorded[..1], &Written::Yes);
     world.store.pool().execute(finish("rollback", dropped.id)).await.unwrap();
-    world.history().record(&recorded[..1], committed);
-    world.history().record(&recorded[1..], Fate::RolledBack);
-    world.note_committed(&kept);
+    world.record.wrote(&recorded[1..], &Written::No("rolled back".into()));
     world.more(300).await;
     world.finish().await;
     relay.stop();
@@ -94,7 +93,7 @@ async fn a_prepared_transaction_is_delivered_when_it_commits_and_never_when_it_i
 #[tokio::test(flavor = "multi_thread")]
 async fn positions_that_come_back_after_lost_commits_confuse_nobody() {
     let wishes = Wishes { own_postgres: true, ..Wishes::default() };
-    let Some(mut world) = World::new(wishes).await else { return };
+    let Some(mut world) = Servers::new(wishes).await else { return };
     world.consume().await;
     let relay = world.relay();
     world.store.pool().execute("create table written (id text primary key)").await.unwrap();
@@ -103,9 +102,9 @@ async fn positions_that_come_back_after_lost_commits_confuse_nobody() {
         let mut recorded = Vec::new();
         let mut connection = PgConnection::connect(&world.pair.database).await.unwrap();
         for number in 0..200 {
-            let message = World::message(&format!("key-{}", number % 5));
+            let message = world.message(&format!("key-{}", number % 5));
             let mut tx = connection.begin().await.unwrap();
-            let began = world.history().now();
+            let began = world.record.now();
             tx.execute("set local synchronous_commit = off").await.unwrap();
             world.store.append(&mut tx, &[message.clone().into()]).await.unwrap();
             let id = message.id.to_string();
@@ -121,11 +120,8 @@ async fn positions_that_come_back_after_lost_commits_confuse_nobody() {
             sqlx::query_scalar("select id from written").fetch_all(&mut connection).await.unwrap();
         for (began, message) in &recorded {
             let committed = written.contains(&message.id.to_string());
-            let fate = if committed { Fate::Committed(world.history().now()) } else { Fate::Unknown };
-            world.history().record(&[(*began, message)], fate);
-            if committed {
-                world.note_committed(message);
-            }
+            let written = if committed { Written::Yes } else { Written::Unknown("lost".into()) };
+            world.record.wrote(&[(*began, message)], &written);
         }
     }
     world.write(4, 5);

@@ -6,28 +6,29 @@ use std::time::Duration;
 
 use outbox_contract::transactional::inbox_route;
 use outbox_contract::{
-    Chunk, Message, Outcome, Outcomes, Position, RelayId, Route, Store as _, Stored, Timestamp,
-    Transport as _,
+    Chunk, Message, MessageId, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Transport,
 };
 use outbox_engine::Step;
+use outbox_tests::fresh::Fresh;
+use outbox_tests::kind::StoreKind::{self, Postgres};
+use outbox_tests::kind::TransportKind::{self, Kafka, RabbitMq};
 use outbox_tests::life::Life;
-use outbox_tests::pair::Pair;
-use outbox_transport_rabbitmq::RabbitMqTransport;
-use sqlx::Executor as _;
+use outbox_tests::record::{PATIENCE, until};
 use tokio::time::timeout;
 
 use crate::process::Process;
-use crate::world::{PATIENCE, Wishes, World};
+use crate::world::World;
 
 /// Ten keys, one of which fails at first in each life.
 const KEYS: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", Life::FAILING];
 
-const DIRECT: Life = Life { stored: false, batch: 1, crash: None };
-const BATCHES: Life = Life { stored: false, batch: 10, crash: None };
-const STORED: Life = Life { stored: true, batch: 1, crash: None };
+const DIRECT: Life = Life { stored: false, batch: 1, crash: None, number: 7 };
+const BATCHES: Life = Life { batch: 10, ..DIRECT };
+const STORED: Life = Life { stored: true, ..DIRECT };
 
 /// The world of an inbox, and what was sent to it.
 struct Story {
+    _fresh: Fresh,
     world: World,
     relay: Process,
     /// In the order in which they were appended.
@@ -35,19 +36,16 @@ struct Story {
 }
 
 impl Story {
-    async fn new() -> Option<Self> {
-        let mut world = World::new(Wishes::default()).await?;
-        world.store.pool().execute(Life::TABLES).await.unwrap();
-        // For the queues: from now on messages wait there for whoever comes.
-        world.consume().await;
-        world.stop_consuming().await;
+    async fn new(store: StoreKind, transport: TransportKind) -> Option<Self> {
+        let fresh = Fresh::new(store, transport).await?;
+        let world = World::new(fresh.pair.clone()).await;
         let relay = world.relay();
-        Some(Self { world, relay, sent: Vec::new() })
+        Some(Self { _fresh: fresh, world, relay, sent: Vec::new() })
     }
 
     /// Appends so many messages of each key, for the relay to send.
     async fn send(&mut self, of_each_key: usize) {
-        let messages = (0..of_each_key).flat_map(|_| KEYS).map(World::message);
+        let messages = (0..of_each_key).flat_map(|_| KEYS).map(|key| self.world.message(key));
         let messages: Vec<Message> = messages.collect();
         self.world.append(messages.iter().cloned()).await;
         self.sent.extend(messages);
@@ -64,58 +62,52 @@ impl Story {
         // Behind everything else of each key: once these are handled, all others are, or are lost.
         self.send(1).await;
         let inbox = Process::inbox(&self.world.pair, life);
-        let pool = self.world.store.pool();
-        let last = self.sent[self.sent.len() - KEYS.len()..].iter();
-        let last: Vec<String> = last.map(|message| message.id.to_string()).collect();
-        let handled = async || -> i64 {
-            let query = sqlx::query_scalar("select count(distinct id) from effects where id = any($1)");
-            query.bind(&last).fetch_one(pool).await.unwrap()
+        let last: Vec<MessageId> =
+            self.sent[self.sent.len() - KEYS.len()..].iter().map(|message| message.id).collect();
+        let handled = async || {
+            let effects = self.world.ledger.effects().await.unwrap();
+            last.iter().all(|id| effects.iter().any(|effect| effect.id == *id))
         };
-        self.world.until("the last effect of every key", async || handled().await == KEYS.len() as i64).await;
-        let route = inbox_route(&Pair::consumer().unwrap());
-        self.world
-            .until("everything done that waits in the store", async || self.is_done(&route).await)
-            .await;
+        until("the last effect of every key", handled).await;
+        let route = inbox_route(&self.world.pair.consumer().unwrap());
+        until("everything done that waits in the store", async || self.is_done(&route).await).await;
         inbox.stop();
         self.relay.stop();
-        assert_eq!(self.world.store.backlog(&route).await.unwrap().dead, 0, "no message is given up");
-        let effects: Vec<(String, i64, String)> =
-            sqlx::query_as("select key, number, id from effects order by key, number")
-                .fetch_all(pool)
-                .await
-                .unwrap();
-        let mut found: BTreeMap<String, Vec<(i64, String)>> = BTreeMap::new();
-        for (key, number, id) in effects {
-            found.entry(key).or_default().push((number, id));
+        let backlog = self.world.ledger.store().backlog(&route).await.unwrap();
+        assert_eq!(backlog.dead, 0, "no message is given up");
+        let mut found: BTreeMap<String, Vec<(i64, MessageId)>> = BTreeMap::new();
+        for effect in self.world.ledger.effects().await.unwrap() {
+            found.entry(effect.key).or_default().push((effect.number, effect.id));
         }
-        let mut expected: BTreeMap<String, Vec<(i64, String)>> = BTreeMap::new();
+        let mut expected: BTreeMap<String, Vec<(i64, MessageId)>> = BTreeMap::new();
         for message in &self.sent {
             let of_key = expected.entry(message.order_key().as_str().to_owned()).or_default();
-            of_key.push((of_key.len() as i64 + 1, message.id.to_string()));
+            of_key.push((of_key.len() as i64 + 1, message.id));
         }
         assert_eq!(found, expected, "the effects of each key");
     }
 
     /// Whether nothing waits in the database for this route.
     async fn is_done(&self, route: &Route) -> bool {
-        let backlog = self.world.store.backlog(route).await.unwrap();
+        let backlog = self.world.ledger.store().backlog(route).await.unwrap();
         backlog.pending + backlog.parked == 0
     }
 
     /// Waits until the relay has sent everything.
     async fn relayed(&self) {
-        self.world.until("everything relayed", async || self.is_done(&Route::default()).await).await;
+        until("everything relayed", async || self.is_done(&Route::default()).await).await;
     }
 }
 
-async fn killed_behind_every_step(life: Life) {
-    let Some(mut story) = Story::new().await else { return };
-    for time in [1, 3] {
+/// Kills it behind every step, so many times in a life.
+async fn killed_behind_every_step(store: StoreKind, transport: TransportKind, life: Life, times: &[u32]) {
+    let Some(mut story) = Story::new(store, transport).await else { return };
+    for time in times {
         for step in Step::ALL {
             // Enough for every transaction that is waited for; but it may come in one piece, and be stored as one.
             story.send(3).await;
             let in_pieces = !matches!(step, Step::Received | Step::Acknowledged);
-            story.live(life, step, if in_pieces { time } else { 1 }).await;
+            story.live(life, step, if in_pieces { *time } else { 1 }).await;
         }
     }
     story.finish(life).await;
@@ -123,32 +115,38 @@ async fn killed_behind_every_step(life: Life) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn effects_are_once_though_the_inbox_is_killed_behind_every_step() {
-    killed_behind_every_step(DIRECT).await;
+    killed_behind_every_step(Postgres, RabbitMq, DIRECT, &[1, 3]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn effects_are_once_though_the_inbox_is_killed_in_batches_of_ten() {
-    killed_behind_every_step(BATCHES).await;
+    killed_behind_every_step(Postgres, RabbitMq, BATCHES, &[1, 3]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn effects_are_once_though_the_inbox_is_killed_while_messages_wait_in_the_store() {
-    killed_behind_every_step(STORED).await;
+    killed_behind_every_step(Postgres, RabbitMq, STORED, &[1, 3]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn effects_are_once_though_the_inbox_is_killed_between_postgresql_and_kafka() {
+    killed_behind_every_step(Postgres, Kafka, DIRECT, &[1]).await;
+    killed_behind_every_step(Postgres, Kafka, STORED, &[1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_that_come_twice_and_old_ones_behind_newer_ones_have_one_effect_in_order() {
-    let Some(mut story) = Story::new().await else { return };
-    let transport = story.world.pair.transport(&story.world.pair.broker).unwrap();
+    let Some(mut story) = Story::new(Postgres, RabbitMq).await else { return };
+    let transport = story.world.pair.transport().unwrap();
     for (round, life) in [DIRECT, BATCHES, STORED].into_iter().cycle().take(6).enumerate() {
         let before = story.sent.len();
         story.send(3).await;
         story.relayed().await;
         // Everything a second time, then old ones: of every key some that newer ones stand before.
         let (old, new) = story.sent.split_at(before);
-        publish(&transport, new).await;
+        publish(&*transport, new).await;
         let stale: Vec<Message> = old.iter().rev().step_by(3).chain(&new[..10]).cloned().collect();
-        publish(&transport, &stale).await;
+        publish(&*transport, &stale).await;
         story.live(life, Step::ALL[round % Step::ALL.len()], 1).await;
     }
     transport.close().await;
@@ -156,7 +154,7 @@ async fn messages_that_come_twice_and_old_ones_behind_newer_ones_have_one_effect
 }
 
 /// Publishes messages as a relay does that knows nothing of the one that has sent them. Until all are delivered: any of them may come oftener.
-async fn publish(transport: &RabbitMqTransport, messages: &[Message]) {
+async fn publish(transport: &dyn Transport, messages: &[Message]) {
     let stored = messages.iter().zip(1..).map(|(message, position)| {
         Arc::new(Stored::new(Position(position), Timestamp::now(), message.clone()))
     });

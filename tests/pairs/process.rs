@@ -5,12 +5,12 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use outbox_tests::halt::Halt;
 use outbox_tests::life::Life;
 use outbox_tests::pair::Pair;
+use outbox_tests::record::PATIENCE;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::timeout;
-
-use crate::world::PATIENCE;
 
 /// A relay or an inbox. Dropped, it is killed.
 pub(crate) struct Process {
@@ -20,8 +20,21 @@ pub(crate) struct Process {
 impl Process {
     /// A relay. Returns when it works.
     pub(crate) fn relay(pair: &Pair) -> Self {
+        Self::start_relay(pair, None)
+    }
+
+    /// A relay that dies at a point of its work. Returns when it works.
+    pub(crate) fn relay_until(pair: &Pair, halt: Halt) -> Self {
+        Self::start_relay(pair, Some(halt))
+    }
+
+    fn start_relay(pair: &Pair, halt: Option<Halt>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_relay-process"));
-        command.envs(pair.variables()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .envs(pair.variables())
+            .envs(halt.map(Halt::variable))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().expect("the relay's program can be started");
         let said = BufReader::new(child.stdout.take().expect("its output is piped")).lines().next();
         assert_eq!(said.and_then(Result::ok).as_deref(), Some("relaying"), "the relay did not start");

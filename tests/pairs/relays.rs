@@ -1,10 +1,15 @@
 //! What happens to relays.
 
-use crate::world::{Wishes, World};
+use outbox_tests::fresh::Fresh;
+use outbox_tests::halt::Halt;
+use outbox_tests::kind::{StoreKind, TransportKind};
+
+use crate::process::Process;
+use crate::world::{Servers, Wishes, World};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_relays_lose_nothing_and_bring_nothing_out_of_order() {
-    let Some(mut world) = World::new(Wishes::default()).await else { return };
+    let Some(mut world) = Servers::new(Wishes::default()).await else { return };
     world.consume().await;
     world.write(4, 20);
     for _ in 0..3 {
@@ -20,7 +25,7 @@ async fn killed_relays_lose_nothing_and_bring_nothing_out_of_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_relay_joins_and_carries_on_alone() {
-    let Some(mut world) = World::new(Wishes::default()).await else { return };
+    let Some(mut world) = Servers::new(Wishes::default()).await else { return };
     world.consume().await;
     world.write(4, 20);
     let first = world.relay();
@@ -40,7 +45,7 @@ async fn a_second_relay_joins_and_carries_on_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_slept_past_its_lease_brings_nothing_out_of_order() {
-    let Some(mut world) = World::new(Wishes::default()).await else { return };
+    let Some(mut world) = Servers::new(Wishes::default()).await else { return };
     world.consume().await;
     world.write(4, 20);
     let sleeper = world.relay();
@@ -58,4 +63,29 @@ async fn a_relay_that_slept_past_its_lease_brings_nothing_out_of_order() {
     world.more(200).await;
     world.finish().await;
     drop(sleeper);
+}
+
+/// Lets relays die one after the other, each at a point of its work, while writers write and a consumer receives.
+async fn killed_at_every_point(store: StoreKind, transport: TransportKind) {
+    let Some(fresh) = Fresh::new(store, transport).await else { return };
+    let mut world = World::new(fresh.pair.clone()).await;
+    world.consume().await;
+    world.write(4, 20);
+    for halt in Halt::ALL {
+        Process::relay_until(&world.pair, halt).aborted(&format!("{halt:?}")).await;
+    }
+    let last = world.relay();
+    world.more(300).await;
+    world.finish().await;
+    last.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_killed_at_every_point_between_postgresql_and_rabbitmq_lose_nothing() {
+    killed_at_every_point(StoreKind::Postgres, TransportKind::RabbitMq).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_killed_at_every_point_between_postgresql_and_kafka_lose_nothing() {
+    killed_at_every_point(StoreKind::Postgres, TransportKind::Kafka).await;
 }

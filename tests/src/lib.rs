@@ -2,12 +2,20 @@
 //!
 //! | suite | what it proves |
 //! |---|---|
-//! | `pairs` | PostgreSQL and RabbitMQ together keep the promises, whatever happens to them |
+//! | `matrix` | every database with every broker keeps the promises, relay and inbox together |
+//! | `pairs` | real pairs keep the promises, whatever happens to servers, relays and inboxes |
 //! | `unit_of_work` | your rows and the events commit together, on SQLite and on PostgreSQL |
 //! | `workspace` | the house is as it should be: who may depend on whom, what every crate and file must have |
 
+#![allow(clippy::expect_used, reason = "it is for tests alone")]
+
+pub mod fresh;
+pub mod halt;
+pub mod kind;
+pub mod ledger;
 pub mod life;
 pub mod pair;
+pub mod record;
 
 use std::path::{Path, PathBuf};
 

@@ -1,21 +1,20 @@
 //! One life of an inbox between the database and the broker of a pair.
 
-use std::error::Error;
 use std::process::abort;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use outbox_contract::{Message, RelayId, RetryPolicy};
+use outbox_contract::{Message, RelayId, RetryPolicy, Transport};
 use outbox_engine::{
     HandlerContext, HandlerError, HandlerFailure, Inbox, InboxHandle, Mode, Step, handler_fn,
 };
-use outbox_store_postgres::PostgresStore;
-use sqlx::{Postgres, Transaction};
 
+use crate::ledger::{Effects, Failed, TxOf};
 use crate::pair::Pair;
 
-/// How an inbox lives and dies. It goes to the process through the environment.
+/// How an inbox lives and dies. It goes to a process through the environment.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
     /// Whether messages go through the store ([`Mode::Stored`]).
@@ -24,21 +23,21 @@ pub struct Life {
     pub batch: usize,
     /// Behind which step it aborts, and at which time, from 1; none: it lives until it is stopped.
     pub crash: Option<(Step, u32)>,
+    /// Who it is to the store. A life of the same number need not wait until the leases of the last one are over; two at once must not share one.
+    pub number: u32,
 }
 
 const STORED: &str = "OUTBOX_LIFE_STORED";
 const BATCH: &str = "OUTBOX_LIFE_BATCH";
 const CRASH: &str = "OUTBOX_LIFE_CRASH";
+const NUMBER: &str = "OUTBOX_LIFE_NUMBER";
 
 impl Life {
     /// The key whose handler fails at first in each life, so that its messages go through the store.
     pub const FAILING: &str = "failing";
 
-    /// The tables that the handler writes to: how many messages of each key were handled, and which was which.
-    ///
-    /// No id is forced to be there once: an effect that is there twice must be seen, not hindered.
-    pub const TABLES: &str = "create table counters (key text primary key, handled bigint not null);
-         create table effects (key text not null, number bigint not null, id text not null)";
+    /// The payload of a message that the handler never takes.
+    pub const POISON: &[u8] = b"poison";
 
     /// The variables of the environment that tell a program of this life.
     #[must_use]
@@ -49,6 +48,7 @@ impl Life {
             (STORED, self.stored.to_string()),
             (BATCH, self.batch.to_string()),
             (CRASH, crash.unwrap_or_default()),
+            (NUMBER, self.number.to_string()),
         ]
     }
 
@@ -57,7 +57,7 @@ impl Life {
     /// # Errors
     ///
     /// A variable that is not there or says nothing that is understood.
-    pub fn from_environment() -> Result<Self, Box<dyn Error>> {
+    pub fn from_environment() -> Result<Self, Failed> {
         let crash = match std::env::var(CRASH)?.split_once(' ') {
             Some((place, time)) => {
                 let step = Step::ALL.get(place.parse::<usize>()?).ok_or("there is no such step")?;
@@ -65,32 +65,36 @@ impl Life {
             }
             None => None,
         };
-        Ok(Self { stored: std::env::var(STORED)?.parse()?, batch: std::env::var(BATCH)?.parse()?, crash })
+        let (stored, batch) = (std::env::var(STORED)?.parse()?, std::env::var(BATCH)?.parse()?);
+        Ok(Self { stored, batch, crash, number: std::env::var(NUMBER)?.parse()? })
     }
 
-    /// Starts the inbox. Its handler writes each message with its number within the key.
-    ///
-    /// # Errors
-    ///
-    /// The store can't be reached, or the configuration is wrong.
-    pub async fn start(self, pair: &Pair) -> Result<InboxHandle, Box<dyn Error>> {
-        let store = PostgresStore::connect(&pair.database).await?;
+    /// Starts the inbox. Its handler leaves an effect of each message.
+    pub(crate) async fn start<E: Effects>(
+        self,
+        database: &E,
+        pair: &Pair,
+        transport: Arc<dyn Transport>,
+    ) -> Result<InboxHandle, Failed> {
         let times = AtomicU32::new(0);
         let failures = AtomicU32::new(0);
-        let handler = handler_fn(
-            move |tx: &mut Transaction<'static, Postgres>, message: Message, _: HandlerContext<'_>| {
-                let fails = message.order_key().as_str() == Self::FAILING
-                    && failures.fetch_add(1, Ordering::SeqCst) < 4;
-                async move {
-                    write(tx, &message).await?;
-                    if fails {
-                        return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
-                    }
-                    Ok(())
+        let effects = database.clone();
+        let handler = handler_fn(move |tx: &mut TxOf<E>, message: Message, _: HandlerContext<'_>| {
+            let fails =
+                message.order_key().as_str() == Self::FAILING && failures.fetch_add(1, Ordering::SeqCst) < 4;
+            let effects = effects.clone();
+            async move {
+                effects.note(tx, message.order_key().as_str(), message.id).await?;
+                if fails {
+                    return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
                 }
-                .boxed()
-            },
-        );
+                if message.payload == Self::POISON {
+                    return Err(HandlerError::from(HandlerFailure::rejected("tested", "never")));
+                }
+                Ok(())
+            }
+            .boxed()
+        });
         let retry = RetryPolicy {
             // Each life fails anew: no number of them may make a dead letter.
             most_attempts: 10_000,
@@ -98,18 +102,18 @@ impl Life {
             most_delay: Duration::from_millis(50),
             ..RetryPolicy::default()
         };
-        let inbox = Inbox::builder(store, pair.transport(&pair.broker)?)
-            .consumer(Pair::consumer()?.as_str())
-            .topic(Pair::topic()?.as_str())
+        let inbox = Inbox::builder(database.store().clone(), transport)
+            .consumer(pair.consumer()?.as_str())
+            .topic(pair.topic.as_str())
             .on_any(handler)
             .mode(if self.stored { Mode::Stored } else { Mode::Direct })
             .batch(self.batch)
+            .prefetch(200)
             .tries(2)
             .first_delay(Duration::from_millis(5))
             .due_poll(Duration::from_millis(200))
             .retry(retry)
-            // The next life is the same one to the store, so that it need not wait until the leases of this one are over.
-            .id(RelayId::from_uuid(uuid::Uuid::from_u128(7)))
+            .id(RelayId::from_uuid(uuid::Uuid::from_u128(self.number.into())))
             .on_step(move |step| {
                 if let Some((last, time)) = self.crash
                     && last == step
@@ -120,22 +124,4 @@ impl Life {
             });
         Ok(inbox.start().await?)
     }
-}
-
-async fn write(tx: &mut Transaction<'static, Postgres>, message: &Message) -> Result<(), sqlx::Error> {
-    let key = message.order_key();
-    let number: i64 = sqlx::query_scalar(
-        "insert into counters values ($1, 1) on conflict (key) do update set handled = counters.handled + 1
-         returning handled",
-    )
-    .bind(key.as_str())
-    .fetch_one(&mut **tx)
-    .await?;
-    sqlx::query("insert into effects values ($1, $2, $3)")
-        .bind(key.as_str())
-        .bind(number)
-        .bind(message.id.to_string())
-        .execute(&mut **tx)
-        .await?;
-    Ok(())
 }

@@ -1,21 +1,28 @@
-//! A database and a broker as the programs of the suite `pairs` use them.
+//! A database and a broker, as the suites and the programs that they start use them.
 
-use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{Consumer, NameError, RetryPolicy, Topic};
+use outbox_contract::{Consumer, NameError, RetryPolicy, Store, Topic, Transport};
 use outbox_engine::{Relay, RelayBuilder};
-use outbox_store_postgres::PostgresStore;
+use outbox_transport_kafka::KafkaTransport;
+use outbox_transport_memory::MemoryTransport;
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
+use outbox_transport_redis::RedisTransport;
 
-/// What a test and the relays and inboxes that it starts agree on. It goes to them through the environment.
-#[derive(Clone, Debug, Default)]
+use crate::kind::TransportKind;
+use crate::ledger::Failed;
+
+/// What a test and the relays and inboxes that it starts agree on. It goes to processes through the environment.
+#[derive(Clone, Debug)]
 pub struct Pair {
     /// The URL of the database.
     pub database: String,
-    /// The URL of the broker.
+    /// The URL of the broker; of Kafka its address, behind `kafka://`.
     pub broker: String,
-    /// How many messages may wait in a queue; none for any number.
+    /// The topic that everything is sent to: no other test's.
+    pub topic: Topic,
+    /// How many messages may wait in a queue of RabbitMQ; none for any number.
     pub most_waiting: Option<u32>,
     /// The most bytes of a payload that the broker takes; none for the transport's default.
     pub most_bytes: Option<usize>,
@@ -23,6 +30,7 @@ pub struct Pair {
 
 const DATABASE: &str = "OUTBOX_PAIR_DATABASE";
 const BROKER: &str = "OUTBOX_PAIR_BROKER";
+const TOPIC: &str = "OUTBOX_PAIR_TOPIC";
 const MOST_WAITING: &str = "OUTBOX_PAIR_MOST_WAITING";
 const MOST_BYTES: &str = "OUTBOX_PAIR_MOST_BYTES";
 
@@ -30,22 +38,19 @@ impl Pair {
     /// The lease of every relay: how long another needs to take over. It bounds how long the tests wait, and no test relies on it being kept.
     pub const LEASE: Duration = Duration::from_secs(4);
 
-    /// The topic that everything is sent to.
-    ///
-    /// # Errors
-    ///
-    /// None: the name is one.
-    pub fn topic() -> Result<Topic, NameError> {
-        Topic::new("orders")
+    /// A pair of a database and a broker, by their URLs.
+    #[must_use]
+    pub fn new(database: String, broker: String, topic: Topic) -> Self {
+        Self { database, broker, topic, most_waiting: None, most_bytes: None }
     }
 
-    /// The consumer that receives it.
+    /// The consumer that receives the topic. It has the topic's name, so that it is no other test's either.
     ///
     /// # Errors
     ///
-    /// None: the name is one.
-    pub fn consumer() -> Result<Consumer, NameError> {
-        Consumer::new("warehouse")
+    /// The topic is too long for a consumer.
+    pub fn consumer(&self) -> Result<Consumer, NameError> {
+        Consumer::new(self.topic.as_str())
     }
 
     /// The variables of the environment that tell a program of this pair.
@@ -55,6 +60,7 @@ impl Pair {
         vec![
             (DATABASE, self.database.clone()),
             (BROKER, self.broker.clone()),
+            (TOPIC, self.topic.to_string()),
             (MOST_WAITING, text(self.most_waiting.map(u64::from))),
             (MOST_BYTES, text(self.most_bytes.map(|bytes| bytes as u64))),
         ]
@@ -64,55 +70,94 @@ impl Pair {
     ///
     /// # Errors
     ///
-    /// A variable that is not there.
-    pub fn from_environment() -> Result<Self, std::env::VarError> {
+    /// A variable that is not there, or says nothing that is understood.
+    pub fn from_environment() -> Result<Self, Failed> {
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         Ok(Self {
             database: std::env::var(DATABASE)?,
             broker: std::env::var(BROKER)?,
+            topic: std::env::var(TOPIC)?.parse()?,
             most_waiting: number(MOST_WAITING).and_then(|number| u32::try_from(number).ok()),
             most_bytes: number(MOST_BYTES).and_then(|number| usize::try_from(number).ok()),
         })
     }
 
-    /// A transport to the broker, or to another address of it.
+    /// A transport to the broker. One in memory is another one each time.
     ///
     /// # Errors
     ///
     /// What is wrong with the configuration.
-    pub fn transport(&self, broker: &str) -> Result<RabbitMqTransport, Box<dyn Error>> {
-        let mut builder = RabbitMqTransport::builder(broker)
-            .topology(Topology::Declared)
-            .partitions(4)
-            .consumer(Self::topic()?, Self::consumer()?)
-            .pauses(Duration::from_millis(50), Duration::from_millis(500));
-        if let Some(messages) = self.most_waiting {
-            builder = builder.most_waiting(messages);
-        }
-        if let Some(bytes) = self.most_bytes {
-            builder = builder.max_message_bytes(bytes);
-        }
-        Ok(builder.build()?)
+    pub fn transport(&self) -> Result<Arc<dyn Transport>, Failed> {
+        self.transport_to(&self.broker, None)
     }
 
-    /// A relay from the database to the broker, with leases that end soon and pauses that are short.
+    /// A transport to another address of the broker.
+    ///
+    /// On Kafka a consumer of a name takes the place of the last one of that name at once. Without a name it has to wait until the
+    /// broker takes one that was killed for dead.
     ///
     /// # Errors
     ///
-    /// The store can't be reached, or the configuration is wrong.
-    pub async fn relay(&self) -> Result<RelayBuilder, Box<dyn Error>> {
-        let store = PostgresStore::connect(&self.database).await?;
+    /// What is wrong with the configuration.
+    pub fn transport_to(&self, broker: &str, name: Option<&str>) -> Result<Arc<dyn Transport>, Failed> {
+        Ok(match TransportKind::of_url(broker)? {
+            TransportKind::Memory => {
+                Arc::new(MemoryTransport::builder().consumer(self.topic.clone(), self.consumer()?).build())
+            }
+            TransportKind::RabbitMq => {
+                let mut builder = RabbitMqTransport::builder(broker)
+                    .topology(Topology::Declared)
+                    .partitions(4)
+                    .consumer(self.topic.clone(), self.consumer()?)
+                    .pauses(Duration::from_millis(50), Duration::from_millis(500));
+                if let Some(messages) = self.most_waiting {
+                    builder = builder.most_waiting(messages);
+                }
+                if let Some(bytes) = self.most_bytes {
+                    builder = builder.max_message_bytes(bytes);
+                }
+                Arc::new(builder.build()?)
+            }
+            TransportKind::Kafka => {
+                let address = broker.strip_prefix("kafka://").unwrap_or(broker);
+                // Members learn of a newcomer at their next heartbeat: by default after three seconds.
+                let mut builder = KafkaTransport::builder(address).property("heartbeat.interval.ms", "300");
+                if let Some(name) = name {
+                    builder = builder.property("group.instance.id", name);
+                }
+                if let Some(bytes) = self.most_bytes {
+                    builder = builder.max_message_bytes(bytes);
+                }
+                Arc::new(builder.build()?)
+            }
+            TransportKind::Redis => {
+                // How long the units of a consumer that was killed wait for the next one.
+                let mut builder = RedisTransport::builder(broker)
+                    .units(4)
+                    .lease(Duration::from_secs(4))
+                    .heartbeat(Duration::from_millis(300));
+                if let Some(bytes) = self.most_bytes {
+                    builder = builder.max_message_bytes(bytes);
+                }
+                Arc::new(builder.build()?)
+            }
+        })
+    }
+
+    /// A relay with leases that end soon and pauses that are short.
+    pub fn relay(store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> RelayBuilder {
         let retry = RetryPolicy {
-            most_attempts: 3,
+            // Of what fails only for a time, no number of relays that die may make a dead letter.
+            most_attempts: 10_000,
             first_delay: Duration::from_millis(50),
             most_delay: Duration::from_millis(500),
             ..RetryPolicy::default()
         };
-        Ok(Relay::builder(store, self.transport(&self.broker)?)
+        Relay::builder(store, transport)
             .lease(Self::LEASE)
             .heartbeat(Duration::from_millis(500))
             .publish_timeout(Duration::from_millis(2_500))
             .outage_most_delay(Duration::from_secs(1))
-            .retry(retry))
+            .retry(retry)
     }
 }

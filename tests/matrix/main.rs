@@ -1,0 +1,36 @@
+//! Every database with every broker: a relay and an inbox between them, in one process, and what happens to both while writers write.
+//!
+//! What is promised of each of them alone is proved by its own suites, and what becomes of a pair whose servers fail by the suite `pairs`. Here is
+//! what only both together can show: that messages, their keys, their order and their repeats mean the same on both sides.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod repeats;
+mod story;
+
+use outbox_tests::kind::StoreKind::{Memory, Postgres, Sqlite};
+use outbox_tests::kind::TransportKind::{self as by, Kafka, RabbitMq, Redis};
+
+macro_rules! pairs {
+    ($($name:ident: $store:expr, $transport:expr;)*) => {$(
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            story::tell($store, $transport).await;
+        }
+    )*};
+}
+
+pairs! {
+    memory_to_memory: Memory, by::Memory;
+    memory_to_rabbitmq: Memory, RabbitMq;
+    memory_to_kafka: Memory, Kafka;
+    memory_to_redis: Memory, Redis;
+    sqlite_to_memory: Sqlite, by::Memory;
+    sqlite_to_rabbitmq: Sqlite, RabbitMq;
+    sqlite_to_kafka: Sqlite, Kafka;
+    sqlite_to_redis: Sqlite, Redis;
+    postgres_to_memory: Postgres, by::Memory;
+    postgres_to_rabbitmq: Postgres, RabbitMq;
+    postgres_to_kafka: Postgres, Kafka;
+    postgres_to_redis: Postgres, Redis;
+}

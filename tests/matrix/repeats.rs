@@ -1,0 +1,153 @@
+//! A transport whose deliveries come again: at once, and old ones behind newer ones. As a broker does after a failure, only more often.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use fastrand::Rng;
+use outbox_contract::subscription::{Delivery, Received, Tag, Unit};
+use outbox_contract::{
+    Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Transport, TransportError,
+};
+use outbox_tests::record::Record;
+
+/// How many deliveries of a unit are kept for later.
+const KEPT: usize = 100;
+
+/// Wraps a transport. What really comes is recorded; the repeats that are made up here are not.
+pub(crate) struct Repeats {
+    inner: Arc<dyn Transport>,
+    record: Arc<Record>,
+    made_up: Arc<AtomicU64>,
+}
+
+impl Repeats {
+    pub(crate) fn new(inner: Arc<dyn Transport>, record: Arc<Record>) -> Self {
+        Self { inner, record, made_up: Arc::default() }
+    }
+
+    /// How many deliveries were made up so far.
+    pub(crate) fn made_up(&self) -> u64 {
+        self.made_up.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Transport for Repeats {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        self.inner.check().await
+    }
+
+    fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        self.inner.validate(message)
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        self.inner.publish(chunk, outcomes).await;
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        let inner = self.inner.subscribe(subscription).await?;
+        let (record, made_up) = (Arc::clone(&self.record), Arc::clone(&self.made_up));
+        let seen = Mutex::new(Seen { random: Rng::with_seed(1), of_unit: BTreeMap::new() });
+        Ok(Box::new(Repeated { inner, record, made_up, seen }))
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+struct Repeated {
+    inner: Box<dyn Deliveries>,
+    record: Arc<Record>,
+    made_up: Arc<AtomicU64>,
+    // A plain mutex: held while a batch is looked at, never across an await.
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    random: Rng,
+    /// The last ones of each unit that this member has.
+    of_unit: BTreeMap<Unit, Vec<Delivery>>,
+}
+
+impl Seen {
+    /// This delivery, and behind it now and then itself again, or one of its unit that came before. They bear the mark of the one that they
+    /// repeat: acknowledging it twice is allowed.
+    fn with_repeats(&mut self, delivery: Delivery) -> Vec<Delivery> {
+        let before = self.of_unit.entry(delivery.tag.unit.clone()).or_default();
+        let mut all = vec![delivery.clone()];
+        if self.random.u8(..5) == 0 {
+            all.push(delivery.clone());
+        }
+        if self.random.u8(..5) == 0
+            && let Some(old) = self.random.choice(before.iter())
+        {
+            all.push(old.clone());
+        }
+        if before.len() == KEPT {
+            before.swap_remove(self.random.usize(..KEPT));
+        }
+        before.push(delivery);
+        all
+    }
+}
+
+impl Repeated {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Deliveries for Repeated {
+    async fn next(&self) -> Result<Received, TransportError> {
+        let received = self.inner.next().await?;
+        Ok(match received {
+            Received::Deliveries(batch) => {
+                for delivery in &batch {
+                    let message = delivery.message.as_ref().expect("only messages of ours are on the way");
+                    self.record.delivered(message);
+                }
+                let real = batch.len();
+                let mut seen = self.seen();
+                let all: Vec<Delivery> =
+                    batch.into_iter().flat_map(|delivery| seen.with_repeats(delivery)).collect();
+                self.made_up.fetch_add((all.len() - real) as u64, Ordering::SeqCst);
+                Received::Deliveries(all)
+            }
+            Received::Revoked(units) => {
+                // They are another member's now, or come under new marks.
+                self.seen().of_unit.retain(|unit, _| !units.contains(unit));
+                Received::Revoked(units)
+            }
+            other => other,
+        })
+    }
+
+    async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
+        self.inner.acknowledge(tags).await
+    }
+
+    async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {
+        self.inner.pause(units).await
+    }
+
+    async fn resume(&self, units: &[Unit]) -> Result<(), TransportError> {
+        self.inner.resume(units).await
+    }
+
+    async fn drain(&self) -> Result<(), TransportError> {
+        self.inner.drain().await
+    }
+
+    async fn close(self: Box<Self>) -> Result<(), TransportError> {
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,177 @@
+//! What happens on every pair: writers write, a relay dies and another takes over, an inbox hands over to the next, messages come again, and some
+//! can't be sent or handled.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use outbox_contract::admin::Filter;
+use outbox_contract::transactional::inbox_route;
+use outbox_contract::{Message, MessageId, Outgoing, Route, Transport};
+use outbox_engine::{InboxHandle, RelayHandle};
+use outbox_testkit::{ChaosTransport, Fault, FaultRates};
+use outbox_tests::fresh::Fresh;
+use outbox_tests::kind::{StoreKind, TransportKind};
+use outbox_tests::ledger::{self, Ledger};
+use outbox_tests::life::Life;
+use outbox_tests::pair::Pair;
+use outbox_tests::record::{PATIENCE, Record, until};
+
+use crate::repeats::Repeats;
+
+/// How many writers write at once, and to how many keys.
+const WRITERS: u64 = 4;
+const KEYS: u64 = 20;
+/// How many messages come between two things that happen.
+const MEANWHILE: u64 = 50;
+
+/// A pair, and all that is between its two ends.
+struct Story {
+    pair: Pair,
+    ledger: Arc<dyn Ledger>,
+    record: Arc<Record>,
+    /// The relay's way to the broker, on which things go wrong.
+    out: Arc<ChaosTransport>,
+    /// The inbox's way from it.
+    back: Arc<Repeats>,
+}
+
+pub(crate) async fn tell(store: StoreKind, transport: TransportKind) {
+    let Some(fresh) = Fresh::new(store, transport).await else { return };
+    let story = Story::new(fresh.pair.clone()).await;
+    let first = story.inbox(1).await;
+    let writers = {
+        let topic = story.pair.topic.clone();
+        let message = move |key: &str| Message::new(topic.clone(), "order.placed").with_key(key).unwrap();
+        story.record.writers(&story.ledger, WRITERS, KEYS, message)
+    };
+    let relay = story.relay().await;
+    story.record.more(MEANWHILE).await;
+
+    let unsent = story.one_that_can_not_be_sent().await;
+    let unhandled = story.one_that_can_not_be_handled().await;
+    story.one_that_is_sent_at_the_third_try().await;
+    story.a_key_that_is_handled_after_some_tries().await;
+    story.record.more(MEANWHILE).await;
+
+    // As a crash: what it has in flight is sent again by the next one, when its leases have run out.
+    drop(relay);
+    let relay = story.relay().await;
+    story.record.more(MEANWHILE).await;
+
+    let second = story.inbox(2).await;
+    assert!(first.stop(PATIENCE).await, "the first inbox stops in order");
+    story.record.more(MEANWHILE).await;
+
+    story.record.stop_writing(writers).await;
+    story.died(&Route::default(), unsent).await;
+    story.record.never_sent(unsent);
+    story.died(&inbox_route(&story.pair.consumer().unwrap()), unhandled).await;
+    story.record.never_handled(unhandled);
+    story.done().await;
+    assert!(second.stop(PATIENCE).await, "the second inbox stops in order");
+    assert!(relay.stop(PATIENCE).await, "the relay stops in order");
+    story.judge().await;
+}
+
+impl Story {
+    async fn new(pair: Pair) -> Self {
+        let ledger = ledger::open(&pair.database).await.unwrap();
+        ledger.prepare().await.unwrap();
+        let record = Arc::new(Record::new(60));
+        let out = pair.transport().unwrap();
+        // Within the process both ends are one; a broker has a connection of each.
+        let back = match TransportKind::of_url(&pair.broker).unwrap() {
+            TransportKind::Memory => Arc::clone(&out),
+            _ => pair.transport().unwrap(),
+        };
+        // Some confirmations get lost: what they confirmed is sent again.
+        let rates = FaultRates { unknown_with_effect: 0.03, ..FaultRates::default() };
+        let out = Arc::new(ChaosTransport::new(out, 1).with_rates(rates));
+        let back = Arc::new(Repeats::new(back, Arc::clone(&record)));
+        Self { pair, ledger, record, out, back }
+    }
+
+    async fn relay(&self) -> RelayHandle {
+        let out: Arc<dyn Transport> = Arc::<ChaosTransport>::clone(&self.out);
+        Pair::relay(self.ledger.store(), out).start().await.unwrap()
+    }
+
+    async fn inbox(&self, number: u32) -> InboxHandle {
+        let life = Life { stored: false, batch: 8, crash: None, number };
+        let back: Arc<dyn Transport> = Arc::<Repeats>::clone(&self.back);
+        self.ledger.inbox(life, &self.pair, back).await.unwrap()
+    }
+
+    /// Three messages of a key, in one transaction.
+    async fn three(&self, key: &str, middle: impl FnOnce(Message) -> Message) -> MessageId {
+        let message = || Message::new(self.pair.topic.clone(), "order.placed").with_key(key).unwrap();
+        let middle = middle(message());
+        let id = middle.id;
+        let three: [Outgoing; 3] = [message(), middle, message()].map(Outgoing::from);
+        self.record.write_for_certain(&*self.ledger, &three).await;
+        id
+    }
+
+    /// The broker never takes it; what is behind it arrives.
+    async fn one_that_can_not_be_sent(&self) -> MessageId {
+        self.three("key-1", |message| {
+            self.out.inject(message.id, Fault::Rejected);
+            message
+        })
+        .await
+    }
+
+    /// The handler never takes it; what is behind it is handled.
+    async fn one_that_can_not_be_handled(&self) -> MessageId {
+        self.three("key-2", |message| message.with_payload(Life::POISON)).await
+    }
+
+    /// It and what is behind it waits in the store meanwhile.
+    async fn one_that_is_sent_at_the_third_try(&self) {
+        self.three("key-3", |message| {
+            self.out.inject_times(message.id, Fault::Failed, 2);
+            message
+        })
+        .await;
+    }
+
+    /// Its messages wait in the store of the inbox meanwhile.
+    async fn a_key_that_is_handled_after_some_tries(&self) {
+        self.three(Life::FAILING, |message| message).await;
+        self.three(Life::FAILING, |message| message).await;
+    }
+
+    /// Waits until a message is a dead letter of a route, and looks that no other is. It is one again for each time that it came.
+    async fn died(&self, route: &Route, id: MessageId) {
+        let filter = Filter { route: Some(route.clone()), ..Filter::default() };
+        let store = self.ledger.store();
+        let dead = async || -> BTreeSet<MessageId> {
+            // A database that is busy is asked again.
+            let letters = store.dead_letters(&filter).await.unwrap_or_default();
+            letters.iter().map(|letter| letter.stored.message.id).collect()
+        };
+        until("a dead letter", async || !dead().await.is_empty()).await;
+        assert_eq!(dead().await, BTreeSet::from([id]), "route {route}: the one that can't be, and no other");
+    }
+
+    /// Waits until everything that is committed has come and has had its effect.
+    async fn done(&self) {
+        assert!(self.record.all_delivered().await, "not everything has come\n{}", self.record.deliveries());
+        until("every effect", async || {
+            self.ledger.effects().await.is_ok_and(|effects| self.record.all_handled(&effects))
+        })
+        .await;
+    }
+
+    /// Holds what happened against the promises: nothing lost, nothing made up, every key in the order of its commits; and each effect once, in that
+    /// order, though much came oftener.
+    async fn judge(&self) {
+        let deliveries = self.record.deliveries();
+        println!("{deliveries}{:>10} repeats were made up", self.back.made_up());
+        deliveries.assert_at_least_once_in_order();
+        let effects = self.record.effects(&self.ledger.effects().await.unwrap()).unwrap();
+        println!("{effects}");
+        effects.assert_exactly_once();
+        assert!(self.back.made_up() > 0, "some deliveries came again");
+    }
+}

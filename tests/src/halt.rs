@@ -1,0 +1,182 @@
+//! Where a relay stands when its process is killed.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outbox_contract::{
+    Chunk, Deliveries, Failure, Message, Outcome, Outcomes, Rejection, Store, Subscription, Transport,
+    TransportError,
+};
+use outbox_testkit::{ChaosStore, StoreCall, StoreFault};
+
+use crate::ledger::Failed;
+
+/// A point in the work of a relay. Whoever takes over must lose nothing and bring nothing out of order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// Rows were read, and nothing of them was sent.
+    Read,
+    /// A chunk is about to be sent.
+    Sending,
+    /// A chunk was confirmed by the broker, and the relay does not know.
+    Sent,
+    /// The relay knows, and nothing is removed from the store.
+    Settling,
+    /// It was removed, and the relay does not know.
+    Settled,
+    /// Messages failed, and nothing is parked.
+    Parking,
+    /// They are parked, and the relay does not know.
+    Parked,
+    /// The leases were renewed, and the relay does not know.
+    Leased,
+}
+
+const HALT: &str = "OUTBOX_RELAY_HALT";
+/// How many chunks go through before it counts.
+const BEFORE: u32 = 3;
+
+impl Halt {
+    /// Every point, in the order of the work.
+    pub const ALL: [Self; 8] = [
+        Self::Read,
+        Self::Sending,
+        Self::Sent,
+        Self::Settling,
+        Self::Settled,
+        Self::Parking,
+        Self::Parked,
+        Self::Leased,
+    ];
+
+    /// The variable of the environment that tells a program of this point.
+    #[must_use]
+    pub fn variable(self) -> (&'static str, String) {
+        let place = Self::ALL.iter().position(|other| *other == self).unwrap_or_default();
+        (HALT, place.to_string())
+    }
+
+    /// The point that the environment tells of, if it does.
+    ///
+    /// # Errors
+    ///
+    /// There is no such point.
+    pub fn from_environment() -> Result<Option<Self>, Failed> {
+        let Ok(place) = std::env::var(HALT) else { return Ok(None) };
+        let halt = Self::ALL.get(place.parse::<usize>()?).ok_or("there is no such point")?;
+        Ok(Some(*halt))
+    }
+
+    /// What of the store never answers there.
+    const fn in_store(self) -> Option<(StoreCall, StoreFault)> {
+        Some(match self {
+            Self::Read => (StoreCall::Fetch, StoreFault::HangAfter),
+            Self::Settling => (StoreCall::Settle, StoreFault::HangBefore),
+            Self::Settled => (StoreCall::Settle, StoreFault::HangAfter),
+            Self::Parking => (StoreCall::Divert, StoreFault::HangBefore),
+            Self::Parked => (StoreCall::Divert, StoreFault::HangAfter),
+            Self::Leased => (StoreCall::Lease, StoreFault::HangAfter),
+            Self::Sending | Self::Sent => return None,
+        })
+    }
+}
+
+/// A store and a transport that stand still at a point, once they have worked for a while.
+pub struct Halting {
+    halt: Halt,
+    store: Arc<ChaosStore<dyn Store>>,
+    transport: Arc<dyn Transport>,
+    chunks: AtomicU32,
+    reached: AtomicBool,
+}
+
+impl std::fmt::Debug for Halting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Halting").field("halt", &self.halt).finish_non_exhaustive()
+    }
+}
+
+impl Halting {
+    /// Wraps both.
+    #[must_use]
+    pub fn new(halt: Halt, store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> Arc<Self> {
+        let store = Arc::new(ChaosStore::new(store, 1));
+        Arc::new(Self { halt, store, transport, chunks: AtomicU32::new(0), reached: AtomicBool::new(false) })
+    }
+
+    /// The store, for the relay.
+    #[must_use]
+    pub fn store(&self) -> Arc<ChaosStore<dyn Store>> {
+        Arc::clone(&self.store)
+    }
+
+    /// Waits until the point is reached.
+    pub async fn reached(&self) {
+        while !self.reached.load(Ordering::SeqCst) && self.store.counts().hung == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // A call to the store that stands still behind its effect was only begun. Killed within it is right too, and the less likely.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
+    async fn stand_still(&self) {
+        self.reached.store(true, Ordering::SeqCst);
+        std::future::pending().await
+    }
+}
+
+#[async_trait]
+impl Transport for Halting {
+    fn name(&self) -> &'static str {
+        self.transport.name()
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        self.transport.check().await
+    }
+
+    fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        self.transport.validate(message)
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        let number = self.chunks.fetch_add(1, Ordering::SeqCst);
+        if number < BEFORE {
+            return self.transport.publish(chunk, outcomes).await;
+        }
+        if number == BEFORE
+            && let Some((call, fault)) = self.halt.in_store()
+        {
+            self.store.inject(call, fault, 1);
+        }
+        match self.halt {
+            Halt::Sending => self.stand_still().await,
+            Halt::Sent => {
+                let unheard = Outcomes::new(chunk.messages.len());
+                self.transport.publish(chunk, &unheard).await;
+                self.stand_still().await;
+            }
+            Halt::Parking | Halt::Parked => {
+                // Nothing of a key is sent behind one that failed.
+                let mut keys = HashSet::new();
+                for (index, stored) in chunk.messages.iter().enumerate() {
+                    let first = keys.insert(stored.message.key_id());
+                    let failed = Outcome::Failed(Failure::new("tested", "not yet"));
+                    outcomes.report(index, if first { failed } else { Outcome::Blocked });
+                }
+            }
+            _ => self.transport.publish(chunk, outcomes).await,
+        }
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        self.transport.subscribe(subscription).await
+    }
+
+    async fn close(&self) {
+        self.transport.close().await;
+    }
+}

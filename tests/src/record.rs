@@ -1,0 +1,303 @@
+//! What happened in a test, shared by writers, consumers and the test itself, and held against the promises in the end.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outbox_contract::{Message, MessageId, Outgoing};
+use outbox_testkit::history::{ConsumerId, Fate, History, Moment, Report};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::ledger::{Effect, Ledger, Written};
+
+/// How long a test waits for what must happen. Many times what it takes on a slow machine.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What is known of a test's messages.
+pub struct Record {
+    /// What came from the broker.
+    deliveries: History,
+    consumer: ConsumerId,
+    /// What handlers left.
+    effects: History,
+    handler: ConsumerId,
+    /// How many committed messages may be on their way before writers wait: load that a machine of any speed can carry.
+    most_on_their_way: usize,
+    // A plain mutex: held to look and to note, never across an await.
+    sets: Mutex<Sets>,
+    /// First deliveries.
+    delivered: AtomicU64,
+    /// Rung when anything changes.
+    changed: Notify,
+    stop: AtomicBool,
+}
+
+#[derive(Default)]
+struct Sets {
+    /// Committed for certain, and not delivered yet.
+    on_their_way: HashSet<MessageId>,
+    /// Committed for certain, and no dead letter.
+    committed: HashSet<MessageId>,
+    seen: HashSet<MessageId>,
+    /// Everything that was to be written, whatever became of it.
+    written: HashMap<MessageId, Message>,
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").field("delivered", &self.delivered).finish_non_exhaustive()
+    }
+}
+
+impl Record {
+    /// An empty one. Its writers wait while so many messages are on their way.
+    #[must_use]
+    pub fn new(most_on_their_way: usize) -> Self {
+        let (deliveries, effects) = (History::new(), History::new());
+        let (consumer, handler) = (deliveries.consumer("the consumer"), effects.consumer("the handler"));
+        Self {
+            deliveries,
+            consumer,
+            effects,
+            handler,
+            most_on_their_way,
+            sets: Mutex::default(),
+            delivered: AtomicU64::new(0),
+            changed: Notify::new(),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    fn sets(&self) -> MutexGuard<'_, Sets> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The moment from which a transaction counts that a test writes itself.
+    #[must_use]
+    pub fn now(&self) -> (Moment, Moment) {
+        (self.deliveries.now(), self.effects.now())
+    }
+
+    /// Records a transaction that a test has written itself.
+    pub fn wrote(&self, appended: &[((Moment, Moment), &Message)], written: &Written) {
+        let messages: Vec<_> = appended.iter().map(|((began, _), message)| (*began, *message)).collect();
+        self.deliveries.record(&messages, fate(written, &self.deliveries));
+        let messages: Vec<_> = appended.iter().map(|((_, began), message)| (*began, *message)).collect();
+        self.effects.record(&messages, fate(written, &self.effects));
+        let mut sets = self.sets();
+        for (_, message) in appended {
+            sets.written.insert(message.id, (*message).clone());
+            if let Written::Yes = written {
+                sets.committed.insert(message.id);
+                if !sets.seen.contains(&message.id) {
+                    sets.on_their_way.insert(message.id);
+                }
+            }
+        }
+        drop(sets);
+        self.changed.notify_waiters();
+    }
+
+    /// Writes messages in a transaction, once. Whether they are committed for certain.
+    pub async fn write(&self, ledger: &dyn Ledger, messages: &[Outgoing]) -> bool {
+        let began: Vec<_> = messages.iter().map(|outgoing| (self.now(), &outgoing.message)).collect();
+        let written = ledger.write(messages).await;
+        self.wrote(&began, &written);
+        matches!(written, Written::Yes)
+    }
+
+    /// Writes messages in a transaction that is started again when it failed, as after a conflict.
+    ///
+    /// # Panics
+    ///
+    /// When they are not committed after [`PATIENCE`].
+    pub async fn write_for_certain(&self, ledger: &dyn Ledger, messages: &[Outgoing]) {
+        let writing = async {
+            while !self.write(ledger, messages).await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        assert!(timeout(PATIENCE, writing).await.is_ok(), "the database takes no message");
+    }
+
+    /// Starts writers that commit one to three messages of one of so many keys at a time, as fast as they are delivered, until they are
+    /// [stopped](Self::stop_writing). They lock nothing of their own.
+    pub fn writers(
+        self: &Arc<Self>,
+        ledger: &Arc<dyn Ledger>,
+        writers: u64,
+        keys: u64,
+        message: impl Fn(&str) -> Message + Clone + Send + Sync + 'static,
+    ) -> Vec<JoinHandle<()>> {
+        let start = |writer| {
+            let (record, ledger, message) = (Arc::clone(self), Arc::clone(ledger), message.clone());
+            tokio::spawn(async move {
+                let mut random = fastrand::Rng::with_seed(writer);
+                while !record.stop.load(Ordering::SeqCst) {
+                    let room = || {
+                        record.sets().on_their_way.len() < record.most_on_their_way
+                            || record.stop.load(Ordering::SeqCst)
+                    };
+                    if !record.until(room).await {
+                        return;
+                    }
+                    let key = format!("key-{}", random.u64(..keys));
+                    let messages: Vec<Outgoing> =
+                        (0..random.usize(1..=3)).map(|_| message(&key).into()).collect();
+                    if !record.write(&*ledger, &messages).await {
+                        // The database is away, or there was a conflict: others in their place.
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                }
+            })
+        };
+        (0..writers).map(start).collect()
+    }
+
+    /// Lets writers finish what they are at.
+    ///
+    /// # Panics
+    ///
+    /// When one panicked or does not end.
+    pub async fn stop_writing(&self, writers: impl IntoIterator<Item = JoinHandle<()>>) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.changed.notify_waiters();
+        for writer in writers {
+            let ended = timeout(PATIENCE, writer).await;
+            assert!(matches!(ended, Ok(Ok(()))), "a writer did not end well: {ended:?}");
+        }
+    }
+
+    /// Notes that a message came from the broker.
+    pub fn delivered(&self, message: &Message) {
+        self.deliveries.delivered(self.consumer, message);
+        let mut sets = self.sets();
+        sets.on_their_way.remove(&message.id);
+        let first = sets.seen.insert(message.id);
+        drop(sets);
+        if first {
+            self.delivered.fetch_add(1, Ordering::SeqCst);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Notes that a message became a dead letter of the relay, so that neither a delivery nor an effect will come.
+    pub fn never_sent(&self, id: MessageId) {
+        self.deliveries.dead_lettered(id);
+        self.sets().on_their_way.remove(&id);
+        self.changed.notify_waiters();
+        self.never_handled(id);
+    }
+
+    /// Notes that a message became a dead letter of the inbox, so that no effect will come.
+    pub fn never_handled(&self, id: MessageId) {
+        self.effects.dead_lettered(id);
+        self.sets().committed.remove(&id);
+    }
+
+    /// Whether a message came from the broker.
+    #[must_use]
+    pub fn is_delivered(&self, id: MessageId) -> bool {
+        self.sets().seen.contains(&id)
+    }
+
+    /// Waits until everything has come that is committed. Whether it has, before [`PATIENCE`] was over.
+    pub async fn all_delivered(&self) -> bool {
+        self.until(|| self.sets().on_their_way.is_empty()).await
+    }
+
+    /// Waits until so many messages more have come for the first time.
+    ///
+    /// # Panics
+    ///
+    /// When they have not come after [`PATIENCE`].
+    #[track_caller]
+    pub fn more(&self, count: u64) -> impl Future<Output = ()> {
+        let goal = self.delivered.load(Ordering::SeqCst) + count;
+        let here = std::panic::Location::caller();
+        async move {
+            let arrived = self.until(|| self.delivered.load(Ordering::SeqCst) >= goal).await;
+            let delivered = self.delivered.load(Ordering::SeqCst);
+            assert!(arrived, "{here}: {delivered} of {goal} messages have come after {PATIENCE:?}");
+        }
+    }
+
+    /// Waits until something is so; whether it was before [`PATIENCE`] was over.
+    async fn until(&self, so: impl Fn() -> bool) -> bool {
+        let waiting = async {
+            loop {
+                let changed = self.changed.notified();
+                tokio::pin!(changed);
+                // Listening before looking: what happens in between is not missed.
+                changed.as_mut().enable();
+                if so() {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        timeout(PATIENCE, waiting).await.is_ok()
+    }
+
+    /// Whether every message that is committed, and no dead letter, has left an effect.
+    #[must_use]
+    pub fn all_handled(&self, effects: &[Effect]) -> bool {
+        let handled: HashSet<MessageId> = effects.iter().map(|effect| effect.id).collect();
+        self.sets().committed.is_subset(&handled)
+    }
+
+    /// Deliveries against commits.
+    #[must_use]
+    pub fn deliveries(&self) -> Report {
+        self.deliveries.check()
+    }
+
+    /// Effects against commits. Of each message its effect must be there once, in the order of its key. Asked once.
+    ///
+    /// # Errors
+    ///
+    /// An effect is not where its number says.
+    pub fn effects(&self, effects: &[Effect]) -> Result<Report, String> {
+        let sets = self.sets();
+        let mut last: Option<&Effect> = None;
+        for effect in effects {
+            let before = last.filter(|last| last.key == effect.key).map_or(0, |last| last.number);
+            if effect.number != before + 1 {
+                return Err(format!("behind effect {before} of its key comes {effect:?}"));
+            }
+            last = Some(effect);
+            let message = sets
+                .written
+                .get(&effect.id)
+                .ok_or_else(|| format!("of a message that nobody wrote: {effect:?}"))?;
+            self.effects.delivered(self.handler, message);
+        }
+        Ok(self.effects.check())
+    }
+}
+
+fn fate(written: &Written, history: &History) -> Fate {
+    match written {
+        Written::Yes => Fate::Committed(history.now()),
+        Written::No(_) => Fate::RolledBack,
+        Written::Unknown(_) => Fate::Unknown,
+    }
+}
+
+/// Waits until something is so, which is asked again and again.
+///
+/// # Panics
+///
+/// When it is not after [`PATIENCE`].
+pub async fn until(what: &str, so: impl AsyncFn() -> bool) {
+    let asking = async {
+        while !so().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    assert!(timeout(PATIENCE, asking).await.is_ok(), "not {what} after {PATIENCE:?}");
+}
