@@ -133,6 +133,10 @@ impl<T: Store + ?Sized> Store for Arc<T> {
         (**self).writers().await
     }
 
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        (**self).stripes(route, buckets).await
+    }
+
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
         (**self).due(request).await
     }

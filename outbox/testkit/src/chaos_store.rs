@@ -71,6 +71,7 @@ pub enum StoreCall {
     GiveBack,
     Fetch,
     Writers,
+    Stripes,
     Due,
     Settle,
     Divert,

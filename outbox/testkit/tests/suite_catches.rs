@@ -10,24 +10,24 @@ use std::panic::AssertUnwindSafe;
 use broken_store::{Broken, Bug};
 use futures_util::FutureExt;
 use outbox_testkit::store_suite::{
-    append, due, failing, fence, fetch, inbox, lease, operators, order, settle, upkeep,
+    append, due, failing, fence, fetch, inbox, lease, operators, order, settle, stripes, upkeep,
 };
 
 /// Whether a test of the suite fails on the store with this bug. It must pass on the same store without one, so that it fails for the
 /// bug and for nothing else.
 macro_rules! catches {
-    ($($name:ident: $bug:ident, $module:ident::$property:ident;)*) => {$(
+    ($store:ident: $($name:ident: $bug:ident, $module:ident::$property:ident;)*) => {$(
         #[tokio::test(start_paused = true)]
         async fn $name() {
-            $module::$property(&Broken::fresh_with(None)).await;
-            let harness = Broken::fresh_with(Some(Bug::$bug));
+            $module::$property(&Broken::$store(None)).await;
+            let harness = Broken::$store(Some(Bug::$bug));
             let outcome = AssertUnwindSafe($module::$property(&harness)).catch_unwind().await;
             assert!(outcome.is_err(), "{} passes a store that {:?}", stringify!($property), Bug::$bug);
         }
     )*};
 }
 
-catches! {
+catches! { fresh_with:
     the_suite_catches_an_append_that_keeps_no_order:
         SwapsAppended, order::messages_of_one_append_keep_their_order;
     the_suite_catches_an_append_that_is_no_part_of_the_transaction:
@@ -88,4 +88,27 @@ catches! {
         ElectsEverybody, upkeep::one_relay_is_elected_until_its_time_is_over;
     the_suite_catches_a_bell_that_does_not_ring:
         KeepsSilent, upkeep::the_bell_rings_at_append_and_at_commit;
+}
+
+catches! { striped_with:
+    the_suite_catches_rows_without_numbers:
+        GivesNoNumbers, stripes::only_stores_with_stripes_have_marks;
+    the_suite_catches_numbers_with_gaps:
+        LeavesGapsInNumbers, stripes::numbers_of_a_stripe_have_no_gaps;
+    the_suite_catches_positions_against_the_order_of_a_stripe:
+        ReversesKeys, stripes::numbers_of_a_stripe_have_no_gaps;
+    the_suite_catches_marks_that_are_ahead_of_the_rows:
+        MarksAhead, stripes::every_row_up_to_a_mark_can_be_fetched;
+    the_suite_catches_marks_that_go_with_their_rows:
+        MarksOfRowsOnly, stripes::a_mark_tells_the_last_append;
+    the_suite_catches_marks_that_forget_the_first_row_of_an_append:
+        MarksWithoutFirstRow, stripes::a_mark_tells_the_last_append;
+    the_suite_catches_marks_of_what_is_not_committed:
+        MarksOfOpenTransactions, stripes::a_mark_moves_with_the_commit_and_not_before;
+    the_suite_catches_marks_of_another_route:
+        MarksOfEveryRoute, stripes::marks_are_of_a_route_and_the_buckets_asked_for;
+    the_suite_catches_marks_of_other_buckets:
+        MarksOfEveryBucket, stripes::marks_are_of_a_route_and_the_buckets_asked_for;
+    the_suite_catches_late_writers_that_overtake:
+        WritesAtCommit, order::a_second_writer_of_a_key_does_not_overtake_the_first;
 }

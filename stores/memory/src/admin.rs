@@ -52,8 +52,8 @@ impl Admin for MemoryStore {
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let keys = self.shared.state().tables.dead_keys(filter);
-        let (_locked, appendable) = self.lock_keys(keys, "requeue").await?;
+        let names = self.shared.state().tables.dead_locks(filter);
+        let (_locked, appendable) = self.lock(names, "requeue").await?;
         let requeued = self.shared.statement(|tables, now| tables.requeue(filter, &appendable, now));
         self.ring_if_any(requeued);
         Ok(requeued)
@@ -64,8 +64,8 @@ impl Admin for MemoryStore {
     }
 
     async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let keys = self.shared.state().tables.history_keys(filter);
-        let (_locked, appendable) = self.lock_keys(keys, "replay").await?;
+        let names = self.shared.state().tables.history_locks(filter);
+        let (_locked, appendable) = self.lock(names, "replay").await?;
         let replayed = self.shared.statement(|tables, now| tables.replay(filter, &appendable, now));
         self.ring_if_any(replayed);
         Ok(replayed)

@@ -86,10 +86,15 @@ impl Transactional for MemoryStore {
 impl MemoryStore {
     /// The locks under which these messages are appended. Scheduled ones join their keys later, and those without a key have no order.
     fn locks_to_append(&self, messages: &[Outgoing]) -> BTreeSet<LockName> {
-        if self.shared.ordering == Ordering::Single {
+        let ordering = self.shared.ordering;
+        if ordering == Ordering::Single {
             return BTreeSet::from([LockName::Writer]);
         }
-        let ordered = |outgoing: &&Outgoing| outgoing.due_at.is_none() && outgoing.message.key.is_some();
-        messages.iter().filter(ordered).map(|outgoing| LockName::Key(outgoing.message.key_id())).collect()
+        // In a stripe every row has its number.
+        let ordered = |outgoing: &&Outgoing| {
+            outgoing.due_at.is_none() && (outgoing.message.key.is_some() || ordering == Ordering::Stripes)
+        };
+        let lock = |outgoing: &Outgoing| LockName::to_append(ordering, &outgoing.route, &outgoing.message);
+        messages.iter().filter(ordered).map(lock).collect()
     }
 }

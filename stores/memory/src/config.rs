@@ -37,6 +37,14 @@ impl MemoryStoreBuilder {
         self
     }
 
+    /// Lets several transactions write at once, as MySQL and MongoDB do: they wait for one another where they write the same
+    /// [stripe](outbox_contract::StripeId) of a route. Positions are in order within a stripe only; some stripes run ahead of others, as
+    /// clocks do. Default: one writing transaction at a time, as SQLite does.
+    pub fn stripes(mut self) -> Self {
+        self.ordering = Ordering::Stripes;
+        self
+    }
+
     /// Keeps delivered messages for this long, for replays. Default: not at all.
     pub fn history(mut self, kept: Duration) -> Self {
         self.history_kept = Some(kept);

@@ -8,7 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use outbox_contract::{Consumer, KeyId, MessageId};
+use outbox_contract::fetch::Ordering;
+use outbox_contract::{Consumer, KeyId, Message, MessageId, Route, StripeId};
 use tokio::sync::Notify;
 
 /// Identifies a transaction for the life of its store. Grows, and is never reused.
@@ -21,8 +22,24 @@ pub(crate) enum LockName {
     Writer,
     /// The end of a key: whoever holds it appends next.
     Key(KeyId),
+    /// The end of a stripe: whoever holds it takes the next number.
+    Stripe(Route, StripeId),
     /// The handling of a message by a consumer.
     Admission(Consumer, MessageId),
+}
+
+impl LockName {
+    /// What whoever appends this message must hold.
+    pub(crate) fn to_append(ordering: Ordering, route: &Route, message: &Message) -> Self {
+        match ordering {
+            Ordering::Single => Self::Writer,
+            Ordering::Stripes => {
+                let stripe = StripeId::of(message.topic.as_str(), message.order_key().as_str());
+                Self::Stripe(route.clone(), stripe)
+            }
+            _ => Self::Key(message.key_id()),
+        }
+    }
 }
 
 impl fmt::Display for LockName {
@@ -30,6 +47,7 @@ impl fmt::Display for LockName {
         match self {
             Self::Writer => f.write_str("the store"),
             Self::Key(key) => write!(f, "key {key}"),
+            Self::Stripe(route, stripe) => write!(f, "stripe {} of route {route}", stripe.0),
             Self::Admission(consumer, id) => write!(f, "message {id} for consumer {consumer}"),
         }
     }

@@ -1,5 +1,6 @@
 //! The store: the tables behind a mutex, as relays see them.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use outbox_contract::hints::Wakeup;
 use outbox_contract::lease::LeaseRequest;
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
-    Backlog, Clock, Diversion, Diverted, FetchRequest, Fetched, Hints, KeyId, Lease, Leased, Position,
-    RelayId, Route, Store, StoreError, Timestamp, async_trait,
+    Backlog, BucketSet, Clock, Diversion, Diverted, FetchRequest, Fetched, Hints, Lease, Leased, Position,
+    RelayId, Route, Store, StoreError, StripeMark, Timestamp, async_trait,
 };
 
 use crate::clock::RuntimeClock;
@@ -63,25 +64,25 @@ impl MemoryStore {
 
     pub(crate) fn with(builder: MemoryStoreBuilder) -> Self {
         let clock = builder.clock.unwrap_or_else(|| Arc::new(RuntimeClock::starting_at(Timestamp::now())));
-        let tables = Tables::new(builder.history_kept, builder.admissions_kept);
+        let tables = Tables::new(builder.ordering, builder.history_kept, builder.admissions_kept);
         let state = Mutex::new(State { tables, locks: Locks::default(), last_tx: 0 });
         Self { shared: Arc::new(Shared { ordering: builder.ordering, clock, hints: Hints::new(), state }) }
     }
 
-    /// Takes the locks of keys that a verb appends to. They are held until the transaction is dropped.
+    /// Takes the locks of what a verb appends. They are held until the transaction is dropped.
     ///
     /// With one writer at a time no lock is needed: rows get their positions when they are committed.
-    pub(crate) async fn lock_keys(
+    pub(crate) async fn lock(
         &self,
-        keys: Vec<KeyId>,
+        names: BTreeSet<LockName>,
         operation: &'static str,
     ) -> Result<(MemoryTx, Appendable), StoreError> {
         let mut tx = MemoryTx::begin(Arc::clone(&self.shared));
         if self.shared.ordering == Ordering::Single {
             return Ok((tx, Appendable::All));
         }
-        tx.lock(keys.iter().cloned().map(LockName::Key).collect(), operation).await?;
-        Ok((tx, Appendable::Keys(keys.into_iter().collect())))
+        tx.lock(names.clone(), operation).await?;
+        Ok((tx, Appendable::Locked(self.shared.ordering, names)))
     }
 }
 
@@ -159,6 +160,10 @@ impl Store for MemoryStore {
         Ok(self.shared.state().tables.writers())
     }
 
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        Ok(self.shared.state().tables.stripes(route, buckets))
+    }
+
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
         Ok(self.shared.statement(|tables, now| tables.due(request, now)))
     }
@@ -179,8 +184,8 @@ impl Store for MemoryStore {
     }
 
     async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
-        let keys = self.shared.statement(|tables, now| tables.due_keys(limit, now));
-        let (_locked, appendable) = self.lock_keys(keys, "maintain").await?;
+        let names = self.shared.statement(|tables, now| tables.due_locks(limit, now));
+        let (_locked, appendable) = self.lock(names, "maintain").await?;
         let maintained = self.shared.statement(|tables, now| tables.maintain(limit, &appendable, now));
         if maintained.promoted > 0 {
             self.shared.hints.committed();

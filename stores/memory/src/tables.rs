@@ -14,15 +14,16 @@ mod operate;
 mod route;
 mod scheduled;
 mod snapshot;
+mod stripes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{RowId, Writers};
-use outbox_contract::{KeyId, Message, Position, RelayId, Route, Stored, Timestamp};
+use outbox_contract::fetch::{Ordering, RowId, Writers};
+use outbox_contract::{Message, Position, RelayId, Route, Stored, Timestamp};
 
-use crate::locks::TxId;
+use crate::locks::{LockName, TxId};
 use crate::transaction::Written;
 use admissions::Admissions;
 use archive::Archive;
@@ -33,12 +34,13 @@ pub use snapshot::Snapshot;
 /// All tables of a store.
 #[derive(Debug)]
 pub(crate) struct Tables {
+    ordering: Ordering,
     routes: BTreeMap<Route, RouteTables>,
     scheduled: Scheduled,
     archive: Archive,
     admissions: Admissions,
     roles: BTreeMap<String, (RelayId, Timestamp)>,
-    /// The last position given out. Never goes back.
+    /// The last position given out; where there are stripes, how many were. Never goes back.
     position: Position,
     /// The last version of any key's row. One count for all of them: a row that was removed and opened again never repeats a version.
     version: i64,
@@ -46,26 +48,27 @@ pub(crate) struct Tables {
     writers: BTreeMap<TxId, Position>,
 }
 
-/// Which keys a verb may append to: those whose locks it holds.
+/// What a verb may append: what it holds the locks of.
 pub(crate) enum Appendable {
     /// All: one transaction writes at a time, and this is its turn.
     All,
-    /// Messages of these keys, and those that are ordered with nothing.
-    Keys(BTreeSet<KeyId>),
+    /// What is appended under these locks.
+    Locked(Ordering, BTreeSet<LockName>),
 }
 
 impl Appendable {
-    fn covers(&self, message: &Message) -> bool {
+    fn covers(&self, route: &Route, message: &Message) -> bool {
         match self {
             Self::All => true,
-            Self::Keys(keys) => message.key.is_none() || keys.contains(&message.key_id()),
+            Self::Locked(ordering, names) => names.contains(&LockName::to_append(*ordering, route, message)),
         }
     }
 }
 
 impl Tables {
-    pub(crate) fn new(history_kept: Option<Duration>, admissions_kept: Duration) -> Self {
+    pub(crate) fn new(ordering: Ordering, history_kept: Option<Duration>, admissions_kept: Duration) -> Self {
         Self {
+            ordering,
             routes: BTreeMap::new(),
             scheduled: Scheduled::default(),
             archive: Archive::new(history_kept),
@@ -104,6 +107,9 @@ impl Tables {
             }
             self.route(&route).insert_hot(Arc::new(stored));
         }
+        for ((route, stripe), mark) in written.marks {
+            self.route(&route).stripes.insert(stripe, mark);
+        }
         for (due_at, route, message) in written.scheduled {
             self.scheduled.add(due_at, route, message);
         }
@@ -113,9 +119,14 @@ impl Tables {
         self.forget_writer(tx);
     }
 
-    /// Appends a message, visible at once. The caller holds its key's lock, where keys have locks.
+    /// Appends a message, visible at once. The caller holds the lock that it takes, where it takes one.
     fn append(&mut self, route: &Route, message: Message, now: Timestamp) {
-        let stored = Stored::new(self.next_position(), now, message);
+        let mut stored = Stored::new(Position::START, now, message);
+        if self.ordering == Ordering::Stripes {
+            self.append_to_stripe(route, &mut stored);
+        } else {
+            stored.position = self.next_position();
+        }
         self.route(route).insert_hot(Arc::new(stored));
     }
 

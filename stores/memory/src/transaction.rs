@@ -1,11 +1,12 @@
 //! A transaction of the memory store: what it has written and nobody else sees yet, and the locks that it holds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outbox_contract::fetch::Ordering;
 use outbox_contract::{
-    Consumer, Message, MessageId, Outgoing, Position, Route, StoreError, StoreErrorKind, Stored, Timestamp,
+    Consumer, Message, MessageId, Outgoing, Position, Route, StoreError, StoreErrorKind, Stored, StripeId,
+    StripeMark, Timestamp,
 };
 
 use crate::locks::{LockName, Requested, TxId};
@@ -29,6 +30,8 @@ pub struct MemoryTx {
 pub(crate) struct Written {
     /// Messages, with their positions where those are taken at append.
     pub(crate) rows: Vec<(Route, Stored)>,
+    /// How far it has come in its stripes.
+    pub(crate) marks: BTreeMap<(Route, StripeId), StripeMark>,
     pub(crate) scheduled: Vec<(Timestamp, Route, Message)>,
     pub(crate) admitted: BTreeSet<(Consumer, MessageId)>,
 }
@@ -88,9 +91,10 @@ impl MemoryTx {
                 None => self.written.rows.push((route, Stored::new(Position::START, now, message))),
             }
         }
-        let rows = &mut self.written.rows[first..];
-        if self.shared.ordering == Ordering::Writers && !rows.is_empty() {
-            self.shared.state().tables.take_positions(self.id, rows);
+        match self.shared.ordering {
+            Ordering::Single => {}
+            Ordering::Stripes => self.shared.state().tables.take_numbers(&mut self.written, first),
+            _ => self.shared.state().tables.take_positions(self.id, &mut self.written.rows[first..]),
         }
     }
 

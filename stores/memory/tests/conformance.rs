@@ -1,4 +1,4 @@
-//! The suite that every store must pass, in both modes and in paused time.
+//! The suite that every store must pass, in every mode and in paused time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,4 +64,28 @@ mod concurrent_writers {
     }
 
     outbox_testkit::store_conformance!(ConcurrentWriters, start_paused = true);
+}
+
+mod stripes {
+    use super::*;
+
+    struct Stripes(Arc<MemoryStore>);
+
+    impl StoreHarness for Stripes {
+        type Store = MemoryStore;
+
+        async fn fresh() -> Self {
+            Self(Arc::new(builder().stripes().build()))
+        }
+
+        fn store(&self) -> Arc<MemoryStore> {
+            Arc::clone(&self.0)
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            capabilities()
+        }
+    }
+
+    outbox_testkit::store_conformance!(Stripes, start_paused = true);
 }

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::Ordering;
 use outbox_contract::{
     Clock, RelayId, RetryPolicy, Route, Store, StoreError, SystemClock, Topic, Transport, TransportError,
 };
@@ -198,12 +197,6 @@ impl RelayBuilder {
     pub async fn start(self) -> Result<RelayHandle, StartError> {
         let (routes, policies) = self.checked()?;
         self.store.check().await.map_err(StartError::Store)?;
-        if self.store.ordering() == Ordering::Stripes {
-            return Err(StartError::Config(vec![format!(
-                "the store {} orders by stripes, which this version of the engine does not read; use matching versions of the crates",
-                self.store.name()
-            )]));
-        }
         for (route, transport) in &routes {
             if let Err(error) = transport.check().await {
                 if !error.is_retryable() {

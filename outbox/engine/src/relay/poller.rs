@@ -87,6 +87,8 @@ pub(crate) struct PollerState {
     halted: bool,
     // Whether the last fetch had to wait for credit.
     starved: bool,
+    // Whether the last fetch showed rows that count from the next one on.
+    early: bool,
     _waker: Waker,
 }
 
@@ -133,6 +135,7 @@ impl Poller {
             paused: false,
             halted: false,
             starved: false,
+            early: false,
             keeper: None,
             _waker: Waker::start(Arc::clone(&context), myself),
             context,

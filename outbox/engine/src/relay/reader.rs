@@ -23,10 +23,11 @@
 //! narrowest gap that covers it, else the main window; that is what keeps two windows from sending one key side by side.
 
 use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Ordering, Scope, Writers};
-use outbox_contract::{BucketSet, KeyId, Position, RelayId, Route, Topic};
+use outbox_contract::{BucketSet, KeyId, Position, RelayId, Route, StripeMark, Topic};
 
 mod horizon;
 mod in_flight;
+mod marks;
 mod part;
 mod plan;
 mod window;
@@ -34,6 +35,7 @@ mod windows;
 
 use horizon::Horizon;
 use in_flight::InFlight;
+use marks::Marks;
 use part::Part;
 pub(crate) use plan::{Plan, Read, ReaderLimits};
 use window::Shown;
@@ -55,6 +57,8 @@ pub(crate) struct Reader {
     // How often what is to be read was changed from outside: a fetch that was under way then is of no use.
     changes: u64,
     turn: Option<Part>,
+    // Whether the store is to be asked how far its stripes are, though no window has anything to read.
+    look: bool,
 }
 
 impl Reader {
@@ -68,6 +72,7 @@ impl Reader {
             fetches: 0,
             changes: 0,
             turn: None,
+            look: false,
         }
     }
 
@@ -88,6 +93,8 @@ impl Reader {
             return;
         }
         self.changes += 1;
+        // No mark can be right there: a transaction that is still open may hold a lower position of its stripe than anybody has seen.
+        let low_water = if self.has_stripes() { Position::START } else { low_water };
         if self.owned.is_empty() {
             self.windows.begin(low_water);
         } else {
@@ -145,6 +152,22 @@ impl Reader {
         }
     }
 
+    /// Whether the store is to be asked how far its stripes are committed, and the reader told, before it says what to read
+    /// [`next`](Self::next).
+    pub(crate) fn wants_stripes(&mut self) -> bool {
+        if !self.has_stripes() || self.owned.is_empty() {
+            return false;
+        }
+        self.open_cooled_keys();
+        self.look || self.windows.choose(&self.turn, self.limits.key_gaps).is_some()
+    }
+
+    /// Takes the answer to the question how far stripes are committed.
+    pub(crate) fn committed(&mut self, marks: Vec<StripeMark>) {
+        self.look = false;
+        self.windows.committed(Marks::new(marks), self.owned);
+    }
+
     /// What to read next, when there is room for `rows` and `bytes`. None: nothing, until something changes or a wake-up says
     /// [`look`](Self::look).
     pub(crate) fn next(&mut self, route: &Route, relay: RelayId, rows: usize, bytes: usize) -> Option<Plan> {
@@ -159,9 +182,13 @@ impl Reader {
         Some(plan)
     }
 
-    /// Says that there may be something new: the main window is read again.
+    /// Says that there may be something new: the main window is read again. Where there are stripes, they say by themselves whether it need be.
     pub(crate) fn look(&mut self) {
-        self.windows.main.more = true;
+        if self.has_stripes() {
+            self.look = true;
+        } else {
+            self.windows.main.more = true;
+        }
     }
 
     /// Whether a key whose memory was full has room again.
@@ -178,18 +205,23 @@ impl Reader {
         let Fetched { rows, full, reached } = fetched;
         // It may have been asked from too far on, or for what is read through another window now: asked again.
         if plan.changes != self.changes || !self.is_confirmed(plan) {
-            return Read { rows: Vec::new(), seen: rows.len() };
+            return Read { seen: rows.len(), ..Read::default() };
         }
         let seen = rows.len();
         let mut last = None;
+        let mut early = false;
         let mut taken = Vec::with_capacity(seen);
         let mut muted = Vec::new();
         for row in rows {
             let position = row.position();
             last = Some(position);
-            // With one writer at a time the cursor alone passes them.
-            if matches!(row, FetchedRow::Muted(_)) && self.windows.ordering != Ordering::Single {
+            // Elsewhere the cursor passes them.
+            if matches!(row, FetchedRow::Muted(_)) && self.windows.ordering == Ordering::Writers {
                 muted.push(position);
+            }
+            if self.has_stripes() && !plan.marks.cover(&row) {
+                early = true;
+                continue;
             }
             if let Some(row) = self.admit(plan, row) {
                 taken.push(row);
@@ -199,12 +231,12 @@ impl Reader {
         // over it again.
         self.horizon.seen = self.horizon.seen.max(last.unwrap_or_default()).max(reached);
         self.advance(plan, last, full, &muted);
-        Read { rows: taken, seen }
+        Read { rows: taken, seen, early }
     }
 
     /// Whether the horizon is behind what was seen, so that asking who is writing would help.
     pub(crate) fn wants_writers(&self) -> bool {
-        self.windows.ordering != Ordering::Single && self.horizon.is_behind()
+        self.windows.ordering == Ordering::Writers && self.horizon.is_behind()
     }
 
     /// Takes the answer to the question who is writing. It must have been asked after the last fetch returned. Says whether the horizon moved.
@@ -214,8 +246,11 @@ impl Reader {
         moved
     }
 
-    /// Nothing that this relay owns stands at or below this position any more.
+    /// Nothing that this relay owns stands at or below this position any more, or can be committed there.
     pub(crate) fn low_water(&self) -> Position {
+        if self.has_stripes() {
+            return Position::START;
+        }
         let in_flight = self.in_flight.lowest().map_or(Position::END, |position| position.before());
         self.windows.floor().min(in_flight)
     }
@@ -246,7 +281,7 @@ impl Reader {
             None => self.windows.main_buckets(self.owned),
         };
         let window = self.windows.window(part.as_ref());
-        request.after = window.start(self.windows.ordering);
+        request.after = self.windows.start(part.as_ref(), &request.buckets);
         request.except = self.in_flight.behind(request.after).collect();
         if !window.passed.is_empty() {
             let after = std::ops::Bound::Excluded(request.after);
@@ -260,6 +295,7 @@ impl Reader {
             changes: self.changes,
             horizon: self.horizon.established,
             claim: self.horizon.claim().cloned(),
+            marks: self.windows.marks.clone(),
             to_confirm: self.windows.has_base(part.as_ref()).then_some(self.horizon.asked),
             window: part,
             per_key_room,
@@ -303,25 +339,27 @@ impl Reader {
     }
 
     fn advance(&mut self, plan: &Plan, last: Option<Position>, full: bool, muted: &[Position]) {
-        let (horizon, claim) = (plan.horizon, plan.claim.as_ref());
+        let (horizon, claim, marks) = (plan.horizon, plan.claim.as_ref(), &plan.marks);
         let (ordering, walk) = (self.windows.ordering, self.limits.walk);
         let Some(part) = &plan.window else {
             // All there is was shown: what other windows have seen is passed too, though it be gone by now.
             let last = if full { last } else { Some(self.horizon.seen) };
-            return self.windows.main.advance(Shown { last, full, muted, horizon, claim }, ordering, walk);
+            let shown = Shown { last, full, muted, horizon, claim, marks };
+            return self.windows.main.advance(shown, ordering, walk);
         };
         let Some(gap) = self.windows.gaps.get_mut(part) else { return };
-        gap.window.advance(Shown { last, full, muted, horizon, claim }, ordering, walk);
+        gap.window.advance(Shown { last, full, muted, horizon, claim, marks }, ordering, walk);
         if !full {
-            // Its keys return to the next wider window. What that one has passed was seen here: this fetch began after the horizon that
-            // counts there was established.
-            self.windows.gaps.remove(part);
-            self.windows.main.more = true;
+            self.windows.end_gap(part, marks);
         } else if let Part::Key(key) = part
             && self.in_flight.of_key(key) >= self.limits.per_key
         {
             gap.state = GapState::Hot;
         }
+    }
+
+    fn has_stripes(&self) -> bool {
+        self.windows.ordering == Ordering::Stripes
     }
 
     fn open_cooled_keys(&mut self) {

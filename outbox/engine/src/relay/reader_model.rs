@@ -61,6 +61,7 @@ impl Case {
 
 /// A call to the store that the poller waits for.
 enum Call {
+    Stripes(BucketSet, Option<Vec<StripeMark>>),
     Fetch(Box<Plan>, Option<Fetched>),
     Confirm(Box<Plan>, Fetched, Probe),
     Probe(Probe),
@@ -106,6 +107,8 @@ impl Model {
             key_gaps: random.usize(1..5),
             walk: random.i64(0..6),
         };
+        let stripes = case.store == Ordering::Stripes;
+        let ahead = stripes.then(|| std::array::from_fn(|_| random.i64(0..12) * random.i64(0..3)));
         let mut reader = Reader::new(case.belief, limits);
         reader.acquire(BucketSet::ALL, Position::START);
         Self {
@@ -113,7 +116,7 @@ impl Model {
             random,
             loud,
             reader,
-            table: Table { leased: BucketSet::ALL, ..Table::default() },
+            table: Table { leased: BucketSet::ALL, ahead, ..Table::default() },
             lane: Lane::default(),
             to_lane: VecDeque::new(),
             to_poller: VecDeque::new(),
@@ -165,7 +168,8 @@ impl Model {
     }
 
     fn write(&mut self) {
-        let most = if self.case.store == Ordering::Single { 1 } else { 4 };
+        let case = self.case;
+        let most = if case.store == Ordering::Single { 1 } else { 4 };
         let table = &mut self.table;
         if table.open.is_empty() || (table.open.len() < most && self.random.u8(..4) == 0) {
             table.begin();
@@ -175,7 +179,8 @@ impl Model {
             0..8 => {
                 // A few keys get most of the rows.
                 let key = self.random.usize(..KEYS).min(self.random.usize(..KEYS));
-                table.append(transaction, key);
+                let rows = if case.store == Ordering::Stripes { self.random.usize(1..4) } else { 1 };
+                table.append_rows(transaction, key, rows);
             }
             8 => {
                 table.open.swap_remove(transaction);
@@ -191,15 +196,24 @@ impl Model {
             None if self.random.u8(..4) == 0 && self.reader.wants_writers() => {
                 self.call = Some(Call::Probe(Probe::Asked))
             }
-            None => self.begin_fetch(),
+            None => self.begin(),
+            Some(Call::Stripes(owned, None)) => {
+                self.call = Some(Call::Stripes(owned, Some(self.table.marks(&owned))));
+            }
+            Some(Call::Stripes(_, Some(mut marks))) => {
+                self.sabotage_marks(&mut marks);
+                self.note(|| format!("{marks:?}"));
+                self.reader.committed(marks);
+                self.begin_fetch();
+            }
             Some(Call::Probe(Probe::Answered(writers))) => self.wrote(writers),
             Some(Call::Probe(probe)) => self.call = Some(Call::Probe(self.ask(probe))),
             Some(Call::Fetch(plan, None)) => {
                 let answer = self.table.fetch(&plan.request);
                 self.call = Some(Call::Fetch(plan, Some(answer)));
             }
-            Some(Call::Fetch(mut plan, Some(fetched))) => {
-                self.sabotage_plan(&mut plan);
+            Some(Call::Fetch(mut plan, Some(mut fetched))) => {
+                self.sabotage_plan(&mut plan, &mut fetched);
                 if !plan.wants_writers() {
                     return self.fetched(&plan, fetched);
                 }
@@ -232,12 +246,21 @@ impl Model {
         self.sabotage_horizon();
     }
 
+    fn begin(&mut self) {
+        if self.reader.wants_stripes() {
+            self.call = Some(Call::Stripes(self.reader.owned(), None));
+        } else {
+            self.begin_fetch();
+        }
+    }
+
     fn begin_fetch(&mut self) {
         let rows = self.random.usize(1..8);
-        if let Some(plan) =
+        if let Some(mut plan) =
             self.reader.next(&Route::default(), RelayId::from_uuid(uuid::Uuid::nil()), rows, usize::MAX)
         {
             self.note(|| format!("fetch {} through {:?}: {:?}", plan.sequence, plan.window, plan.request));
+            self.sabotage_start(&mut plan);
             self.call = Some(Call::Fetch(Box::new(plan), None));
         }
     }
@@ -248,8 +271,9 @@ impl Model {
         }
         let last = fetched.rows.last().map(FetchedRow::position);
         let gaps_before: Vec<Part> = self.reader.windows.gaps.keys().cloned().collect();
+        let cursor = self.reader.windows.window(plan.window.as_ref()).cursor;
         let read = self.reader.fetched(plan, fetched);
-        self.sabotage_windows(plan, last, &gaps_before);
+        self.sabotage_windows(plan, last, &gaps_before, cursor);
         let mut batch = Vec::new();
         for row in read.rows {
             let position = row.position();
@@ -317,7 +341,7 @@ impl Model {
                 if round % 8 == 0 && self.reader.wants_writers() {
                     self.call = Some(Call::Probe(Probe::Asked));
                 } else {
-                    self.begin_fetch();
+                    self.begin();
                 }
             }
             while self.call.is_some() {
@@ -346,7 +370,8 @@ impl Model {
             let is_idle = self.table.hot.is_empty()
                 && self.reader.in_flight.len() == 0
                 && self.reader.windows.gaps.is_empty();
-            if is_idle && self.reader.low_water() >= self.reader.horizon.seen {
+            let marks = self.reader.has_stripes();
+            if is_idle && (marks || self.reader.low_water() >= self.reader.horizon.seen) {
                 break;
             }
         }
@@ -425,12 +450,24 @@ fn with_several_writers_and_no_faults_order_holds_and_nothing_is_lost() {
 
 #[test]
 fn word_that_comes_while_a_fetch_is_under_way_does_no_harm() {
-    for ordering in [Ordering::Single, Ordering::Writers] {
+    for ordering in [Ordering::Single, Ordering::Writers, Ordering::Stripes] {
         holds(Case { interleaved: true, ..Case::of(ordering) });
     }
 }
 
 #[test]
+fn with_stripes_order_holds_and_nothing_is_lost() {
+    holds(Case::of(Ordering::Stripes));
+}
+
+#[test]
+fn with_stripes_and_no_faults_order_holds_and_nothing_is_lost() {
+    holds(Case { faults: false, ..Case::of(Ordering::Stripes) });
+}
+
+#[test]
 fn a_writer_that_never_ends_and_a_closed_topic_hold_up_nothing_else() {
-    holds(Case { lasting: true, ..Case::of(Ordering::Writers) });
+    for ordering in [Ordering::Writers, Ordering::Stripes] {
+        holds(Case { lasting: true, ..Case::of(ordering) });
+    }
 }

@@ -92,7 +92,7 @@ async fn failing_keys_that_are_due_at_once_stay_within_the_messages() {
 /// All in all, whoever asks: looks, failing keys, heartbeats, figures, maintenance.
 #[tokio::test(start_paused = true)]
 async fn an_idle_relay_asks_the_store_twice_a_second_at_most() {
-    for world in [World::new(), World::concurrent()] {
+    for world in [World::new(), World::concurrent(), World::stripes()] {
         let rig = world.rig();
         let _relay = rig.relay().start().await.unwrap();
         world.append([message("a"), message("b")]).await;

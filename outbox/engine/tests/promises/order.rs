@@ -10,7 +10,7 @@ use crate::support::{MS, S, World, message, within};
 
 #[tokio::test(start_paused = true)]
 async fn what_is_rolled_back_is_never_sent() {
-    for world in [World::new(), World::concurrent()] {
+    for world in [World::new(), World::concurrent(), World::stripes()] {
         let rig = world.rig();
         let _relay = rig.relay().start().await.unwrap();
         let mut tx = world.store.begin().await.unwrap();
@@ -90,7 +90,13 @@ async fn a_key_that_begins_to_fail_while_a_fetch_is_under_way_keeps_its_order() 
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_writers_of_a_key_are_sent_in_the_order_of_their_commits() {
-    let world = Arc::new(World::concurrent());
+    for world in [World::concurrent(), World::stripes()] {
+        concurrent_writers_of_a_key(world).await;
+    }
+}
+
+async fn concurrent_writers_of_a_key(world: World) {
+    let world = Arc::new(world);
     let rig = world.rig();
     let _relay = rig.relay().start().await.unwrap();
     let committed = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -122,7 +128,12 @@ async fn concurrent_writers_of_a_key_are_sent_in_the_order_of_their_commits() {
 /// A position that is committed late, below others that were read long ago.
 #[tokio::test(start_paused = true)]
 async fn a_transaction_that_commits_late_is_not_passed_over() {
-    let world = World::concurrent();
+    for world in [World::concurrent(), World::stripes()] {
+        a_transaction_that_commits_late(world).await;
+    }
+}
+
+async fn a_transaction_that_commits_late(world: World) {
     let rig = world.rig();
     let _relay = rig.relay().start().await.unwrap();
     let mut late = world.store.begin().await.unwrap();
@@ -139,7 +150,13 @@ async fn a_transaction_that_commits_late_is_not_passed_over() {
 /// As above, for long: what was delivered since is not walked over again by each fetch, and its commit is seen all the same.
 #[tokio::test(start_paused = true)]
 async fn a_transaction_that_stays_open_costs_the_others_nothing() {
-    let world = World::concurrent();
+    // In stripes, 1,024 positions are used up by each row.
+    for (world, unit) in [(World::concurrent(), 1), (World::stripes(), 1_024)] {
+        a_transaction_that_stays_open(world, unit).await;
+    }
+}
+
+async fn a_transaction_that_stays_open(world: World, unit: usize) {
     let rig = world.rig();
     let _relay = rig.relay().batch(10).start().await.unwrap();
     let mut late = world.store.begin().await.unwrap();
@@ -152,7 +169,7 @@ async fn a_transaction_that_stays_open_costs_the_others_nothing() {
     let reads: Vec<String> = rig.trace.take().into_iter().filter(|line| line.contains("reads")).collect();
     let behind = |line: &String| line.split("behind ").nth(1)?.split(':').next()?.parse::<usize>().ok();
     let last = behind(reads.last().unwrap()).unwrap();
-    assert!(last >= 400, "the last read began behind {last}, of 601 positions");
+    assert!(last >= 400 * unit, "the last read began behind {last}, of 601 positions of {unit}");
 
     world.store.commit(late).await.into_result().unwrap();
     within(S * 2, || world.arrived().last() == Some(&late_ids[0])).await;

@@ -46,6 +46,11 @@ impl World {
         Self { store: MemoryStore::builder().concurrent_writers().build(), ..Self::new() }
     }
 
+    /// Many writers at once, in stripes.
+    pub(crate) fn stripes() -> Self {
+        Self { store: MemoryStore::builder().stripes().build(), ..Self::new() }
+    }
+
     pub(crate) fn rig(&self) -> Rig {
         self.rig_on(true)
     }

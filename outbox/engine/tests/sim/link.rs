@@ -8,9 +8,9 @@ use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
 use outbox_contract::hints::Wakeup;
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
-    Admin, Backlog, Diversion, Diverted, FetchRequest, Fetched, KeyId, Lease, LeaseRequest, Leased, Message,
-    MessageId, Position, RelayId, Route, Store, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
-    async_trait,
+    Admin, Backlog, BucketSet, Diversion, Diverted, FetchRequest, Fetched, KeyId, Lease, LeaseRequest,
+    Leased, Message, MessageId, Position, RelayId, Route, Store, StoreError, StoreErrorKind, Stored,
+    StripeMark, Timestamp, Topic, async_trait,
 };
 use outbox_store_memory::MemoryStore;
 
@@ -120,6 +120,10 @@ impl Store for Link {
 
     async fn writers(&self) -> Result<Writers, StoreError> {
         self.read(self.store.writers()).await
+    }
+
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        self.read(self.store.stripes(route, buckets)).await
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {

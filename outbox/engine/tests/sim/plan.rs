@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use outbox_contract::fetch::Ordering;
 use outbox_contract::{Exhausted, RetryPolicy};
 use outbox_engine::RelayConfig;
 use outbox_testkit::{FaultRates, StoreFaultRates};
@@ -18,7 +19,8 @@ pub(crate) struct Plan {
     pub(crate) writers: usize,
     /// How many transactions each writer makes.
     pub(crate) transactions: usize,
-    pub(crate) concurrent_writers: bool,
+    /// Whether one transaction writes at a time, or several, and how they order then.
+    pub(crate) ordering: Ordering,
     pub(crate) most_relays: usize,
     pub(crate) config: RelayConfig,
     pub(crate) transport: FaultRates,
@@ -43,7 +45,7 @@ impl Plan {
             keys: rng.usize(1..=12),
             writers: rng.usize(1..=5),
             transactions: rng.usize(5..=40),
-            concurrent_writers: rng.bool(),
+            ordering: one_of(&mut rng, &[Ordering::Single, Ordering::Writers, Ordering::Stripes]),
             most_relays: rng.usize(1..=3),
             transport: transport(&mut rng, rough, lease),
             store: store(&mut rng, rough * 0.01),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use outbox_contract::Clock;
+use outbox_contract::fetch::Ordering;
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, History, Ids, TestClock};
 use tokio::time::Instant;
@@ -44,9 +45,11 @@ async fn live(plan: Plan) -> Ended {
     let ids = Arc::new(Ids::new(plan.seed));
     let clock = Arc::new(TestClock::new(plan.seed));
     let mut store = MemoryStore::builder().clock(Arc::clone(&clock) as Arc<dyn Clock>);
-    if plan.concurrent_writers {
-        store = store.concurrent_writers();
-    }
+    store = match plan.ordering {
+        Ordering::Single => store,
+        Ordering::Stripes => store.stripes(),
+        _ => store.concurrent_writers(),
+    };
     let store = store.history(Duration::from_secs(3_600)).build();
     let writing = ChaosStore::new(Arc::new(store.clone()), rng.u64(..)).with_rates(plan.writing.clone());
     let writing = Arc::new(writing);

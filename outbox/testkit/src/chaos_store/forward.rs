@@ -14,9 +14,9 @@ use outbox_contract::lease::{LeaseRequest, Leased};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
-    Admin, AppendError, Backlog, Consumer, Diversion, Diverted, FetchRequest, Fetched, Hints, KeyId, Lease,
-    Message, MessageId, Outgoing, Position, RelayId, Route, Store, StoreError, Stored, Timestamp, Topic,
-    Transactional,
+    Admin, AppendError, Backlog, BucketSet, Consumer, Diversion, Diverted, FetchRequest, Fetched, Hints,
+    KeyId, Lease, Message, MessageId, Outgoing, Position, RelayId, Route, Store, StoreError, Stored,
+    StripeMark, Timestamp, Topic, Transactional,
 };
 
 use super::{ChaosStore, StoreCall, StoreFault, injected, lock};
@@ -61,6 +61,10 @@ impl<S: Store + ?Sized> Store for ChaosStore<S> {
 
     async fn writers(&self) -> Result<Writers, StoreError> {
         self.act(StoreCall::Writers, self.inner.writers()).await
+    }
+
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        self.act(StoreCall::Stripes, self.inner.stripes(route, buckets)).await
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::{Admin, BUCKETS, Bucket, BucketSet, Epoch, Lease, Position};
+use outbox_contract::fetch::Ordering;
+use outbox_contract::{Admin, BUCKETS, Bucket, BucketSet, Epoch, Lease, Position, Store};
 
 use super::StoreHarness;
 use super::support::{LONG, OVER, Relay, SHORT, messages, prepared, route, topic, write};
@@ -230,6 +231,10 @@ pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
     write(&*store, messages("orders", "a", 4)).await;
     let read = first.read().await;
     first.settle(&read[..2]).await;
+    if store.ordering() == Ordering::Stripes {
+        // A stripe that was not written to for long may still be far below the others: relays read what they take over from the start.
+        return;
+    }
     first.low_water = read[1].position;
     first.beat().await;
 

@@ -23,6 +23,7 @@ pub mod operators;
 pub mod order;
 pub mod schedule;
 pub mod settle;
+pub mod stripes;
 mod support;
 pub mod upkeep;
 
@@ -128,6 +129,16 @@ macro_rules! __store_properties {
                 what_is_appended_later_stands_above_the_last_position
                 a_reader_that_follows_the_last_position_misses_nothing
                 keys_that_read_alike_are_different_keys
+            }
+            stripes {
+                only_stores_with_stripes_have_marks
+                numbers_of_a_stripe_have_no_gaps
+                a_mark_tells_the_last_append
+                a_mark_moves_with_the_commit_and_not_before
+                marks_are_of_a_route_and_the_buckets_asked_for
+                what_is_appended_by_verbs_has_numbers_too
+                every_row_up_to_a_mark_can_be_fetched
+                a_late_commit_is_found_by_its_mark
             }
             fetch {
                 a_fetch_stops_at_its_limit_of_rows
@@ -303,7 +314,7 @@ mod tests {
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
         let sources = sources! {
-            "append" "order" "fetch" "lease" "settle" "failing" "fence" "due" "operators" "dead_letters" "schedule"
+            "append" "order" "stripes" "fetch" "lease" "settle" "failing" "fence" "due" "operators" "dead_letters" "schedule"
             "inbox" "upkeep"
         };
         assert_eq!(LISTED.len(), sources.len());

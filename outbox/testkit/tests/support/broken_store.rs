@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
 use outbox_contract::divert::Step;
 use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
 use outbox_contract::hints::Wakeup;
@@ -15,10 +14,13 @@ use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
     Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Diversion, Diverted, Epoch, FetchRequest,
     Fetched, FetchedRow, Hints, KeyId, Lease, Message, MessageId, Outgoing, Position, RelayId, Route, Store,
-    StoreError, StoreErrorKind, Stored, Timestamp, Topic, Transactional, async_trait,
+    StoreError, StoreErrorKind, Stripe, StripeMark, Transactional, async_trait,
 };
-use outbox_store_memory::MemoryStore;
+use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
 use outbox_testkit::store_suite::{Capabilities, StoreHarness};
+
+#[path = "broken_admin.rs"]
+mod admin;
 
 /// What is wrong with the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,14 @@ pub(crate) enum Bug {
     ReversesKeys,
     HidesWriters,
     CountsAhead,
+    MarksAhead,
+    MarksOfRowsOnly,
+    MarksOfOpenTransactions,
+    MarksWithoutFirstRow,
+    MarksOfEveryRoute,
+    MarksOfEveryBucket,
+    LeavesGapsInNumbers,
+    GivesNoNumbers,
     FiltersInFlightAfterwards,
     SettlesLate,
     ForgetsMuted,
@@ -56,8 +66,18 @@ pub(crate) enum Bug {
 pub(crate) struct Broken(Arc<BrokenStore>);
 
 impl Broken {
+    /// On a store that orders by position.
     pub(crate) fn fresh_with(bug: Option<Bug>) -> Self {
-        let inner = MemoryStore::builder().concurrent_writers().history(Duration::from_secs(3_600)).build();
+        Self::on(MemoryStore::builder().concurrent_writers(), bug)
+    }
+
+    /// On a store that orders by stripes.
+    pub(crate) fn striped_with(bug: Option<Bug>) -> Self {
+        Self::on(MemoryStore::builder().stripes(), bug)
+    }
+
+    fn on(store: MemoryStoreBuilder, bug: Option<Bug>) -> Self {
+        let inner = store.history(Duration::from_secs(3_600)).build();
         Self(Arc::new(BrokenStore { inner, bug, silent: Hints::new(), seen: Mutex::default() }))
     }
 }
@@ -93,6 +113,7 @@ struct Seen {
     owners: HashMap<Bucket, (RelayId, Epoch)>,
     unsettled: Vec<(Route, Vec<RowId>)>,
     attempts: HashMap<KeyId, u32>,
+    appends: i64,
 }
 
 /// The transaction, and what a bug writes only when it commits.
@@ -185,6 +206,17 @@ impl BrokenStore {
     }
 }
 
+/// The rows with other numbers, or none.
+fn renumber(rows: &mut [FetchedRow], number: impl Fn(Stripe) -> Option<Stripe>) {
+    for row in rows {
+        if let FetchedRow::Message(stored) = row {
+            let mut renumbered = (**stored).clone();
+            renumbered.stripe = renumbered.stripe.and_then(&number);
+            *stored = Arc::new(renumbered);
+        }
+    }
+}
+
 /// The messages of each key in the opposite order, at the same positions.
 fn reverse_keys(rows: &mut [FetchedRow]) {
     let mut of_key: HashMap<KeyId, Vec<usize>> = HashMap::new();
@@ -269,6 +301,13 @@ impl Store for BrokenStore {
         if self.has(Bug::ReversesKeys) {
             reverse_keys(&mut fetched.rows);
         }
+        match self.bug {
+            Some(Bug::LeavesGapsInNumbers) => {
+                renumber(&mut fetched.rows, |at| Some(Stripe { number: at.number * 2 - 1, ..at }))
+            }
+            Some(Bug::GivesNoNumbers) => renumber(&mut fetched.rows, |_| None),
+            _ => {}
+        }
         let mut seen = self.seen.lock().unwrap();
         for row in &fetched.rows {
             if let FetchedRow::Message(stored) = row {
@@ -287,6 +326,28 @@ impl Store for BrokenStore {
             writers.last = Position(writers.last.0 + 1);
         }
         Ok(writers)
+    }
+
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        let route = if self.has(Bug::MarksOfEveryRoute) { &Route::default() } else { route };
+        let buckets = if self.has(Bug::MarksOfEveryBucket) { &BucketSet::ALL } else { buckets };
+        let mut marks = self.inner.stripes(route, buckets).await?;
+        let hot = self.inner.snapshot().hot;
+        if self.has(Bug::MarksOfRowsOnly) {
+            marks.retain(|mark| hot.iter().any(|(_, row)| row.stripe == Some(mark.last)));
+        }
+        let appends = self.seen.lock().unwrap().appends;
+        for mark in &mut marks {
+            match self.bug {
+                Some(Bug::MarksAhead) => mark.last.number += 1,
+                Some(Bug::MarksOfOpenTransactions) => mark.last.number = appends,
+                Some(Bug::MarksWithoutFirstRow) => {
+                    (mark.first_number, mark.first_position) = (mark.last.number, mark.position);
+                }
+                _ => {}
+            }
+        }
+        Ok(marks)
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
@@ -348,69 +409,6 @@ impl Store for BrokenStore {
 }
 
 #[async_trait]
-impl Admin for BrokenStore {
-    async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
-        self.inner.failing_keys(filter).await
-    }
-
-    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
-        self.inner.parked(filter).await
-    }
-
-    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
-        self.inner.dead_letters(filter).await
-    }
-
-    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
-        self.inner.history(filter).await
-    }
-
-    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.inner.hold(route, key).await
-    }
-
-    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.allowed(self.inner.release(route, key).await)
-    }
-
-    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        self.allowed(self.inner.skip(route, key).await)
-    }
-
-    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        self.allowed(self.inner.discard(route, key).await)
-    }
-
-    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.inner.requeue(filter).await
-    }
-
-    async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.inner.purge(filter).await
-    }
-
-    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.inner.replay(filter).await
-    }
-
-    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        self.inner.pause(route, topic).await
-    }
-
-    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        self.inner.resume(route, topic).await
-    }
-
-    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
-        self.inner.scheduled(filter).await
-    }
-
-    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
-        self.inner.cancel_scheduled(ids).await
-    }
-}
-
-#[async_trait]
 impl Transactional for BrokenStore {
     type Tx<'t> = BrokenTx<'t>;
 
@@ -433,6 +431,7 @@ impl Transactional for BrokenStore {
 
     async fn append(&self, tx: &mut BrokenTx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
         let mut messages = messages.to_vec();
+        self.seen.lock().unwrap().appends += 1;
         match self.bug {
             Some(Bug::SwapsAppended) => messages.reverse(),
             Some(Bug::CutsPayloads) => {

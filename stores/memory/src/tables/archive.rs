@@ -1,13 +1,14 @@
 //! What has left its key: dead letters, and delivered messages where a history is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::{DeadLetter, Filter, Past};
-use outbox_contract::{Failure, KeyId, Message, Route, Stored, Timestamp};
+use outbox_contract::{Failure, Message, Route, Stored, Timestamp};
 
 use super::{Appendable, Tables};
+use crate::locks::LockName;
 
 /// When, and the how-manieth of all: in the order of time, none at the same place as another.
 type When = (Timestamp, u64);
@@ -116,14 +117,19 @@ impl Tables {
         page(self.archive.find_history(filter).cloned(), filter)
     }
 
-    /// The keys that a requeue would append to.
-    pub(crate) fn dead_keys(&self, filter: &Filter) -> Vec<KeyId> {
-        keys_of(self.archive.find_dead(filter).map(|(_, letter)| &letter.stored.message), filter)
+    /// The locks under which a requeue appends.
+    pub(crate) fn dead_locks(&self, filter: &Filter) -> BTreeSet<LockName> {
+        let found = self.archive.find_dead(filter).take(filter.limit());
+        let lock =
+            |letter: &DeadLetter| LockName::to_append(self.ordering, &letter.route, &letter.stored.message);
+        found.map(|(_, letter)| lock(letter)).collect()
     }
 
-    /// The keys that a replay would append to.
-    pub(crate) fn history_keys(&self, filter: &Filter) -> Vec<KeyId> {
-        keys_of(self.archive.find_history(filter).map(|past| &past.message.message), filter)
+    /// The locks under which a replay appends.
+    pub(crate) fn history_locks(&self, filter: &Filter) -> BTreeSet<LockName> {
+        let found = self.archive.find_history(filter).take(filter.limit());
+        let lock = |past: &Past| LockName::to_append(self.ordering, &past.route, &past.message.message);
+        found.map(lock).collect()
     }
 
     pub(crate) fn requeue(&mut self, filter: &Filter, appendable: &Appendable, now: Timestamp) -> u64 {
@@ -131,7 +137,7 @@ impl Tables {
             .archive
             .find_dead(filter)
             .take(filter.limit())
-            .filter(|(_, letter)| appendable.covers(&letter.stored.message))
+            .filter(|(_, letter)| appendable.covers(&letter.route, &letter.stored.message))
             .map(|(when, _)| *when)
             .collect();
         let letters = found.iter().filter_map(|when| self.archive.remove_dead(when));
@@ -141,7 +147,7 @@ impl Tables {
 
     pub(crate) fn replay(&mut self, filter: &Filter, appendable: &Appendable, now: Timestamp) -> u64 {
         let found = self.archive.find_history(filter).take(filter.limit());
-        let found = found.filter(|past| appendable.covers(&past.message.message));
+        let found = found.filter(|past| appendable.covers(&past.route, &past.message.message));
         let delivered = found.map(|past| (past.route.clone(), Arc::clone(&past.message))).collect();
         self.append_again(delivered, now)
     }
@@ -178,8 +184,4 @@ pub(super) fn is_within(filter: &Filter, at: Timestamp) -> bool {
 /// One page of what was found.
 pub(super) fn page<T>(found: impl Iterator<Item = T>, filter: &Filter) -> Vec<T> {
     found.skip(filter.offset).take(filter.limit()).collect()
-}
-
-fn keys_of<'m>(messages: impl Iterator<Item = &'m Message>, filter: &Filter) -> Vec<KeyId> {
-    messages.take(filter.limit()).filter(|message| message.key.is_some()).map(Message::key_id).collect()
 }

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use outbox_contract::fetch::Ordering;
 use outbox_contract::lease::{LeaseRequest, Paused};
 use outbox_contract::{
     BUCKETS, Bucket, BucketSet, Epoch, Lease, Leased, Position, RelayId, Route, Timestamp,
@@ -56,8 +57,12 @@ impl Relay {
 
 impl Tables {
     pub(crate) fn lease(&mut self, request: &LeaseRequest, now: Timestamp) -> Leased {
-        // Below every position that is taken and not committed: nothing appears there any more.
-        let horizon = self.writers.values().min().map_or(Position::END, |first| first.before());
+        // Below every position that is taken and not committed: nothing appears there any more. In stripes there is no such position: one
+        // that was not written to for long may still be far below the others.
+        let horizon = match self.ordering {
+            Ordering::Stripes => Position::START,
+            _ => self.writers.values().min().map_or(Position::END, |first| first.before()),
+        };
         self.route(&request.route).lease(request, horizon, now)
     }
 

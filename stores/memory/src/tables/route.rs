@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use outbox_contract::fetch::RowId;
 use outbox_contract::{
-    BUCKETS, Backlog, Bucket, KeyId, MessageId, Position, RelayId, Stored, Timestamp, Topic,
+    BUCKETS, Backlog, Bucket, KeyId, MessageId, Position, RelayId, Stored, StripeId, StripeMark, Timestamp,
+    Topic,
 };
 
 use super::keys::FailingKeys;
@@ -20,6 +21,8 @@ pub(super) struct RouteTables {
     waiting: PerBucket,
     /// Where the hot rows of each key stand. Kept from the first question on: only a consumer's inbox asks, and no other route pays.
     by_key: Option<HashMap<KeyId, BTreeSet<Position>>>,
+    /// How far each stripe is committed, where there are stripes.
+    pub(super) stripes: BTreeMap<StripeId, StripeMark>,
     pub(super) keys: FailingKeys,
     pub(super) relays: BTreeMap<RelayId, Relay>,
     pub(super) owners: BTreeMap<Bucket, Ownership>,
@@ -84,7 +87,9 @@ impl RouteTables {
         let mut waiting: BTreeSet<Bucket> =
             (0..=u8::MAX).filter(|bucket| self.waiting.0[usize::from(*bucket)] > 0).map(Bucket).collect();
         let mut backlog = Backlog::default();
-        let mut oldest = self.hot.values().next().map(|stored| stored.appended_at);
+        // In stripes, what stands first need not be the oldest.
+        let first = if self.stripes.is_empty() { 1 } else { usize::MAX };
+        let mut oldest = self.hot.values().take(first).map(|stored| stored.appended_at).min();
         for row in self.keys.rows().values() {
             backlog.held_keys += u64::from(row.held);
             backlog.retrying_keys += u64::from(!row.held);

@@ -1,12 +1,13 @@
 //! Scheduled messages: those that join their keys later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{KeyId, Message, MessageId, Route, Timestamp};
+use outbox_contract::{Message, MessageId, Route, Timestamp};
 
 use super::archive::{covers, page};
 use super::{Appendable, Tables};
+use crate::locks::LockName;
 
 /// Scheduled messages by due time, then by their scheduling.
 #[derive(Debug, Default)]
@@ -35,8 +36,8 @@ impl Scheduled {
         self.messages.keys().next().map(|(due_at, _)| *due_at)
     }
 
-    fn due(&self, now: Timestamp) -> impl Iterator<Item = (&(Timestamp, u64), &Message)> {
-        self.messages.range(..=(now, u64::MAX)).map(|(when, (_, message))| (when, message))
+    fn due(&self, now: Timestamp) -> impl Iterator<Item = (&(Timestamp, u64), &(Route, Message))> {
+        self.messages.range(..=(now, u64::MAX))
     }
 
     fn remove(&mut self, when: &(Timestamp, u64)) -> Option<(Route, Message)> {
@@ -62,17 +63,19 @@ impl Tables {
         found.iter().filter_map(|when| self.scheduled.remove(when)).count() as u64
     }
 
-    /// The keys that [`promote`](Self::promote) would append to.
-    pub(crate) fn due_keys(&self, limit: usize, now: Timestamp) -> Vec<KeyId> {
-        let due = self.scheduled.due(now).take(limit).map(|(_, message)| message);
-        due.filter(|message| message.key.is_some()).map(Message::key_id).collect()
+    /// The locks under which [`promote`](Self::promote) appends.
+    pub(crate) fn due_locks(&self, limit: usize, now: Timestamp) -> BTreeSet<LockName> {
+        let due = self.scheduled.due(now).take(limit);
+        due.map(|(_, (route, message))| LockName::to_append(self.ordering, route, message)).collect()
     }
 
     /// Moves what is due into its route, in order. Says how many.
     pub(super) fn promote(&mut self, limit: usize, appendable: &Appendable, now: Timestamp) -> u64 {
         let due = self.scheduled.due(now).take(limit);
-        let due: Vec<(Timestamp, u64)> =
-            due.filter(|(_, message)| appendable.covers(message)).map(|(when, _)| *when).collect();
+        let due: Vec<(Timestamp, u64)> = due
+            .filter(|(_, (route, message))| appendable.covers(route, message))
+            .map(|(when, _)| *when)
+            .collect();
         for when in &due {
             if let Some((route, message)) = self.scheduled.remove(when) {
                 self.append(&route, message, now);

@@ -62,6 +62,9 @@ impl PollerState {
         let mut wait = self.pace.after_look(found);
         // Nothing says when another process appends: the next look looks, whatever causes it.
         self.reader.look();
+        if std::mem::take(&mut self.early) {
+            wait = wait.min(self.pace.breath(now));
+        }
         let probe = self.reader.wants_writers().then_some(self.next_probe);
         for at in [self.next_due, self.topics.next(), probe].into_iter().flatten() {
             wait = wait.min(at.saturating_sub(now).max(DUE_PAUSE));
@@ -78,6 +81,11 @@ impl PollerState {
             return Ok(None);
         }
         let (messages, bytes) = context.credit.room_for_content();
+        if self.reader.wants_stripes() {
+            let owned = self.reader.owned();
+            let call = context.store.stripes(&context.route, &owned);
+            self.reader.committed(in_time(context.config.store_timeout, "stripes", call).await?);
+        }
         let Some(plan) = self.reader.next(&context.route, context.relay, messages, bytes) else {
             return Ok(None);
         };
@@ -90,6 +98,7 @@ impl PollerState {
             self.ask_writers().await?;
         }
         let read = self.reader.fetched(&plan, fetched);
+        self.early = read.early;
         self.deal(plan.sequence, read.rows)?;
         Ok(Some(read.seen))
     }

@@ -4,6 +4,7 @@ use outbox_contract::Position;
 use outbox_contract::fetch::{FetchRequest, FetchedRow};
 
 use super::horizon::Claim;
+use super::marks::Marks;
 use super::part::Part;
 
 /// How much a reader may take.
@@ -32,6 +33,8 @@ pub(crate) struct Plan {
     pub(super) window: Option<Part>,
     pub(super) horizon: Position,
     pub(super) claim: Option<Claim>,
+    /// How far stripes were committed before it begins.
+    pub(super) marks: Marks,
     /// How often the store had been asked who is writing. None: the answer needs no confirming.
     pub(super) to_confirm: Option<u64>,
     pub(super) per_key_room: Option<usize>,
@@ -51,4 +54,6 @@ pub(crate) struct Read {
     pub(crate) rows: Vec<FetchedRow>,
     /// How many rows the store sent.
     pub(crate) seen: usize,
+    /// Whether there were rows that count for nothing yet: committed after the store was asked how far its stripes are.
+    pub(crate) early: bool,
 }

@@ -7,6 +7,7 @@ use outbox_contract::Position;
 use outbox_contract::fetch::{Ordering, Writers};
 
 use super::horizon::Claim;
+use super::marks::Marks;
 
 /// A stretch of the store that is read in order.
 #[derive(Clone, Debug)]
@@ -23,6 +24,9 @@ pub(super) struct Window {
     /// Rows between start and cursor that are read through narrower gaps. They are left out of the next fetch: else a fetch that
     /// they fill would bring them again, and nothing behind them, for as long as a writer holds the horizon back.
     pub(super) passed: BTreeSet<Position>,
+    /// How far each stripe was committed before the last fetch. What was committed since may be anywhere above that; all else at or below the
+    /// cursor was seen.
+    pub(super) seen: Marks,
 }
 
 /// What a fetch has shown of a window.
@@ -38,6 +42,8 @@ pub(super) struct Shown<'a> {
     pub(super) horizon: Position,
     /// What was claimed when it began.
     pub(super) claim: Option<&'a Claim>,
+    /// How far stripes were committed before it began.
+    pub(super) marks: &'a Marks,
 }
 
 /// The most rows of narrower gaps that a window leaves out by position. Beyond that it waits for the horizon.
@@ -54,12 +60,13 @@ impl Window {
             losses: 0,
             more: true,
             passed: BTreeSet::new(),
+            seen: Marks::default(),
         }
     }
 
     /// Nothing of this window can come at or below it any more.
     pub(super) fn floor(&self, ordering: Ordering) -> Position {
-        if ordering == Ordering::Single { self.cursor } else { self.cursor.min(self.horizon) }
+        if ordering == Ordering::Writers { self.cursor.min(self.horizon) } else { self.cursor }
     }
 
     /// Where the next fetch begins.
@@ -87,6 +94,12 @@ impl Window {
         self.passed.clear();
     }
 
+    /// Takes in the keys of another window: what either has not seen was not seen.
+    pub(super) fn join(&mut self, other: &Self, ordering: Ordering) {
+        self.lower(other.floor(ordering));
+        self.seen = self.seen.earlier(&other.seen);
+    }
+
     /// Gives the base up if one of its writers is over: what that one has committed may be below it.
     pub(super) fn hear(&mut self, writers: &Writers) {
         if self.base.as_ref().is_some_and(|base| !base.open.is_subset(&writers.open)) {
@@ -98,7 +111,14 @@ impl Window {
 
     /// Takes what a fetch showed that began where this window does. `walk` is how many positions may be read again before a base pays.
     pub(super) fn advance(&mut self, shown: Shown<'_>, ordering: Ordering, walk: i64) {
-        let Shown { last, full, muted, horizon, claim } = shown;
+        let Shown { last, full, muted, horizon, claim, marks } = shown;
+        if ordering == Ordering::Stripes {
+            // It may have begun below the cursor. Cut short, it says nothing of what is behind its last row.
+            self.cursor = last.map_or(self.cursor, |last| if full { last } else { self.cursor.max(last) });
+            self.seen = marks.clone();
+            self.more = full;
+            return;
+        }
         if let Some(last) = last {
             self.cursor = self.cursor.max(last);
         }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use outbox_contract::fetch::{Ordering, Scope, Writers};
-use outbox_contract::{Bucket, BucketSet, KeyId, Position, Topic};
+use outbox_contract::{Bucket, BucketSet, KeyId, Position, StripeId, Topic};
 
+use super::marks::Marks;
 use super::part::{Part, is_behind};
 use super::window::Window;
 
@@ -15,6 +16,8 @@ pub(super) struct Windows {
     pub(super) main: Window,
     // Ordered, so that a run can be replayed: the round-robin follows this order.
     pub(super) gaps: BTreeMap<Part, Gap>,
+    /// How far stripes are committed, as far as is known.
+    pub(super) marks: Marks,
 }
 
 /// A part that is read through a window of its own.
@@ -37,12 +40,42 @@ pub(super) enum GapState {
 
 impl Windows {
     pub(super) fn new(ordering: Ordering) -> Self {
-        Self { ordering, main: Window::at(Position::START), gaps: BTreeMap::new() }
+        Self { ordering, main: Window::at(Position::START), gaps: BTreeMap::new(), marks: Marks::default() }
     }
 
     /// The window of a part; of the main one without.
     pub(super) fn window(&self, part: Option<&Part>) -> &Window {
         part.and_then(|part| self.gaps.get(part)).map_or(&self.main, |gap| &gap.window)
+    }
+
+    /// Where the next fetch through the window of this part begins, which reads these buckets.
+    pub(super) fn start(&self, part: Option<&Part>, buckets: &BucketSet) -> Position {
+        let window = self.window(part);
+        if self.ordering != Ordering::Stripes {
+            return window.start(self.ordering);
+        }
+        let only = match part {
+            Some(Part::Key(key)) => Some(StripeId::of(key.topic.as_str(), key.key.as_str())),
+            _ => None,
+        };
+        let news = self.marks.news(&window.seen, buckets, only);
+        news.map_or(window.cursor, |news| news.min(window.cursor))
+    }
+
+    /// Takes what the store says of its stripes.
+    pub(super) fn committed(&mut self, marks: Marks, owned: BucketSet) {
+        self.main.more |= marks.news(&self.main.seen, &self.main_buckets(owned), None).is_some();
+        self.marks = marks;
+    }
+
+    /// The keys of a gap that has caught up return to the next wider window. What that one has passed was seen through the gap: this fetch
+    /// began after what counts there (the horizon, the marks) was established.
+    pub(super) fn end_gap(&mut self, part: &Part, marks: &Marks) {
+        if let (Part::Buckets(_), Some(gap)) = (part, self.gaps.remove(part)) {
+            // The main window has never seen their stripes.
+            self.main.seen = self.main.seen.with(marks, &gap.buckets);
+        }
+        self.main.more = true;
     }
 
     #[cfg(test)]
@@ -103,7 +136,7 @@ impl Windows {
                 Part::Topic(_) => false,
             };
             if covered {
-                window.lower(gap.window.floor(self.ordering));
+                window.join(&gap.window, self.ordering);
             }
         }
         // The topic takes over its keys: a key's own window would go on sending what is broken.
@@ -152,7 +185,7 @@ impl Windows {
             match part {
                 Part::Buckets(_) if !gap.buckets.intersection(&buckets).is_empty() => {
                     gap.buckets = gap.buckets.without(&buckets);
-                    window.lower(gap.window.floor(self.ordering));
+                    window.join(&gap.window, self.ordering);
                 }
                 Part::Buckets(_) => {}
                 Part::Key(key) if !buckets.contains(key.bucket()) => {}

@@ -14,7 +14,7 @@ impl Model {
     pub(super) fn is_reader_free(&self) -> bool {
         match &self.call {
             None => true,
-            Some(Call::Fetch(..) | Call::Confirm(..)) => self.case.interleaved,
+            Some(Call::Stripes(..) | Call::Fetch(..) | Call::Confirm(..)) => self.case.interleaved,
             Some(Call::Probe(_)) => false,
         }
     }
@@ -148,5 +148,6 @@ impl Model {
         self.note(|| format!("took over {} buckets from {low_water}", gained.len()));
         self.table.leased = self.table.leased.union(&gained);
         self.reader.acquire(gained, low_water);
+        self.sabotage_takeover(&gained);
     }
 }

@@ -1,6 +1,9 @@
 //! The rule with a part left out, each of which the model must find.
 
+use std::sync::Arc;
+
 use super::horizon::Claim;
+use super::marks::Marks;
 use super::*;
 use crate::relay::model_cast::first_failure;
 
@@ -29,12 +32,68 @@ pub(super) enum Sabotage {
     MergesEarly,
     /// A key that has too much in memory loses its window of its own.
     HotKeysPass,
+    /// With stripes: rows count that were committed after the marks were read.
+    RowsAboveMarks,
+    /// With stripes: each fetch begins at the cursor, whatever was committed below it.
+    NewsIgnored,
+    /// With stripes: the marks are read when the fetch has returned.
+    MarksReadLast,
+    /// With stripes: what was committed is taken for the last append alone.
+    LastAppendOnly,
+    /// With stripes: a fetch that was cut short leaves the cursor where it was.
+    CursorOfCutFetch,
+    /// With stripes: a bucket that was taken over is read from its lowest row on, and counts as seen below that.
+    TakeoverAtLowest,
+    /// With stripes: a topic that is closed has seen what the main window has.
+    GapAtMain,
 }
 
 impl Model {
-    pub(super) fn sabotage_plan(&self, plan: &mut Plan) {
-        if self.case.sabotage == Some(Sabotage::BaseNotConfirmed) {
-            plan.to_confirm = None;
+    pub(super) fn sabotage_plan(&self, plan: &mut Plan, fetched: &mut Fetched) {
+        match self.case.sabotage {
+            Some(Sabotage::BaseNotConfirmed) => plan.to_confirm = None,
+            Some(Sabotage::MarksReadLast) => {
+                plan.marks = Marks::new(self.table.marks(&self.reader.owned()));
+            }
+            Some(Sabotage::RowsAboveMarks) => fetched.rows.iter_mut().for_each(|row| match row {
+                FetchedRow::Message(stored) => Arc::make_mut(stored).stripe = None,
+                FetchedRow::Failing(waiting) => waiting.stripe = None,
+                _ => {}
+            }),
+            _ => {}
+        }
+    }
+
+    pub(super) fn sabotage_marks(&self, marks: &mut [StripeMark]) {
+        if self.case.sabotage == Some(Sabotage::LastAppendOnly) {
+            marks.iter_mut().for_each(|mark| mark.first_number = 1);
+        }
+    }
+
+    pub(super) fn sabotage_start(&self, plan: &mut Plan) {
+        let window = self.reader.windows.window(plan.window.as_ref());
+        let ignored = match self.case.sabotage {
+            Some(Sabotage::NewsIgnored) => true,
+            Some(Sabotage::TakeoverAtLowest) => window.seen.is_empty(),
+            _ => false,
+        };
+        if ignored {
+            plan.request.after = window.cursor;
+            plan.request.except = self.reader.in_flight.behind(plan.request.after).collect();
+        }
+    }
+
+    /// Of a bucket that is taken over in the middle of its rows, only what can be seen is known.
+    pub(super) fn sabotage_takeover(&mut self, gained: &BucketSet) {
+        if self.case.sabotage != Some(Sabotage::TakeoverAtLowest) {
+            return;
+        }
+        let lowest = self.table.hot.iter().find(|(_, (_, stored))| gained.contains(stored.bucket));
+        let lowest = lowest.map_or(Position::START, |(position, _)| position.before());
+        for (part, gap) in &mut self.reader.windows.gaps {
+            if matches!(part, Part::Buckets(_)) && gap.window.cursor == Position::START {
+                gap.window.cursor = lowest;
+            }
         }
     }
 
@@ -45,6 +104,10 @@ impl Model {
     }
 
     pub(super) fn sabotage_gaps(&mut self) {
+        if self.case.sabotage == Some(Sabotage::GapAtMain) {
+            let seen = &self.reader.windows.main.seen;
+            self.reader.windows.gaps.values_mut().for_each(|gap| gap.window.seen = seen.clone());
+        }
         if self.case.sabotage == Some(Sabotage::GapAtBase) {
             for gap in self.reader.windows.gaps.values_mut() {
                 if let Some(base) = gap.window.base.take() {
@@ -71,7 +134,13 @@ impl Model {
     }
 
     /// What a part of the rule that is left out does to the windows when a fetch is taken.
-    pub(super) fn sabotage_windows(&mut self, plan: &Plan, last: Option<Position>, gaps_before: &[Part]) {
+    pub(super) fn sabotage_windows(
+        &mut self,
+        plan: &Plan,
+        last: Option<Position>,
+        gaps_before: &[Part],
+        cursor: Position,
+    ) {
         let windows = &mut self.reader.windows;
         let is_new = |part: &Part| !gaps_before.contains(part);
         match self.case.sabotage {
@@ -92,6 +161,10 @@ impl Model {
                     window.base = Some(Claim { last: last.min(claimed), open })
                         .filter(|base| base.last > window.horizon);
                 }
+            }
+            Some(Sabotage::CursorOfCutFetch) => {
+                let window = windows.window_mut(plan.window.as_ref());
+                window.cursor = window.cursor.max(cursor);
             }
             Some(Sabotage::ForgetsPassed) => windows.main.passed.clear(),
             Some(Sabotage::MergesEarly) => {
@@ -183,4 +256,51 @@ fn a_base_that_counts_on_later_writers_loses_rows() {
 fn a_topic_that_takes_a_base_for_its_horizon_loses_rows() {
     let sabotage = Some(Sabotage::GapAtBase);
     is_caught(Case { sabotage, ..Case::of(Ordering::Writers) });
+}
+
+#[test]
+fn a_plain_cursor_loses_rows_of_other_stripes() {
+    is_caught(Case { belief: Ordering::Single, faults: false, ..Case::of(Ordering::Stripes) });
+}
+
+#[test]
+fn rows_above_the_marks_pass_earlier_ones() {
+    let sabotage = Some(Sabotage::RowsAboveMarks);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Stripes) });
+}
+
+#[test]
+fn a_fetch_that_begins_at_the_cursor_loses_what_was_committed_below_it() {
+    let sabotage = Some(Sabotage::NewsIgnored);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Stripes) });
+}
+
+#[test]
+fn marks_that_are_read_behind_the_fetch_lose_rows() {
+    let sabotage = Some(Sabotage::MarksReadLast);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Stripes) });
+}
+
+#[test]
+fn several_appends_that_are_taken_for_the_last_one_lose_rows() {
+    let sabotage = Some(Sabotage::LastAppendOnly);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Stripes) });
+}
+
+#[test]
+fn a_cursor_that_stays_beyond_where_a_fetch_was_cut_short_loses_rows() {
+    let sabotage = Some(Sabotage::CursorOfCutFetch);
+    is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Stripes) });
+}
+
+#[test]
+fn a_bucket_that_is_taken_over_at_its_lowest_row_loses_rows() {
+    let sabotage = Some(Sabotage::TakeoverAtLowest);
+    is_caught(Case { sabotage, ..Case::of(Ordering::Stripes) });
+}
+
+#[test]
+fn a_topic_that_takes_the_marks_of_the_main_window_for_its_own_loses_rows() {
+    let sabotage = Some(Sabotage::GapAtMain);
+    is_caught(Case { sabotage, ..Case::of(Ordering::Stripes) });
 }

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Waiting, Writers};
-use outbox_contract::{BucketSet, Position, Stored};
+use outbox_contract::{BucketSet, Position, Stored, Stripe, StripeId, StripeMark};
 
 use crate::relay::model_cast::{KEYS, bucket, stored, the_key};
 
 pub(super) struct Transaction {
     name: u64,
     pub(super) rows: Vec<(Position, usize)>,
+    /// How many rows its last append to each key has.
+    appended: [usize; KEYS],
 }
 
 /// The hot table, with its writers.
@@ -24,29 +26,68 @@ pub(super) struct Table {
     pub(super) open: Vec<Transaction>,
     pub(super) failing: [bool; KEYS],
     pub(super) leased: BucketSet,
+    /// Where there are stripes: each key is in one of its own, whose positions run ahead by this much. And the mark of each.
+    pub(super) ahead: Option<[i64; KEYS]>,
+    pub(super) marks: [Option<StripeMark>; KEYS],
 }
 
 impl Table {
     /// The key's lock is held from append to commit, and the position is taken under it.
     pub(super) fn append(&mut self, transaction: usize, of: usize) {
+        self.append_rows(transaction, of, 1);
+    }
+
+    pub(super) fn append_rows(&mut self, transaction: usize, of: usize, rows: usize) {
         let locks = |open: &Transaction| open.rows.iter().any(|(_, locked)| *locked == of);
         if (0..self.open.len()).any(|other| other != transaction && locks(&self.open[other])) {
             return;
         }
-        self.last += 1;
-        self.open[transaction].rows.push((Position(self.last), of));
+        for _ in 0..rows {
+            self.last += 1;
+            let position = self.ahead.map_or(self.last, |ahead| {
+                // No two stripes have one in common.
+                (self.last + ahead[of]) * i64::try_from(KEYS).unwrap() + i64::try_from(of).unwrap()
+            });
+            self.open[transaction].rows.push((Position(position), of));
+        }
+        self.open[transaction].appended[of] = rows;
     }
 
     pub(super) fn begin(&mut self) {
         self.begun += 1;
-        self.open.push(Transaction { name: self.begun, rows: Vec::new() });
+        self.open.push(Transaction { name: self.begun, rows: Vec::new(), appended: [0; KEYS] });
     }
 
     pub(super) fn commit(&mut self, transaction: usize) {
-        for (position, of) in self.open.swap_remove(transaction).rows {
-            self.hot.insert(position, (of, stored(position, of)));
+        let Transaction { rows, appended, .. } = self.open.swap_remove(transaction);
+        for (position, of) in rows {
             self.committed[of].push(position);
+            let mut row = stored(position, of);
+            if self.ahead.is_some() {
+                let last = self.number(of, self.committed[of].len());
+                Arc::make_mut(&mut row).stripe = Some(last);
+                let first = self.committed[of].len().saturating_sub(appended[of]);
+                self.marks[of] = Some(StripeMark {
+                    last,
+                    position,
+                    first_number: self.number(of, first + 1).number,
+                    first_position: self.committed[of][first],
+                });
+            }
+            self.hot.insert(position, (of, row));
         }
+    }
+
+    /// Numbers are taken under a lock that is held to commit: they count what was committed.
+    fn number(&self, of: usize, row: usize) -> Stripe {
+        let key = the_key(of);
+        let stripe = StripeId::of(key.topic.as_str(), key.key.as_str());
+        Stripe { stripe, number: i64::try_from(row).unwrap() }
+    }
+
+    pub(super) fn marks(&self, buckets: &BucketSet) -> Vec<StripeMark> {
+        let of_buckets = |mark: &StripeMark| buckets.contains(mark.last.stripe.bucket());
+        self.marks.iter().flatten().copied().filter(of_buckets).collect()
     }
 
     pub(super) fn fetch(&self, request: &FetchRequest) -> Fetched {
@@ -69,7 +110,7 @@ impl Table {
                     at: stored.row(),
                     key: name.clone(),
                     bucket: stored.bucket,
-                    stripe: None,
+                    stripe: stored.stripe,
                 })
             } else {
                 FetchedRow::Message(Arc::clone(stored))
