@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::access::Access;
 use crate::commands::Command;
 use crate::front::Mode;
 use crate::refusal::{BAD_VALUE, Refusal};
@@ -22,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) async fn serve(server: Arc<Server>, mut socket: TcpStream, mut mode: watch::Receiver<Mode>) {
     // Whatever ends it, the client sees that the connection ended.
     let _ = socket.set_nodelay(true);
+    let mut access = Access::new(server.options.user.clone());
     loop {
         let mut header = [0; HEADER];
         tokio::select! {
@@ -33,7 +35,7 @@ pub(crate) async fn serve(server: Arc<Server>, mut socket: TcpStream, mut mode: 
         if goes_on(&mut mode).await.is_err() {
             return;
         }
-        let answer = handle(&server, request.1).await;
+        let answer = handle(&server, &mut access, request.1).await;
         if goes_on(&mut mode).await.is_err() {
             return;
         }
@@ -66,13 +68,20 @@ async fn read(socket: &mut TcpStream, header: [u8; HEADER]) -> io::Result<(i32, 
 }
 
 /// The answer, and how it is to be written; `None` where the connection ends without one.
-async fn handle(server: &Server, request: Request) -> Option<(bson::Document, bool, bool)> {
+async fn handle(
+    server: &Server,
+    access: &mut Access,
+    request: Request,
+) -> Option<(bson::Document, bool, bool)> {
     let Request { command, legacy, answered } = request;
     let done = match Command::read(command) {
         Ok(command) if legacy && !crate::hello::is_hello(&command.name) => {
             Err(Refusal::new(BAD_VALUE, format!("{}: only a handshake may come as OP_QUERY", command.name)))
         }
-        Ok(command) => server.handle(&command).await,
+        Ok(command) => match access.check(&command) {
+            Some(said) => said,
+            None => server.handle(&command).await,
+        },
         Err(refusal) => Err(refusal),
     };
     let answer = match done {

@@ -3,6 +3,7 @@
 use bson::{Document, doc};
 
 use crate::options::Options;
+use crate::scram;
 use crate::sessions;
 use crate::wire;
 
@@ -12,7 +13,7 @@ pub(crate) fn is_hello(command: &str) -> bool {
 }
 
 /// The answer to a handshake: the primary and only member of replica set `rs0`, or a standalone server.
-pub(crate) fn answer(options: &Options, port: u16) -> Document {
+pub(crate) fn answer(options: &Options, port: u16, asked: &Document) -> Document {
     let me = format!("127.0.0.1:{port}");
     let longest_document = i32::try_from(wire::LONGEST_DOCUMENT).unwrap_or(i32::MAX);
     let longest = i32::try_from(wire::LONGEST).unwrap_or(i32::MAX);
@@ -34,6 +35,9 @@ pub(crate) fn answer(options: &Options, port: u16) -> Document {
         answer.extend(doc! {
             "setName": "rs0", "setVersion": 1, "hosts": [&me], "primary": &me, "me": &me, "secondary": false,
         });
+    }
+    if asked.contains_key("saslSupportedMechs") {
+        answer.insert("saslSupportedMechs", vec![scram::MECHANISM]);
     }
     answer
 }

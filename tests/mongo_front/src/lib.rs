@@ -1,6 +1,7 @@
 //! A stand-in for MongoDB in tests: its wire protocol in front of PostgreSQL with the DocumentDB extension.
 #![doc = include_str!("../README.md")]
 
+mod access;
 mod commands;
 mod connection;
 mod cursors;
@@ -11,6 +12,7 @@ mod hello;
 mod options;
 mod refusal;
 mod replies;
+mod scram;
 mod server;
 mod sessions;
 mod transaction;

@@ -57,6 +57,13 @@ impl Options {
         self
     }
 
+    /// Lets in this user alone, by SCRAM-SHA-256. Without one everybody is let in. Both words are plain ASCII.
+    #[must_use]
+    pub fn user(mut self, name: &str, password: &str) -> Self {
+        self.user = Some((name.to_owned(), password.to_owned()));
+        self
+    }
+
     /// Plays another version: what `buildInfo` says, and the number of the wire protocol that drivers go by (MongoDB 4.4: 9, 5.0: 13,
     /// 7.0: 21). By default `7.0.0` and 21.
     #[must_use]

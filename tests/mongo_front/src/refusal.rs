@@ -18,6 +18,8 @@ const fn code(number: i32, name: &'static str) -> Code {
 
 pub(crate) const BAD_VALUE: Code = code(2, "BadValue");
 pub(crate) const UNKNOWN: Code = code(8, "UnknownError");
+pub(crate) const UNAUTHORIZED: Code = code(13, "Unauthorized");
+pub(crate) const AUTHENTICATION_FAILED: Code = code(18, "AuthenticationFailed");
 pub(crate) const ILLEGAL_OPERATION: Code = code(20, "IllegalOperation");
 pub(crate) const NAMESPACE_NOT_FOUND: Code = code(26, "NamespaceNotFound");
 pub(crate) const CURSOR_NOT_FOUND: Code = code(43, "CursorNotFound");

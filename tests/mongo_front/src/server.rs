@@ -33,7 +33,7 @@ impl Server {
     /// Does a command, unless a fault was put in for it.
     pub(crate) async fn handle(&self, command: &Command) -> Result<Document, Refusal> {
         if hello::is_hello(&command.name) {
-            return Ok(hello::answer(&self.options, self.port));
+            return Ok(hello::answer(&self.options, self.port, &command.spec));
         }
         match self.faults.next(&command.name) {
             None => self.run(command).await,

@@ -218,3 +218,6 @@ fn check_depth(document: &RawDocument, left: usize) -> Result<(), Malformed> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -136,6 +136,12 @@ impl MongoDbServer {
         self.own.as_ref().map_or_else(|| self.given.clone(), |own| own.front.url())
     }
 
+    /// Its URL for a user, in plain letters and digits. For a server that was asked for with [`Options::user`].
+    #[must_use]
+    pub fn url_of(&self, user: &str, password: &str) -> String {
+        self.url().replace("mongodb://", &format!("mongodb://{user}:{password}@")) + "&authSource=admin"
+    }
+
     /// The name of a database that no other test uses, also on a server that outlives the test program. It comes to be with its first document.
     #[must_use]
     pub fn fresh_database(&self) -> String {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod access;
+mod bytes;
 mod cursors;
 mod faults;
 mod kinds;
