@@ -141,10 +141,6 @@ impl<T: Store + ?Sized> Store for Arc<T> {
         (**self).due(request).await
     }
 
-    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
-        (**self).stripes(route, buckets).await
-    }
-
     async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
         (**self).settle(route, delivered).await
     }
