@@ -25,6 +25,7 @@ use super::process::{Process, Processor};
 use super::stats::Counters;
 use super::steps::{Step, Steps};
 use super::supervisor::InboxSupervisor;
+use crate::relay::context::checked_in_time;
 use crate::relay::credit::Credit;
 use crate::relay::{Relay, StartError};
 
@@ -282,11 +283,12 @@ impl<S: Transactional> InboxBuilder<S> {
     ///
     /// # Errors
     ///
-    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached or was not migrated;
+    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached, does not answer within
+    /// [`store_timeout`](Self::store_timeout), or was not migrated;
     /// [`StartError::Transport`] when the transport says that it will never work as it is.
     pub async fn start(self) -> Result<InboxHandle, StartError> {
         let (consumer, outbox) = self.checked()?;
-        self.store.check().await.map_err(StartError::Store)?;
+        checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
         let mode = self.config.mode;
         let route = inbox_route(&consumer);
         if mode.receives()

@@ -11,7 +11,7 @@ use outbox_contract::{
 use ractor::{Actor, ActorRef};
 
 use super::config::RelayConfig;
-use super::context::Context;
+use super::context::{Context, checked_in_time};
 use super::handle::RelayHandle;
 use super::janitor::Janitor;
 use super::policies::Policies;
@@ -192,11 +192,12 @@ impl RelayBuilder {
     ///
     /// # Errors
     ///
-    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached or was not migrated;
-    /// [`StartError::Transport`] when the transport says that it will never work as it is.
+    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached, does not answer within
+    /// [`store_timeout`](Self::store_timeout), or was not migrated; [`StartError::Transport`] when the transport says that it will never work as
+    /// it is.
     pub async fn start(self) -> Result<RelayHandle, StartError> {
         let (routes, policies) = self.checked()?;
-        self.store.check().await.map_err(StartError::Store)?;
+        checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
         for (route, transport) in &routes {
             if let Err(error) = transport.check().await {
                 if !error.is_retryable() {

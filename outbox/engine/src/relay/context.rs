@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::{Clock, RelayId, Route, Store, Transport};
+use outbox_contract::{Clock, RelayId, Route, Store, StoreError, StoreErrorKind, Transport};
 
 use super::breaker::Breaker;
 use super::config::RelayConfig;
@@ -96,6 +96,14 @@ impl std::fmt::Display for Broken {
 }
 
 impl std::error::Error for Broken {}
+
+/// Asks a store, before anything is started on it, whether it can be worked with.
+pub(crate) async fn checked_in_time(limit: Duration, store: &dyn Store) -> Result<(), StoreError> {
+    tokio::time::timeout(limit, store.check()).await.unwrap_or_else(|_| {
+        let words = format!("no answer within {limit:?}; start again, or give store_timeout more time");
+        Err(StoreError::new(StoreErrorKind::Unavailable, "check", words))
+    })
+}
 
 /// Waits for a call to a backend, but no longer than the configuration allows. One that panics has failed.
 pub(crate) async fn in_time<T, E: std::fmt::Display>(

@@ -1,13 +1,21 @@
 //! Everything at once, from seeds: faults of the store, failing handlers, repeats, rebalancing, and processes that end.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
+use outbox_contract::MessageId;
 use outbox_engine::{HandlerFailure, Mode};
-use outbox_testkit::StoreFaultRates;
+use outbox_testkit::{Ids, StoreFaultRates};
+use tokio::time::Instant;
 
 use crate::support::{MS, S, World, message, within};
 
-async fn run(seed: u64, mode: Mode, batch: usize) {
-    let mut random = fastrand::Rng::with_seed(seed);
+/// What came of a run: each effect in the order of the commits, and how long all of it took in virtual time.
+type Came = (Vec<(String, MessageId)>, Duration);
+
+async fn run(seed: u64, mode: Mode, batch: usize) -> Came {
+    let started = Instant::now();
+    let (mut random, ids) = (fastrand::Rng::with_seed(seed), Ids::new(seed));
     let world = if seed.is_multiple_of(2) { World::new() } else { World::concurrent(seed) };
     let rates =
         StoreFaultRates { before: 0.02, after: 0.02, hang_before: 0.002, hang_after: 0.002, delay: MS * 5 };
@@ -24,9 +32,7 @@ async fn run(seed: u64, mode: Mode, batch: usize) {
             }
             .boxed()
         });
-        let starts = inbox.mode(mode).batch(batch).tries(2).prefetch(40).start();
-        // A store that hangs while it is checked has no limit of ours.
-        tokio::time::timeout(S * 30, starts).await.ok()?.ok()
+        inbox.id(ids.relay()).mode(mode).batch(batch).tries(2).prefetch(40).start().await.ok()
     };
     let mut sent = Vec::new();
     let mut inboxes = Vec::new();
@@ -35,7 +41,8 @@ async fn run(seed: u64, mode: Mode, batch: usize) {
         inboxes.extend(start(life).await);
         for _ in 0..random.usize(5..40) {
             let key = random.u32(0..9);
-            let message = message(&format!("key-{key}"));
+            // By its id a message fails or not: so that comes from the seed too.
+            let message = message(&format!("key-{key}")).with_id(ids.message());
             world.feed.send_to(key % 3, message.clone());
             sent.push((key, message));
             if random.f64() < 0.15 {
@@ -59,11 +66,22 @@ async fn run(seed: u64, mode: Mode, batch: usize) {
     }
     world.store.calm();
     if inboxes.is_empty() {
-        inboxes.push(world.inbox().mode(mode).start().await.unwrap());
+        inboxes.push(world.inbox().id(ids.relay()).mode(mode).start().await.unwrap());
     }
     within(S * 1_200, || world.feed.unacknowledged() == 0 && world.stored() == 0).await;
     let sent: Vec<_> = sent.into_iter().map(|(_, message)| message).collect();
     world.ledger.assert_once_and_in_order(&sent);
+    (world.ledger.all(), started.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_seed_is_one_run() {
+    for (mode, batch) in [(Mode::Direct, 1), (Mode::Direct, 7), (Mode::Stored, 3)] {
+        let [first, second, other] =
+            [run(5, mode, batch).await, run(5, mode, batch).await, run(6, mode, batch).await];
+        assert_eq!(first, second, "the same seed, in {mode:?} mode");
+        assert_ne!(first, other, "another seed is another run");
+    }
 }
 
 fn seeds() -> std::ops::Range<u64> {

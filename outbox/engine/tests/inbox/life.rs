@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
 use outbox_contract::subscription::Undecodable;
-use outbox_contract::{Admin, Bytes};
+use outbox_contract::{Admin, Bytes, StoreErrorKind};
 use outbox_engine::{HandlerFailure, Inbox, StartError, Status, UnknownType};
+use outbox_testkit::{StoreCall, StoreFault};
 
 use crate::support::{MS, S, World, message, route, within};
 
@@ -170,6 +171,16 @@ async fn an_inbox_is_not_started_with_what_makes_no_sense_and_says_all_of_it() {
     let inbox = Inbox::builder(Arc::clone(&world.store), world.feed.clone()).prefetch(0).concurrency(0);
     let Err(StartError::Config(problems)) = inbox.start().await else { panic!("it was started") };
     assert_eq!(problems.len(), 5, "{problems:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_keeps_nobody_waiting_at_the_start() {
+    let world = World::new();
+    world.store.inject(StoreCall::Check, StoreFault::HangBefore, 1);
+    let inbox = world.inbox().store_timeout(S * 3);
+    let Err(StartError::Store(error)) = inbox.start().await else { panic!("it was started") };
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains("no answer within 3s"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

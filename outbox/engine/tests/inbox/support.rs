@@ -44,6 +44,11 @@ impl Ledger {
         self.effects().len()
     }
 
+    /// Every effect, in the order of the commits.
+    pub(crate) fn all(&self) -> Vec<(String, MessageId)> {
+        self.effects().clone()
+    }
+
     pub(crate) fn has(&self, id: MessageId) -> bool {
         self.effects().iter().any(|(_, other)| *other == id)
     }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use outbox_contract::{RetryPolicy, StoreErrorKind};
-use outbox_engine::StartError;
+use outbox_engine::{Relay, StartError};
+use outbox_store_memory::MemoryStore;
+use outbox_testkit::{ChaosStore, NullTransport, StoreCall, StoreFault};
 
 use crate::support::{MS, S, World, message};
 
@@ -47,6 +49,17 @@ async fn a_store_that_was_never_migrated_is_refused_with_the_remedy() {
     let StartError::Store(cause) = &error else { panic!("{error}") };
     assert_eq!(cause.kind(), StoreErrorKind::NotMigrated);
     assert!(error.to_string().contains("run the migrations first"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_keeps_nobody_waiting() {
+    let store = Arc::new(ChaosStore::new(Arc::new(MemoryStore::new()), 1));
+    store.inject(StoreCall::Check, StoreFault::HangBefore, 1);
+    let relay = Relay::builder(store, NullTransport::new()).store_timeout(S * 3);
+    let error = relay.start().await.unwrap_err();
+    let StartError::Store(cause) = &error else { panic!("{error}") };
+    assert_eq!(cause.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains("no answer within 3s"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
