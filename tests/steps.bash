@@ -5,6 +5,7 @@
 steps_done=()     # lines of the summary
 steps_skipped=()  # what was not done, each with its reason
 steps_unsteady=() # tests that failed once and passed alone
+steps_servers=()  # databases and brokers that tests had
 steps_failed=0
 step_running=""
 step_group=""
@@ -44,6 +45,7 @@ skipped() {
 summary() {
   printf '\nSummary, after %s\n' "$(duration "$SECONDS")"
   [ ${#steps_done[@]} -eq 0 ] || printf '  %s\n' "${steps_done[@]}"
+  [ ${#steps_servers[@]} -eq 0 ] || printf '  server: %s\n' "${steps_servers[@]}"
   if [ ${#steps_skipped[@]} -eq 0 ]; then
     printf '  nothing was skipped\n'
   else

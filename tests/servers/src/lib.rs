@@ -41,6 +41,7 @@ mod missing;
 #[cfg(feature = "mongodb")]
 mod mongodb;
 mod mysql;
+mod notes;
 mod part;
 mod pgbouncer;
 mod ports;

@@ -1,7 +1,6 @@
 //! A server that can't be had, and tests that skip because of it.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
+use crate::notes;
 
 /// Why a server can't be had.
 #[derive(Clone, Debug)]
@@ -82,12 +81,5 @@ pub fn skip(reason: &str) {
         "OUTBOX_REQUIRE_SERVERS is 1, so nothing may be skipped: {line}"
     );
     eprintln!("skipped: {line}");
-    let Some(path) = std::env::var_os("OUTBOX_SKIPS").filter(|path| !path.is_empty()) else { return };
-    // One write, so that lines of test programs that run at once stay whole.
-    let noted = OpenOptions::new().append(true).create(true).open(&path);
-    let noted =
-        noted.and_then(|mut file| file.write_all(format!("{}\n", line.replace('\n', " ")).as_bytes()));
-    if let Err(error) = noted {
-        panic!("the skip can't be noted in {}: {error}", path.display());
-    }
+    notes::note(notes::SKIPS, &line);
 }

@@ -8,7 +8,7 @@ use crate::missing::Missing;
 use crate::ports::Port;
 use crate::postgres::{Postgres, PostgresServer};
 use crate::server::Shared;
-use crate::{fresh, given};
+use crate::{fresh, given, notes};
 
 const VARIABLE: &str = "OUTBOX_MONGODB_URL";
 const NAME: &str = "the stand-in for MongoDB";
@@ -46,6 +46,7 @@ impl MongoDb {
     pub fn shared(self) -> Result<MongoDbServer, Missing> {
         static SHARED: Shared<MongoDbServer> = Shared::new();
         if let Some(url) = given::url(VARIABLE).filter(|_| self.plain) {
+            notes::used("MongoDB", "given by URL");
             return Ok(MongoDbServer { own: None, given: url });
         }
         SHARED.get(format!("{self:?}"), || self.start())

@@ -158,6 +158,10 @@ impl Kind for MySql {
         self.version.name.to_owned()
     }
 
+    fn version_is_behind(&self) -> &'static str {
+        "Version: '"
+    }
+
     fn ports(&self) -> usize {
         1
     }

@@ -67,6 +67,10 @@ impl Kind for PgBouncer {
         self.label.to_owned()
     }
 
+    fn version_is_behind(&self) -> &'static str {
+        "process up: PgBouncer "
+    }
+
     fn ports(&self) -> usize {
         1
     }

@@ -147,6 +147,10 @@ impl Kind for Postgres {
         format!("PostgreSQL {}", self.version.number)
     }
 
+    fn version_is_behind(&self) -> &'static str {
+        "starting PostgreSQL "
+    }
+
     fn ports(&self) -> usize {
         1
     }
@@ -223,6 +227,10 @@ impl Kind for Standby {
         format!("a standby of PostgreSQL {}", self.version.number)
     }
 
+    fn version_is_behind(&self) -> &'static str {
+        "starting PostgreSQL "
+    }
+
     fn ports(&self) -> usize {
         1
     }
@@ -254,7 +262,7 @@ impl Kind for Standby {
 }
 
 /// A PostgreSQL. Clones are the same server. What every server can do is in [`Server`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PostgresServer {
     server: Arc<Server>,
     version: Version,
@@ -361,6 +369,13 @@ impl PostgresServer {
     pub fn promote(&self) {
         let promoted = self.query(&self.url(), "select pg_promote(true, 120)");
         assert_eq!(promoted, "t", "{} did not become a primary", self.name());
+    }
+}
+
+impl std::fmt::Debug for PostgresServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // A given URL may hold a password.
+        f.debug_struct("PostgresServer").field("server", &self.server).finish_non_exhaustive()
     }
 }
 

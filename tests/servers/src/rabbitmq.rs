@@ -130,6 +130,10 @@ impl Kind for RabbitMq {
         NAME.to_owned()
     }
 
+    fn version_is_behind(&self) -> &'static str {
+        "Starting RabbitMQ "
+    }
+
     fn ports(&self) -> usize {
         if self.wishes.tls { 4 } else { 3 }
     }

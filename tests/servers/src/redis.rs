@@ -18,12 +18,14 @@ use crate::server::{Kind, Server, Shared};
 use crate::wishes::Wishes;
 use crate::{fresh, tls};
 
-/// What can be had: its name, the part of `tests/servers/prepare`, how its programs are called, the variable of a URL.
+/// What can be had: its name, the part of `tests/servers/prepare`, how its programs are called, the words of
+/// its log before the version, the variable of a URL.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     name: &'static str,
     part: Part,
     program: &'static str,
+    says: &'static str,
     variable: &'static str,
 }
 
@@ -31,18 +33,21 @@ const NEWEST: Version = Version {
     name: "Redis 8",
     part: Part { name: "redis", release: "sid", user: "redis" },
     program: "redis",
+    says: "Redis version=",
     variable: "OUTBOX_REDIS_URL",
 };
 const OLDEST: Version = Version {
     name: "Redis 7",
     part: Part { name: "redis7", release: "bookworm", user: "redis" },
     program: "redis",
+    says: "Redis version=",
     variable: "OUTBOX_REDIS_OLDEST_URL",
 };
 const VALKEY: Version = Version {
     name: "Valkey 9",
     part: Part { name: "valkey", release: "sid", user: "valkey" },
     program: "valkey",
+    says: "Valkey version=",
     variable: "OUTBOX_VALKEY_URL",
 };
 
@@ -125,6 +130,10 @@ impl Kind for Redis {
         self.version.name.to_owned()
     }
 
+    fn version_is_behind(&self) -> &'static str {
+        self.version.says
+    }
+
     fn ports(&self) -> usize {
         if self.wishes.tls { 2 } else { 1 }
     }
@@ -183,7 +192,7 @@ fn answers(port: u16) -> bool {
 }
 
 /// A Redis. Clones are the same server. What every server can do is in [`Server`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RedisServer {
     server: Arc<Server>,
     wish: Redis,
@@ -256,6 +265,13 @@ impl RedisServer {
         let mut replica = Redis { replica_of: Some(self.port(0)), ..self.wish.clone() };
         replica.wishes.tls = false;
         replica.start()
+    }
+}
+
+impl std::fmt::Debug for RedisServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // A given URL may hold a password.
+        f.debug_struct("RedisServer").field("server", &self.server).finish_non_exhaustive()
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::home::Home;
 use crate::missing::Missing;
+use crate::notes;
 use crate::ports::Port;
 use crate::processes::{Processes, Usage};
 
@@ -23,6 +24,9 @@ const TRIES: usize = 5;
 pub(crate) trait Kind: fmt::Debug + Send + Sync {
     /// Which server, such as `PostgreSQL 18`.
     fn name(&self) -> String;
+
+    /// The words of its log that its version stands behind.
+    fn version_is_behind(&self) -> &'static str;
 
     /// How many ports it listens on.
     fn ports(&self) -> usize;
@@ -70,13 +74,16 @@ struct Own {
 impl Server {
     /// A server that somebody else runs.
     pub(crate) fn given(name: impl Into<String>) -> Self {
-        Self { name: name.into(), own: None }
+        let name = name.into();
+        notes::used(&name, "given by URL");
+        Self { name, own: None }
     }
 
     /// Sets a server up and starts it; returns when it serves.
     pub(crate) fn start(kind: Box<dyn Kind>, home: Home) -> Result<Self, Missing> {
         let name = kind.name();
         let own = Own::start(kind, home).map_err(|reason| Missing::failed(&name, reason))?;
+        own.note_use();
         Ok(Self { name, own: Some(own) })
     }
 
@@ -254,6 +261,16 @@ impl Own {
             }
             std::thread::sleep(EVERY);
         }
+    }
+
+    fn note_use(&self) {
+        let name = self.kind.name();
+        let log = self.log();
+        let version =
+            notes::version(&log, self.kind.version_is_behind()).unwrap_or("of a version it does not tell");
+        // The nodes of one cluster are one server here.
+        let name = name.split(',').next().unwrap_or_default();
+        notes::used(&format!("{name}: {version}"), "tests/servers/prepare");
     }
 
     fn port_was_taken(&self) -> bool {

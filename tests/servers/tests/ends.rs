@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use outbox_servers::{OrSkip as _, Postgres, RabbitMq};
+use outbox_servers::{OrSkip as _, Postgres, RabbitMq, Redis};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -121,4 +121,32 @@ fn a_test_without_its_server_skips_by_name_or_fails_when_servers_are_required() 
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn servers_that_were_used_are_noted_with_their_versions_and_where_they_came_from() {
+    const NAME: &str = "servers_that_were_used_are_noted_with_their_versions_and_where_they_came_from";
+    if part().is_some() {
+        Redis::newest().shared().unwrap();
+        Redis::oldest().start().unwrap();
+        return;
+    }
+    // Only asks whether there could be one.
+    for wish in [Redis::newest(), Redis::oldest()] {
+        let Some(server) = wish.start().or_skip() else { return };
+        drop(server);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let used = folder.path().join("used");
+    let mut command = again(NAME, "use");
+    command.env("OUTBOX_SERVERS_USED", &used).env("OUTBOX_REDIS_URL", "redis://user:secret@127.0.0.1:1");
+    assert!(command.output().unwrap().status.success());
+    let noted = read(&used);
+    let lines: Vec<&str> = noted.lines().collect();
+    assert_eq!(lines.len(), 2, "{noted:?}");
+    assert_eq!(lines[0], "Redis 8 (given by URL)");
+    assert!(
+        lines[1].starts_with("Redis 7: 7.") && lines[1].ends_with(" (tests/servers/prepare)"),
+        "{noted:?}"
+    );
 }

@@ -233,6 +233,10 @@ impl Kind for Node {
         }
     }
 
+    fn version_is_behind(&self) -> &'static str {
+        "Kafka version: "
+    }
+
     fn ports(&self) -> usize {
         self.listeners().len()
     }
