@@ -1,1 +1,27 @@
-//! An outbox in MongoDB.
+#![doc = include_str!("../README.md")]
+
+mod admin;
+mod admit;
+mod append;
+mod backlog;
+mod browse;
+mod config;
+mod database;
+mod divert;
+mod due;
+mod error;
+mod fetch;
+mod keys;
+mod lease;
+mod maintain;
+mod migrate;
+mod ownership;
+mod row;
+mod settle;
+mod store;
+mod stripes;
+mod transaction;
+mod wakeups;
+
+pub use config::MongoDbOptions;
+pub use store::MongoDbStore;

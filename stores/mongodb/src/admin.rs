@@ -1,0 +1,292 @@
+//! The verbs of operators.
+//!
+//! Each that changes something of a key is one transaction that locks the key's route first, and makes the key's next version.
+
+use std::sync::Arc;
+
+use mongodb::ClientSession;
+use mongodb::bson::{Bson, Document, doc};
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::{
+    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, StripeId, Timestamp, Topic,
+    async_trait,
+};
+
+use crate::append::{self, Row};
+use crate::browse::{self, by_death, by_delivery, matching};
+use crate::database::Database;
+use crate::error::Failed;
+use crate::keys::KeyIn;
+use crate::lease;
+use crate::row::uuid;
+use crate::store::MongoDbStore;
+use crate::transaction::{Work, transact};
+
+/// The most messages that are appended again in one transaction: each takes a stripe, and whoever appends to one of these conflicts meanwhile.
+pub(crate) const MOST_AT_ONCE: usize = 50;
+
+/// What an operator does with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Hold,
+    Release,
+    Skip,
+    Discard,
+}
+
+impl Verb {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Hold => "hold",
+            Self::Release => "release",
+            Self::Skip => "skip",
+            Self::Discard => "discard",
+        }
+    }
+}
+
+struct OnKey<'a> {
+    verb: Verb,
+    route: &'a Route,
+    key: &'a KeyId,
+}
+
+#[async_trait]
+impl Work for OnKey<'_> {
+    /// The messages that became dead letters.
+    type Done = Vec<MessageId>;
+
+    async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<Vec<MessageId>, Failed> {
+        let ownership = lease::lock(database, session, self.route, 1).await?;
+        let (route, key, now, step) = (self.route, self.key, ownership.now(), ownership.steps);
+        let mut key = KeyIn { database, session, route, key, now, step };
+        let state = key.state().await?;
+        if self.verb == Verb::Hold {
+            if state.is_none_or(|state| !state.held) {
+                key.holds().await?;
+            }
+            return Ok(Vec::new());
+        }
+        let Some(state) = state else {
+            return Err(StoreError::new(
+                StoreErrorKind::Invalid,
+                self.verb.name(),
+                format!(
+                    "the key {} on the route {route} is neither failing nor held; there is nothing to do",
+                    self.key
+                ),
+            )
+            .into());
+        };
+        match self.verb {
+            Verb::Hold | Verb::Release => {
+                key.goes_on(false).await?;
+                Ok(Vec::new())
+            }
+            Verb::Skip => {
+                let skipped = key.bury_parked(&state, "skipped", 1).await?;
+                if !skipped.is_empty() {
+                    key.goes_on(false).await?;
+                }
+                Ok(skipped)
+            }
+            Verb::Discard => {
+                let discarded = key.bury_parked(&state, "discarded", 0).await?;
+                key.flows().await?;
+                Ok(discarded)
+            }
+        }
+    }
+}
+
+/// Documents of a side collection that are appended again.
+struct Again {
+    rows: Vec<Document>,
+    /// Whether they leave the dead letters with that.
+    were_dead: bool,
+}
+
+#[async_trait]
+impl Work for Again {
+    type Done = u64;
+
+    async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<u64, Failed> {
+        let names: Vec<Bson> = self.rows.iter().filter_map(|row| row.get("_id").cloned()).collect();
+        let mut rows: Vec<&Document> = self.rows.iter().collect();
+        if self.were_dead {
+            let dead = database.dead();
+            let filter = doc! { "_id": { "$in": names } };
+            // Somebody else may have been faster with some.
+            let there = dead.distinct("_id", filter.clone()).session(&mut *session).await?;
+            rows.retain(|row| row.get("_id").is_some_and(|name| there.contains(name)));
+            dead.delete_many(filter).session(&mut *session).await?;
+        }
+        let done = u64::try_from(rows.len()).unwrap_or_default();
+        append::write(database, session, rows.into_iter().map(again).collect()).await?;
+        Ok(done)
+    }
+}
+
+/// A document of a side collection as it joins its key again. Its place is computed anew: a wrong bucket is one of the things that a message can
+/// have died of.
+pub(crate) fn again(row: &Document) -> Row {
+    const CONTENT: [&str; 8] = [
+        "topic",
+        "key",
+        "event_type",
+        "schema_version",
+        "content_type",
+        "headers",
+        "payload",
+        "occurred_at",
+    ];
+    let text = |field| row.get_str(field).unwrap_or_default();
+    let stripe = StripeId::of(text("topic"), text("order_key"));
+    let mut content = doc! { "bucket": i32::from(stripe.bucket().0) };
+    for field in CONTENT {
+        if let Some(value) = row.get(field) {
+            content.insert(field, value.clone());
+        }
+    }
+    let id = row.get("id").cloned().unwrap_or(Bson::Null);
+    Row { route: text("route").to_owned(), stripe, id, due_at: None, content }
+}
+
+impl MongoDbStore {
+    async fn on_key(&self, verb: Verb, route: &Route, key: &KeyId) -> Result<Vec<MessageId>, StoreError> {
+        self.know_route(verb.name(), route).await?;
+        transact(self.database(), verb.name(), &OnKey { verb, route, key }).await
+    }
+
+    /// Appends documents again, in the order in which they stood in their keys.
+    async fn append_again(
+        &self,
+        operation: &'static str,
+        were_dead: bool,
+        filter: &Filter,
+    ) -> Result<u64, StoreError> {
+        let database = self.database();
+        let failed = |failed: Failed| failed.in_step(operation);
+        let (collection, at, sort) = if were_dead {
+            (database.dead(), "died_at", by_death())
+        } else {
+            (database.history(), "delivered_at", by_delivery())
+        };
+        let mut session = database.session().await.map_err(failed)?;
+        let wanted = matching(filter, "order_key", at);
+        let mut rows =
+            browse::page(&mut session, collection, wanted, sort, filter, 0).await.map_err(failed)?;
+        rows.sort_by_key(|row| crate::keys::number(row, "position"));
+        let mut done = 0;
+        while !rows.is_empty() {
+            let later = rows.split_off(rows.len().min(MOST_AT_ONCE));
+            for row in &rows {
+                let route = Route::new(row.get_str("route").unwrap_or_default()).unwrap_or_default();
+                self.know_stripes(operation, &route).await?;
+            }
+            done += transact(database, operation, &Again { rows, were_dead }).await?;
+            rows = later;
+        }
+        if done > 0 {
+            self.bell().committed();
+        }
+        Ok(done)
+    }
+
+    async fn change_pause(
+        &self,
+        operation: &'static str,
+        route: &Route,
+        topic: Option<&Topic>,
+    ) -> Result<(), StoreError> {
+        let topic = topic.map_or("", Topic::as_str);
+        let change = if operation == "pause" { "$addToSet" } else { "$pull" };
+        self.know_route(operation, route).await?;
+        // No new version: a heartbeat writes what it changes alone, and this is none of it.
+        let routes = self.database().routes();
+        let done = routes.update_one(doc! { "_id": route.as_str() }, doc! { change: { "paused": topic } }).await;
+        done.map_err(|error| Failed::from(error).in_step(operation))?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Admin for MongoDbStore {
+    async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
+        browse::failing_keys(self.database(), filter).await.map_err(|failed| failed.in_step("failing_keys"))
+    }
+
+    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
+        browse::parked(self.database(), filter).await.map_err(|failed| failed.in_step("parked"))
+    }
+
+    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
+        browse::dead_letters(self.database(), filter).await.map_err(|failed| failed.in_step("dead_letters"))
+    }
+
+    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
+        browse::history(self.database(), filter).await.map_err(|failed| failed.in_step("history"))
+    }
+
+    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.on_key(Verb::Hold, route, key).await?;
+        Ok(())
+    }
+
+    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.on_key(Verb::Release, route, key).await?;
+        Ok(())
+    }
+
+    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
+        Ok(self.on_key(Verb::Skip, route, key).await?.pop())
+    }
+
+    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        let discarded = self.on_key(Verb::Discard, route, key).await?;
+        Ok(u64::try_from(discarded.len()).unwrap_or(u64::MAX))
+    }
+
+    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.append_again("requeue", true, filter).await
+    }
+
+    async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
+        let purge = async {
+            let mut session = self.database().session().await?;
+            let dead = self.database().dead();
+            let wanted = matching(filter, "order_key", "died_at");
+            let rows = browse::page(&mut session, dead.clone(), wanted, by_death(), filter, 0).await?;
+            let names: Vec<Bson> = rows.iter().filter_map(|row| row.get("_id").cloned()).collect();
+            let done = dead.delete_many(doc! { "_id": { "$in": names } }).session(&mut session).await?;
+            self.database().note(&session);
+            Ok::<u64, Failed>(done.deleted_count)
+        };
+        purge.await.map_err(|failed| failed.in_step("purge"))
+    }
+
+    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.append_again("replay", false, filter).await
+    }
+
+    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        self.change_pause("pause", route, topic).await
+    }
+
+    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        self.change_pause("resume", route, topic).await
+    }
+
+    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
+        browse::scheduled(self.database(), filter).await.map_err(|failed| failed.in_step("scheduled"))
+    }
+
+    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let ids: Vec<Bson> = ids.iter().map(|id| uuid(id.as_uuid())).collect();
+        let done = self.database().scheduled().delete_many(doc! { "id": { "$in": ids } }).await;
+        done.map(|done| done.deleted_count).map_err(|error| Failed::from(error).in_step("cancel_scheduled"))
+    }
+}

@@ -1,0 +1,208 @@
+//! Admission: what a consumer has handled, noted in its own transaction.
+//!
+//! Writing an id that is there would end the transaction, and with it all of a batch. So ids are read first, and only those are written that
+//! are not there. Where another transaction writes one at the same time, one of the two conflicts: it never says that a message is a duplicate.
+
+use std::collections::HashSet;
+
+use mongodb::ClientSession;
+use mongodb::bson::{Bson, Document, doc};
+use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::{Consumer, Message, MessageId, Position, Route, StoreError, StoreErrorKind};
+
+use crate::append::require_transaction;
+use crate::database::{ADMITTED, Database};
+use crate::error::{Failed, is_duplicate};
+use crate::fetch::range;
+use crate::keys::name as key_name;
+use crate::row::{message_id, uuid};
+
+/// The most messages of a key that are looked at in one go for the first that is not handled.
+const MOST_AT_ONCE: i64 = 50;
+
+fn name(consumer: &Consumer, id: MessageId) -> Document {
+    doc! { "consumer": consumer.as_str(), "id": uuid(id.as_uuid()) }
+}
+
+pub(crate) async fn admit(
+    database: &Database,
+    session: &mut ClientSession,
+    consumer: &Consumer,
+    messages: &[&Message],
+) -> Result<Vec<Admission>, Failed> {
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    require_transaction(session).await?;
+    let ids: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
+    let mut noted = noted(database, session, consumer, &ids).await?;
+    let route = inbox_route(consumer);
+    let waits = noted.len() < ids.len() && anything_waits(database, session, &route).await?;
+    let mut new = Vec::new();
+    let mut admissions = Vec::with_capacity(messages.len());
+    for message in messages {
+        let admission = if noted.contains(&message.id) {
+            Admission::Duplicate
+        } else if waits && must_go_behind(database, session, (consumer, &route), message, &noted).await? {
+            Admission::Behind
+        } else {
+            // A message that is admitted makes way for the one behind it. An id that is given twice is new the first time.
+            noted.insert(message.id);
+            new.push(message.id);
+            Admission::New
+        };
+        admissions.push(admission);
+    }
+    note(database, session, consumer, &new).await?;
+    Ok(admissions)
+}
+
+/// Which of these the consumer has handled.
+async fn noted(
+    database: &Database,
+    session: &mut ClientSession,
+    consumer: &Consumer,
+    ids: &[MessageId],
+) -> Result<HashSet<MessageId>, Failed> {
+    let names: Vec<Document> = ids.iter().map(|id| name(consumer, *id)).collect();
+    let wanted = doc! { "_id": { "$in": names } };
+    let mut cursor =
+        database.admitted().find(wanted).projection(doc! { "_id": 1 }).session(&mut *session).await?;
+    let mut noted = HashSet::new();
+    while let Some(row) = cursor.next(session).await {
+        noted.extend(row?.get_document("_id").ok().and_then(|name| message_id(name.get("id"))));
+    }
+    Ok(noted)
+}
+
+/// Writes ids, each with the time at which the server removes it, by the server's own clock.
+async fn note(
+    database: &Database,
+    session: &mut ClientSession,
+    consumer: &Consumer,
+    ids: &[MessageId],
+) -> Result<(), Failed> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let kept = i64::try_from(database.options.admissions_kept.as_millis()).unwrap_or(i64::MAX).min(MOST_KEPT);
+    let remove_at = doc! { "$set": { "remove_at": { "$add": ["$$NOW", kept] } } };
+    let updates: Vec<Document> = ids
+        .iter()
+        .map(|id| doc! { "q": { "_id": name(consumer, *id) }, "u": [remove_at.clone()], "upsert": true })
+        .collect();
+    let conflict = |why: &str| -> Failed {
+        StoreError::new(
+            StoreErrorKind::Conflict,
+            "admit",
+            format!("another transaction handles one of these messages now; abort this one and start again ({why})"),
+        )
+        .into()
+    };
+    let command = doc! { "update": ADMITTED, "updates": updates };
+    let answer = match database.inner.run_command(command).session(session).await {
+        Err(error) if is_duplicate(&error) => return Err(conflict("the id is there meanwhile")),
+        answer => answer?,
+    };
+    if let Some(Bson::Document(error)) = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()) {
+        return Err(conflict(error.get_str("errmsg").unwrap_or("no words")));
+    }
+    let written = answer.get_array("upserted").map_or(0, Vec::len);
+    if written < ids.len() { Err(conflict("the id is there meanwhile")) } else { Ok(()) }
+}
+
+/// A hundred years, in milliseconds.
+const MOST_KEPT: i64 = 100 * 365 * 24 * 3_600 * 1_000;
+
+/// Whether anything waits for a consumer, hot or behind a failing key.
+async fn anything_waits(database: &Database, session: &mut ClientSession, route: &Route) -> Result<bool, Failed> {
+    let bare = doc! { "_id": 1 };
+    let of_route = doc! { "route": route.as_str() };
+    let key = database.keys().find_one(of_route).projection(bare.clone()).session(&mut *session).await?;
+    if key.is_some() {
+        return Ok(true);
+    }
+    let all = doc! { "_id": range(route.as_str(), Position::START, Position::END) };
+    let hot = database.messages().find_one(all).projection(bare).session(session).await?;
+    Ok(hot.is_some())
+}
+
+/// Whether others of its key wait for the consumer in front of a message that it has not handled.
+async fn must_go_behind(
+    database: &Database,
+    session: &mut ClientSession,
+    (consumer, route): (&Consumer, &Route),
+    message: &Message,
+    noted: &HashSet<MessageId>,
+) -> Result<bool, Failed> {
+    let key = message.key_id();
+    let (topic, order_key) = (key.topic.as_str(), key.key.as_str());
+    let behind = doc! { "route": route.as_str(), "topic": topic, "order_key": order_key };
+    let parked = Waiting { collection: database.parked(), filter: behind, id: "id", order: "number" };
+    let mut first = parked.first(database, session, consumer, noted).await?;
+    if let (None, Some(key)) = (first, &message.key) {
+        let mut filter = doc! { "_id": range(route.as_str(), Position::START, Position::END) };
+        filter.extend(doc! { "topic": topic, "key": key.as_str() });
+        let hot = Waiting { collection: database.messages(), filter, id: "_id.id", order: "_id" };
+        first = hot.first(database, session, consumer, noted).await?;
+    }
+    if let Some(first) = first {
+        return Ok(first != message.id);
+    }
+    let held = doc! { "_id": key_name(route.as_str(), &key), "held": true };
+    Ok(database.keys().find_one(held).session(session).await?.is_some())
+}
+
+/// Messages of a key that wait.
+struct Waiting {
+    collection: mongodb::Collection<Document>,
+    filter: Document,
+    id: &'static str,
+    order: &'static str,
+}
+
+impl Waiting {
+    /// The first that the consumer has not handled.
+    async fn first(
+        &self,
+        database: &Database,
+        session: &mut ClientSession,
+        consumer: &Consumer,
+        handled: &HashSet<MessageId>,
+    ) -> Result<Option<MessageId>, Failed> {
+        let mut passed = 0_u64;
+        loop {
+            let mut cursor = self
+                .collection
+                .find(self.filter.clone())
+                .sort(doc! { self.order: 1 })
+                .projection(doc! { self.id: 1 })
+                .skip(passed)
+                .limit(MOST_AT_ONCE)
+                .session(&mut *session)
+                .await?;
+            let mut ids = Vec::new();
+            while let Some(row) = cursor.next(session).await {
+                let row = row?;
+                let id = row.get("id").or_else(|| row.get_document("_id").ok()?.get("id"));
+                ids.extend(message_id(id));
+                passed += 1;
+            }
+            if ids.is_empty() {
+                return Ok(None);
+            }
+            let noted = noted(database, session, consumer, &ids).await?;
+            let first = ids.into_iter().find(|id| !noted.contains(id) && !handled.contains(id));
+            if first.is_some() {
+                return Ok(first);
+            }
+        }
+    }
+}
+
+/// Whether a consumer's handling of a message was committed.
+pub(crate) async fn admitted(database: &Database, consumer: &Consumer, id: MessageId) -> Result<bool, Failed> {
+    let mut session = database.session().await?;
+    let noted = noted(database, &mut session, consumer, &[id]).await?;
+    Ok(noted.contains(&id))
+}

@@ -1,0 +1,123 @@
+//! Appending: documents in the user's transaction.
+//!
+//! First the numbers, then the documents. Two round trips for messages of one stripe, three for messages of many. Whatever goes wrong on the
+//! way ends here: the server has aborted the transaction by then, and only the user can start it again.
+
+use mongodb::ClientSession;
+use mongodb::bson::{Document, doc};
+use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind, StripeId};
+
+use crate::database::Database;
+use crate::error::{Failed, store_error};
+use crate::row::{self, uuid};
+use crate::stripes::{self, Take, Taken, Takes};
+
+/// A document on its way into its stripe.
+pub(crate) struct Row {
+    pub(crate) route: String,
+    pub(crate) stripe: StripeId,
+    pub(crate) id: mongodb::bson::Bson,
+    /// When it joins its key. None: at once.
+    pub(crate) due_at: Option<i64>,
+    /// What the message says, without where it stands.
+    pub(crate) content: Document,
+}
+
+impl Row {
+    fn of(outgoing: &Outgoing) -> Self {
+        let message = &outgoing.message;
+        Self {
+            route: outgoing.route.as_str().to_owned(),
+            stripe: StripeId::of(message.topic.as_str(), message.order_key().as_str()),
+            id: uuid(message.id.as_uuid()),
+            due_at: outgoing.due_at.map(outbox_contract::Timestamp::as_micros),
+            content: row::content(message),
+        }
+    }
+}
+
+/// Whether these can be appended in this session: all of them are messages, and it is in a transaction. Nothing is sent.
+pub(crate) async fn check(session: &mut ClientSession, messages: &[Outgoing]) -> Result<(), AppendError> {
+    for outgoing in messages {
+        outgoing.message.validate()?;
+        if let Some(bytes) = row::too_large(&outgoing.message) {
+            return Err(StoreError::new(
+                StoreErrorKind::Invalid,
+                "append",
+                format!(
+                    "the message {} takes {bytes} bytes with its headers, and a document of MongoDB holds 16 MiB; store the data elsewhere \
+                     and send a reference",
+                    outgoing.message.id
+                ),
+            )
+            .into());
+        }
+    }
+    Ok(require_transaction(session).await?)
+}
+
+/// Messages as documents, in the order given.
+pub(crate) fn rows(messages: &[Outgoing]) -> Vec<Row> {
+    messages.iter().map(Row::of).collect()
+}
+
+/// Refuses a session that is in no transaction: whatever is written in it is committed at once and alone (promise P1). The driver does not say
+/// whether there is one, but it refuses to begin one in another, without asking the server.
+pub(crate) async fn require_transaction(session: &mut ClientSession) -> Result<(), StoreError> {
+    match session.start_transaction().await {
+        Err(error) if matches!(&*error.kind, mongodb::error::ErrorKind::Transaction { .. }) => return Ok(()),
+        Err(error) => return Err(store_error("append", error)),
+        Ok(()) => {}
+    }
+    // Nothing was sent in it, so nothing is sent to end it.
+    session.abort_transaction().await.map_err(|error| store_error("append", error))?;
+    Err(StoreError::new(
+        StoreErrorKind::NotInTransaction,
+        "append",
+        "the session is in no transaction; call start_transaction on it first, and pass it to your own writes too",
+    ))
+}
+
+/// Numbers documents and writes them, in the order given.
+pub(crate) async fn write(
+    database: &Database,
+    session: &mut ClientSession,
+    rows: Vec<Row>,
+) -> Result<(), Failed> {
+    let mut takes: Takes<Take> = Takes::new();
+    for row in &rows {
+        let take = takes.entry((row.route.clone(), row.stripe)).or_default();
+        *if row.due_at.is_some() { &mut take.scheduled } else { &mut take.messages } += 1;
+    }
+    let mut taken = stripes::take(database, session, &takes).await?;
+    let (mut at_once, mut later) = (Vec::new(), Vec::new());
+    for row in rows {
+        let name = (row.route, row.stripe);
+        let Some(place) = taken.get_mut(&name) else { continue };
+        let row = Row { route: name.0, ..row };
+        if row.due_at.is_some() { later.push(scheduled(row, place)) } else { at_once.push(hot(row, place)) }
+    }
+    if !at_once.is_empty() {
+        database.messages().insert_many(at_once).session(&mut *session).await?;
+    }
+    if !later.is_empty() {
+        database.scheduled().insert_many(later).session(session).await?;
+    }
+    Ok(())
+}
+
+fn hot(row: Row, place: &mut Taken) -> Document {
+    let (number, position) = place.next();
+    let mut document = doc! { "_id": { "route": row.route, "position": position, "id": row.id } };
+    document.extend(row.content);
+    document.extend(doc! { "stripe": i32::from(row.stripe.0), "number": number, "appended_at": place.at });
+    document
+}
+
+fn scheduled(row: Row, place: &mut Taken) -> Document {
+    let mut document = doc! { "route": row.route, "id": row.id, "due_at": row.due_at };
+    document.extend(row.content);
+    let stripe = i32::from(row.stripe.0);
+    document.extend(doc! { "stripe": stripe, "turn": place.next_scheduled(), "appended_at": place.at });
+    document
+}

@@ -1,0 +1,197 @@
+//! Browsing: what operators look at, by a filter and page by page.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::{ClientSession, Collection};
+use outbox_contract::Failure;
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::{KeyId, Message, MessageId, Route, Stored, Timestamp};
+
+use crate::database::Database;
+use crate::error::Failed;
+use crate::keys::{KeyState, number, text};
+use crate::row::{Raw, message_id, uuid};
+
+/// A filter as the collections take it: `key` is the field of what messages are ordered by, `at` that of the instant.
+pub(crate) fn matching(filter: &Filter, key: &str, at: &str) -> Document {
+    let mut matching = Document::new();
+    if let Some(route) = &filter.route {
+        matching.insert("route", route.as_str());
+    }
+    if let Some(topic) = &filter.topic {
+        matching.insert("topic", topic.as_str());
+    }
+    if let Some(name) = &filter.key {
+        matching.insert(key, name.as_str());
+    }
+    if !filter.ids.is_empty() {
+        let ids: Vec<Bson> = filter.ids.iter().map(|id| uuid(id.as_uuid())).collect();
+        matching.insert("id", doc! { "$in": ids });
+    }
+    let mut instants = Document::new();
+    if let Some(since) = filter.since {
+        instants.insert("$gte", since.as_micros());
+    }
+    if let Some(before) = filter.before {
+        instants.insert("$lt", before.as_micros());
+    }
+    if !instants.is_empty() {
+        matching.insert(at, instants);
+    }
+    matching
+}
+
+/// Dead letters in the order in which they died.
+pub(crate) fn by_death() -> Document {
+    doc! { "died_at": 1, "step": 1, "position": 1 }
+}
+
+/// Delivered messages in the order in which they were settled.
+pub(crate) fn by_delivery() -> Document {
+    doc! { "delivered_at": 1, "position": 1 }
+}
+
+/// Documents of one page.
+pub(crate) async fn page(
+    session: &mut ClientSession,
+    collection: Collection<Document>,
+    matching: Document,
+    sort: Document,
+    filter: &Filter,
+    offset: usize,
+) -> Result<Vec<Document>, Failed> {
+    let mut cursor = collection
+        .find(matching)
+        .sort(sort)
+        .skip(u64::try_from(offset).unwrap_or(u64::MAX))
+        .limit(i64::try_from(filter.limit()).unwrap_or(i64::MAX))
+        .session(&mut *session)
+        .await?;
+    let mut rows = Vec::new();
+    while let Some(row) = cursor.next(session).await {
+        rows.push(row?);
+    }
+    Ok(rows)
+}
+
+fn instant(row: &Document, field: &str) -> Timestamp {
+    Timestamp::from_micros(number(row, field).unwrap_or_default())
+}
+
+fn route(row: &Document) -> Route {
+    let name = row.get_str("route").unwrap_or_default();
+    Route::new(name).or_else(|_| Route::new(name.replace(char::is_control, "?"))).unwrap_or_default()
+}
+
+fn failure(row: &Document, field: &str) -> Option<Failure> {
+    text(row, field).as_deref().and_then(Failure::from_text)
+}
+
+pub(crate) async fn failing_keys(database: &Database, filter: &Filter) -> Result<Vec<FailingKey>, Failed> {
+    let mut session = database.session().await?;
+    let mut wanted = matching(&Filter { ids: Vec::new(), ..filter.clone() }, "key", "since");
+    if !filter.ids.is_empty() {
+        // Keys behind which one of these messages is parked.
+        let of_ids = Filter { ids: filter.ids.clone(), ..Filter::default() };
+        let parked = database.parked();
+        let rows = page(&mut session, parked, matching(&of_ids, "", ""), doc! { "_id": 1 }, &of_ids, 0).await?;
+        let names: Vec<Document> = rows.iter().filter_map(key_of_parked).collect();
+        wanted.insert("_id", doc! { "$in": names });
+    }
+    let by_age = doc! { "since": 1, "route": 1, "topic": 1, "key": 1 };
+    let rows = page(&mut session, database.keys(), wanted, by_age, filter, filter.offset).await?;
+    let behind = behind(database, &mut session, &rows).await?;
+    let read = |row: &Document| {
+        let key = KeyId::from_texts(row.get_str("topic").ok()?, row.get_str("key").ok()?)?;
+        let (route, state) = (route(row), KeyState::read(row));
+        let (parked, first) = behind.get(&(route.clone(), key.clone())).copied().unwrap_or_default();
+        let mut failing = FailingKey::new(route, key, instant(row, "since"));
+        failing.held = state.held;
+        failing.next_attempt_at = number(row, "next_attempt_at").map(Timestamp::from_micros);
+        failing.attempts = u32::try_from(state.attempts).unwrap_or_default();
+        failing.first_failure = failure(row, "first_failure");
+        failing.last_failure = failure(row, "last_failure");
+        (failing.parked, failing.first) = (parked, first);
+        Some(failing)
+    };
+    Ok(rows.iter().filter_map(read).collect())
+}
+
+fn key_of_parked(row: &Document) -> Option<Document> {
+    Some(doc! {
+        "route": row.get_str("route").ok()?,
+        "topic": row.get_str("topic").ok()?,
+        "key": row.get_str("order_key").ok()?,
+    })
+}
+
+type Behind = HashMap<(Route, KeyId), (u64, Option<MessageId>)>;
+
+/// How many messages are parked behind keys, and which is the first.
+async fn behind(database: &Database, session: &mut ClientSession, keys: &[Document]) -> Result<Behind, Failed> {
+    let mut behind = HashMap::new();
+    for key in keys {
+        let (Ok(route), Ok(topic), Ok(name)) = (key.get_str("route"), key.get_str("topic"), key.get_str("key"))
+        else {
+            continue;
+        };
+        let filter = doc! { "route": route, "topic": topic, "order_key": name };
+        let parked = database.parked();
+        let count = parked.count_documents(filter.clone()).session(&mut *session).await?;
+        let first = parked.find_one(filter).sort(doc! { "number": 1 }).session(&mut *session).await?;
+        if let (Ok(route), Some(key)) = (Route::new(route), KeyId::from_texts(topic, name)) {
+            behind.insert((route, key), (count, first.and_then(|first| message_id(first.get("id")))));
+        }
+    }
+    Ok(behind)
+}
+
+pub(crate) async fn parked(database: &Database, filter: &Filter) -> Result<Vec<Arc<Stored>>, Failed> {
+    let mut session = database.session().await?;
+    let by_key = doc! { "route": 1, "topic": 1, "order_key": 1, "number": 1 };
+    let wanted = matching(filter, "order_key", "parked_at");
+    let rows = page(&mut session, database.parked(), wanted, by_key, filter, filter.offset).await?;
+    Ok(rows.into_iter().map(|row| Raw::new(row).presentable()).collect())
+}
+
+pub(crate) async fn dead_letters(database: &Database, filter: &Filter) -> Result<Vec<DeadLetter>, Failed> {
+    let mut session = database.session().await?;
+    let wanted = matching(filter, "order_key", "died_at");
+    let rows = page(&mut session, database.dead(), wanted, by_death(), filter, filter.offset).await?;
+    let read = |row: Document| {
+        let (route, died_at) = (route(&row), instant(&row, "died_at"));
+        let reason = text(&row, "reason").unwrap_or_default();
+        let attempts = number(&row, "attempts").and_then(|attempts| u32::try_from(attempts).ok());
+        let failures = (failure(&row, "first_failure"), failure(&row, "last_failure"));
+        let mut dead = DeadLetter::new(route, Raw::new(row).presentable(), reason, died_at);
+        dead.attempts = attempts.unwrap_or_default();
+        (dead.first_failure, dead.last_failure) = failures;
+        dead
+    };
+    Ok(rows.into_iter().map(read).collect())
+}
+
+pub(crate) async fn history(database: &Database, filter: &Filter) -> Result<Vec<Past>, Failed> {
+    let mut session = database.session().await?;
+    let wanted = matching(filter, "order_key", "delivered_at");
+    let rows = page(&mut session, database.history(), wanted, by_delivery(), filter, filter.offset).await?;
+    let read = |row: Document| {
+        let (route, delivered_at) = (route(&row), instant(&row, "delivered_at"));
+        Past::new(route, Raw::new(row).presentable(), delivered_at)
+    };
+    Ok(rows.into_iter().map(read).collect())
+}
+
+pub(crate) async fn scheduled(
+    database: &Database,
+    filter: &Filter,
+) -> Result<Vec<(Timestamp, Message)>, Failed> {
+    let mut session = database.session().await?;
+    let wanted = matching(filter, "key", "due_at");
+    let by_due = doc! { "due_at": 1, "turn": 1 };
+    let rows = page(&mut session, database.scheduled(), wanted, by_due, filter, filter.offset).await?;
+    let read = |row: Document| (instant(&row, "due_at"), Raw::new(row).presentable().message.clone());
+    Ok(rows.into_iter().map(read).collect())
+}

@@ -1,0 +1,102 @@
+//! Configuration: what can be set, in which unit, and why the default is what it is.
+
+use std::time::Duration;
+
+/// How a [`MongoDbStore`](crate::MongoDbStore) works. A plain struct: set what should differ from the default.
+///
+/// ```
+/// use std::time::Duration;
+/// use outbox_store_mongodb::MongoDbOptions;
+///
+/// let mut options = MongoDbOptions::default();
+/// options.history = Some(Duration::from_secs(3 * 24 * 3600));
+/// assert!(options.problems().is_empty());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MongoDbOptions {
+    /// How long delivered messages are kept for replay. Default: none are kept; keeping them costs a copy of each, and a transaction for
+    /// each settlement.
+    pub history: Option<Duration>,
+    /// How long the ids are kept that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
+    /// publishing and its settlement, an outage of the database included.
+    pub admissions_kept: Duration,
+    /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
+    pub counting_limit: u32,
+    /// For how long a step of the store's own that conflicts with another one is tried again. Default 5 s; shorter than the leases of its
+    /// relays. Appends and admissions are never tried again: their transaction is the user's.
+    pub conflict_timeout: Duration,
+    /// How long a call waits for a primary. Default 10 s, where the driver waits for 30; shorter than the leases of its relays. Not used
+    /// where the user brings the client.
+    pub server_selection_timeout: Duration,
+    /// Whether relays are woken by a change stream where the server has them, so that they hear of other programs' messages at once.
+    /// Default: yes. Without, they are found by polling.
+    pub change_streams: bool,
+}
+
+impl Default for MongoDbOptions {
+    fn default() -> Self {
+        Self {
+            history: None,
+            admissions_kept: Duration::from_secs(7 * 24 * 3600),
+            counting_limit: 100_000,
+            conflict_timeout: Duration::from_secs(5),
+            server_selection_timeout: Duration::from_secs(10),
+            change_streams: true,
+        }
+    }
+}
+
+impl MongoDbOptions {
+    /// Everything that is wrong with these options; empty when nothing is.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.history.is_some_and(|kept| kept.is_zero()) {
+            problems.push("mongodb.history is 0; leave it out to keep no history".to_owned());
+        }
+        if self.admissions_kept < Duration::from_secs(60) {
+            problems.push(format!(
+                "mongodb.admissions_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
+                self.admissions_kept
+            ));
+        }
+        if self.counting_limit < 10_000 {
+            problems
+                .push(format!("mongodb.counting_limit is {}; make it at least 10000", self.counting_limit));
+        }
+        if self.conflict_timeout < Duration::from_millis(100) {
+            problems.push(format!(
+                "mongodb.conflict_timeout is {:?}; steps would fail whenever two relays meet: at least 100ms",
+                self.conflict_timeout
+            ));
+        }
+        if self.server_selection_timeout.is_zero() {
+            problems.push("mongodb.server_selection_timeout is 0; make it at least 1s".to_owned());
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_has_no_problems() {
+        assert_eq!(MongoDbOptions::default().problems(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once() {
+        let options = MongoDbOptions {
+            history: Some(Duration::ZERO),
+            admissions_kept: Duration::ZERO,
+            counting_limit: 1,
+            conflict_timeout: Duration::ZERO,
+            server_selection_timeout: Duration::ZERO,
+            change_streams: false,
+        };
+        assert_eq!(options.problems().len(), 5);
+    }
+}

@@ -1,0 +1,145 @@
+//! The database: its collections, with the concerns that the promises need, and sessions that see what this process has written.
+
+use std::sync::{Mutex, PoisonError};
+
+use mongodb::bson::{Document, Timestamp, doc};
+use mongodb::options::{DatabaseOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern};
+use mongodb::{Client, ClientSession, ClusterTime, Collection};
+
+use crate::config::MongoDbOptions;
+use crate::error::Failed;
+use crate::ownership::Ownership;
+
+/// The collections of one outbox.
+///
+/// Everything is read from the primary with read concern *majority*: what is only on one server can still be rolled back, and publishing it
+/// would tell of something that never was. Everything is written with write concern *majority*, but for settlements.
+pub(crate) struct Database {
+    pub(crate) client: Client,
+    pub(crate) inner: mongodb::Database,
+    pub(crate) options: MongoDbOptions,
+    seen: Mutex<Seen>,
+}
+
+/// The latest time of the cluster that this process has heard of. A majority read may be behind a write of our own that returned before:
+/// sessions carry this along, so that the server waits until it is not.
+#[derive(Default)]
+struct Seen {
+    operation: Option<Timestamp>,
+    cluster: Option<ClusterTime>,
+}
+
+impl Database {
+    pub(crate) fn new(client: Client, name: &str, options: MongoDbOptions) -> Self {
+        let concerns = DatabaseOptions::builder()
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .read_concern(ReadConcern::majority())
+            .write_concern(WriteConcern::majority())
+            .build();
+        let inner = client.database_with_options(name, concerns);
+        Self { client, inner, options, seen: Mutex::default() }
+    }
+
+    /// A session whose reads see every write of this process that has returned.
+    pub(crate) async fn session(&self) -> Result<ClientSession, Failed> {
+        let mut session = self.client.start_session().causal_consistency(true).await?;
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(operation) = seen.operation {
+            session.advance_operation_time(operation);
+        }
+        if let Some(cluster) = &seen.cluster {
+            session.advance_cluster_time(cluster);
+        }
+        drop(seen);
+        Ok(session)
+    }
+
+    /// Notes how far a session has come, for those that are begun later.
+    pub(crate) fn note(&self, session: &ClientSession) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(operation) = session.operation_time()
+            && seen.operation.is_none_or(|before| before < operation)
+        {
+            seen.operation = Some(operation);
+        }
+        if let Some(cluster) = session.cluster_time()
+            && seen.cluster.as_ref().is_none_or(|before| before < cluster)
+        {
+            seen.cluster = Some(cluster.clone());
+        }
+    }
+
+    /// What is still to be published.
+    pub(crate) fn messages(&self) -> Collection<Document> {
+        self.inner.collection(MESSAGE)
+    }
+
+    pub(crate) fn stripes(&self) -> Collection<Document> {
+        self.inner.collection(STRIPE)
+    }
+
+    pub(crate) fn routes(&self) -> Collection<Ownership> {
+        self.inner.collection(ROUTE)
+    }
+
+    /// Failing and held keys.
+    pub(crate) fn keys(&self) -> Collection<Document> {
+        self.inner.collection(KEY)
+    }
+
+    pub(crate) fn parked(&self) -> Collection<Document> {
+        self.inner.collection(PARKED)
+    }
+
+    pub(crate) fn dead(&self) -> Collection<Document> {
+        self.inner.collection(DEAD)
+    }
+
+    pub(crate) fn history(&self) -> Collection<Document> {
+        self.inner.collection(HISTORY)
+    }
+
+    pub(crate) fn scheduled(&self) -> Collection<Document> {
+        self.inner.collection(SCHEDULED)
+    }
+
+    pub(crate) fn admitted(&self) -> Collection<Document> {
+        self.inner.collection(ADMITTED)
+    }
+
+    pub(crate) fn roles(&self) -> Collection<Document> {
+        self.inner.collection(ROLE)
+    }
+
+    pub(crate) fn schema(&self) -> Collection<Document> {
+        self.inner.collection(SCHEMA)
+    }
+
+    /// The database's clock, in microseconds since 1970; it has milliseconds.
+    pub(crate) async fn now(&self, session: &mut ClientSession) -> Result<i64, Failed> {
+        let pipeline = [doc! { "$limit": 1 }, doc! { "$project": { "_id": 0, "now": "$$NOW" } }];
+        let mut cursor = self.schema().aggregate(pipeline).session(&mut *session).await?;
+        let row = cursor.next(session).await.transpose()?;
+        let Some(row) = row else {
+            return Err(crate::migrate::not_migrated("now").into());
+        };
+        Ok(instant(&row, "now"))
+    }
+}
+
+pub(crate) const MESSAGE: &str = "outbox_message";
+pub(crate) const STRIPE: &str = "outbox_stripe";
+pub(crate) const ROUTE: &str = "outbox_route";
+pub(crate) const KEY: &str = "outbox_key";
+pub(crate) const PARKED: &str = "outbox_parked";
+pub(crate) const DEAD: &str = "outbox_dead";
+pub(crate) const HISTORY: &str = "outbox_history";
+pub(crate) const SCHEDULED: &str = "outbox_scheduled";
+pub(crate) const ADMITTED: &str = "outbox_admitted";
+pub(crate) const ROLE: &str = "outbox_role";
+pub(crate) const SCHEMA: &str = "outbox_schema";
+
+/// An instant of the server's as the collections have it: microseconds.
+pub(crate) fn instant(row: &Document, field: &str) -> i64 {
+    row.get_datetime(field).map(|at| at.timestamp_millis().saturating_mul(1_000)).unwrap_or_default()
+}

@@ -1,0 +1,144 @@
+//! Failing keys that are due, with what is parked behind them.
+//!
+//! Keys first, then what is parked. What changes in between makes another version of the key, or adds to what is parked: a step from the
+//! older version is refused, and a key is closed only where nothing is parked when it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mongodb::ClientSession;
+use mongodb::bson::{Document, doc};
+use outbox_contract::fetch::{Due, DueKey, DueRequest, Scope};
+use outbox_contract::{Bucket, Failure, KeyId, Stored};
+
+use crate::database::Database;
+use crate::error::Failed;
+use crate::fetch::numbers;
+use crate::keys::{KeyState, name, number};
+use crate::lease;
+use crate::row::Raw;
+
+/// The most parked messages of one answer of the server, which also ends at 16 MiB.
+const MOST_AHEAD: u32 = 250;
+
+pub(crate) async fn due(database: &Database, request: &DueRequest) -> Result<Due, Failed> {
+    let mut session = database.session().await?;
+    let held =
+        lease::held(database, &mut session, &request.route, request.relay, &request.buckets).await?;
+    if held.is_empty() || request.muted.contains(&Scope::Everything) {
+        return Ok(Due::default());
+    }
+    let route = request.route.as_str();
+    let mut filter = doc! { "route": route, "held": false, "bucket": { "$in": numbers(&held) } };
+    let mut left_out: Vec<Document> = request.except.iter().map(|key| name(route, key)).collect();
+    let mut topics = Vec::new();
+    for scope in &request.muted {
+        match scope {
+            Scope::Everything => {}
+            Scope::Topic(topic) => topics.push(topic.as_str()),
+            Scope::Key(key) => left_out.push(name(route, key)),
+        }
+    }
+    if !left_out.is_empty() {
+        filter.insert("_id", doc! { "$nin": left_out });
+    }
+    if !topics.is_empty() {
+        filter.insert("topic", doc! { "$nin": topics });
+    }
+    // One more than asked for, due or not: it says when to ask again.
+    let most = i64::try_from(request.keys.saturating_add(1)).unwrap_or(i64::MAX);
+    let now = database.now(&mut session).await?;
+    let mut cursor = database
+        .keys()
+        .find(filter)
+        .sort(doc! { "next_attempt_at": 1 })
+        .limit(most)
+        .session(&mut session)
+        .await?;
+    let mut rows = Vec::new();
+    while let Some(row) = cursor.next(&mut session).await {
+        rows.push(row?);
+    }
+
+    let mut due = Due::default();
+    let mut budget = request.bytes;
+    for row in &rows {
+        let due_in = number(row, "next_attempt_at").unwrap_or_default().saturating_sub(now);
+        if due_in > 0 || due.keys.len() == request.keys {
+            due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
+            break;
+        }
+        due.keys.extend(read_key(database, &mut session, request, row, &mut budget).await?);
+    }
+    Ok(due)
+}
+
+/// A key with its parked messages. None: one of its documents is not what this program wrote.
+async fn read_key(
+    database: &Database,
+    session: &mut ClientSession,
+    request: &DueRequest,
+    row: &Document,
+    budget: &mut usize,
+) -> Result<Option<DueKey>, Failed> {
+    let (topic, key) = (row.get_str("topic").unwrap_or_default(), row.get_str("key").unwrap_or_default());
+    let Some(key) = KeyId::from_texts(topic, key) else {
+        tracing::error!(topic, key, "a document of outbox_key has a name that can be none; remove it");
+        return Ok(None);
+    };
+    let Some(parked) = parked(database, session, request, &key, budget).await? else { return Ok(None) };
+    let state = KeyState::read(row);
+    // Attempts are those of the message that failed: not of another one that is first now.
+    let failing = state.failing.filter(|id| parked.first().is_some_and(|first| first.message.id == *id));
+    let first_failure = state.first_failure.as_deref().and_then(Failure::from_text);
+    Ok(Some(DueKey {
+        bucket: Bucket(number(row, "bucket").and_then(|bucket| u8::try_from(bucket).ok()).unwrap_or_default()),
+        key,
+        version: state.version,
+        failing,
+        attempts: if failing.is_some() { u32::try_from(state.attempts).unwrap_or_default() } else { 0 },
+        first_failure: first_failure.filter(|_| failing.is_some()),
+        parked,
+    }))
+}
+
+/// The first parked messages of a key, within the bounds, the first always.
+async fn parked(
+    database: &Database,
+    session: &mut ClientSession,
+    request: &DueRequest,
+    key: &KeyId,
+    budget: &mut usize,
+) -> Result<Option<Vec<Arc<Stored>>>, Failed> {
+    let limit = request.messages.max(1);
+    let behind = doc! {
+        "route": request.route.as_str(), "topic": key.topic.as_str(), "order_key": key.key.as_str(),
+    };
+    let mut cursor = database
+        .parked()
+        .find(behind)
+        .sort(doc! { "number": 1 })
+        .limit(i64::try_from(limit).unwrap_or(i64::MAX))
+        .batch_size(u32::try_from(limit).unwrap_or(u32::MAX).min(MOST_AHEAD))
+        .session(&mut *session)
+        .await?;
+    let mut parked = Vec::new();
+    while let Some(row) = cursor.next(session).await {
+        let row = Raw::new(row?);
+        let size = row.size();
+        if size > *budget && !parked.is_empty() {
+            break;
+        }
+        *budget = budget.saturating_sub(size);
+        match row.message() {
+            Ok(stored) => parked.push(stored),
+            // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
+            Err(not) => {
+                let position = not.waiting.at.position.0;
+                tracing::error!(%key, position, reason = not.reason, "a parked document is no message; skip it");
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(parked))
+}

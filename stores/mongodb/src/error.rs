@@ -1,0 +1,224 @@
+//! From what MongoDB and its driver say to what a caller can act on.
+//!
+//! MongoDB ends a transaction at the first error in it. An error that says that another transaction was in the way is known by its code as
+//! well as by the driver's label: not every server that speaks the protocol sends the label.
+
+use mongodb::error::{
+    Error, ErrorKind, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteFailure,
+};
+use outbox_contract::{StoreError, StoreErrorKind};
+
+// Codes of the server, from its list of error codes, which it keeps stable.
+const UNAUTHORISED: i32 = 13;
+const AUTHENTICATION_FAILED: i32 = 18;
+const ILLEGAL_OPERATION: i32 = 20;
+const LOCK_TIMEOUT: i32 = 24;
+const NAMESPACE_NOT_FOUND: i32 = 26;
+/// A namespace that is there already.
+pub(crate) const NAMESPACE_EXISTS: i32 = 48;
+const MAX_TIME_EXPIRED: i32 = 50;
+const COMMAND_NOT_FOUND: i32 = 59;
+const WRITE_CONCERN_TIMEOUT: i32 = 64;
+/// An index of the same name that was made otherwise.
+pub(crate) const INDEX_OPTIONS_CONFLICT: i32 = 85;
+/// An index of the same name over other fields.
+pub(crate) const INDEX_KEY_CONFLICT: i32 = 86;
+const UNSATISFIABLE_WRITE_CONCERN: i32 = 100;
+const WRITE_CONFLICT: i32 = 112;
+const COMMAND_NOT_SUPPORTED: i32 = 115;
+const DOCUMENT_INVALID: i32 = 121;
+const TRANSACTION_TOO_OLD: i32 = 225;
+const SNAPSHOT_UNAVAILABLE: i32 = 246;
+const NO_SUCH_TRANSACTION: i32 = 251;
+const DOCUMENT_TOO_LARGE: i32 = 10_334;
+const DUPLICATE_KEY: i32 = 11_000;
+const OUT_OF_DISK: i32 = 14_031;
+/// What a server without an operation log says to a change stream.
+const NO_CHANGE_STREAM: i32 = 40_573;
+/// No primary, one that steps down, a secondary, a server that stops or recovers.
+const NOT_PRIMARY: [i32; 9] = [91, 189, 10_058, 10_107, 11_600, 11_602, 13_435, 13_436, 133];
+
+/// What a step met: the driver's error, or one that already says what to do.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    Driver(Error),
+    Store(StoreError),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl Failed {
+    /// Whether another transaction was in the way: the whole can be started again.
+    pub(crate) fn is_conflict(&self) -> bool {
+        match self {
+            Self::Driver(error) => is_conflict(error),
+            Self::Store(error) => error.kind() == StoreErrorKind::Conflict,
+        }
+    }
+
+    /// In a step of our own.
+    pub(crate) fn in_step(self, operation: &'static str) -> StoreError {
+        match self {
+            Self::Driver(error) => store_error(operation, error),
+            Self::Store(error) => error,
+        }
+    }
+}
+
+/// The server's code, where the error is one of the server's.
+pub(crate) fn code(error: &Error) -> Option<i32> {
+    match &*error.kind {
+        ErrorKind::Command(error) => Some(error.code),
+        ErrorKind::Write(WriteFailure::WriteError(error)) => Some(error.code),
+        ErrorKind::Write(WriteFailure::WriteConcernError(error)) => Some(error.code),
+        ErrorKind::InsertMany(error) => {
+            let write = error.write_errors.iter().flatten().next().map(|error| error.code);
+            write.or(error.write_concern_error.as_ref().map(|error| error.code))
+        }
+        _ => None,
+    }
+}
+
+fn is_network(error: &Error) -> bool {
+    matches!(
+        &*error.kind,
+        ErrorKind::Io(_)
+            | ErrorKind::ConnectionPoolCleared { .. }
+            | ErrorKind::ServerSelection { .. }
+            | ErrorKind::DnsResolve { .. }
+            | ErrorKind::Shutdown
+    )
+}
+
+/// Whether an error inside a transaction says that a conflict with another one has ended it.
+pub(crate) fn is_conflict(error: &Error) -> bool {
+    let by_code = matches!(
+        code(error),
+        Some(
+            WRITE_CONFLICT | NO_SUCH_TRANSACTION | TRANSACTION_TOO_OLD | SNAPSHOT_UNAVAILABLE | LOCK_TIMEOUT
+        )
+    );
+    // The driver puts the label on broken connections too: that is a server that is not to be had, and no conflict.
+    by_code || (error.contains_label(TRANSIENT_TRANSACTION_ERROR) && !is_network(error) && !is_away(error))
+}
+
+/// A primary that is not one, in the words of the server.
+fn is_away(error: &Error) -> bool {
+    code(error).is_some_and(|code| NOT_PRIMARY.contains(&code))
+}
+
+/// Whether a key was there already.
+pub(crate) fn is_duplicate(error: &Error) -> bool {
+    code(error) == Some(DUPLICATE_KEY)
+}
+
+/// Whether a commit may have happened though it failed.
+pub(crate) fn is_unknown_commit(error: &Error) -> bool {
+    if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) {
+        return true;
+    }
+    !is_conflict(error) && !matches!(&*error.kind, ErrorKind::Transaction { .. })
+}
+
+/// Whether this server has no change streams at all, or none for this user.
+pub(crate) fn has_no_change_streams(error: &Error) -> bool {
+    matches!(
+        code(error),
+        Some(
+            COMMAND_NOT_SUPPORTED | NO_CHANGE_STREAM | COMMAND_NOT_FOUND | UNAUTHORISED | ILLEGAL_OPERATION
+        )
+    )
+}
+
+/// What an error means.
+pub(crate) fn store_error(operation: &'static str, error: Error) -> StoreError {
+    let (kind, words) = meaning(&error);
+    StoreError::new(kind, operation, words).with_source(error)
+}
+
+fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
+    use StoreErrorKind as Kind;
+    if is_conflict(error) {
+        return (
+            Kind::Conflict,
+            "another transaction was in the way, or an earlier error has ended this one; abort it and start again from its beginning",
+        );
+    }
+    match &*error.kind {
+        ErrorKind::ServerSelection { .. } => {
+            return (
+                Kind::Unavailable,
+                "no primary can be reached; check the addresses, the name of the replica set, and whether the servers ask for TLS",
+            );
+        }
+        ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => {
+            return (Kind::Unavailable, "the connection to the server broke");
+        }
+        ErrorKind::DnsResolve { .. } => return (Kind::Unavailable, "the server's name can't be resolved"),
+        ErrorKind::Shutdown => return (Kind::Unavailable, "the client was shut down"),
+        ErrorKind::Authentication { .. } => return (Kind::NotPermitted, NOT_LET_IN),
+        ErrorKind::InvalidTlsConfig { .. } => {
+            return (
+                Kind::NotPermitted,
+                "the settings for TLS can't be used; check tlsCAFile and tlsCertificateKeyFile",
+            );
+        }
+        ErrorKind::InvalidArgument { .. } => {
+            return (Kind::Invalid, "the driver refuses this; check the address and the options of the client");
+        }
+        ErrorKind::SessionsNotSupported | ErrorKind::IncompatibleServer { .. } => {
+            return (Kind::Unsupported, NO_TRANSACTIONS);
+        }
+        ErrorKind::Transaction { .. } => return (Kind::NotInTransaction, "the session is in no transaction"),
+        _ => {}
+    }
+    let Some(code) = code(error) else { return (Kind::Other, "unexpected") };
+    match code {
+        UNAUTHORISED => (
+            Kind::NotPermitted,
+            "the user lacks a right; grant readWrite on the database of the outbox, and dbAdmin to whoever migrates",
+        ),
+        AUTHENTICATION_FAILED => (Kind::NotPermitted, NOT_LET_IN),
+        ILLEGAL_OPERATION => (Kind::Unsupported, NO_TRANSACTIONS),
+        NAMESPACE_NOT_FOUND => (Kind::NotMigrated, NOT_MIGRATED),
+        MAX_TIME_EXPIRED => (Kind::Unavailable, "the server took too long"),
+        WRITE_CONCERN_TIMEOUT | UNSATISFIABLE_WRITE_CONCERN => (
+            Kind::Unavailable,
+            "a majority of the replica set did not confirm the write; it may have happened",
+        ),
+        INDEX_OPTIONS_CONFLICT | INDEX_KEY_CONFLICT | DOCUMENT_INVALID => (Kind::SchemaAltered, ALTERED),
+        DOCUMENT_TOO_LARGE => (
+            Kind::Invalid,
+            "the document is over the server's limit of 16 MiB; store the data elsewhere and send a reference",
+        ),
+        OUT_OF_DISK => (Kind::Unavailable, "the server's disk is full; make room"),
+        code if NOT_PRIMARY.contains(&code) => (
+            Kind::Unavailable,
+            "this server is not the primary, or is on its way down; connect with all addresses and the name of the replica set",
+        ),
+        _ => (Kind::Other, "unexpected"),
+    }
+}
+
+const NOT_LET_IN: &str =
+    "the server does not let this user in; check the user, the password, and authSource in the address";
+
+/// The remedy for a server that can't do transactions.
+pub(crate) const NO_TRANSACTIONS: &str = "this server has no transactions: it stands alone, outside of a replica set; start it as a replica set \
+     (of one member, if need be), and name the set in the address";
+
+/// The remedy for collections that are not there.
+pub(crate) const NOT_MIGRATED: &str = "the collections of the outbox are not there, or older than this version; call migrate, or run `outbox migrate`";
+
+/// The remedy for collections that are not as they were made.
+pub(crate) const ALTERED: &str = "the collections of the outbox are not what migrate made; put back what was altered, or restore them";

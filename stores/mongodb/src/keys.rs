@@ -1,0 +1,324 @@
+//! A failing key, in a transaction that has locked its route: its state, and what is parked behind it.
+
+use mongodb::ClientSession;
+use mongodb::bson::{Bson, Document, doc};
+use outbox_contract::divert::Then;
+use outbox_contract::fetch::RowId;
+use outbox_contract::{Bucket, Failure, KeyId, MessageId, Route};
+
+use crate::database::Database;
+use crate::error::Failed;
+use crate::fetch::of_key;
+use crate::ownership::micros;
+use crate::row::{aside, message_id, uuid};
+use crate::settle::named;
+
+/// One key, in a transaction.
+pub(crate) struct KeyIn<'a> {
+    pub(crate) database: &'a Database,
+    pub(crate) session: &'a mut ClientSession,
+    pub(crate) route: &'a Route,
+    pub(crate) key: &'a KeyId,
+    /// The database's clock.
+    pub(crate) now: i64,
+    /// The number of this step: the version of the state that it makes. It counts the steps of the route, so that a state of a key that was
+    /// closed and opened again is not taken for an older one.
+    pub(crate) step: i64,
+}
+
+/// A failing key's document.
+pub(crate) struct KeyState {
+    pub(crate) version: i64,
+    pub(crate) held: bool,
+    pub(crate) failing: Option<MessageId>,
+    pub(crate) attempts: i64,
+    pub(crate) first_failure: Option<String>,
+    pub(crate) last_failure: Option<String>,
+}
+
+/// How a message failed, and what the dead letter says of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Death {
+    pub(crate) reason: String,
+    pub(crate) attempts: i64,
+    pub(crate) first_failure: Option<String>,
+    pub(crate) last_failure: Option<String>,
+}
+
+/// What a key is called: the `_id` of its document.
+pub(crate) fn name(route: &str, key: &KeyId) -> Document {
+    doc! { "route": route, "topic": key.topic.as_str(), "key": key.key.as_str() }
+}
+
+pub(crate) fn text(document: &Document, field: &str) -> Option<String> {
+    document.get_str(field).ok().map(str::to_owned)
+}
+
+pub(crate) fn number(document: &Document, field: &str) -> Option<i64> {
+    match document.get(field)? {
+        Bson::Int64(number) => Some(*number),
+        Bson::Int32(number) => Some(i64::from(*number)),
+        _ => None,
+    }
+}
+
+impl KeyState {
+    pub(crate) fn read(document: &Document) -> Self {
+        Self {
+            version: number(document, "version").unwrap_or_default(),
+            held: document.get_bool("held").unwrap_or_default(),
+            failing: message_id(document.get("failing")),
+            attempts: number(document, "attempts").unwrap_or_default(),
+            first_failure: text(document, "first_failure"),
+            last_failure: text(document, "last_failure"),
+        }
+    }
+}
+
+impl KeyIn<'_> {
+    fn name(&self) -> Document {
+        doc! { "_id": name(self.route.as_str(), self.key) }
+    }
+
+    /// What is parked behind the key.
+    fn behind(&self) -> Document {
+        doc! { "route": self.route.as_str(), "topic": self.key.topic.as_str(), "order_key": self.key.key.as_str() }
+    }
+
+    /// Rows among those that are parked behind the key.
+    fn behind_at(&self, rows: &[RowId]) -> Document {
+        let mut filter = self.behind();
+        let names: Vec<Document> = rows
+            .iter()
+            .map(|row| doc! { "position": row.position.0, "id": uuid(row.id.as_uuid()) })
+            .collect();
+        filter.insert("$or", names);
+        filter
+    }
+
+    /// The key's state, where it has one.
+    pub(crate) async fn state(&mut self) -> Result<Option<KeyState>, Failed> {
+        let found = self.database.keys().find_one(self.name()).session(&mut *self.session).await?;
+        Ok(found.as_ref().map(KeyState::read))
+    }
+
+    /// The first parked message.
+    pub(crate) async fn first_parked(&mut self) -> Result<Option<MessageId>, Failed> {
+        let first = self
+            .database
+            .parked()
+            .find_one(self.behind())
+            .sort(doc! { "number": 1 })
+            .projection(doc! { "id": 1 })
+            .session(&mut *self.session)
+            .await?;
+        Ok(first.and_then(|first| message_id(first.get("id"))))
+    }
+
+    pub(crate) async fn is_parked(&mut self, row: RowId) -> Result<bool, Failed> {
+        let filter = self.behind_at(&[row]);
+        let found = self
+            .database
+            .parked()
+            .find_one(filter)
+            .projection(doc! { "_id": 1 })
+            .session(&mut *self.session)
+            .await?;
+        Ok(found.is_some())
+    }
+
+    /// Takes rows of the key out of the hot collection; those that are there, in order.
+    async fn take_hot(&mut self, rows: &[RowId]) -> Result<Vec<Document>, Failed> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut filter = of_key(self.key);
+        filter.extend(named(self.route.as_str(), rows));
+        let messages = self.database.messages();
+        let mut cursor = messages.find(filter).sort(doc! { "_id": 1 }).session(&mut *self.session).await?;
+        let (mut found, mut names) = (Vec::new(), Vec::new());
+        while let Some(row) = cursor.next(self.session).await {
+            let row = row?;
+            names.extend(row.get("_id").cloned());
+            found.push(aside(row));
+        }
+        if !names.is_empty() {
+            messages.delete_many(doc! { "_id": { "$in": names } }).session(&mut *self.session).await?;
+        }
+        Ok(found)
+    }
+
+    /// Moves rows from the hot collection to the parked ones; passes over those that are not there. Says how many it moved.
+    pub(crate) async fn park(&mut self, rows: &[RowId]) -> Result<usize, Failed> {
+        let mut parked = self.take_hot(rows).await?;
+        let moved = parked.len();
+        if moved > 0 {
+            for row in &mut parked {
+                row.insert("parked_at", self.now);
+            }
+            self.database.parked().insert_many(parked).session(&mut *self.session).await?;
+        }
+        Ok(moved)
+    }
+
+    /// Makes a dead letter of a row, hot or parked. False: it is neither.
+    pub(crate) async fn bury(&mut self, row: RowId, death: &Death) -> Result<bool, Failed> {
+        let mut found = self.take_hot(&[row]).await?;
+        if found.is_empty() {
+            found = self.take_parked(self.behind_at(&[row]), 0).await?;
+        }
+        let is_there = !found.is_empty();
+        self.die(found, |_| death.clone()).await?;
+        Ok(is_there)
+    }
+
+    /// Takes parked rows, the first so many of them (0: all), in order.
+    async fn take_parked(&mut self, filter: Document, most: i64) -> Result<Vec<Document>, Failed> {
+        let parked = self.database.parked();
+        let mut cursor =
+            parked.find(filter).sort(doc! { "number": 1 }).limit(most).session(&mut *self.session).await?;
+        let (mut found, mut names) = (Vec::new(), Vec::new());
+        while let Some(row) = cursor.next(self.session).await {
+            let mut row = row?;
+            names.extend(row.remove("_id"));
+            row.remove("parked_at");
+            found.push(row);
+        }
+        if !names.is_empty() {
+            parked.delete_many(doc! { "_id": { "$in": names } }).session(&mut *self.session).await?;
+        }
+        Ok(found)
+    }
+
+    /// The first so many parked messages (0: all) become dead letters, with what is known of the one that failed.
+    pub(crate) async fn bury_parked(
+        &mut self,
+        state: &KeyState,
+        reason: &'static str,
+        most: i64,
+    ) -> Result<Vec<MessageId>, Failed> {
+        let rows = self.take_parked(self.behind(), most).await?;
+        let ids = rows.iter().filter_map(|row| message_id(row.get("id"))).collect();
+        self.die(rows, |id| {
+            let failed = id.is_some() && id == state.failing;
+            Death {
+                reason: reason.to_owned(),
+                attempts: if failed { state.attempts } else { 0 },
+                first_failure: state.first_failure.clone().filter(|_| failed),
+                last_failure: state.last_failure.clone().filter(|_| failed),
+            }
+        })
+        .await?;
+        Ok(ids)
+    }
+
+    async fn die(
+        &mut self,
+        mut rows: Vec<Document>,
+        death: impl Fn(Option<MessageId>) -> Death,
+    ) -> Result<(), Failed> {
+        for row in &mut rows {
+            let death = death(message_id(row.get("id")));
+            row.extend(doc! {
+                "reason": death.reason,
+                "attempts": death.attempts,
+                "first_failure": death.first_failure,
+                "last_failure": death.last_failure,
+                "died_at": self.now,
+                // Several die in one millisecond.
+                "step": self.step,
+            });
+        }
+        if !rows.is_empty() {
+            self.database.dead().insert_many(rows).session(&mut *self.session).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes parked rows that were delivered; to the history, where one is kept.
+    pub(crate) async fn delivered(&mut self, rows: &[RowId]) -> Result<(), Failed> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let filter = self.behind_at(rows);
+        if self.database.options.history.is_none() {
+            self.database.parked().delete_many(filter).session(&mut *self.session).await?;
+            return Ok(());
+        }
+        let rows = self.take_parked(filter, 0).await?;
+        crate::settle::keep(self.database, self.session, rows).await
+    }
+
+    /// The key is in its next state, otherwise as it was.
+    pub(crate) async fn next_version(&mut self) -> Result<(), Failed> {
+        self.set(doc! { "version": self.step }).await
+    }
+
+    /// The key fails: its document is opened, or brought up to date. One that is held stays held.
+    pub(crate) async fn fails(
+        &mut self,
+        state: Option<&KeyState>,
+        bucket: Bucket,
+        failing: MessageId,
+        (attempts, first, last): (u32, &Failure, &Failure),
+        then: Then,
+    ) -> Result<(), Failed> {
+        let was_held = state.is_some_and(|state| state.held);
+        let next = match then {
+            Then::RetryAfter(delay) if !was_held => Some(self.now.saturating_add(micros(delay))),
+            Then::RetryAfter(_) | Then::Hold => None,
+        };
+        let is = doc! {
+            "version": self.step,
+            "held": next.is_none(),
+            "next_attempt_at": next,
+            "failing": uuid(failing.as_uuid()),
+            "attempts": i64::from(attempts),
+            "first_failure": first.to_text(),
+            "last_failure": last.to_text(),
+        };
+        self.open(bucket, is).await
+    }
+
+    /// The key goes on with its next message, from no attempts: at once, unless it is held.
+    pub(crate) async fn goes_on(&mut self, held: bool) -> Result<(), Failed> {
+        let next = (!held).then_some(self.now);
+        self.set(doc! {
+            "version": self.step,
+            "held": held,
+            "next_attempt_at": next,
+            "failing": Bson::Null,
+            "attempts": 0_i64,
+            "first_failure": Bson::Null,
+            "last_failure": Bson::Null,
+        })
+        .await
+    }
+
+    /// An operator holds the key.
+    pub(crate) async fn holds(&mut self) -> Result<(), Failed> {
+        let is = doc! { "version": self.step, "held": true, "next_attempt_at": Bson::Null };
+        self.open(self.key.bucket(), is).await
+    }
+
+    /// The key flows again.
+    pub(crate) async fn flows(&mut self) -> Result<(), Failed> {
+        self.database.keys().delete_one(self.name()).session(&mut *self.session).await?;
+        Ok(())
+    }
+
+    async fn set(&mut self, is: Document) -> Result<(), Failed> {
+        let keys = self.database.keys();
+        keys.update_one(self.name(), doc! { "$set": is }).session(&mut *self.session).await?;
+        Ok(())
+    }
+
+    async fn open(&mut self, bucket: Bucket, is: Document) -> Result<(), Failed> {
+        let mut first = name(self.route.as_str(), self.key);
+        first.extend(doc! { "bucket": i32::from(bucket.0), "since": self.now });
+        let change = doc! { "$set": is, "$setOnInsert": first };
+        let keys = self.database.keys();
+        keys.update_one(self.name(), change).upsert(true).session(&mut *self.session).await?;
+        Ok(())
+    }
+}

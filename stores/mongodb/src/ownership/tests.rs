@@ -1,0 +1,116 @@
+use super::*;
+
+fn at(ownership: &mut Ownership, millis: i64) -> &mut Ownership {
+    ownership.now = Some(DateTime::from_millis(millis));
+    ownership
+}
+
+fn request(relay: RelayId) -> LeaseRequest {
+    LeaseRequest {
+        relay,
+        label: "test".to_owned(),
+        route: Route::default(),
+        lasts: Duration::from_millis(10),
+        transport_available: true,
+        fingerprint: 0,
+        low_water: Position::START,
+        yielding: BucketSet::EMPTY,
+    }
+}
+
+fn fresh() -> Ownership {
+    Ownership::new(&Route::default())
+}
+
+#[test]
+fn a_relay_owns_what_it_acquired_until_its_time_is_over() {
+    let (mut route, relay) = (fresh(), RelayId::new());
+    let leased = at(&mut route, 100).beat(&request(relay));
+    assert_eq!((leased.leases.len(), leased.fair_share), (BUCKETS, BUCKETS));
+    let lease = leased.leases[7];
+    assert!(at(&mut route, 109).holds(relay, lease.bucket, lease.epoch));
+    assert!(!route.holds(relay, lease.bucket, Epoch(lease.epoch.0 + 1)));
+    assert!(!route.holds(RelayId::new(), lease.bucket, lease.epoch));
+    assert!(!at(&mut route, 110).holds(relay, lease.bucket, lease.epoch), "its time is over");
+    assert!(!at(&mut route, 50).holds(relay, lease.bucket, lease.epoch), "implausibly far ahead");
+}
+
+#[test]
+fn a_live_relay_loses_nothing_and_a_dead_one_everything() {
+    let (mut route, first, second) = (fresh(), RelayId::new(), RelayId::new());
+    at(&mut route, 100).beat(&request(first));
+    assert!(at(&mut route, 105).beat(&request(second)).leases.is_empty());
+    let taken = at(&mut route, 110).beat(&request(second));
+    assert_eq!((taken.leases.len(), taken.relays), (BUCKETS, 1));
+    assert!(taken.leases.iter().all(|lease| lease.epoch == Epoch(2)));
+    assert!(at(&mut route, 111).beat(&request(first)).leases.is_empty(), "it is told that it lost them");
+}
+
+#[test]
+fn a_heartbeat_at_the_very_end_of_a_life_is_a_new_life() {
+    let (mut route, relay) = (fresh(), RelayId::new());
+    at(&mut route, 100).beat(&request(relay));
+    let again = at(&mut route, 110).beat(&request(relay));
+    assert!(again.leases.iter().all(|lease| lease.epoch == Epoch(2)), "somebody could have had them");
+}
+
+#[test]
+fn a_share_is_all_buckets_divided_by_the_relays_that_count() {
+    let mut route = fresh();
+    let relays = [RelayId::new(), RelayId::new(), RelayId::new()];
+    let beat = |route: &mut Ownership, millis: i64, relay: usize, available: bool| {
+        let mut request = request(relays[relay]);
+        request.transport_available = available;
+        at(route, millis).beat(&request).fair_share
+    };
+    for relay in 0..3 {
+        beat(&mut route, 100, relay, relay < 2);
+    }
+    assert_eq!(beat(&mut route, 105, 2, false), 86, "unavailable for no longer than a lease counts");
+    beat(&mut route, 108, 0, true);
+    beat(&mut route, 108, 1, true);
+    assert_eq!(beat(&mut route, 111, 2, false), 0);
+    assert_eq!(beat(&mut route, 112, 0, true), 128);
+    assert_eq!(beat(&mut route, 113, 0, false), 256, "another one has it, so this one alone counts with that");
+    assert_eq!(beat(&mut route, 113, 1, false), 86, "nobody does better");
+}
+
+#[test]
+fn what_is_given_up_is_kept_no_longer_than_it_was() {
+    let (mut route, first, second) = (fresh(), RelayId::new(), RelayId::new());
+    let leases = at(&mut route, 100).beat(&request(first)).leases;
+    let mut gives_up = request(first);
+    gives_up.yielding = BucketSet::from_iter([Bucket(3)]);
+    at(&mut route, 105).beat(&gives_up);
+    assert!(route.holds(first, Bucket(3), leases[3].epoch), "until then it is still its own");
+    at(&mut route, 108).beat(&gives_up);
+    let taken = at(&mut route, 110).beat(&request(second));
+    assert_eq!(taken.leases.iter().map(|lease| lease.bucket).collect::<Vec<_>>(), [Bucket(3)]);
+    assert!(route.owned(first).len() == BUCKETS - 1);
+}
+
+#[test]
+fn a_low_water_mark_is_of_what_was_owned_before_and_not_of_what_is_acquired_with_it() {
+    let (mut route, first, second) = (fresh(), RelayId::new(), RelayId::new());
+    let leases = at(&mut route, 100).beat(&request(first)).leases;
+    at(&mut route, 101).give_back(first, &leases[..100], Position(7), false);
+    let mut high = request(first);
+    high.low_water = Position(9);
+    let again = at(&mut route, 102).beat(&high).leases;
+    assert_eq!((again[0].low_water, again[100].low_water), (Position(7), Position(9)));
+    at(&mut route, 103).give_back(second, &again, Position(50), true);
+    let stale: Vec<Lease> = again.iter().map(|lease| Lease { epoch: Epoch(9), ..*lease }).collect();
+    at(&mut route, 103).give_back(first, &stale, Position(50), false);
+    assert_eq!(route.owned(first).len(), BUCKETS, "only the owner gives back, under its own epoch");
+    assert_eq!(route.low_water(), Position(7));
+}
+
+#[test]
+fn relays_that_are_long_gone_are_removed() {
+    let (mut route, gone, there) = (fresh(), RelayId::new(), RelayId::new());
+    at(&mut route, 100).beat(&request(gone));
+    at(&mut route, 10_000).beat(&request(there));
+    assert_eq!(route.bury_relays(Duration::from_secs(1)), 1);
+    assert_eq!(route.owned(there).len(), BUCKETS);
+    assert_eq!(route.bury_relays(Duration::from_secs(1)), 0);
+}

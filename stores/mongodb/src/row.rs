@@ -1,0 +1,299 @@
+//! Rows: from documents to messages, and back.
+//!
+//! Any program can write documents, so nothing in them is trusted. Reading strictly says what is wrong with one that is not a message; reading
+//! leniently makes something presentable of it, for the dead letter that it becomes.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{Binary, Bson, Document, doc};
+use outbox_contract::fetch::{RowId, Stored, Waiting};
+use outbox_contract::{
+    Bucket, Bytes, Headers, Key, KeyId, Message, MessageId, NameError, Position, Stripe, StripeId, Timestamp,
+    Topic,
+};
+use uuid::Uuid;
+
+/// The most bytes that a document may have on any server.
+const MOST_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
+
+/// What a message takes in a document beside its content and names: field names, numbers, and what the parked and the dead add.
+const MOST_BYTES_AROUND: usize = 16 * 1024;
+
+/// A row that is not a message, and why.
+#[derive(Debug)]
+pub(crate) struct NotAMessage {
+    /// The row, under names that can be names: control characters are replaced, long ones cut.
+    pub(crate) waiting: Waiting,
+    /// What is wrong with it.
+    pub(crate) reason: String,
+}
+
+/// A document of a message. In the hot collection route, position and id are its `_id`; elsewhere they are fields.
+pub(crate) struct Raw {
+    document: Document,
+}
+
+/// A document's route, position and id: how a row of the hot collection is named.
+pub(crate) fn row_name(route: &str, row: RowId) -> Document {
+    doc! { "route": route, "position": row.position.0, "id": uuid(row.id.as_uuid()) }
+}
+
+/// An identifier as the collections have it.
+pub(crate) fn uuid(uuid: Uuid) -> Bson {
+    bytes(BinarySubtype::Uuid, uuid.as_bytes().to_vec())
+}
+
+pub(crate) fn message_id(value: Option<&Bson>) -> Option<MessageId> {
+    match value {
+        Some(Bson::Binary(binary)) => Uuid::from_slice(&binary.bytes).ok().map(MessageId::from_uuid),
+        _ => None,
+    }
+}
+
+fn bytes(subtype: BinarySubtype, bytes: Vec<u8>) -> Bson {
+    Bson::Binary(Binary { subtype, bytes })
+}
+
+/// What a document says of a message, without where it stands.
+pub(crate) fn content(message: &Message) -> Document {
+    let mut content = doc! {
+        "bucket": i32::from(message.bucket().0),
+        "topic": message.topic.as_str(),
+        "event_type": &*message.event_type,
+        "schema_version": i64::from(message.schema_version),
+        "content_type": &*message.content_type,
+        "headers": bytes(BinarySubtype::Generic, message.headers.to_bytes()),
+        "payload": bytes(BinarySubtype::Generic, message.payload.to_vec()),
+        "occurred_at": message.occurred_at.as_micros(),
+    };
+    if let Some(key) = &message.key {
+        content.insert("key", key.as_str());
+    }
+    content
+}
+
+/// Whether a message fits in a document, as any of the collections has it. How many bytes it takes, about, where it does not.
+pub(crate) fn too_large(message: &Message) -> Option<usize> {
+    // Headers are written as JSON, in which a character of theirs may take two bytes and more.
+    let taken = message.bytes() - message.headers.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>()
+        + message.headers.to_bytes().len()
+        + MOST_BYTES_AROUND;
+    (taken > MOST_DOCUMENT_BYTES).then_some(taken)
+}
+
+/// The fields of a document in the hot collection, as the other collections have them: route, position and id beside the content, and what the
+/// message is ordered by.
+pub(crate) fn aside(hot: Document) -> Document {
+    let raw = Raw::new(hot);
+    let order_key = raw.names().order_key();
+    let mut aside = Document::new();
+    for field in ["route", "position", "id"] {
+        aside.insert(field, raw.get(field).cloned().unwrap_or(Bson::Null));
+    }
+    aside.insert("order_key", order_key.as_str());
+    for (field, value) in raw.document {
+        if field != "_id" {
+            aside.insert(field, value);
+        }
+    }
+    aside
+}
+
+impl Raw {
+    pub(crate) const fn new(document: Document) -> Self {
+        Self { document }
+    }
+
+    fn get(&self, field: &str) -> Option<&Bson> {
+        let value = match self.document.get_document("_id") {
+            Ok(name) if matches!(field, "route" | "position" | "id") => name.get(field),
+            _ => self.document.get(field),
+        };
+        value.filter(|value| **value != Bson::Null)
+    }
+
+    fn integer(&self, field: &str) -> Option<i64> {
+        match self.get(field)? {
+            Bson::Int64(number) => Some(*number),
+            Bson::Int32(number) => Some(i64::from(*number)),
+            _ => None,
+        }
+    }
+
+    fn required(&self, field: &str) -> Result<i64, String> {
+        self.integer(field).ok_or_else(|| format!("its {field} is not a whole number"))
+    }
+
+    fn text(&self, field: &str) -> Result<&str, String> {
+        self.get(field).and_then(Bson::as_str).ok_or_else(|| format!("its {field} is not a string"))
+    }
+
+    /// Where the row stands.
+    pub(crate) fn position(&self) -> Position {
+        Position(self.integer("position").unwrap_or_default())
+    }
+
+    /// What the content of the row takes, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        let size = |field| match self.get(field) {
+            Some(Bson::Binary(binary)) => binary.bytes.len(),
+            Some(Bson::String(text)) => text.len(),
+            _ => 0,
+        };
+        size("headers") + size("payload")
+    }
+
+    fn id(&self) -> Option<MessageId> {
+        message_id(self.get("id"))
+    }
+
+    /// Its topic and what it is ordered by, under names that can be names.
+    pub(crate) fn key_id(&self) -> KeyId {
+        self.names().key_id()
+    }
+
+    /// The message; or why the row is none.
+    pub(crate) fn message(mut self) -> Result<Arc<Stored>, Box<NotAMessage>> {
+        self.strict().map_err(|reason| Box::new(NotAMessage { waiting: self.waiting(), reason }))
+    }
+
+    fn strict(&mut self) -> Result<Arc<Stored>, String> {
+        let id = self.id().ok_or("its id is not a UUID of 16 bytes")?;
+        let topic = Topic::new(self.text("topic")?).map_err(shown)?;
+        let mut message = Message::new(topic, self.text("event_type")?).with_id(id);
+        if self.get("key").is_some() {
+            message.key = Some(Key::new(self.text("key")?).map_err(shown)?);
+        }
+        let content_type = self.text("content_type")?;
+        if *message.content_type != *content_type {
+            message.content_type = content_type.into();
+        }
+        let version = self.required("schema_version")?;
+        message.schema_version = u32::try_from(version)
+            .map_err(|_| format!("its schema_version is {version}; versions count from 1"))?;
+        message.headers = self.headers()?;
+        message.occurred_at = Timestamp::from_micros(self.required("occurred_at")?);
+        let (stripe, number) = (self.required("stripe")?, self.required("number")?);
+        let appended_at = Timestamp::from_micros(self.required("appended_at")?);
+        let bucket = self.integer("bucket");
+        let position = self.position();
+        message.payload = self.take_payload()?;
+        message.validate().map_err(shown)?;
+
+        let order_key = message.order_key();
+        let expected = StripeId::of(message.topic.as_str(), order_key.as_str());
+        if stripe != i64::from(expected.0) {
+            return Err(format!(
+                "its stripe is {stripe}, but its topic and key give {}: the first ten bits of SHA-256 over topic, NUL and key",
+                expected.0
+            ));
+        }
+        if bucket != Some(i64::from(expected.bucket().0)) {
+            let bucket = bucket.map_or("not a whole number".to_owned(), |bucket| bucket.to_string());
+            return Err(format!(
+                "its bucket is {bucket}, but its topic and key give {}: the first byte of SHA-256 over topic, NUL and key",
+                expected.bucket()
+            ));
+        }
+        let mut stored = Stored::new(position, appended_at, message);
+        stored.stripe = Some(Stripe { stripe: expected, number });
+        Ok(Arc::new(stored))
+    }
+
+    /// Headers as this store writes them, or as a program in another language may: a document of strings.
+    fn headers(&self) -> Result<Headers, String> {
+        let no_object = |error: &dyn Display| format!("its headers are not a JSON object of strings: {error}");
+        match self.get("headers") {
+            None => Ok(Headers::new()),
+            Some(Bson::Binary(binary)) => Headers::from_bytes(&binary.bytes).map_err(|error| no_object(&error)),
+            Some(Bson::String(text)) => Headers::from_bytes(text.as_bytes()).map_err(|error| no_object(&error)),
+            Some(Bson::Document(fields)) => {
+                let mut headers = Headers::new();
+                for (name, value) in fields {
+                    let value = value.as_str().ok_or_else(|| no_object(&format!("{name} is no string")))?;
+                    headers.insert(name, value).map_err(shown)?;
+                }
+                Ok(headers)
+            }
+            Some(_) => Err(no_object(&"they are of another type")),
+        }
+    }
+
+    fn take_payload(&mut self) -> Result<Bytes, String> {
+        match self.document.remove("payload") {
+            None | Some(Bson::Null) => Ok(Bytes::new()),
+            Some(Bson::Binary(binary)) => Ok(binary.bytes.into()),
+            Some(Bson::String(text)) => Ok(text.into()),
+            Some(_) => Err("its payload is neither bytes nor a string".to_owned()),
+        }
+    }
+
+    /// The row without its content, under names that can be names.
+    pub(crate) fn waiting(&self) -> Waiting {
+        let message = self.names();
+        let stripe = self.stripe();
+        Waiting {
+            at: RowId { position: self.position(), id: message.id },
+            key: message.key_id(),
+            bucket: self.bucket(),
+            stripe,
+        }
+    }
+
+    /// What can be shown of a row, message or not.
+    pub(crate) fn presentable(mut self) -> Arc<Stored> {
+        let mut message = self.names();
+        message.content_type = self.presentable_text("content_type", Message::MOST_TYPE_BYTES).into();
+        message.schema_version = self.integer("schema_version").and_then(|v| u32::try_from(v).ok()).unwrap_or(1);
+        message.headers = self.headers().unwrap_or_default();
+        message.occurred_at = Timestamp::from_micros(self.integer("occurred_at").unwrap_or_default());
+        let appended_at = Timestamp::from_micros(self.integer("appended_at").unwrap_or_default());
+        let (position, bucket, stripe) = (self.position(), self.bucket(), self.stripe());
+        message.payload = self.take_payload().unwrap_or_default();
+        let mut stored = Stored::new(position, appended_at, message);
+        stored.bucket = bucket;
+        stored.stripe = stripe;
+        Arc::new(stored)
+    }
+
+    fn names(&self) -> Message {
+        let topic = named(self.presentable_text("topic", Topic::MOST_BYTES), Topic::new);
+        let event_type = self.presentable_text("event_type", Message::MOST_TYPE_BYTES);
+        let mut message =
+            Message::new(topic, event_type).with_id(self.id().unwrap_or(MessageId::from_uuid(Uuid::nil())));
+        if self.get("key").is_some() {
+            message.key = Some(named(self.presentable_text("key", Key::MOST_BYTES), Key::new));
+        }
+        message
+    }
+
+    fn bucket(&self) -> Bucket {
+        Bucket(self.integer("bucket").and_then(|bucket| u8::try_from(bucket).ok()).unwrap_or_default())
+    }
+
+    fn stripe(&self) -> Option<Stripe> {
+        let stripe = StripeId(u16::try_from(self.integer("stripe")?).ok()?);
+        Some(Stripe { stripe, number: self.integer("number")? })
+    }
+
+    fn presentable_text(&self, field: &str, most: usize) -> String {
+        let text = self.get(field).and_then(Bson::as_str).unwrap_or_default();
+        let mut text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        if text.is_empty() {
+            text.push('?');
+        }
+        let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+        text.truncate(end);
+        text
+    }
+}
+
+fn shown(error: impl Display) -> String {
+    error.to_string()
+}
+
+fn named<T>(text: String, new: impl Fn(String) -> Result<T, NameError>) -> T {
+    new(text).unwrap_or_else(|_| unreachable!("not empty, cut to length, without control characters"))
+}

@@ -1,0 +1,95 @@
+//! Settling: removing what the broker confirmed, by position and id.
+
+use mongodb::ClientSession;
+use mongodb::bson::{Document, doc};
+use mongodb::options::WriteConcern;
+use outbox_contract::fetch::RowId;
+use outbox_contract::{Route, StoreError, async_trait};
+
+use crate::database::Database;
+use crate::error::Failed;
+use crate::row::{aside, row_name};
+use crate::transaction::{Work, transact};
+
+/// The most rows of one statement: their names take a tenth of what a command may have.
+const MOST_ROWS: usize = 10_000;
+
+/// The most rows of one transaction: what it writes is kept in memory by the server until it commits.
+const MOST_MOVED: usize = 500;
+
+/// The names of rows, as a filter of the hot collection.
+pub(crate) fn named(route: &str, rows: &[RowId]) -> Document {
+    let names: Vec<Document> = rows.iter().map(|row| row_name(route, *row)).collect();
+    doc! { "_id": { "$in": names } }
+}
+
+/// Removes rows; keeps them in the history first, where there is one, in the same transaction.
+pub(crate) async fn settle(database: &Database, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+    if database.options.history.is_none() {
+        for rows in delivered.chunks(MOST_ROWS) {
+            remove(database, route, rows).await.map_err(|failed| failed.in_step("settle"))?;
+        }
+        return Ok(());
+    }
+    for rows in delivered.chunks(MOST_MOVED) {
+        transact(database, "settle", &Keep { route, rows }).await?;
+    }
+    Ok(())
+}
+
+/// One server's word is enough: losing a removal costs a repeat. Later reads of this process wait for it all the same.
+async fn remove(database: &Database, route: &Route, rows: &[RowId]) -> Result<(), Failed> {
+    let mut session = database.session().await?;
+    database
+        .messages()
+        .delete_many(named(route.as_str(), rows))
+        .write_concern(WriteConcern::nodes(1))
+        .session(&mut session)
+        .await?;
+    database.note(&session);
+    Ok(())
+}
+
+struct Keep<'a> {
+    route: &'a Route,
+    rows: &'a [RowId],
+}
+
+#[async_trait]
+impl Work for Keep<'_> {
+    type Done = ();
+
+    async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<(), Failed> {
+        let filter = named(self.route.as_str(), self.rows);
+        let mut cursor = database.messages().find(filter.clone()).sort(doc! { "_id": 1 }).session(&mut *session).await?;
+        let mut rows = Vec::with_capacity(self.rows.len());
+        while let Some(row) = cursor.next(session).await {
+            rows.push(aside(row?));
+        }
+        keep(database, session, rows).await?;
+        database.messages().delete_many(filter).session(session).await?;
+        Ok(())
+    }
+}
+
+/// Puts documents that were delivered now into the history.
+pub(crate) async fn keep(
+    database: &Database,
+    session: &mut ClientSession,
+    mut rows: Vec<Document>,
+) -> Result<(), Failed> {
+    let Some(kept) = database.options.history else { return Ok(()) };
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let now = database.now(session).await?;
+    let until = now.saturating_add(crate::ownership::micros(kept));
+    for row in &mut rows {
+        row.remove("_id");
+        row.insert("delivered_at", now);
+        row.insert("remove_at", mongodb::bson::DateTime::from_millis(until / 1_000));
+    }
+    database.history().insert_many(rows).session(session).await?;
+    Ok(())
+}
+

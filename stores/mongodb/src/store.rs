@@ -1,0 +1,330 @@
+//! The store: a MongoDB database with an outbox in it.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_core::stream::BoxStream;
+use mongodb::options::ClientOptions;
+use mongodb::{Client, ClientSession};
+use outbox_contract::divert::{Diversion, Diverted};
+use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
+use outbox_contract::hints::{Hints, Wakeup};
+use outbox_contract::maintain::Maintained;
+use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::{
+    AppendError, Backlog, BucketSet, Consumer, Lease, LeaseRequest, Leased, Message, MessageId, Outgoing,
+    Position, RelayId, Route, Store, StoreError, StoreErrorKind, StripeMark, Transactional, async_trait,
+};
+
+use crate::config::MongoDbOptions;
+use crate::database::Database;
+use crate::error::{Failed, is_conflict, is_unknown_commit, store_error};
+use crate::{
+    admit, append, backlog, divert, due, fetch, lease, maintain, migrate, settle, stripes, transaction,
+    wakeups,
+};
+
+/// An outbox in a MongoDB database. Cheap to clone: clones share their client.
+///
+/// See the [crate](crate) for what it promises and how to run it.
+#[derive(Clone)]
+pub struct MongoDbStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    database: Arc<Database>,
+    hints: Hints,
+    /// Routes whose stripes are there, so that an append need not ask. Written by whoever asked.
+    striped: Mutex<HashSet<Route>>,
+    /// Routes whose document is there.
+    known: Mutex<HashSet<Route>>,
+}
+
+impl MongoDbStore {
+    /// A store in a database of a client, with the default options. Nothing is sent yet.
+    ///
+    /// Transactions are begun on sessions of this client. What the client says of read preference and of read and write concern holds for
+    /// your own transactions; the store says its own.
+    #[must_use]
+    pub fn new(client: Client, database: &str) -> Self {
+        Self::of(client, database, MongoDbOptions::default())
+    }
+
+    /// As [`new`](Self::new), with options.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the options](MongoDbOptions::problems).
+    pub fn with_options(client: Client, database: &str, options: MongoDbOptions) -> Result<Self, StoreError> {
+        check_options(&options)?;
+        Ok(Self::of(client, database, options))
+    }
+
+    /// A store by its address, with the default options: `mongodb://host1,host2/DATABASE?replicaSet=NAME`. The address names the database.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for what is no such address; `Unavailable` when no primary can be reached; `NotPermitted` when it does not let the user in;
+    /// `Unsupported` when it stands alone, is a router of a sharded cluster, or is older than MongoDB 6.0.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        Self::connect_with(url, MongoDbOptions::default()).await
+    }
+
+    /// As [`connect`](Self::connect), with options.
+    ///
+    /// # Errors
+    ///
+    /// As `connect`, and `Invalid` with everything that is wrong with the options.
+    pub async fn connect_with(url: &str, options: MongoDbOptions) -> Result<Self, StoreError> {
+        check_options(&options)?;
+        let mut client = ClientOptions::parse(url).await.map_err(refused)?;
+        let Some(database) = client.default_database.clone() else {
+            return Err(StoreError::new(
+                StoreErrorKind::Invalid,
+                "connect",
+                "the address names no database; write mongodb://HOST/DATABASE?replicaSet=NAME",
+            ));
+        };
+        client.server_selection_timeout.get_or_insert(options.server_selection_timeout);
+        let client = Client::with_options(client).map_err(refused)?;
+        let store = Self::of(client, &database, options);
+        migrate::check_server(store.database(), "connect").await?;
+        Ok(store)
+    }
+
+    fn of(client: Client, database: &str, options: MongoDbOptions) -> Self {
+        let database = Arc::new(Database::new(client, database, options));
+        let inner = Inner { database, hints: Hints::new(), striped: Mutex::default(), known: Mutex::default() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The client: begin transactions on its sessions.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.database().client
+    }
+
+    /// The options in force.
+    #[must_use]
+    pub fn options(&self) -> &MongoDbOptions {
+        &self.database().options
+    }
+
+    pub(crate) fn database(&self) -> &Database {
+        &self.inner.database
+    }
+
+    pub(crate) fn bell(&self) -> &Hints {
+        &self.inner.hints
+    }
+
+    /// Sees to it that a route has its stripes, before a transaction needs them.
+    pub(crate) async fn know_stripes(&self, operation: &'static str, route: &Route) -> Result<(), StoreError> {
+        if !is_in(&self.inner.striped, route) {
+            stripes::make(self.database(), route).await.map_err(|failed| failed.in_step(operation))?;
+            put_in(&self.inner.striped, route);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a route has its document, before a transaction needs it.
+    pub(crate) async fn know_route(&self, operation: &'static str, route: &Route) -> Result<(), StoreError> {
+        if !is_in(&self.inner.known, route) {
+            lease::make(self.database(), route).await.map_err(|failed| failed.in_step(operation))?;
+            put_in(&self.inner.known, route);
+        }
+        Ok(())
+    }
+
+    /// Nothing is known any more: somebody may have removed what was there.
+    fn forget_routes(&self) {
+        self.inner.striped.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.inner.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+fn is_in(routes: &Mutex<HashSet<Route>>, route: &Route) -> bool {
+    routes.lock().unwrap_or_else(PoisonError::into_inner).contains(route)
+}
+
+fn put_in(routes: &Mutex<HashSet<Route>>, route: &Route) {
+    routes.lock().unwrap_or_else(PoisonError::into_inner).insert(route.clone());
+}
+
+fn check_options(options: &MongoDbOptions) -> Result<(), StoreError> {
+    let problems = options.problems();
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::new(StoreErrorKind::Invalid, "connect", problems.join("; ")))
+}
+
+fn refused(error: mongodb::error::Error) -> StoreError {
+    store_error("connect", error)
+}
+
+/// Shows the options only: addresses may hold passwords.
+impl fmt::Debug for MongoDbStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MongoDbStore").field("options", self.options()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for MongoDbStore {
+    fn name(&self) -> &'static str {
+        "mongodb"
+    }
+
+    fn ordering(&self) -> Ordering {
+        Ordering::Stripes
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        self.forget_routes();
+        migrate::migrate(self.database()).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.forget_routes();
+        migrate::check(self.database()).await
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        lease::heartbeat(self.database(), request).await
+    }
+
+    async fn give_back(
+        &self,
+        relay: RelayId,
+        route: &Route,
+        leases: &[Lease],
+        low_water: Position,
+        leaving: bool,
+    ) -> Result<(), StoreError> {
+        lease::give_back(self.database(), relay, route, leases, low_water, leaving).await
+    }
+
+    async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        fetch::fetch(self.database(), request).await.map_err(|failed| failed.in_step("fetch"))
+    }
+
+    /// Nobody that could be named: [`stripes`](Self::stripes) tells what readers need.
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        Ok(Writers::default())
+    }
+
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        stripes::marks(self.database(), route, buckets).await.map_err(|failed| failed.in_step("stripes"))
+    }
+
+    async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        due::due(self.database(), request).await.map_err(|failed| failed.in_step("due"))
+    }
+
+    async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+        settle::settle(self.database(), route, delivered).await
+    }
+
+    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+        divert::divert(self.database(), diversions).await
+    }
+
+    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
+        lease::elect(self.database(), role, relay, lasts).await.map_err(|failed| failed.in_step("elect"))
+    }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        let maintained = maintain::maintain(self, limit).await?;
+        if maintained.promoted > 0 {
+            self.bell().committed();
+        }
+        Ok(maintained)
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        backlog::backlog(self.database(), route).await.map_err(|failed| failed.in_step("backlog"))
+    }
+
+    /// Rings of this process; and of other programs, where the server has change streams.
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        wakeups::wakeups(&self.inner.database, self.bell())
+    }
+}
+
+#[async_trait]
+impl Transactional for MongoDbStore {
+    /// The driver's session, which must be in a transaction.
+    type Tx<'t> = ClientSession;
+
+    /// With read concern and write concern *majority*.
+    async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
+        let begun = async {
+            let mut session = self.database().session().await?;
+            transaction::begin(&mut session).await?;
+            Ok::<_, Failed>(session)
+        };
+        begun.await.map_err(|failed| failed.in_step("begin"))
+    }
+
+    async fn commit(&self, mut tx: Self::Tx<'static>) -> Committed {
+        match tx.commit_transaction().await {
+            Ok(()) => {
+                self.database().note(&tx);
+                self.bell().committed();
+                Committed::Yes
+            }
+            Err(error) if is_unknown_commit(&error) => Committed::Unknown(store_error("commit", error)),
+            Err(error) => Committed::No(store_error("commit", error)),
+        }
+    }
+
+    async fn rollback(&self, mut tx: Self::Tx<'static>) -> Result<(), StoreError> {
+        // The server may have aborted it before: then there is nothing left to do, and the driver says nothing of it.
+        tx.abort_transaction().await.map_err(|error| store_error("rollback", error))
+    }
+
+    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        append::check(tx, messages).await?;
+        for outgoing in messages {
+            self.know_stripes("append", &outgoing.route).await?;
+        }
+        let rows = append::rows(messages);
+        if let Err(failed) = append::write(self.database(), tx, rows).await {
+            if matches!(failed, Failed::Store(_)) {
+                // Stripes that are not there are made by the next attempt.
+                self.forget_routes();
+            }
+            return Err(failed.in_step("append").into());
+        }
+        self.bell().appended();
+        Ok(())
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError> {
+        admit::admit(self.database(), tx, consumer, messages).await.map_err(|failed| failed.in_step("admit"))
+    }
+
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        admit::admitted(self.database(), consumer, id).await.map_err(|failed| failed.in_step("admitted"))
+    }
+
+    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        error.downcast_ref::<mongodb::error::Error>().is_some_and(is_conflict)
+    }
+
+    fn hints(&self) -> &Hints {
+        self.bell()
+    }
+}

@@ -1,0 +1,224 @@
+//! Stripes: how several writers at once number what they append.
+//!
+//! Each stripe of a route is a document. An append adds to its counters in the user's transaction: from then until that transaction ends,
+//! whoever else touches the document conflicts. So numbers and positions of a stripe are in the order of commits, and committed numbers have
+//! no gaps. The documents are made ahead, outside of transactions: two that made the same one would conflict for nothing.
+
+use std::collections::BTreeMap;
+
+use mongodb::ClientSession;
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::options::{ReadConcern, ReturnDocument};
+use outbox_contract::{BucketSet, Position, Route, STRIPES, StoreError, StoreErrorKind, Stripe, StripeId, StripeMark};
+
+use crate::database::{Database, STRIPE, instant};
+use crate::error::{Failed, is_duplicate};
+use crate::migrate;
+
+/// How far apart positions of one stripe are: each leaves room for the same place in all others.
+const STEP: i64 = STRIPES as i64;
+
+/// Positions for each millisecond of the database's clock: a thousand of each stripe.
+const PER_MILLISECOND: i64 = 1_000 * STEP;
+
+/// What a transaction takes of one stripe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Take {
+    /// Messages that are published as soon as they are committed.
+    pub(crate) messages: i64,
+    /// Messages that are due later.
+    pub(crate) scheduled: i64,
+}
+
+/// What a transaction has taken of one stripe: the first of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) number: i64,
+    pub(crate) position: i64,
+    pub(crate) scheduled: i64,
+    /// The database's clock, in microseconds.
+    pub(crate) at: i64,
+}
+
+impl Taken {
+    /// The next message: its number and position.
+    pub(crate) fn next(&mut self) -> (i64, i64) {
+        let next = (self.number, self.position);
+        self.number += 1;
+        self.position += STEP;
+        next
+    }
+
+    pub(crate) fn next_scheduled(&mut self) -> i64 {
+        self.scheduled += 1;
+        self.scheduled - 1
+    }
+}
+
+/// What is taken, by route and stripe: in one order, always.
+pub(crate) type Takes<T> = BTreeMap<(String, StripeId), T>;
+
+fn id(route: &str, stripe: StripeId) -> String {
+    format!("{route}/{}", stripe.0)
+}
+
+/// The update that takes. A position is the database's clock or the next one of the stripe, whichever is higher, with the stripe in its last
+/// ten bits: it ascends whatever the clock does, and no two stripes of a route share one.
+fn update(stripe: StripeId, take: Take) -> Vec<Document> {
+    let place = i64::from(stripe.0);
+    let mut counters = doc! { "at": "$$NOW", "scheduled": { "$add": ["$scheduled", take.scheduled] } };
+    if take.messages == 0 {
+        return vec![doc! { "$set": counters }];
+    }
+    let by_clock = doc! { "$multiply": [{ "$toLong": "$$NOW" }, PER_MILLISECOND] };
+    let next = doc! { "$add": ["$position", STEP - place] };
+    counters.insert("first_number", doc! { "$add": ["$number", 1_i64] });
+    counters.insert("number", doc! { "$add": ["$number", take.messages] });
+    counters.insert("first_position", doc! { "$add": [{ "$max": [by_clock, next] }, place] });
+    let last = doc! { "$add": ["$first_position", (take.messages - 1) * STEP] };
+    vec![doc! { "$set": counters }, doc! { "$set": { "position": last } }]
+}
+
+/// Takes numbers and positions, in the transaction.
+pub(crate) async fn take(
+    database: &Database,
+    session: &mut ClientSession,
+    takes: &Takes<Take>,
+) -> Result<Takes<Taken>, Failed> {
+    let documents = match takes.iter().next() {
+        None => return Ok(Takes::new()),
+        Some(((route, stripe), take)) if takes.len() == 1 => {
+            let taken = database
+                .stripes()
+                .find_one_and_update(doc! { "_id": id(route, *stripe) }, update(*stripe, *take))
+                .return_document(ReturnDocument::After)
+                .session(session)
+                .await?;
+            taken.into_iter().collect()
+        }
+        Some(_) => take_many(database, session, takes).await?,
+    };
+    let mut taken = Takes::new();
+    for document in &documents {
+        let number = |field| document.get(field).and_then(Bson::as_i64).unwrap_or_default();
+        let stripe = document.get_i32("stripe").ok().and_then(|stripe| u16::try_from(stripe).ok());
+        let (Ok(route), Some(stripe)) = (document.get_str("route"), stripe.map(StripeId)) else { continue };
+        let name = (route.to_owned(), stripe);
+        let Some(take) = takes.get(&name) else { continue };
+        let first = Taken {
+            number: number("first_number"),
+            position: number("first_position"),
+            scheduled: number("scheduled") - take.scheduled + 1,
+            at: instant(document, "at"),
+        };
+        taken.insert(name, first);
+    }
+    match takes.keys().find(|name| !taken.contains_key(*name)) {
+        None => Ok(taken),
+        Some((route, stripe)) => Err(StoreError::new(
+            StoreErrorKind::Conflict,
+            "append",
+            format!(
+                "stripe {} of the route {route} is not there, or was made after this transaction began; abort it and start again from its \
+                 beginning",
+                stripe.0
+            ),
+        )
+        .into()),
+    }
+}
+
+/// One command for all, since each is a document of its own; then what they are now.
+async fn take_many(
+    database: &Database,
+    session: &mut ClientSession,
+    takes: &Takes<Take>,
+) -> Result<Vec<Document>, Failed> {
+    let updates: Vec<Document> = takes
+        .iter()
+        .map(|((route, stripe), take)| doc! { "q": { "_id": id(route, *stripe) }, "u": update(*stripe, *take) })
+        .collect();
+    let answer =
+        database.inner.run_command(doc! { "update": STRIPE, "updates": updates }).session(&mut *session).await?;
+    if let Some(Bson::Document(error)) = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()) {
+        let words = error.get_str("errmsg").unwrap_or("no words");
+        return Err(StoreError::new(
+            StoreErrorKind::Other,
+            "append",
+            format!("the server refused to number messages: {words}"),
+        )
+        .into());
+    }
+    let ids: Vec<String> = takes.keys().map(|(route, stripe)| id(route, *stripe)).collect();
+    let mut cursor = database.stripes().find(doc! { "_id": { "$in": ids } }).session(&mut *session).await?;
+    let mut documents = Vec::with_capacity(takes.len());
+    while let Some(document) = cursor.next(session).await {
+        documents.push(document?);
+    }
+    Ok(documents)
+}
+
+/// Makes the documents of a route, those that are not there.
+pub(crate) async fn make(database: &Database, route: &Route) -> Result<(), Failed> {
+    migrate::require(database, "append").await?;
+    let stripes = database.stripes();
+    let there = stripes.count_documents(doc! { "route": route.as_str() }).await?;
+    if there == u64::from(STRIPES) {
+        return Ok(());
+    }
+    let documents = (0..STRIPES).map(StripeId).map(|stripe| {
+        doc! {
+            "_id": id(route.as_str(), stripe),
+            "route": route.as_str(),
+            "stripe": i32::from(stripe.0),
+            "number": 0_i64,
+            "position": i64::from(stripe.0),
+            "first_number": 0_i64,
+            "first_position": 0_i64,
+            "scheduled": 0_i64,
+        }
+    });
+    match stripes.insert_many(documents).ordered(false).await {
+        Err(error) if !is_duplicate(&error) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// How far stripes were committed.
+pub(crate) async fn marks(
+    database: &Database,
+    route: &Route,
+    buckets: &BucketSet,
+) -> Result<Vec<StripeMark>, Failed> {
+    let mut session = database.session().await?;
+    let mut wanted = doc! { "route": route.as_str(), "number": { "$gt": 0_i64 } };
+    if *buckets != BucketSet::ALL {
+        let stripes = buckets.iter().flat_map(|bucket| (0..4).map(move |of| i32::from(bucket.0) * 4 + of));
+        wanted.insert("stripe", doc! { "$in": stripes.collect::<Vec<i32>>() });
+    }
+    let mut cursor = database
+        .stripes()
+        .find(wanted)
+        .read_concern(ReadConcern::majority())
+        .batch_size(u32::from(STRIPES) + 1)
+        .session(&mut session)
+        .await?;
+    let mut marks = Vec::new();
+    while let Some(document) = cursor.next(&mut session).await {
+        marks.extend(mark(&document?));
+    }
+    database.note(&session);
+    marks.sort_by_key(|mark| mark.last.stripe);
+    Ok(marks)
+}
+
+fn mark(document: &Document) -> Option<StripeMark> {
+    let number = |field| document.get(field).and_then(Bson::as_i64);
+    let stripe = StripeId(u16::try_from(document.get_i32("stripe").ok()?).ok()?);
+    Some(StripeMark {
+        last: Stripe { stripe, number: number("number")? },
+        position: Position(number("position")?),
+        first_number: number("first_number")?,
+        first_position: Position(number("first_position")?),
+    })
+}
