@@ -130,16 +130,8 @@ impl Work for Again {
 /// A document of a side collection as it joins its key again. Its place is computed anew: a wrong bucket is one of the things that a message can
 /// have died of.
 pub(crate) fn again(row: &Document) -> Row {
-    const CONTENT: [&str; 8] = [
-        "topic",
-        "key",
-        "event_type",
-        "schema_version",
-        "content_type",
-        "headers",
-        "payload",
-        "occurred_at",
-    ];
+    const CONTENT: [&str; 8] =
+        ["topic", "key", "event_type", "schema_version", "content_type", "headers", "payload", "occurred_at"];
     let text = |field| row.get_str(field).unwrap_or_default();
     let stripe = StripeId::of(text("topic"), text("order_key"));
     let mut content = doc! { "bucket": i32::from(stripe.bucket().0) };
@@ -204,7 +196,8 @@ impl MongoDbStore {
         self.know_route(operation, route).await?;
         // No new version: a heartbeat writes what it changes alone, and this is none of it.
         let routes = self.database().routes();
-        let done = routes.update_one(doc! { "_id": route.as_str() }, doc! { change: { "paused": topic } }).await;
+        let done =
+            routes.update_one(doc! { "_id": route.as_str() }, doc! { change: { "paused": topic } }).await;
         done.map_err(|error| Failed::from(error).in_step(operation))?;
         Ok(())
     }

@@ -104,7 +104,9 @@ async fn note(
         Err(error) if is_duplicate(&error) => return Err(conflict("the id is there meanwhile")),
         answer => answer?,
     };
-    if let Some(Bson::Document(error)) = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()) {
+    if let Some(Bson::Document(error)) =
+        answer.get_array("writeErrors").ok().and_then(|errors| errors.first())
+    {
         return Err(conflict(error.get_str("errmsg").unwrap_or("no words")));
     }
     let written = answer.get_array("upserted").map_or(0, Vec::len);
@@ -115,7 +117,11 @@ async fn note(
 const MOST_KEPT: i64 = 100 * 365 * 24 * 3_600 * 1_000;
 
 /// Whether anything waits for a consumer, hot or behind a failing key.
-async fn anything_waits(database: &Database, session: &mut ClientSession, route: &Route) -> Result<bool, Failed> {
+async fn anything_waits(
+    database: &Database,
+    session: &mut ClientSession,
+    route: &Route,
+) -> Result<bool, Failed> {
     let bare = doc! { "_id": 1 };
     let of_route = doc! { "route": route.as_str() };
     let key = database.keys().find_one(of_route).projection(bare.clone()).session(&mut *session).await?;
@@ -201,7 +207,11 @@ impl Waiting {
 }
 
 /// Whether a consumer's handling of a message was committed.
-pub(crate) async fn admitted(database: &Database, consumer: &Consumer, id: MessageId) -> Result<bool, Failed> {
+pub(crate) async fn admitted(
+    database: &Database,
+    consumer: &Consumer,
+    id: MessageId,
+) -> Result<bool, Failed> {
     let mut session = database.session().await?;
     let noted = noted(database, &mut session, consumer, &[id]).await?;
     Ok(noted.contains(&id))

@@ -85,17 +85,21 @@ pub(crate) async fn write(
     rows: Vec<Row>,
 ) -> Result<(), Failed> {
     let mut takes: Takes<Take> = Takes::new();
-    for row in &rows {
+    for (row, at) in rows.iter().zip(0..) {
         let take = takes.entry((row.route.clone(), row.stripe)).or_default();
-        *if row.due_at.is_some() { &mut take.scheduled } else { &mut take.messages } += 1;
+        if row.due_at.is_some() { take.scheduled() } else { take.message(at) }
     }
     let mut taken = stripes::take(database, session, &takes).await?;
     let (mut at_once, mut later) = (Vec::new(), Vec::new());
-    for row in rows {
+    for (row, at) in rows.into_iter().zip(0..) {
         let name = (row.route, row.stripe);
         let Some(place) = taken.get_mut(&name) else { continue };
         let row = Row { route: name.0, ..row };
-        if row.due_at.is_some() { later.push(scheduled(row, place)) } else { at_once.push(hot(row, place)) }
+        if row.due_at.is_some() {
+            later.push(scheduled(row, place))
+        } else {
+            at_once.push(hot(row, at, place))
+        }
     }
     if !at_once.is_empty() {
         database.messages().insert_many(at_once).session(&mut *session).await?;
@@ -106,8 +110,8 @@ pub(crate) async fn write(
     Ok(())
 }
 
-fn hot(row: Row, place: &mut Taken) -> Document {
-    let (number, position) = place.next();
+fn hot(row: Row, at: i64, place: &mut Taken) -> Document {
+    let (number, position) = place.message(at);
     let mut document = doc! { "_id": { "route": row.route, "position": position, "id": row.id } };
     document.extend(row.content);
     document.extend(doc! { "stripe": i32::from(row.stripe.0), "number": number, "appended_at": place.at });
@@ -118,6 +122,6 @@ fn scheduled(row: Row, place: &mut Taken) -> Document {
     let mut document = doc! { "route": row.route, "id": row.id, "due_at": row.due_at };
     document.extend(row.content);
     let stripe = i32::from(row.stripe.0);
-    document.extend(doc! { "stripe": stripe, "turn": place.next_scheduled(), "appended_at": place.at });
+    document.extend(doc! { "stripe": stripe, "turn": place.turn(), "appended_at": place.at });
     document
 }

@@ -23,8 +23,7 @@ pub(crate) async fn backlog(database: &Database, route: &Route) -> Result<Backlo
     let of_route = doc! { "route": route.as_str() };
     let hot = doc! { "_id": range(route.as_str(), low_water, Position::END) };
     let hot = look(database.messages(), &mut session, hot, doc! { "_id": 1 }, limit).await?;
-    let parked =
-        look(database.parked(), &mut session, of_route.clone(), doc! { "route": 1 }, limit).await?;
+    let parked = look(database.parked(), &mut session, of_route.clone(), doc! { "route": 1 }, limit).await?;
     let keys = look(database.keys(), &mut session, of_route.clone(), doc! { "route": 1 }, limit).await?;
     let held = doc! { "route": route.as_str(), "held": true };
     let held = count(database.keys(), &mut session, held, limit).await?;

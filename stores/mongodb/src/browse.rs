@@ -96,7 +96,8 @@ pub(crate) async fn failing_keys(database: &Database, filter: &Filter) -> Result
         // Keys behind which one of these messages is parked.
         let of_ids = Filter { ids: filter.ids.clone(), ..Filter::default() };
         let parked = database.parked();
-        let rows = page(&mut session, parked, matching(&of_ids, "", ""), doc! { "_id": 1 }, &of_ids, 0).await?;
+        let rows =
+            page(&mut session, parked, matching(&of_ids, "", ""), doc! { "_id": 1 }, &of_ids, 0).await?;
         let names: Vec<Document> = rows.iter().filter_map(key_of_parked).collect();
         wanted.insert("_id", doc! { "$in": names });
     }
@@ -130,10 +131,15 @@ fn key_of_parked(row: &Document) -> Option<Document> {
 type Behind = HashMap<(Route, KeyId), (u64, Option<MessageId>)>;
 
 /// How many messages are parked behind keys, and which is the first.
-async fn behind(database: &Database, session: &mut ClientSession, keys: &[Document]) -> Result<Behind, Failed> {
+async fn behind(
+    database: &Database,
+    session: &mut ClientSession,
+    keys: &[Document],
+) -> Result<Behind, Failed> {
     let mut behind = HashMap::new();
     for key in keys {
-        let (Ok(route), Ok(topic), Ok(name)) = (key.get_str("route"), key.get_str("topic"), key.get_str("key"))
+        let (Ok(route), Ok(topic), Ok(name)) =
+            (key.get_str("route"), key.get_str("topic"), key.get_str("key"))
         else {
             continue;
         };

@@ -23,8 +23,7 @@ const MOST_AHEAD: u32 = 250;
 
 pub(crate) async fn due(database: &Database, request: &DueRequest) -> Result<Due, Failed> {
     let mut session = database.session().await?;
-    let held =
-        lease::held(database, &mut session, &request.route, request.relay, &request.buckets).await?;
+    let held = lease::held(database, &mut session, &request.route, request.relay, &request.buckets).await?;
     if held.is_empty() || request.muted.contains(&Scope::Everything) {
         return Ok(Due::default());
     }
@@ -92,7 +91,9 @@ async fn read_key(
     let failing = state.failing.filter(|id| parked.first().is_some_and(|first| first.message.id == *id));
     let first_failure = state.first_failure.as_deref().and_then(Failure::from_text);
     Ok(Some(DueKey {
-        bucket: Bucket(number(row, "bucket").and_then(|bucket| u8::try_from(bucket).ok()).unwrap_or_default()),
+        bucket: Bucket(
+            number(row, "bucket").and_then(|bucket| u8::try_from(bucket).ok()).unwrap_or_default(),
+        ),
         key,
         version: state.version,
         failing,

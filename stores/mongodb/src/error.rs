@@ -134,9 +134,7 @@ pub(crate) fn is_unknown_commit(error: &Error) -> bool {
 pub(crate) fn has_no_change_streams(error: &Error) -> bool {
     matches!(
         code(error),
-        Some(
-            COMMAND_NOT_SUPPORTED | NO_CHANGE_STREAM | COMMAND_NOT_FOUND | UNAUTHORISED | ILLEGAL_OPERATION
-        )
+        Some(COMMAND_NOT_SUPPORTED | NO_CHANGE_STREAM | COMMAND_NOT_FOUND | UNAUTHORISED | ILLEGAL_OPERATION)
     )
 }
 
@@ -174,7 +172,10 @@ fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
             );
         }
         ErrorKind::InvalidArgument { .. } => {
-            return (Kind::Invalid, "the driver refuses this; check the address and the options of the client");
+            return (
+                Kind::Invalid,
+                "the driver refuses this; check the address and the options of the client",
+            );
         }
         ErrorKind::SessionsNotSupported | ErrorKind::IncompatibleServer { .. } => {
             return (Kind::Unsupported, NO_TRANSACTIONS);
@@ -221,4 +222,5 @@ pub(crate) const NO_TRANSACTIONS: &str = "this server has no transactions: it st
 pub(crate) const NOT_MIGRATED: &str = "the collections of the outbox are not there, or older than this version; call migrate, or run `outbox migrate`";
 
 /// The remedy for collections that are not as they were made.
-pub(crate) const ALTERED: &str = "the collections of the outbox are not what migrate made; put back what was altered, or restore them";
+pub(crate) const ALTERED: &str =
+    "the collections of the outbox are not what migrate made; put back what was altered, or restore them";

@@ -29,13 +29,13 @@ const MOST_KEYS: i64 = 1_000;
 
 pub(crate) async fn fetch(database: &Database, request: &FetchRequest) -> Result<Fetched, Failed> {
     let mut session = database.session().await?;
-    let held =
-        lease::held(database, &mut session, &request.route, request.relay, &request.buckets).await?;
+    let held = lease::held(database, &mut session, &request.route, request.relay, &request.buckets).await?;
     if held.is_empty() {
         return Ok(Fetched::default());
     }
     let (rows, full) = rows(database, &mut session, request, &held).await?;
-    let keys: BTreeSet<KeyId> = rows.iter().filter(|(_, muted)| !muted).map(|(row, _)| row.key_id()).collect();
+    let keys: BTreeSet<KeyId> =
+        rows.iter().filter(|(_, muted)| !muted).map(|(row, _)| row.key_id()).collect();
     let failing = failing(database, &mut session, request.route.as_str(), &keys).await?;
     let rows = rows.into_iter().map(|(row, muted)| {
         if muted {

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
+use mongodb::ClientSession;
 use mongodb::bson::{self, Bson, doc};
 use mongodb::options::ReadConcern;
-use mongodb::ClientSession;
 use outbox_contract::{
     BucketSet, Lease, LeaseRequest, Leased, Position, RelayId, Route, StoreError, StoreErrorKind,
 };
@@ -168,7 +168,9 @@ fn altered(route: &Route) -> StoreError {
     StoreError::new(
         StoreErrorKind::SchemaAltered,
         "lease",
-        format!("the document of the route {route} in {ROUTE} is not what the store wrote; restore it, or remove it while no relay runs"),
+        format!(
+            "the document of the route {route} in {ROUTE} is not what the store wrote; restore it, or remove it while no relay runs"
+        ),
     )
 }
 
@@ -184,11 +186,8 @@ pub(crate) async fn elect(
     let roles = database.roles();
     let relay = relay.to_string();
     let lasts = micros(lasts);
-    let holder = roles
-        .find_one(doc! { "_id": role })
-        .read_concern(ReadConcern::local())
-        .session(&mut session)
-        .await?;
+    let holder =
+        roles.find_one(doc! { "_id": role }).read_concern(ReadConcern::local()).session(&mut session).await?;
     let Some(holder) = holder else {
         let first =
             doc! { "_id": role, "relay": relay, "expires_at": now.saturating_add(lasts), "lasts": lasts };

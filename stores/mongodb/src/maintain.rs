@@ -83,9 +83,8 @@ async fn promote(store: &MongoDbStore, most: usize) -> Result<Round, StoreError>
     let mut session = database.session().await.map_err(failed)?;
     let later = next(database, &mut session, Document::new(), 1).await.map_err(failed)?;
     let next_due = later.first().and_then(|row| number(row, "due_at"));
-    let next_due = next_due.map(|due_at| {
-        Duration::from_micros(u64::try_from(due_at.saturating_sub(now)).unwrap_or_default())
-    });
+    let next_due = next_due
+        .map(|due_at| Duration::from_micros(u64::try_from(due_at.saturating_sub(now)).unwrap_or_default()));
     Ok(Round { promoted, next_due })
 }
 

@@ -75,7 +75,10 @@ impl Index {
     /// Whether an index that is there is this one.
     fn is(&self, there: &IndexModel) -> bool {
         let fields: Vec<&String> = there.keys.keys().collect();
-        let ascends = there.keys.values().all(|way| matches!(way, Bson::Int32(1) | Bson::Int64(1)) || *way == Bson::Double(1.0));
+        let ascends = there
+            .keys
+            .values()
+            .all(|way| matches!(way, Bson::Int32(1) | Bson::Int64(1)) || *way == Bson::Double(1.0));
         let removes = there.options.as_ref().and_then(|options| options.expire_after) == Some(Duration::ZERO);
         fields == self.fields && ascends && removes == self.removes
     }
@@ -147,11 +150,14 @@ pub(crate) async fn check(database: &Database) -> Result<(), StoreError> {
         }
         if !is_there {
             let (name, fields) = (index.name, index.fields.join(", "));
-            let what = format!("the index {name} of {} over {fields} is missing, or another", index.collection);
+            let what =
+                format!("the index {name} of {} over {fields} is missing, or another", index.collection);
             return Err(altered(OPERATION, &what));
         }
     }
-    if let Some(concern) = database.client.write_concern().filter(|concern| **concern != WriteConcern::majority()) {
+    if let Some(concern) =
+        database.client.write_concern().filter(|concern| **concern != WriteConcern::majority())
+    {
         tracing::warn!(
             ?concern,
             "transactions of this client commit without a majority unless they say otherwise; a failover can take messages back with them"
@@ -183,7 +189,9 @@ fn too_new(operation: &'static str, version: i32) -> StoreError {
     StoreError::new(
         StoreErrorKind::SchemaTooNew,
         operation,
-        format!("the collections are of version {version}, and this program knows {NEEDED}; upgrade the program"),
+        format!(
+            "the collections are of version {version}, and this program knows {NEEDED}; upgrade the program"
+        ),
     )
 }
 

@@ -251,8 +251,7 @@ impl Ownership {
     }
 
     fn paused(&self) -> Paused {
-        let mut topics: Vec<Topic> =
-            self.paused.iter().filter_map(|topic| Topic::new(topic).ok()).collect();
+        let mut topics: Vec<Topic> = self.paused.iter().filter_map(|topic| Topic::new(topic).ok()).collect();
         topics.sort();
         Paused { route: self.paused.iter().any(String::is_empty), topics }
     }

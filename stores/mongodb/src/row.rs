@@ -204,11 +204,16 @@ impl Raw {
 
     /// Headers as this store writes them, or as a program in another language may: a document of strings.
     fn headers(&self) -> Result<Headers, String> {
-        let no_object = |error: &dyn Display| format!("its headers are not a JSON object of strings: {error}");
+        let no_object =
+            |error: &dyn Display| format!("its headers are not a JSON object of strings: {error}");
         match self.get("headers") {
             None => Ok(Headers::new()),
-            Some(Bson::Binary(binary)) => Headers::from_bytes(&binary.bytes).map_err(|error| no_object(&error)),
-            Some(Bson::String(text)) => Headers::from_bytes(text.as_bytes()).map_err(|error| no_object(&error)),
+            Some(Bson::Binary(binary)) => {
+                Headers::from_bytes(&binary.bytes).map_err(|error| no_object(&error))
+            }
+            Some(Bson::String(text)) => {
+                Headers::from_bytes(text.as_bytes()).map_err(|error| no_object(&error))
+            }
             Some(Bson::Document(fields)) => {
                 let mut headers = Headers::new();
                 for (name, value) in fields {
@@ -246,7 +251,8 @@ impl Raw {
     pub(crate) fn presentable(mut self) -> Arc<Stored> {
         let mut message = self.names();
         message.content_type = self.presentable_text("content_type", Message::MOST_TYPE_BYTES).into();
-        message.schema_version = self.integer("schema_version").and_then(|v| u32::try_from(v).ok()).unwrap_or(1);
+        message.schema_version =
+            self.integer("schema_version").and_then(|v| u32::try_from(v).ok()).unwrap_or(1);
         message.headers = self.headers().unwrap_or_default();
         message.occurred_at = Timestamp::from_micros(self.integer("occurred_at").unwrap_or_default());
         let appended_at = Timestamp::from_micros(self.integer("appended_at").unwrap_or_default());

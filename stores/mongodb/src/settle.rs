@@ -24,7 +24,11 @@ pub(crate) fn named(route: &str, rows: &[RowId]) -> Document {
 }
 
 /// Removes rows; keeps them in the history first, where there is one, in the same transaction.
-pub(crate) async fn settle(database: &Database, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+pub(crate) async fn settle(
+    database: &Database,
+    route: &Route,
+    delivered: &[RowId],
+) -> Result<(), StoreError> {
     if database.options.history.is_none() {
         for rows in delivered.chunks(MOST_ROWS) {
             remove(database, route, rows).await.map_err(|failed| failed.in_step("settle"))?;
@@ -61,7 +65,8 @@ impl Work for Keep<'_> {
 
     async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<(), Failed> {
         let filter = named(self.route.as_str(), self.rows);
-        let mut cursor = database.messages().find(filter.clone()).sort(doc! { "_id": 1 }).session(&mut *session).await?;
+        let mut cursor =
+            database.messages().find(filter.clone()).sort(doc! { "_id": 1 }).session(&mut *session).await?;
         let mut rows = Vec::with_capacity(self.rows.len());
         while let Some(row) = cursor.next(session).await {
             rows.push(aside(row?));
@@ -92,4 +97,3 @@ pub(crate) async fn keep(
     database.history().insert_many(rows).session(session).await?;
     Ok(())
 }
-

@@ -97,7 +97,8 @@ impl MongoDbStore {
 
     fn of(client: Client, database: &str, options: MongoDbOptions) -> Self {
         let database = Arc::new(Database::new(client, database, options));
-        let inner = Inner { database, hints: Hints::new(), striped: Mutex::default(), known: Mutex::default() };
+        let inner =
+            Inner { database, hints: Hints::new(), striped: Mutex::default(), known: Mutex::default() };
         Self { inner: Arc::new(inner) }
     }
 
@@ -122,7 +123,11 @@ impl MongoDbStore {
     }
 
     /// Sees to it that a route has its stripes, before a transaction needs them.
-    pub(crate) async fn know_stripes(&self, operation: &'static str, route: &Route) -> Result<(), StoreError> {
+    pub(crate) async fn know_stripes(
+        &self,
+        operation: &'static str,
+        route: &Route,
+    ) -> Result<(), StoreError> {
         if !is_in(&self.inner.striped, route) {
             stripes::make(self.database(), route).await.map_err(|failed| failed.in_step(operation))?;
             put_in(&self.inner.striped, route);

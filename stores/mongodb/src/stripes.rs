@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{ReadConcern, ReturnDocument};
-use outbox_contract::{BucketSet, Position, Route, STRIPES, StoreError, StoreErrorKind, Stripe, StripeId, StripeMark};
+use outbox_contract::{
+    BucketSet, Position, Route, STRIPES, StoreError, StoreErrorKind, Stripe, StripeId, StripeMark,
+};
 
 use crate::database::{Database, STRIPE, instant};
 use crate::error::{Failed, is_duplicate};
@@ -21,35 +23,54 @@ const STEP: i64 = STRIPES as i64;
 /// Positions for each millisecond of the database's clock: a thousand of each stripe.
 const PER_MILLISECOND: i64 = 1_000 * STEP;
 
-/// What a transaction takes of one stripe.
+/// What an append takes of one stripe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Take {
     /// Messages that are published as soon as they are committed.
-    pub(crate) messages: i64,
+    messages: i64,
     /// Messages that are due later.
-    pub(crate) scheduled: i64,
+    scheduled: i64,
+    /// The places of the first and the last of the messages among all of the append.
+    first: i64,
+    last: i64,
 }
 
-/// What a transaction has taken of one stripe: the first of each.
+impl Take {
+    /// One more message, at this place of the append.
+    pub(crate) fn message(&mut self, place: i64) {
+        if self.messages == 0 {
+            self.first = place;
+        }
+        self.last = place;
+        self.messages += 1;
+    }
+
+    pub(crate) fn scheduled(&mut self) {
+        self.scheduled += 1;
+    }
+}
+
+/// What an append has taken of one stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
-    pub(crate) number: i64,
-    pub(crate) position: i64,
-    pub(crate) scheduled: i64,
+    number: i64,
+    position: i64,
+    place: i64,
+    scheduled: i64,
     /// The database's clock, in microseconds.
     pub(crate) at: i64,
 }
 
 impl Taken {
-    /// The next message: its number and position.
-    pub(crate) fn next(&mut self) -> (i64, i64) {
-        let next = (self.number, self.position);
+    /// The number and position of the next message, at this place of the append. Those of one append stand in the order in which they were
+    /// given, whichever stripes they are of, unless a clock was set back.
+    pub(crate) fn message(&mut self, place: i64) -> (i64, i64) {
         self.number += 1;
-        self.position += STEP;
-        next
+        (self.number - 1, self.position + (place - self.place) * STEP)
     }
 
-    pub(crate) fn next_scheduled(&mut self) -> i64 {
+    /// The turn of the next scheduled message.
+    pub(crate) fn turn(&mut self) -> i64 {
         self.scheduled += 1;
         self.scheduled - 1
     }
@@ -65,17 +86,19 @@ fn id(route: &str, stripe: StripeId) -> String {
 /// The update that takes. A position is the database's clock or the next one of the stripe, whichever is higher, with the stripe in its last
 /// ten bits: it ascends whatever the clock does, and no two stripes of a route share one.
 fn update(stripe: StripeId, take: Take) -> Vec<Document> {
-    let place = i64::from(stripe.0);
+    let bits = i64::from(stripe.0);
     let mut counters = doc! { "at": "$$NOW", "scheduled": { "$add": ["$scheduled", take.scheduled] } };
     if take.messages == 0 {
         return vec![doc! { "$set": counters }];
     }
-    let by_clock = doc! { "$multiply": [{ "$toLong": "$$NOW" }, PER_MILLISECOND] };
-    let next = doc! { "$add": ["$position", STEP - place] };
+    let by_clock = doc! { "$add": [
+        { "$multiply": [{ "$toLong": "$$NOW" }, PER_MILLISECOND] }, take.first.saturating_mul(STEP),
+    ] };
+    let next = doc! { "$add": ["$position", STEP - bits] };
     counters.insert("first_number", doc! { "$add": ["$number", 1_i64] });
     counters.insert("number", doc! { "$add": ["$number", take.messages] });
-    counters.insert("first_position", doc! { "$add": [{ "$max": [by_clock, next] }, place] });
-    let last = doc! { "$add": ["$first_position", (take.messages - 1) * STEP] };
+    counters.insert("first_position", doc! { "$add": [{ "$max": [by_clock, next] }, bits] });
+    let last = doc! { "$add": ["$first_position", (take.last - take.first).saturating_mul(STEP)] };
     vec![doc! { "$set": counters }, doc! { "$set": { "position": last } }]
 }
 
@@ -108,6 +131,7 @@ pub(crate) async fn take(
         let first = Taken {
             number: number("first_number"),
             position: number("first_position"),
+            place: take.first,
             scheduled: number("scheduled") - take.scheduled + 1,
             at: instant(document, "at"),
         };
@@ -138,9 +162,14 @@ async fn take_many(
         .iter()
         .map(|((route, stripe), take)| doc! { "q": { "_id": id(route, *stripe) }, "u": update(*stripe, *take) })
         .collect();
-    let answer =
-        database.inner.run_command(doc! { "update": STRIPE, "updates": updates }).session(&mut *session).await?;
-    if let Some(Bson::Document(error)) = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()) {
+    let answer = database
+        .inner
+        .run_command(doc! { "update": STRIPE, "updates": updates })
+        .session(&mut *session)
+        .await?;
+    if let Some(Bson::Document(error)) =
+        answer.get_array("writeErrors").ok().and_then(|errors| errors.first())
+    {
         let words = error.get_str("errmsg").unwrap_or("no words");
         return Err(StoreError::new(
             StoreErrorKind::Other,
@@ -221,4 +250,104 @@ fn mark(document: &Document) -> Option<StripeMark> {
         first_number: number("first_number")?,
         first_position: Position(number("first_position")?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(places: &[i64]) -> Take {
+        let mut take = Take::default();
+        places.iter().for_each(|place| take.message(*place));
+        take
+    }
+
+    /// What the server makes of an update: the operators that it uses, and no others.
+    fn evaluate(expression: &Bson, document: &Document, now: i64) -> i64 {
+        match expression {
+            Bson::Int64(number) => *number,
+            Bson::String(path) if path == "$$NOW" => now,
+            Bson::String(path) => document.get_i64(&path[1..]).unwrap(),
+            Bson::Document(call) => {
+                let (operator, arguments) = call.iter().next().unwrap();
+                let arguments = match arguments {
+                    Bson::Array(arguments) => arguments.clone(),
+                    single => vec![single.clone()],
+                };
+                let values = arguments.iter().map(|argument| evaluate(argument, document, now));
+                match operator.as_str() {
+                    "$add" => values.sum(),
+                    "$multiply" => values.product(),
+                    "$max" => values.max().unwrap(),
+                    "$toLong" => values.sum(),
+                    other => panic!("unknown operator {other}"),
+                }
+            }
+            other => panic!("unknown expression {other}"),
+        }
+    }
+
+    fn applied(document: &Document, update: &[Document], now: i64) -> Document {
+        let mut document = document.clone();
+        for stage in update {
+            let before = document.clone();
+            for (field, expression) in stage.get_document("$set").unwrap() {
+                document.insert(field, evaluate(expression, &before, now));
+            }
+        }
+        document
+    }
+
+    fn fresh(stripe: StripeId) -> Document {
+        doc! {
+            "number": 0_i64, "position": i64::from(stripe.0), "first_number": 0_i64, "first_position": 0_i64, "scheduled": 0_i64,
+        }
+    }
+
+    #[test]
+    fn positions_of_a_stripe_ascend_whatever_the_clock_does() {
+        let stripe = StripeId(1_023);
+        let mut document = fresh(stripe);
+        let mut last = 0;
+        for now in [1_700_000_000_000, 1_700_000_000_000, 5, 0, 1_600_000_000_000, 1_800_000_000_000] {
+            document = applied(&document, &update(stripe, take(&[3, 9])), now);
+            let (first, position) =
+                (document.get_i64("first_position").unwrap(), document.get_i64("position").unwrap());
+            assert!(first > last, "{first} after {last} at {now}");
+            assert_eq!(position, first + 6 * STEP);
+            assert_eq!((first % STEP, position % STEP), (1_023, 1_023), "the stripe is in the last bits");
+            last = position;
+        }
+        assert_eq!(
+            (document.get_i64("number").unwrap(), document.get_i64("first_number").unwrap()),
+            (12, 11)
+        );
+    }
+
+    #[test]
+    fn positions_of_one_append_stand_in_the_order_given() {
+        let now = 1_700_000_000_000;
+        let (first, second) = (StripeId(900), StripeId(3));
+        let position = |stripe: StripeId, place: i64| {
+            let document = applied(&fresh(stripe), &update(stripe, take(&[place])), now);
+            document.get_i64("position").unwrap()
+        };
+        assert!(position(first, 0) < position(second, 1));
+        assert!(position(second, 1) < position(first, 2));
+    }
+
+    #[test]
+    fn what_is_scheduled_takes_no_number() {
+        let mut take = Take::default();
+        take.scheduled();
+        let document = applied(&fresh(StripeId(7)), &update(StripeId(7), take), 1_700_000_000_000);
+        assert_eq!((document.get_i64("number").unwrap(), document.get_i64("position").unwrap()), (0, 7));
+        assert_eq!(document.get_i64("scheduled").unwrap(), 1);
+    }
+
+    #[test]
+    fn a_position_fits_until_the_year_2200() {
+        let year_2200 = 7_258_118_400_000_i64;
+        assert!(year_2200.checked_mul(PER_MILLISECOND).is_some());
+    }
 }
