@@ -44,10 +44,9 @@ impl Work for Steps<'_> {
 
     async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<Vec<Diverted>, Failed> {
         let ownership = lease::lock(database, session, self.route, self.steps.len()).await?;
-        let mut step = ownership.steps - i64::try_from(self.steps.len()).unwrap_or_default();
+        let first = ownership.steps - i64::try_from(self.steps.len()).unwrap_or_default() + 1;
         let mut answers = Vec::with_capacity(self.steps.len());
-        for diversion in self.steps {
-            step += 1;
+        for (diversion, step) in self.steps.iter().zip(first..) {
             let answer = if ownership.holds(diversion.relay, diversion.bucket, diversion.epoch) {
                 let (route, key, now) = (self.route, &diversion.key, ownership.now());
                 KeyIn { database, session: &mut *session, route, key, now, step }.divert(diversion).await?

@@ -71,11 +71,7 @@ fn a_share_is_all_buckets_divided_by_the_relays_that_count() {
     beat(&mut route, 108, 1, true);
     assert_eq!(beat(&mut route, 111, 2, false), 0);
     assert_eq!(beat(&mut route, 112, 0, true), 128);
-    assert_eq!(
-        beat(&mut route, 113, 0, false),
-        256,
-        "another one has it, so this one alone counts with that"
-    );
+    assert_eq!(beat(&mut route, 113, 0, false), 128, "for no longer than a lease");
     assert_eq!(beat(&mut route, 113, 1, false), 86, "nobody does better");
 }
 
