@@ -1,4 +1,4 @@
-//! The suite that an inbox on every store must pass, in both modes of this one and in paused time.
+//! The suite that an inbox on every store must pass, in every mode of this one and in paused time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -61,3 +61,4 @@ macro_rules! on {
 
 on!(one_writer, MemoryStore::builder());
 on!(concurrent_writers, MemoryStore::builder().concurrent_writers());
+on!(stripes, MemoryStore::builder().stripes());

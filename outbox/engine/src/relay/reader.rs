@@ -59,6 +59,8 @@ pub(crate) struct Reader {
     turn: Option<Part>,
     // Whether the store is to be asked how far its stripes are, though no window has anything to read.
     look: bool,
+    // How many rows of narrower gaps were passed: so many may have to be walked over again for a late commit.
+    passed: usize,
 }
 
 impl Reader {
@@ -73,6 +75,7 @@ impl Reader {
             changes: 0,
             turn: None,
             look: false,
+            passed: 0,
         }
     }
 
@@ -165,7 +168,11 @@ impl Reader {
     /// Takes the answer to the question how far stripes are committed.
     pub(crate) fn committed(&mut self, marks: Vec<StripeMark>) {
         self.look = false;
-        self.windows.committed(Marks::new(marks), self.owned);
+        if !self.windows.has_muted() {
+            self.passed = 0;
+        }
+        let split = self.passed >= self.limits.rows;
+        self.windows.committed(Marks::new(marks), self.owned, split);
     }
 
     /// What to read next, when there is room for `rows` and `bytes`. None: nothing, until something changes or a wake-up says
@@ -215,9 +222,12 @@ impl Reader {
         for row in rows {
             let position = row.position();
             last = Some(position);
-            // Elsewhere the cursor passes them.
-            if matches!(row, FetchedRow::Muted(_)) && self.windows.ordering == Ordering::Writers {
-                muted.push(position);
+            if matches!(row, FetchedRow::Muted(_)) {
+                self.passed = self.passed.saturating_add(1);
+                // Elsewhere the cursor passes them.
+                if self.windows.ordering == Ordering::Writers {
+                    muted.push(position);
+                }
             }
             if self.has_stripes() && !plan.marks.cover(&row) {
                 early = true;

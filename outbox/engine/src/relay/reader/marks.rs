@@ -52,6 +52,15 @@ impl Marks {
         asked.filter_map(|mark| news(mark, since.get(mark.last.stripe))).min()
     }
 
+    /// Buckets in which something was committed since those other marks were read, and may stand at or below this position.
+    pub(super) fn late(&self, since: &Self, buckets: &BucketSet, position: Position) -> BucketSet {
+        let is_late = |mark: &&StripeMark| {
+            news(mark, since.get(mark.last.stripe)).is_some_and(|after| after < position)
+        };
+        let asked = self.0.iter().filter(|mark| buckets.contains(mark.last.stripe.bucket()));
+        asked.filter(is_late).map(|mark| mark.last.stripe.bucket()).collect()
+    }
+
     /// What both have seen of each stripe.
     pub(super) fn earlier(&self, other: &Self) -> Self {
         if Arc::ptr_eq(&self.0, &other.0) {

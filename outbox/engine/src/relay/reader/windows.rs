@@ -62,10 +62,51 @@ impl Windows {
         news.map_or(window.cursor, |news| news.min(window.cursor))
     }
 
-    /// Takes what the store says of its stripes.
-    pub(super) fn committed(&mut self, marks: Marks, owned: BucketSet) {
-        self.main.more |= marks.news(&self.main.seen, &self.main_buckets(owned), None).is_some();
+    /// Takes what the store says of its stripes. `split`: buckets with late commits are read apart.
+    pub(super) fn committed(&mut self, marks: Marks, owned: BucketSet, split: bool) {
         self.marks = marks;
+        if split {
+            self.split_late(owned);
+        }
+        self.main.more |= self.marks.news(&self.main.seen, &self.main_buckets(owned), None).is_some();
+    }
+
+    /// Gives each bucket with late commits a window of its own. So what is muted between those and the cursor is walked over again for that bucket
+    /// alone, and the other ones don't wait for it: at each question some stripe may be late.
+    fn split_late(&mut self, owned: BucketSet) {
+        let wide =
+            self.gaps.iter().filter(|(part, gap)| matches!(part, Part::Buckets(_)) && gap.buckets.len() > 1);
+        let wide: Vec<Option<Part>> = wide.map(|(part, _)| Some(part.clone())).chain([None]).collect();
+        for part in wide {
+            let buckets = match part.as_ref().and_then(|part| self.gaps.get(part)) {
+                Some(gap) => gap.buckets.intersection(&owned),
+                None => self.main_buckets(owned),
+            };
+            let window = self.window(part.as_ref()).narrowed(Position::END);
+            let late = self.marks.late(&window.seen, &buckets, window.cursor);
+            for bucket in late.iter() {
+                let buckets = [bucket].into_iter().collect();
+                let gap = Gap { window: window.clone(), buckets, state: GapState::Open };
+                self.gaps.insert(self.next_buckets(), gap);
+            }
+            if let Some(gap) = part.as_ref().and_then(|part| self.gaps.get_mut(part)) {
+                gap.buckets = gap.buckets.without(&late);
+            }
+        }
+        self.gaps.retain(|part, gap| !matches!(part, Part::Buckets(_)) || !gap.buckets.is_empty());
+    }
+
+    /// Whether anything is read through windows that are not of whole buckets: the others pass it.
+    pub(super) fn has_muted(&self) -> bool {
+        self.gaps.keys().any(|part| part.scope().is_some())
+    }
+
+    fn next_buckets(&self) -> Part {
+        let numbers = self.gaps.keys().filter_map(|part| match part {
+            Part::Buckets(number) => Some(number + 1),
+            Part::Key(_) | Part::Topic(_) => None,
+        });
+        Part::Buckets(numbers.max().unwrap_or(0))
     }
 
     /// The keys of a gap that has caught up return to the next wider window. What that one has passed was seen through the gap: this fetch
@@ -193,12 +234,7 @@ impl Windows {
             }
         }
         self.gaps.retain(|part, gap| !matches!(part, Part::Buckets(_)) || !gap.buckets.is_empty());
-        let numbers = self.gaps.keys().filter_map(|part| match part {
-            Part::Buckets(number) => Some(number + 1),
-            Part::Key(_) | Part::Topic(_) => None,
-        });
-        let number = numbers.max().unwrap_or(0);
-        self.gaps.insert(Part::Buckets(number), Gap { window, buckets, state: GapState::Open });
+        self.gaps.insert(self.next_buckets(), Gap { window, buckets, state: GapState::Open });
     }
 
     /// What of the owned buckets is read through the main window.

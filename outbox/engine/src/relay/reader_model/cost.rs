@@ -8,10 +8,24 @@ struct Steady {
     table: Table,
 }
 
+/// The first topic's keys, which a test closes, and the others.
+const CLOSED: [usize; 2] = [0, 2];
+const OTHERS: [usize; 4] = [1, 3, 5, 7];
+
 impl Steady {
     fn new(walk: i64) -> Self {
+        Self::with(Ordering::Writers, walk)
+    }
+
+    fn with_stripes() -> Self {
+        let mut steady = Self::with(Ordering::Stripes, 0);
+        steady.table.ahead = Some([0; KEYS]);
+        steady
+    }
+
+    fn with(ordering: Ordering, walk: i64) -> Self {
         let limits = ReaderLimits { rows: 10, bytes: usize::MAX, per_key: usize::MAX, key_gaps: 4, walk };
-        let mut reader = Reader::new(Ordering::Writers, limits);
+        let mut reader = Reader::new(ordering, limits);
         reader.acquire(BucketSet::ALL, Position::START);
         Self { reader, table: Table { leased: BucketSet::ALL, ..Table::default() } }
     }
@@ -31,6 +45,9 @@ impl Steady {
     /// From where a fetch read, and what came of it.
     fn fetch(&mut self) -> Option<(Position, Vec<Position>)> {
         let route = Route::default();
+        if self.reader.wants_stripes() {
+            self.reader.committed(self.table.marks(&BucketSet::ALL));
+        }
         let plan = self.reader.next(&route, RelayId::from_uuid(uuid::Uuid::nil()), 10, usize::MAX)?;
         let fetched = self.table.fetch(&plan.request);
         if plan.wants_writers() {
@@ -139,4 +156,51 @@ fn positions_that_were_rolled_back_are_walked_over_once() {
     assert_eq!(steady.fetch().unwrap().0, Position::START);
     steady.reader.look();
     assert_eq!(steady.fetch().unwrap().0, Position(55));
+}
+
+#[test]
+fn with_stripes_nothing_is_read_that_the_marks_do_not_tell() {
+    let mut steady = Steady::with_stripes();
+    let mut end = Position::START;
+    assert!(steady.fetch().is_some(), "the first time, there is no mark to compare with");
+    for round in 0..50 {
+        steady.reader.look();
+        assert_eq!(steady.fetch(), None, "nothing was committed since");
+        steady.table.begin();
+        steady.table.append_rows(0, round % KEYS, 3);
+        steady.reader.look();
+        assert_eq!(steady.fetch(), None, "nor is it yet");
+        steady.table.commit(0);
+        steady.reader.look();
+        let (after, rows) = steady.fetch().unwrap();
+        assert!(after >= end, "round {round} read again from {after}, behind {end}");
+        assert_eq!(rows.len(), 3);
+        end = *rows.last().unwrap();
+    }
+}
+
+#[test]
+fn with_stripes_a_late_commit_does_not_wait_behind_what_a_closed_topic_has() {
+    let mut steady = Steady::with_stripes();
+    for key in OTHERS {
+        steady.table.begin();
+        steady.table.append(0, key);
+        steady.table.commit(0);
+    }
+    while steady.fetch().is_some() {}
+    steady.reader.close_topic(the_topic(0));
+    let (mut written, mut come) = (0, 0);
+    for round in 0..300 {
+        steady.table.begin();
+        CLOSED.iter().for_each(|key| steady.table.append_rows(0, *key, 10));
+        // Of two appends, only the end of what was seen before is known: rounds ago.
+        (0..2).for_each(|_| steady.table.append(0, OTHERS[round % OTHERS.len()]));
+        steady.table.commit(0);
+        written += 2;
+        for _ in 0..6 {
+            steady.reader.look();
+            come += steady.fetch().map_or(0, |(_, rows)| rows.len());
+        }
+        assert!(written - come < 40, "round {round}: {come} of {written} have come");
+    }
 }
