@@ -17,6 +17,12 @@
 //! none of them has committed anything below B by the time of the fetch, and its rows count. Else they are dropped, unsent, and read
 //! again from min(C, H).
 //!
+//! Where rows are numbered in stripes, nobody says who is writing, but how far each stripe is committed: its *mark*. Whatever is committed in a
+//! stripe later stands above its mark, though it may be below C, because other stripes have run ahead. The marks are asked for before each fetch. A
+//! window then begins at min(C, what is new): below all that was committed since the marks of its last fetch. A row above its mark was committed
+//! between the two questions; it counts for nothing yet, for an earlier one of its stripe may stand below where the fetch began. A fetch that was cut
+//! short has seen nothing behind its last row, so C goes back to that.
+//!
 //! The main window reads everything that this relay owns. A *gap* is a part of it that must be read again, or later: a bucket that was
 //! taken over, a topic that is broken or paused, a key that has too much in memory, a key that was forgotten. The main window passes a gap without its
 //! content; the gap has a window of its own, and ends when that has seen everything. Each key is governed by exactly one window, the
