@@ -70,6 +70,8 @@ pub mod sqlite {
 /// What most programs name: `use outbox::prelude::*;`.
 pub mod prelude {
     pub use crate::memory::{MemoryStore, MemoryTransport};
+    #[cfg(feature = "mysql")]
+    pub use crate::mysql::MySqlStore;
     #[cfg(feature = "postgres")]
     pub use crate::postgres::PostgresStore;
     #[cfg(feature = "rabbitmq")]

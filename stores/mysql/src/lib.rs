@@ -1,1 +1,29 @@
-//! An outbox in MySQL or MariaDB.
+#![doc = include_str!("../README.md")]
+
+mod admin;
+mod admit;
+mod again;
+mod append;
+mod check;
+mod config;
+mod divert;
+mod due;
+mod error;
+mod fetch;
+mod history;
+mod key;
+mod lease;
+mod line;
+mod lines;
+mod maintain;
+mod migrate;
+mod row;
+mod settle;
+mod sql;
+mod store;
+mod stripes;
+mod transactions;
+
+pub use config::MySqlOptions;
+pub use migrate::Migration;
+pub use store::MySqlStore;

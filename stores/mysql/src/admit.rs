@@ -1,0 +1,128 @@
+//! Admission: what a consumer has handled, noted in its own transaction.
+
+use std::collections::HashSet;
+
+use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::{Consumer, Message, MessageId, Route};
+use sqlx::Row;
+use sqlx::mysql::MySqlConnection;
+use uuid::Uuid;
+
+use crate::sql;
+
+pub(crate) async fn admit(
+    connection: &mut MySqlConnection,
+    consumer: &Consumer,
+    messages: &[&Message],
+) -> Result<Vec<Admission>, sqlx::Error> {
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let route = inbox_route(consumer);
+    let bytes = route.as_str().as_bytes();
+    let waits = sqlx::query(sql::ADMIT_WAITS).bind(bytes).bind(bytes).fetch_one(&mut *connection).await?;
+    if waits.try_get_unchecked::<i64, _>(0)? == 0 {
+        return note(connection, consumer, messages).await;
+    }
+    // One by one: a message that is admitted makes way for the one behind it.
+    let mut admissions = Vec::with_capacity(messages.len());
+    for message in messages {
+        let admission = if must_go_behind(connection, consumer, &route, message).await? {
+            Admission::Behind
+        } else {
+            note(connection, consumer, &[message]).await?.pop().unwrap_or(Admission::Duplicate)
+        };
+        admissions.push(admission);
+    }
+    Ok(admissions)
+}
+
+/// Notes messages, in one statement; a second one tells which, where some were noted before.
+async fn note(
+    connection: &mut MySqlConnection,
+    consumer: &Consumer,
+    messages: &[&Message],
+) -> Result<Vec<Admission>, sqlx::Error> {
+    // Sorted: two handlers of the same messages wait for each other in one order.
+    let mut given: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
+    given.sort_unstable();
+    given.dedup();
+    let (ids, call) = (sql::ids(given.iter().copied()), Uuid::now_v7());
+    let noted = sqlx::query(sql::ADMIT)
+        .bind(consumer.as_str().as_bytes())
+        .bind(&call.as_bytes()[..])
+        .bind(&ids)
+        .execute(&mut *connection)
+        .await?
+        .rows_affected();
+    let mut new: HashSet<MessageId> = HashSet::new();
+    if noted == u64::try_from(given.len()).unwrap_or(u64::MAX) {
+        new.extend(given);
+    } else if noted > 0 {
+        let rows = sqlx::query(sql::ADMIT_NOTED)
+            .bind(&ids)
+            .bind(consumer.as_str().as_bytes())
+            .bind(&call.as_bytes()[..])
+            .fetch_all(connection)
+            .await?;
+        for row in &rows {
+            let id: &[u8] = row.try_get_unchecked(0)?;
+            new.extend(Uuid::from_slice(id).ok().map(MessageId::from_uuid));
+        }
+    }
+    // An id that is given twice is new the first time.
+    let admission = |message: &&Message| {
+        if new.remove(&message.id) { Admission::New } else { Admission::Duplicate }
+    };
+    Ok(messages.iter().map(admission).collect())
+}
+
+/// Whether others of its key wait for the consumer in front of a message that it has not handled.
+async fn must_go_behind(
+    connection: &mut MySqlConnection,
+    consumer: &Consumer,
+    route: &Route,
+    message: &Message,
+) -> Result<bool, sqlx::Error> {
+    let order_key = message.order_key();
+    let (route, topic, key, consumer_name) = (
+        route.as_str().as_bytes(),
+        message.topic.as_str().as_bytes(),
+        order_key.as_str().as_bytes(),
+        consumer.as_str().as_bytes(),
+    );
+    let row = sqlx::query(sql::ADMIT_FIRST)
+        .bind(route)
+        .bind(topic)
+        .bind(key)
+        .bind(consumer_name)
+        .bind(route)
+        .bind(topic)
+        .bind(key)
+        .bind(consumer_name)
+        .bind(route)
+        .bind(topic)
+        .bind(key)
+        .fetch_one(&mut *connection)
+        .await?;
+    let first: Option<&[u8]> = row.try_get_unchecked(0)?;
+    let waits = match first {
+        Some(first) => first != message.id.as_uuid().as_bytes(),
+        None => row.try_get_unchecked::<i64, _>(1)? != 0,
+    };
+    Ok(waits && !admitted(connection, consumer, message.id).await?)
+}
+
+/// Whether a consumer's handling of a message is noted.
+pub(crate) async fn admitted(
+    connection: &mut MySqlConnection,
+    consumer: &Consumer,
+    id: MessageId,
+) -> Result<bool, sqlx::Error> {
+    let noted = sqlx::query(sql::ADMITTED)
+        .bind(consumer.as_str().as_bytes())
+        .bind(&id.as_uuid().as_bytes()[..])
+        .fetch_optional(connection)
+        .await?;
+    Ok(noted.is_some())
+}

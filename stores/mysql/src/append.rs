@@ -1,0 +1,180 @@
+//! Appending: rows in the user's transaction.
+//!
+//! Two round trips: one that takes places in the stripes of the keys, under locks that are held until the transaction ends, and one that
+//! writes the rows. Nothing is remembered of locks or numbers that a transaction has: rolling back to a savepoint drops both, and
+//! nobody tells.
+
+use std::sync::LazyLock;
+
+use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind, StripeId};
+use sqlx::AssertSqlSafe;
+use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
+use sqlx::query::Query;
+
+use crate::error::store_error;
+use crate::sql;
+use crate::stripes::{Place, REQUIRE_TRANSACTION, Taking, packet_bytes, take};
+
+/// The most rows of one statement; with 13 values each, a twentieth of what the server takes.
+const MOST_ROWS: usize = 256;
+
+/// The most bytes of one statement, where a single message is not larger.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+
+/// What a row takes in a statement beyond its message: lengths, numbers, the statement's share. Generous.
+const ROW_BYTES: usize = 1_024;
+
+/// Statements for 1, 2, 4, ... 256 rows: any number of messages takes few of them, and a connection keeps at most nine prepared.
+struct Statements([String; MOST_ROWS.ilog2() as usize + 1]);
+
+static APPEND: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::APPEND));
+static SCHEDULE: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::SCHEDULE));
+
+impl Statements {
+    /// Repeats the last group of values of a statement for one row.
+    fn of(single: &str) -> Self {
+        let single = single.trim_end();
+        let (head, row) = single.split_at(single.rfind('(').unwrap_or(single.len()));
+        Self(std::array::from_fn(|power| format!("{head}{}", vec![row; 1 << power].join(", "))))
+    }
+
+    /// The statement for as many of these rows as one takes, and how many that is.
+    fn for_most_of(&'static self, rows: usize) -> (&'static str, usize) {
+        let power = rows.clamp(1, MOST_ROWS).ilog2() as usize;
+        (&self.0[power], 1 << power)
+    }
+}
+
+/// Writes messages, all of them validated before the first. The stripes of their routes have their rows.
+pub(crate) async fn append(
+    connection: &mut MySqlConnection,
+    messages: &[Outgoing],
+) -> Result<(), AppendError> {
+    let failed = |error| AppendError::from(store_error("append", error));
+    let (due_later, at_once): (Vec<_>, Vec<_>) =
+        messages.iter().partition(|outgoing| outgoing.due_at.is_some());
+    if !at_once.is_empty() {
+        let taking = Taking::new(at_once.iter().map(|outgoing| (outgoing.route.as_str(), stripe(outgoing))));
+        let taken = take(connection, &taking).await.map_err(failed)?;
+        let rows: Vec<_> = at_once.into_iter().zip(taken.places.into_iter().map(Some)).collect();
+        write(connection, &APPEND, &rows, taken.most_packet_bytes).await?;
+    }
+    if !due_later.is_empty() {
+        let statements = format!("{REQUIRE_TRANSACTION}; select @@max_allowed_packet");
+        let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_one(&mut *connection).await;
+        let most = row.and_then(|row| packet_bytes(&row, 0)).map_err(failed)?;
+        let rows: Vec<_> = due_later.into_iter().map(|outgoing| (outgoing, None)).collect();
+        write(connection, &SCHEDULE, &rows, most).await?;
+    }
+    Ok(())
+}
+
+fn stripe(outgoing: &Outgoing) -> StripeId {
+    StripeId::of(outgoing.message.topic.as_str(), outgoing.message.order_key().as_str())
+}
+
+type Row<'m> = (&'m Outgoing, Option<Place>);
+
+async fn write(
+    connection: &mut MySqlConnection,
+    statements: &'static Statements,
+    mut rows: &[Row<'_>],
+    most_packet_bytes: usize,
+) -> Result<(), AppendError> {
+    for (outgoing, _) in rows {
+        check_size(outgoing, most_packet_bytes)?;
+    }
+    while !rows.is_empty() {
+        let (statement, taken) = statements.for_most_of(fitting(rows, MOST_BYTES.min(most_packet_bytes)));
+        let (now, later) = rows.split_at(taken);
+        let written = now.iter().fold(sqlx::query(statement), bind_row).execute(&mut *connection).await;
+        written.map_err(|error| AppendError::from(store_error("append", error)))?;
+        rows = later;
+    }
+    Ok(())
+}
+
+/// How many of these rows are within the bytes of a statement; one always.
+fn fitting(rows: &[Row<'_>], most_bytes: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |row: &&Row<'_>| {
+        bytes += size(row.0);
+        bytes <= most_bytes
+    };
+    rows.iter().take_while(fits).count().max(1)
+}
+
+fn size(outgoing: &Outgoing) -> usize {
+    outgoing.message.bytes() + ROW_BYTES
+}
+
+/// Refuses what the server would close the connection for.
+fn check_size(outgoing: &Outgoing, most_packet_bytes: usize) -> Result<(), StoreError> {
+    if size(outgoing) <= most_packet_bytes {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Invalid,
+        "append",
+        format!(
+            "the message {} has {} bytes, and the server takes {most_packet_bytes} in a statement; raise max_allowed_packet, or send less",
+            outgoing.message.id,
+            outgoing.message.bytes()
+        ),
+    ))
+}
+
+fn bind_row<'q>(
+    query: Query<'q, MySql, MySqlArguments>,
+    (outgoing, place): &Row<'q>,
+) -> Query<'q, MySql, MySqlArguments> {
+    let message = &outgoing.message;
+    let query = query
+        .bind(outgoing.route.as_str().as_bytes())
+        .bind(place.map_or_else(|| stripe(outgoing).0, |place| place.stripe.0))
+        .bind(&message.id.as_uuid().as_bytes()[..])
+        .bind(message.topic.as_str().as_bytes())
+        .bind(message.key.as_ref().map(|key| key.as_str().as_bytes()))
+        .bind(message.event_type.as_bytes())
+        .bind(message.schema_version)
+        .bind(message.content_type.as_bytes())
+        .bind(message.headers.to_bytes())
+        .bind(&*message.payload)
+        .bind(message.occurred_at.as_micros());
+    match (place, outgoing.due_at) {
+        (Some(place), _) => query.bind(place.position).bind(place.number),
+        (None, due_at) => query.bind(due_at.unwrap_or_default().as_micros()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::{Message, Topic};
+
+    use super::*;
+
+    #[test]
+    fn a_statement_has_as_many_groups_of_values_as_rows() {
+        for (rows, takes) in [(1, 1), (2, 2), (3, 2), (100, 64), (256, 256), (10_000, 256)] {
+            let (statement, taken) = APPEND.for_most_of(rows);
+            assert_eq!(taken, takes);
+            assert_eq!(statement.matches('?').count(), 13 * takes);
+            assert_eq!(SCHEDULE.for_most_of(rows).0.matches('?').count(), 12 * takes);
+        }
+    }
+
+    #[test]
+    fn a_statement_has_no_more_bytes_than_the_server_takes_but_for_a_single_message() {
+        let message = |bytes: usize| {
+            Outgoing::from(Message::new(Topic::new("t").unwrap(), "e").with_payload(vec![0; bytes]))
+        };
+        let (small, large) = (message(1), message(10_000));
+        let rows = [(&small, None), (&small, None), (&large, None), (&small, None)];
+        assert_eq!(fitting(&rows, 1_000_000), 4);
+        assert_eq!(fitting(&rows, 4 * ROW_BYTES), 2);
+        assert_eq!(fitting(&rows[2..], 4 * ROW_BYTES), 1);
+        assert!(check_size(&large, 10_000 + 2 * ROW_BYTES).is_ok());
+        let refused = check_size(&large, 10_000).unwrap_err();
+        assert!(refused.to_string().contains("max_allowed_packet"), "{refused}");
+    }
+}

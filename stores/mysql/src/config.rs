@@ -1,0 +1,124 @@
+//! Configuration: what can be set, in which unit, and why the default is what it is.
+
+use std::time::Duration;
+
+/// How a [`MySqlStore`](crate::MySqlStore) works. A plain struct: set what should differ from the default.
+///
+/// ```
+/// use std::time::Duration;
+/// use outbox_store_mysql::MySqlOptions;
+///
+/// let mut options = MySqlOptions::default();
+/// options.history = Some(Duration::from_secs(3 * 24 * 3600));
+/// assert!(options.problems().is_empty());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MySqlOptions {
+    /// How long delivered messages are kept for replay. Default: none are kept; keeping them costs a copy of each.
+    pub history: Option<Duration>,
+    /// How long the ids are kept that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
+    /// publishing and its settlement, an outage of the database included.
+    pub admissions_kept: Duration,
+    /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
+    pub counting_limit: u32,
+    /// How long a statement waits for somebody else's lock, in transactions that [`begin`](outbox_contract::Transactional::begin) begins and
+    /// in the store's own; the server counts whole seconds. Default 5 s. Shorter than the leases of relays.
+    pub lock_timeout: Duration,
+    /// How long a connection may be idle in a transaction that `begin` has begun, before the server closes it; the server counts whole seconds.
+    /// Default 12 s. Shorter than the leases of relays: the locks of a paused program must not outlive its lease. A handler that waits for
+    /// something else has to be quicker.
+    pub transaction_idle_timeout: Duration,
+    /// How long one of the store's own statements may take: on MySQL one that only reads, on MariaDB any. Default 30 s.
+    pub statement_timeout: Duration,
+    /// How long opening a connection may take. Default 10 s.
+    pub connect_timeout: Duration,
+    /// Connections of [`pool`](crate::MySqlStore::pool), the user's pool. Default 10. Not used where the user brings the pool.
+    pub connections: u32,
+}
+
+impl Default for MySqlOptions {
+    fn default() -> Self {
+        Self {
+            history: None,
+            admissions_kept: Duration::from_secs(7 * 24 * 3600),
+            counting_limit: 100_000,
+            lock_timeout: Duration::from_secs(5),
+            transaction_idle_timeout: Duration::from_secs(12),
+            statement_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
+            connections: 10,
+        }
+    }
+}
+
+impl MySqlOptions {
+    /// Everything that is wrong with these options; empty when nothing is.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.history.is_some_and(|kept| kept < Duration::from_secs(1)) {
+            problems.push("mysql.history is below 1s; leave it out to keep no history".to_owned());
+        }
+        if self.admissions_kept < Duration::from_secs(60) {
+            problems.push(format!(
+                "mysql.admissions_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
+                self.admissions_kept
+            ));
+        }
+        if self.counting_limit < 10_000 {
+            problems.push(format!("mysql.counting_limit is {}; make it at least 10000", self.counting_limit));
+        }
+        for (name, timeout) in [
+            ("lock_timeout", self.lock_timeout),
+            ("transaction_idle_timeout", self.transaction_idle_timeout),
+            ("statement_timeout", self.statement_timeout),
+            ("connect_timeout", self.connect_timeout),
+        ] {
+            // The server takes them in whole seconds; 0 would mean at once, or never.
+            if timeout < Duration::from_secs(1) || timeout > Duration::from_secs(24 * 3600) {
+                problems.push(format!("mysql.{name} is {timeout:?}; make it at least 1s and at most a day"));
+            }
+        }
+        if self.connections == 0 {
+            problems.push("mysql.connections is 0; make it at least 1".to_owned());
+        }
+        problems
+    }
+}
+
+/// A timeout as the server takes it: whole seconds, rounded up.
+pub(crate) fn seconds(timeout: Duration) -> u64 {
+    timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_has_no_problems() {
+        assert_eq!(MySqlOptions::default().problems(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once() {
+        let options = MySqlOptions {
+            history: Some(Duration::ZERO),
+            admissions_kept: Duration::ZERO,
+            counting_limit: 1,
+            lock_timeout: Duration::ZERO,
+            transaction_idle_timeout: Duration::MAX,
+            statement_timeout: Duration::ZERO,
+            connect_timeout: Duration::ZERO,
+            connections: 0,
+        };
+        assert_eq!(options.problems().len(), 8);
+    }
+
+    #[test]
+    fn a_timeout_is_never_shorter_than_asked_for() {
+        assert_eq!(seconds(Duration::from_secs(5)), 5);
+        assert_eq!(seconds(Duration::from_millis(5_001)), 6);
+    }
+}

@@ -1,0 +1,181 @@
+//! Failing keys that are due, with what is parked behind them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::fetch::{Due, DueKey, DueRequest};
+use outbox_contract::{Bucket, BucketSet, Failure, KeyId, MessageId, Stored};
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::{AssertSqlSafe, Row};
+use uuid::Uuid;
+
+use crate::fetch::{held, not_muted, number};
+use crate::line::run;
+use crate::row::Raw;
+use crate::sql;
+
+pub(crate) async fn due(connection: &mut MySqlConnection, request: &DueRequest) -> Result<Due, sqlx::Error> {
+    let held = held(connection, &request.route, request.relay).await?;
+    let buckets = held.buckets.intersection(&request.buckets);
+    if buckets.is_empty() {
+        return Ok(Due::default());
+    }
+    // One snapshot for the keys and what is parked behind them.
+    run(connection, "set transaction isolation level repeatable read; start transaction read only").await?;
+    let done = read(connection, request, &buckets).await;
+    let ended = run(connection, "commit").await;
+    done.and_then(|due| ended.map(|()| due))
+}
+
+async fn read(
+    connection: &mut MySqlConnection,
+    request: &DueRequest,
+    buckets: &BucketSet,
+) -> Result<Due, sqlx::Error> {
+    let rows = sqlx::raw_sql(AssertSqlSafe(statement(request, buckets))).fetch_all(&mut *connection).await?;
+    let mut due = Due::default();
+    let mut budget = request.bytes;
+    for row in &rows {
+        let due_in: i64 = row.try_get_unchecked(7)?;
+        if due_in > 0 || due.keys.len() == request.keys {
+            due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
+            break;
+        }
+        due.keys.extend(read_key(connection, request, row, &mut budget).await?);
+    }
+    Ok(due)
+}
+
+/// The statement for failing keys, the next due first, those that are not due yet behind them.
+fn statement(request: &DueRequest, buckets: &BucketSet) -> String {
+    let mut conditions = format!(
+        "k.route = {} and k.held = 0 and {}",
+        sql::literal(request.route.as_str()),
+        not_muted("k.topic", "k.`key`", &request.muted)
+    );
+    if *buckets != BucketSet::ALL {
+        let buckets = sql::commas(buckets.iter().map(|bucket| bucket.0));
+        conditions.push_str(&format!(" and k.bucket in ({buckets})"));
+    }
+    if !request.except.is_empty() {
+        let except = request
+            .except
+            .iter()
+            .map(|key| format!("({},{})", sql::literal(key.topic.as_str()), sql::literal(key.key.as_str())));
+        conditions.push_str(&format!(" and (k.topic, k.`key`) not in ({})", sql::commas(except)));
+    }
+    // One more than asked for, due or not: it says when to ask again.
+    let limit = request.keys.saturating_add(1);
+    format!(
+        "select k.topic, k.`key`, k.bucket, k.version, k.failing, k.attempts, k.first_failure, \
+         k.next_attempt_at - timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6)) \
+         from outbox_key k force index (outbox_key_due) where {conditions} order by k.next_attempt_at limit {limit}"
+    )
+}
+
+/// A key with its parked messages. None: one of its rows is not what this program wrote.
+async fn read_key(
+    connection: &mut MySqlConnection,
+    request: &DueRequest,
+    row: &MySqlRow,
+    budget: &mut usize,
+) -> Result<Option<DueKey>, sqlx::Error> {
+    let text = |column: usize| -> Result<String, sqlx::Error> {
+        let bytes: &[u8] = row.try_get_unchecked(column)?;
+        Ok(String::from_utf8_lossy(bytes).into_owned())
+    };
+    let (topic, name) = (text(0)?, text(1)?);
+    let Some(key) = KeyId::from_texts(&topic, &name) else {
+        tracing::error!(topic, key = name, "a row of outbox_key has a name that can be none; remove it");
+        return Ok(None);
+    };
+    let mut parked: Vec<Arc<Stored>> = Vec::new();
+    if let Some(last) = last_within(connection, request, &key, budget).await? {
+        let query = sqlx::query(sql::DUE_MESSAGES)
+            .bind(request.route.as_str().as_bytes())
+            .bind(key.topic.as_str().as_bytes())
+            .bind(key.key.as_str().as_bytes())
+            .bind(last);
+        for row in &query.fetch_all(connection).await? {
+            match Raw::new(row).message() {
+                Ok(stored) => parked.push(stored),
+                // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
+                Err(not) => {
+                    let position = not.waiting.at.position.0;
+                    tracing::error!(%key, position, reason = not.reason, "a parked row is no message; skip it");
+                    return Ok(None);
+                }
+            }
+        }
+    }
+    let failing: Option<&[u8]> = row.try_get_unchecked(4)?;
+    let failing = failing.and_then(|id| Uuid::from_slice(id).ok()).map(MessageId::from_uuid);
+    // Attempts are those of the message that failed: not of another one that is first now.
+    let failing = failing.filter(|failing| parked.first().is_some_and(|first| first.message.id == *failing));
+    let attempts: i64 = row.try_get_unchecked(5)?;
+    Ok(Some(DueKey {
+        key,
+        bucket: Bucket(row.try_get_unchecked(2)?),
+        version: row.try_get_unchecked(3)?,
+        failing,
+        attempts: if failing.is_some() { u32::try_from(attempts).unwrap_or(u32::MAX) } else { 0 },
+        first_failure: failure(row, 6)?.filter(|_| failing.is_some()),
+        parked,
+    }))
+}
+
+/// A failure as a column has it; none where it has nothing that can be read.
+pub(crate) fn failure(row: &MySqlRow, column: usize) -> Result<Option<Failure>, sqlx::Error> {
+    let bytes: Option<&[u8]> = row.try_get_unchecked(column)?;
+    Ok(bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).and_then(Failure::from_text))
+}
+
+/// The position up to which parked messages of a key stay within the bounds, the first always. None: nothing is parked.
+async fn last_within(
+    connection: &mut MySqlConnection,
+    request: &DueRequest,
+    key: &KeyId,
+    budget: &mut usize,
+) -> Result<Option<i64>, sqlx::Error> {
+    let rows = sqlx::query(sql::DUE_SIZES)
+        .bind(request.route.as_str().as_bytes())
+        .bind(key.topic.as_str().as_bytes())
+        .bind(key.key.as_str().as_bytes())
+        .bind(number(request.messages.max(1)))
+        .fetch_all(connection)
+        .await?;
+    let mut last = None;
+    for row in &rows {
+        let size = usize::try_from(row.try_get_unchecked::<i64, _>(1)?).unwrap_or_default();
+        if last.is_some() && size > *budget {
+            break;
+        }
+        *budget = budget.saturating_sub(size);
+        last = Some(row.try_get_unchecked(0)?);
+    }
+    Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::{RelayId, Route};
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_stands_in_the_statement() {
+        let request = DueRequest {
+            route: Route::default(),
+            relay: RelayId::new(),
+            buckets: BucketSet::ALL,
+            except: vec![KeyId::from_texts("t", "k").unwrap()],
+            muted: Vec::new(),
+            keys: 4,
+            messages: 1,
+            bytes: 1,
+        };
+        let statement = statement(&request, &BucketSet::from_iter([Bucket(3), Bucket(4)]));
+        assert!(statement.contains("(k.topic, k.`key`) not in ((x'74',x'6b'))"), "{statement}");
+        assert!(statement.contains("k.bucket in (3,4)") && statement.ends_with("limit 5"), "{statement}");
+    }
+}

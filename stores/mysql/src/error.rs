@@ -1,0 +1,211 @@
+//! From what MySQL and MariaDB say to what a caller can act on.
+
+use std::io;
+
+use outbox_contract::{StoreError, StoreErrorKind};
+use sqlx::mysql::MySqlDatabaseError;
+
+use StoreErrorKind as Kind;
+
+/// The remedy for tables that are not there.
+pub(crate) const NOT_MIGRATED: &str = "the tables of the outbox are not there, or older than this version; call migrate, or run `outbox migrate`";
+
+/// The remedy for tables that are not as they were made.
+pub(crate) const ALTERED: &str =
+    "the tables of the outbox are not what the migrations made; put back what was altered, or restore them";
+
+/// The number of an error, where it is the server's. SQLSTATEs say too little here.
+pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
+    Some(error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?.number())
+}
+
+/// What an error in a statement of our own means.
+pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreError {
+    let (kind, words) = meaning(&error);
+    StoreError::new(kind, operation, words).with_source(error)
+}
+
+/// Whether an error says that a deadlock, a conflict or a lock that did not come is in its transaction's way.
+pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
+    number(error).is_some_and(|number| meaning_of(number).0 == Kind::Conflict)
+}
+
+/// Whether a connection can go on being used after an error.
+pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
+    match error {
+        // The server is ending, has ended the session, or could not read what was sent; or a statement was prepared for other tables.
+        sqlx::Error::Database(_) => !matches!(
+            number(error),
+            None | Some(1053 | 1080 | 1153..=1161 | 1243 | 1615 | 1927 | 3169 | 4031)
+        ),
+        sqlx::Error::RowNotFound
+        | sqlx::Error::ColumnDecode { .. }
+        | sqlx::Error::ColumnNotFound(_)
+        | sqlx::Error::Decode(_)
+        | sqlx::Error::Encode(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether a commit that failed so is known not to have happened: the server says that it has rolled the transaction back, refuses to commit, or
+/// had no transaction to commit. Whatever ends a session or cancels a statement may come after the commit.
+pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
+    matches!(number(error), Some(1020 | 1180 | 1205 | 1213 | 1290 | 1305 | 1836 | 3101))
+}
+
+fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
+    match error {
+        sqlx::Error::Database(_) => match number(error) {
+            Some(number) => meaning_of(number),
+            None => (Kind::Other, "the server refused it without saying why"),
+        },
+        sqlx::Error::PoolTimedOut => (
+            Kind::Unavailable,
+            "no connection came free in time; transactions may be held open elsewhere, or the pool is too small",
+        ),
+        sqlx::Error::PoolClosed => (Kind::Unavailable, "the pool of connections is closed"),
+        // rustls speaks through an input error of its own kind.
+        sqlx::Error::Tls(_) => (Kind::NotPermitted, NO_TLS),
+        sqlx::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => (Kind::NotPermitted, NO_TLS),
+        sqlx::Error::Io(error) => match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                (Kind::Unavailable, "nobody listens there; check host and port, and that the server runs")
+            }
+            io::ErrorKind::TimedOut => (Kind::Unavailable, "the server did not answer in time"),
+            _ => (
+                Kind::Unavailable,
+                "the connection to the server broke (if it breaks with large messages: raise max_allowed_packet)",
+            ),
+        },
+        sqlx::Error::BeginFailed | sqlx::Error::WorkerCrashed => {
+            (Kind::Unavailable, "the connection to the server broke")
+        }
+        sqlx::Error::Configuration(_) => (Kind::Invalid, "the address of the database can't be one"),
+        _ => (Kind::Other, "unexpected"),
+    }
+}
+
+const NO_TLS: &str = "no secure connection could be made; check ssl-mode, and with verify_ca or verify_identity that ssl-ca names the authority \
+     that signed the server's certificate, and that the host is the one in it";
+
+/// What the number of an error means for an outbox, and what to do. Pure.
+pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
+    match number {
+        1213 => (
+            Kind::Conflict,
+            "this transaction and another one waited for each other, and the server has rolled this one back; start it again from its \
+             beginning, and append once in a transaction, or keys always in the same order",
+        ),
+        1205 | 3572 => (
+            Kind::Conflict,
+            "somebody else's lock did not come free within the lock timeout; a transaction may be held open elsewhere. Roll back, and start \
+             again from the beginning",
+        ),
+        1020 | 1180 | 3101 => {
+            (Kind::Conflict, "another transaction came first; start this one again from its beginning")
+        }
+        1305 => (
+            Kind::NotInTransaction,
+            "the server has ended this transaction before: by a deadlock, by a lock that did not come, or by a statement that commits (such as \
+             CREATE TABLE); start again from the beginning",
+        ),
+        1040 | 1203 | 1226 => (
+            Kind::Unavailable,
+            "the server has no connection left; raise max_connections or the user's limit, or use fewer connections",
+        ),
+        1290 | 1836 => (
+            Kind::Unavailable,
+            "the server is a replica, or set to be read-only; connect to the primary (read_only and super_read_only are off there)",
+        ),
+        1792 => (Kind::Invalid, "the transaction is READ ONLY; begin one that can write"),
+        1021 | 1114 => (Kind::Unavailable, "the server's disk, or the table's space, is full; make room"),
+        1037 | 1038 | 1041 | 1206 => {
+            (Kind::Unavailable, "the server is out of memory, or of memory for locks; give it more")
+        }
+        1317 | 1969 | 3024 => (
+            Kind::Unavailable,
+            "the statement was cancelled, by its timeout or by somebody; raise statement_timeout, or look what it waits for",
+        ),
+        1153 => (
+            Kind::Invalid,
+            "a message is larger than the server takes; raise max_allowed_packet, or send less",
+        ),
+        1615 | 1243 => (Kind::Unavailable, "a statement was prepared for other tables; it is prepared anew"),
+        1047 => (Kind::Unavailable, "this node of the cluster takes no statements now; connect to another"),
+        1053 | 1077 | 1079 | 1080 | 1152 | 1158..=1161 | 1927 | 2006 | 2013 | 3032 | 3169 | 4031 => {
+            (Kind::Unavailable, "the server is starting, stopping, or has ended the connection")
+        }
+        1142 | 1143 | 1227 | 1370 | 1419 => (
+            Kind::NotPermitted,
+            "this user lacks a privilege; grant it select, insert, update and delete on the tables of the outbox (to migrate, also create, and to \
+             keep a history, also alter and drop)",
+        ),
+        1045 | 1698 => (Kind::NotPermitted, "the server refuses this user or password"),
+        1044 | 1049 => (
+            Kind::NotPermitted,
+            "there is no such database on this server, or this user may not use it; create it, grant it, or correct its name",
+        ),
+        1046 => (Kind::Invalid, "no database is named; put its name at the end of the URL"),
+        3159 => (
+            Kind::NotPermitted,
+            "the server takes secure connections only; set ssl-mode=required or stricter",
+        ),
+        1130 | 1251 | 1524 | 1820 | 1862 | 3118 | 4151 => {
+            (Kind::NotPermitted, "the server refuses this user, or how it wants to be known")
+        }
+        1051 | 1146 => (Kind::NotMigrated, NOT_MIGRATED),
+        1054 | 1072 | 1091 | 1136 | 1147 | 1176 | 1364 | 1366 => (Kind::SchemaAltered, ALTERED),
+        1048 | 1062 | 1264 | 1406 | 3819 | 4025 => (Kind::Invalid, "the database refuses what was written"),
+        1030 | 1034 | 1194 | 1195 => {
+            (Kind::Other, "the database is damaged, or has a fault; look at the server's log")
+        }
+        _ => (Kind::Other, "unexpected"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_means_what_a_caller_can_act_on() {
+        let table = [
+            (1213, Kind::Conflict),
+            (1205, Kind::Conflict),
+            (1020, Kind::Conflict),
+            (1305, Kind::NotInTransaction),
+            (1040, Kind::Unavailable),
+            (1290, Kind::Unavailable),
+            (1114, Kind::Unavailable),
+            (3024, Kind::Unavailable),
+            (1969, Kind::Unavailable),
+            (1053, Kind::Unavailable),
+            (4031, Kind::Unavailable),
+            (1142, Kind::NotPermitted),
+            (1044, Kind::NotPermitted),
+            (1045, Kind::NotPermitted),
+            (1049, Kind::NotPermitted),
+            (3159, Kind::NotPermitted),
+            (1146, Kind::NotMigrated),
+            (1054, Kind::SchemaAltered),
+            (1153, Kind::Invalid),
+            (3819, Kind::Invalid),
+            (4025, Kind::Invalid),
+            (1034, Kind::Other),
+            (65_000, Kind::Other),
+        ];
+        for (number, kind) in table {
+            let (meant, words) = meaning_of(number);
+            assert_eq!(meant, kind, "{number}");
+            assert!(!words.is_empty() && !words.ends_with('.'), "{number}: {words}");
+        }
+    }
+
+    #[test]
+    fn only_what_the_server_says_before_it_commits_is_surely_not_committed() {
+        let lost = sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
+        assert!(!is_surely_not_committed(&lost));
+        assert!(!is_sound(&lost), "a connection that broke is not used again");
+        assert!(is_sound(&sqlx::Error::RowNotFound));
+    }
+}

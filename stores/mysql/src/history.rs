@@ -1,0 +1,131 @@
+//! Partitions of the history: made ahead, and dropped whole when everything in them is over its time.
+
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::mysql::MySqlConnection;
+
+use crate::lease::{micros, now};
+use crate::line::run;
+
+/// How many partitions are made ahead of the one that is written to.
+const AHEAD: i64 = 3;
+
+const HOUR: i64 = 3_600 * 1_000_000;
+
+/// A partition: everything below its bound and not below the one before.
+struct Partition {
+    name: String,
+    bound: i64,
+    rows: u64,
+}
+
+/// What is to be done with the partitions. Pure.
+#[derive(Debug, PartialEq, Eq)]
+struct Turn {
+    /// Bounds of new partitions, in order.
+    make: Vec<i64>,
+    /// How many of the first are over.
+    drop: usize,
+}
+
+impl Turn {
+    fn of(bounds: &[i64], now: i64, kept: i64) -> Self {
+        // A day each; an hour each where little is kept. What is kept is kept for as long, and for one partition more.
+        let width = if kept <= 48 * HOUR { HOUR } else { 24 * HOUR };
+        let current = now.div_euclid(width) * width + width;
+        let last = bounds.last().copied().unwrap_or(i64::MIN);
+        let wanted = (0..AHEAD).map(|ahead| current + ahead * width);
+        Self {
+            make: wanted.filter(|bound| *bound > last).collect(),
+            drop: bounds.iter().take_while(|bound| **bound <= now.saturating_sub(kept)).count(),
+        }
+    }
+}
+
+/// Makes partitions ahead and drops old ones. Says how many rows were dropped, about.
+pub(crate) async fn turn(connection: &mut MySqlConnection, kept: Duration) -> Result<u64, sqlx::Error> {
+    let now = now(connection).await?;
+    let partitions = partitions(connection).await?;
+    let bounds: Vec<i64> = partitions.iter().map(|partition| partition.bound).collect();
+    let turn = Turn::of(&bounds, now, micros(kept));
+    if !turn.make.is_empty() {
+        let made: Vec<String> = turn
+            .make
+            .iter()
+            .map(|bound| format!("partition until_{bound} values less than ({bound})"))
+            .collect();
+        run(
+            connection,
+            format!(
+                "alter table outbox_history reorganize partition rest into ({}, partition rest values less than maxvalue)",
+                made.join(", ")
+            ),
+        )
+        .await?;
+    }
+    let over = &partitions[..turn.drop];
+    if !over.is_empty() {
+        let names: Vec<&str> = over.iter().map(|partition| partition.name.as_str()).collect();
+        run(connection, format!("alter table outbox_history drop partition {}", names.join(", "))).await?;
+    }
+    Ok(over.iter().map(|partition| partition.rows).sum())
+}
+
+/// The partitions that have a bound, in order.
+async fn partitions(connection: &mut MySqlConnection) -> Result<Vec<Partition>, sqlx::Error> {
+    let rows = sqlx::query(
+        "select partition_name, cast(partition_description as char), table_rows from information_schema.partitions \
+         where table_schema = database() and table_name = 'outbox_history' and partition_name like 'until\\_%' \
+         order by partition_ordinal_position",
+    )
+    .persistent(false)
+    .fetch_all(connection)
+    .await?;
+    let mut partitions = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let (name, bound): (String, String) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
+        // Of a name that we gave: digits.
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if let (true, Ok(bound)) = (plain, bound.parse()) {
+            let rows: Option<i64> = row.try_get_unchecked(2)?;
+            partitions.push(Partition {
+                name,
+                bound,
+                rows: rows.and_then(|rows| u64::try_from(rows).ok()).unwrap_or_default(),
+            });
+        }
+    }
+    Ok(partitions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: i64 = 24 * HOUR;
+
+    #[test]
+    fn partitions_are_made_ahead_once() {
+        let now = 100 * DAY + 5 * HOUR;
+        let turn = Turn::of(&[], now, 7 * DAY);
+        assert_eq!(turn, Turn { make: vec![101 * DAY, 102 * DAY, 103 * DAY], drop: 0 });
+        assert_eq!(Turn::of(&turn.make, now, 7 * DAY), Turn { make: vec![], drop: 0 });
+        assert_eq!(Turn::of(&turn.make, now + DAY, 7 * DAY).make, [104 * DAY]);
+        // Nobody looked for a long time: what came meanwhile is in one partition.
+        assert_eq!(Turn::of(&turn.make, now + 10 * DAY, 70 * DAY).make, [111 * DAY, 112 * DAY, 113 * DAY]);
+    }
+
+    #[test]
+    fn a_partition_is_dropped_when_everything_in_it_is_over_its_time() {
+        let bounds = [99 * DAY, 100 * DAY, 101 * DAY, 102 * DAY, 103 * DAY];
+        assert_eq!(Turn::of(&bounds, 106 * DAY - 1, 7 * DAY).drop, 0);
+        assert_eq!(Turn::of(&bounds, 106 * DAY, 7 * DAY).drop, 1);
+        assert_eq!(Turn::of(&bounds, 107 * DAY, 7 * DAY).drop, 2);
+    }
+
+    #[test]
+    fn where_little_is_kept_partitions_are_short() {
+        assert_eq!(Turn::of(&[], 10 * HOUR + 1, HOUR).make, [11 * HOUR, 12 * HOUR, 13 * HOUR]);
+    }
+}

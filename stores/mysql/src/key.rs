@@ -1,0 +1,92 @@
+//! One key, in a transaction: its state, and what is parked behind it.
+
+use outbox_contract::{KeyId, Route};
+use sqlx::Row;
+use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
+use sqlx::query::Query;
+
+use crate::sql;
+
+/// One key, in a transaction.
+pub(crate) struct KeyIn<'a> {
+    pub(crate) connection: &'a mut MySqlConnection,
+    pub(crate) route: &'a Route,
+    pub(crate) key: &'a KeyId,
+    pub(crate) now: i64,
+    /// The number of the key's next state, should there be one.
+    pub(crate) next_version: i64,
+}
+
+/// A failing key's row.
+pub(crate) struct KeyState {
+    pub(crate) version: i64,
+    pub(crate) held: bool,
+    pub(crate) failing: Option<Vec<u8>>,
+}
+
+/// A statement with values.
+pub(crate) type Bound<'q> = Query<'q, MySql, MySqlArguments>;
+
+impl KeyIn<'_> {
+    /// The key's row, where it has one, locked until the transaction ends.
+    pub(crate) async fn state(&mut self) -> Result<Option<KeyState>, sqlx::Error> {
+        let query = self.bind_key(sqlx::query(sql::KEY_STATE));
+        let Some(row) = query.fetch_optional(&mut *self.connection).await? else { return Ok(None) };
+        Ok(Some(KeyState {
+            version: row.try_get_unchecked(0)?,
+            held: row.try_get_unchecked::<i64, _>(1)? != 0,
+            failing: row.try_get_unchecked(2)?,
+        }))
+    }
+
+    /// The id of the first parked message.
+    pub(crate) async fn first_parked(&mut self) -> Result<Option<Vec<u8>>, sqlx::Error> {
+        let query = self.bind_key(sqlx::query(sql::PARKED_FIRST));
+        let row = query.fetch_optional(&mut *self.connection).await?;
+        row.map(|row| row.try_get_unchecked(0)).transpose()
+    }
+
+    /// The key is in its next state, otherwise as it was.
+    pub(crate) async fn renumber(&mut self) -> Result<i64, sqlx::Error> {
+        let query = sqlx::query(sql::KEY_VERSION).bind(self.next_version);
+        self.execute(query).await?;
+        Ok(self.next_version)
+    }
+
+    /// The key is in its next state, by a statement that takes version and time before the key.
+    pub(crate) async fn change(&mut self, statement: &'static str) -> Result<i64, sqlx::Error> {
+        let query = sqlx::query(statement).bind(self.next_version).bind(self.now);
+        self.execute(query).await?;
+        Ok(self.next_version)
+    }
+
+    /// The key flows again.
+    pub(crate) async fn remove(&mut self) -> Result<(), sqlx::Error> {
+        self.execute(sqlx::query(sql::KEY_REMOVE)).await.map(|_| ())
+    }
+
+    /// Runs a statement whose next three values name the key, and are the last. Says how many rows.
+    pub(crate) async fn execute(&mut self, query: Bound<'_>) -> Result<u64, sqlx::Error> {
+        Ok(self.bind_key(query).execute(&mut *self.connection).await?.rows_affected())
+    }
+
+    /// The next three values of a statement name the key.
+    pub(crate) fn bind_key<'q>(&self, query: Bound<'q>) -> Bound<'q> {
+        query
+            .bind(self.route.as_str().as_bytes().to_vec())
+            .bind(self.key.topic.as_str().as_bytes().to_vec())
+            .bind(self.key.key.as_str().as_bytes().to_vec())
+    }
+}
+
+/// Takes numbers for the next states of so many keys; gives the first of them. In a statement of its own: whoever changes keys holds no lock that
+/// others who change other keys want. None comes back, though the key be closed and opened again.
+pub(crate) async fn take_versions(
+    connection: &mut MySqlConnection,
+    count: usize,
+) -> Result<i64, sqlx::Error> {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    let taken = sqlx::query(sql::KEY_VERSIONS).bind(count).execute(connection).await?;
+    let last = i64::try_from(taken.last_insert_id()).unwrap_or(i64::MAX);
+    Ok(last - count + 1)
+}

@@ -1,0 +1,114 @@
+//! Maintenance and figures: what one elected relay does for all, in short transactions.
+
+use std::time::Duration;
+
+use outbox_contract::maintain::Maintained;
+use outbox_contract::{Backlog, Route, StripeId};
+use sqlx::Row;
+use sqlx::mysql::MySqlConnection;
+
+use crate::again::{Chosen, append_again};
+use crate::config::MySqlOptions;
+use crate::fetch::number;
+use crate::lease::{micros, now};
+use crate::line::run;
+use crate::settle::end;
+use crate::sql;
+
+/// A relay that has been dead for this long is removed.
+const RELAYS_KEPT: Duration = Duration::from_secs(3_600);
+
+/// The most messages that one round moves when they are due: each locks its stripe.
+const MOST_PROMOTED: usize = 1_000;
+
+pub(crate) async fn maintain(
+    connection: &mut MySqlConnection,
+    options: &MySqlOptions,
+    limit: usize,
+) -> Result<Maintained, sqlx::Error> {
+    let limit = limit.clamp(1, MOST_PROMOTED);
+    let now = now(connection).await?;
+    let mut next_due = next_due(connection).await?;
+    let mut maintained = Maintained::default();
+    if next_due.is_some_and(|due_at| due_at <= now) {
+        run(connection, "start transaction").await?;
+        let done = promote(connection, limit).await;
+        maintained.promoted = end(connection, done).await?;
+        next_due = self::next_due(connection).await?;
+    }
+    maintained.next_due = next_due.map(|due_at| span(due_at.saturating_sub(now)));
+    maintained.admissions_removed = sqlx::query(sql::MAINTAIN_ADMITTED)
+        .bind(now.saturating_sub(micros(options.admissions_kept)))
+        .bind(number(limit))
+        .execute(&mut *connection)
+        .await?
+        .rows_affected();
+    maintained.relays_removed = sqlx::query(sql::MAINTAIN_RELAYS)
+        .bind(now.saturating_sub(micros(RELAYS_KEPT)))
+        .bind(now)
+        .bind(micros(RELAYS_KEPT))
+        .bind(number(limit))
+        .execute(connection)
+        .await?
+        .rows_affected();
+    let most = [maintained.promoted, maintained.admissions_removed, maintained.relays_removed];
+    maintained.more = most.iter().any(|done| usize::try_from(*done).is_ok_and(|done| done >= limit));
+    Ok(maintained)
+}
+
+async fn next_due(connection: &mut MySqlConnection) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query(sql::MAINTAIN_NEXT_DUE).fetch_one(connection).await?.try_get_unchecked(0)
+}
+
+/// Appends what is due, but for what another transaction is still writing. Says how many.
+async fn promote(connection: &mut MySqlConnection, limit: usize) -> Result<u64, sqlx::Error> {
+    sqlx::query(sql::PROMOTING).fetch_one(&mut *connection).await?;
+    let now = now(connection).await?;
+    let rows =
+        sqlx::query(sql::MAINTAIN_DUE).bind(now).bind(number(limit)).fetch_all(&mut *connection).await?;
+    let mut chosen = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let route: &[u8] = row.try_get_unchecked(1)?;
+        chosen.push(Chosen {
+            entry: row.try_get_unchecked(0)?,
+            route: String::from_utf8_lossy(route).into_owned(),
+            // As it was written: if it is not that of the key, the message becomes a dead letter that says so.
+            stripe: StripeId(row.try_get_unchecked::<u16, _>(2)?),
+        });
+    }
+    append_again(connection, &chosen, sql::PROMOTE, Some(sql::PROMOTE_REMOVE)).await
+}
+
+pub(crate) async fn backlog(
+    connection: &mut MySqlConnection,
+    route: &Route,
+    counting_limit: u32,
+) -> Result<Backlog, sqlx::Error> {
+    let (route, limit) = (route.as_str().as_bytes(), i64::from(counting_limit));
+    let mut query = sqlx::query(sql::BACKLOG).bind(route).bind(route).bind(limit).bind(route).bind(route);
+    for _ in ["parked", "retrying", "held", "dead", "scheduled"] {
+        query = query.bind(route).bind(limit);
+    }
+    let row = query.bind(route).fetch_one(connection).await?;
+    let count = |column: usize| {
+        row.try_get_unchecked::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default())
+    };
+    let now: i64 = row.try_get_unchecked(9)?;
+    let oldest: [Option<i64>; 2] = [row.try_get_unchecked(1)?, row.try_get_unchecked(2)?];
+    let mut backlog = Backlog::default();
+    backlog.pending = count(0)?;
+    backlog.pending_is_at_least = backlog.pending >= u64::from(counting_limit);
+    backlog.oldest_age = oldest.into_iter().flatten().min().map(|oldest| span(now.saturating_sub(oldest)));
+    backlog.parked = count(3)?;
+    backlog.retrying_keys = count(4)?;
+    backlog.held_keys = count(5)?;
+    backlog.dead = count(6)?;
+    backlog.scheduled = count(7)?;
+    backlog.unowned_buckets = count(8)?;
+    Ok(backlog)
+}
+
+/// A span of the tables' clock; none that is negative.
+fn span(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}

@@ -1,0 +1,5 @@
+-- Which of these messages a call has noted: ids in hexadecimal digits (JSON), consumer, which call.
+select a.id
+from json_table(?, '$[*]' columns (id char(32) path '$')) j
+straight_join outbox_admitted a on a.consumer = ? and a.id = unhex(j.id)
+where a.noted_by = ?

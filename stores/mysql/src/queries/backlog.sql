@@ -1,0 +1,38 @@
+-- What waits for a route. Counts stop at so many rows. Below the low-water that all buckets of the route have reached, nothing stands. Route
+-- and limit, as often as they are asked for.
+with
+    start as (
+        select case when count(*) = 256 then min(low_water) else 0 end as low_water from outbox_lease where route = ?
+    ),
+    looked as (
+        select m.stripe, m.appended_at
+        from outbox_message m force index (primary)
+        where m.route = ? and m.position > (select low_water from start)
+        order by m.position
+        limit ?
+    ),
+    owned as (
+        select l.bucket
+        from outbox_relay r
+        straight_join outbox_lease l on l.route = r.route and l.relay = r.relay
+        where r.route = ?
+          and r.expires_at > timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6))
+          and r.expires_at <= timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6)) + 2 * r.lasts
+          and (l.expires_at is null or l.expires_at > timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6)))
+    )
+select (select count(*) from looked),
+       (select min(appended_at) from looked),
+       (select min((select p.appended_at from outbox_parked p
+                    where p.route = k.route and p.topic = k.topic and p.order_key = k.`key` order by p.position limit 1))
+        from outbox_key k where k.route = ?),
+       (select count(*) from (select 1 from outbox_parked where route = ? limit ?) c),
+       (select count(*) from (select 1 from outbox_key where route = ? and held = 0 limit ?) c),
+       (select count(*) from (select 1 from outbox_key where route = ? and held = 1 limit ?) c),
+       (select count(*) from (select 1 from outbox_dead where route = ? limit ?) c),
+       (select count(*) from (select 1 from outbox_scheduled where route = ? limit ?) c),
+       (select count(*) from (
+            select stripe div 4 as bucket from looked
+            union
+            select bucket from outbox_key where route = ?
+        ) w where w.bucket not in (select o.bucket from owned o)),
+       timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6))

@@ -1,0 +1,2 @@
+-- A key flows again: route, topic, key.
+delete from outbox_key where route = ? and topic = ? and `key` = ?

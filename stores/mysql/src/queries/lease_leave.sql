@@ -1,0 +1,2 @@
+-- A relay is gone: route, relay.
+delete from outbox_relay where route = ? and relay = ?

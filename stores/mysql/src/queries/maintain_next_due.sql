@@ -1,0 +1,2 @@
+-- When the next scheduled message is due.
+select min(due_at) from outbox_scheduled

@@ -1,0 +1,5 @@
+-- Removes from the hot table what park copied: pairs of position and id in hexadecimal digits (JSON), route, topic, key.
+delete m
+from json_table(?, '$[*]' columns (position bigint path '$[0]', id char(32) path '$[1]')) j
+straight_join outbox_message m on m.route = ? and m.position = j.position
+where m.id = unhex(j.id) and m.topic = ? and m.order_key = ?

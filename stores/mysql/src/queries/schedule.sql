@@ -1,0 +1,5 @@
+-- One message that is due later. Repeated for several: the last group of values is the row.
+insert into outbox_scheduled
+    (route, stripe, id, topic, `key`, event_type, schema_version, content_type, headers, payload, occurred_at, due_at)
+values
+    (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -1,0 +1,182 @@
+//! Every statement, by name: the files of `queries/`. And lists and literals as statements take them.
+//!
+//! One list, so that `check` can have the server prepare all of them: what it prepares has the tables and columns it needs.
+
+use std::fmt::Write;
+
+use outbox_contract::MessageId;
+use outbox_contract::fetch::RowId;
+
+macro_rules! statements {
+    ($($constant:ident = $file:literal;)*) => {
+        $(pub(crate) const $constant: &str = include_str!(concat!("queries/", $file, ".sql"));)*
+
+        /// Every statement, with the name of its file.
+        pub(crate) const ALL: &[(&str, &str)] = &[$(($file, $constant),)*];
+    };
+}
+
+statements! {
+    ADMIT = "admit";
+    ADMIT_FIRST = "admit_first";
+    ADMIT_NOTED = "admit_noted";
+    ADMIT_WAITS = "admit_waits";
+    ADMITTED = "admitted";
+    APPEND = "append";
+    BACKLOG = "backlog";
+    BURY_PARKED = "bury_parked";
+    BURY_PENDING = "bury_pending";
+    CANCEL_SCHEDULED = "cancel_scheduled";
+    CONTENT = "content";
+    DISCARD = "discard";
+    DIVERT_LEASE = "divert_lease";
+    DUE_MESSAGES = "due_messages";
+    DUE_SIZES = "due_sizes";
+    ELECT = "elect";
+    ELECT_FIRST = "elect_first";
+    HELD = "held";
+    KEY_FAIL = "key_fail";
+    KEY_HOLD = "key_hold";
+    KEY_NEXT = "key_next";
+    KEY_RELEASE = "key_release";
+    KEY_REMOVE = "key_remove";
+    KEY_STATE = "key_state";
+    KEY_VERSION = "key_version";
+    KEY_VERSIONS = "key_versions";
+    LEASE_ACQUIRE = "lease_acquire";
+    LEASE_BUCKETS = "lease_buckets";
+    LEASE_GIVE_BACK = "lease_give_back";
+    LEASE_HEARTBEAT = "lease_heartbeat";
+    LEASE_LAPSE = "lease_lapse";
+    LEASE_LEAVE = "lease_leave";
+    LEASE_LOCK = "lease_lock";
+    LEASE_RELAYS = "lease_relays";
+    LEASE_RENEW = "lease_renew";
+    LEASE_ROWS = "lease_rows";
+    MAINTAIN_ADMITTED = "maintain_admitted";
+    MAINTAIN_DUE = "maintain_due";
+    MAINTAIN_NEXT_DUE = "maintain_next_due";
+    MAINTAIN_RELAYS = "maintain_relays";
+    NOW = "now";
+    PARK = "park";
+    PARK_REMOVE = "park_remove";
+    PARKED_FIRST = "parked_first";
+    PARKED_REMOVE = "parked_remove";
+    PAUSE = "pause";
+    PAUSED = "paused";
+    PROMOTE = "promote";
+    PROMOTE_REMOVE = "promote_remove";
+    PROMOTING = "promoting";
+    REPLAY = "replay";
+    REQUEUE = "requeue";
+    REQUEUE_REMOVE = "requeue_remove";
+    RESUME = "resume";
+    RESUME_HISTORY = "resume_history";
+    SCHEDULE = "schedule";
+    SETTLE = "settle";
+    SETTLE_HISTORY = "settle_history";
+    STRIPES = "stripes";
+    STRIPES_MADE = "stripes_made";
+    STRIPES_MAKE = "stripes_make";
+    UNPAUSE = "unpause";
+    WHERE_IS = "where_is";
+}
+
+/// Rows as a JSON array of pairs, for `json_table`: position, and id in hexadecimal digits.
+pub(crate) fn rows(rows: &[RowId]) -> String {
+    list(rows, |json, row| write!(json, "[{},\"{:X}\"]", row.position.0, row.id.as_uuid().simple()))
+}
+
+/// Ids as a JSON array of hexadecimal digits, for `json_table`.
+pub(crate) fn ids(ids: impl IntoIterator<Item = MessageId>) -> String {
+    list(ids, |json, id| write!(json, "\"{:X}\"", id.as_uuid().simple()))
+}
+
+/// Numbers as a JSON array, for `json_table`.
+pub(crate) fn numbers(numbers: impl IntoIterator<Item = i64>) -> String {
+    list(numbers, |json, number| write!(json, "{number}"))
+}
+
+/// Pairs of numbers as a JSON array of arrays, for `json_table`.
+pub(crate) fn pairs(pairs: impl IntoIterator<Item = (i64, i64)>) -> String {
+    list(pairs, |json, (left, right)| write!(json, "[{left},{right}]"))
+}
+
+fn list<T>(
+    items: impl IntoIterator<Item = T>,
+    write_item: impl Fn(&mut String, T) -> std::fmt::Result,
+) -> String {
+    let mut json = String::from("[");
+    for item in items {
+        if json.len() > 1 {
+            json.push(',');
+        }
+        write_item(&mut json, item).unwrap_or_else(|_| unreachable!("a string takes whatever is written"));
+    }
+    json.push(']');
+    json
+}
+
+/// Text as a literal that no setting of a session reads otherwise: its bytes in hexadecimal digits.
+pub(crate) fn literal(text: &str) -> String {
+    let mut literal = String::with_capacity(3 + 2 * text.len());
+    literal.push_str("x'");
+    for byte in text.bytes() {
+        write!(literal, "{byte:02x}").unwrap_or_else(|_| unreachable!("a string takes whatever is written"));
+    }
+    literal.push('\'');
+    literal
+}
+
+/// Literals, or numbers, with commas between them.
+pub(crate) fn commas<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    let mut text = String::new();
+    for item in items {
+        let separator = if text.is_empty() { "" } else { "," };
+        write!(text, "{separator}{item}")
+            .unwrap_or_else(|_| unreachable!("a string takes whatever is written"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::Position;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn every_file_of_queries_is_a_statement_and_says_what_it_is() {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/queries");
+        let mut files: Vec<String> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        files.sort();
+        let mut named: Vec<String> = ALL.iter().map(|(name, _)| format!("{name}.sql")).collect();
+        named.sort();
+        assert_eq!(files, named);
+        for (name, sql) in ALL {
+            assert!(sql.starts_with("-- "), "{name}");
+        }
+    }
+
+    #[test]
+    fn lists_are_json() {
+        assert_eq!(numbers([]), "[]");
+        assert_eq!(numbers([1, -2, 3]), "[1,-2,3]");
+        assert_eq!(pairs([(1, 2), (3, 4)]), "[[1,2],[3,4]]");
+        let id = MessageId::from_uuid(Uuid::from_u128(0xab));
+        let row = RowId { position: Position(7), id };
+        assert_eq!(rows(&[row]), "[[7,\"000000000000000000000000000000AB\"]]");
+        assert_eq!(ids([id]), "[\"000000000000000000000000000000AB\"]");
+    }
+
+    #[test]
+    fn a_literal_has_nothing_that_could_end_it() {
+        assert_eq!(literal("a'\\\""), "x'61275c22'");
+        assert_eq!(literal(""), "x''");
+        assert_eq!(commas([1, 2]), "1,2");
+    }
+}

@@ -1,0 +1,321 @@
+//! The store: a MySQL or MariaDB database with an outbox in it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_core::stream::BoxStream;
+use futures_util::{StreamExt, stream};
+use outbox_contract::divert::{Diversion, Diverted};
+use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
+use outbox_contract::hints::{Hints, Wakeup};
+use outbox_contract::maintain::Maintained;
+use outbox_contract::{
+    Backlog, BucketSet, Lease, LeaseRequest, Leased, Position, RelayId, Route, Store, StoreError,
+    StoreErrorKind, StripeMark, async_trait,
+};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
+
+use crate::config::MySqlOptions;
+use crate::error::store_error;
+use crate::line::{Line, Way};
+use crate::lines::Lines;
+use crate::migrate::{self, MIGRATIONS, Migration};
+use crate::stripes::{self, KnownRoutes};
+use crate::{check, divert, due, fetch, history, lease, maintain, settle};
+
+/// How often partitions of the history are looked after.
+const TURNS: Duration = Duration::from_secs(60);
+
+/// An outbox in a MySQL or MariaDB database. Cheap to clone: clones share their connections.
+///
+/// See the [crate](crate) for what it promises and how to run it.
+#[derive(Clone)]
+pub struct MySqlStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: MySqlPool,
+    way: Way,
+    lines: Lines,
+    hints: Hints,
+    options: MySqlOptions,
+    routes: KnownRoutes,
+    /// When partitions of the history were looked after.
+    turned: Mutex<Option<Instant>>,
+}
+
+impl MySqlStore {
+    /// A store in the database of a pool, with the default options.
+    ///
+    /// Appends happen in transactions of this pool. Everything that relays do runs on six connections of our own to the same database, opened
+    /// when they are first needed with the pool's options, so that neither waits for the other's connections.
+    #[must_use]
+    pub fn new(pool: MySqlPool) -> Self {
+        Self::of(pool, MySqlOptions::default())
+    }
+
+    /// As [`new`](Self::new), with options.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the options](MySqlOptions::problems).
+    pub fn with_options(pool: MySqlPool, options: MySqlOptions) -> Result<Self, StoreError> {
+        Self::check_options(&options)?;
+        Ok(Self::of(pool, options))
+    }
+
+    /// A store in the database of a URL, `mysql://user:password@host:port/database`, with the default options. Connects once, so that an
+    /// address that can't be right is known at once.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for what is not such a URL; `NotPermitted` for a user, password, database or certificate that is refused; `Unavailable`.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        Self::connect_with(url, MySqlOptions::default()).await
+    }
+
+    /// As [`connect`](Self::connect), with options.
+    ///
+    /// # Errors
+    ///
+    /// As `connect`, and `Invalid` with everything that is wrong with the options.
+    pub async fn connect_with(url: &str, options: MySqlOptions) -> Result<Self, StoreError> {
+        const OPERATION: &str = "connect";
+        Self::check_options(&options)?;
+        let refused = |words: &str| Err(StoreError::new(StoreErrorKind::Invalid, OPERATION, words));
+        let named = url.starts_with("mysql://") || url.starts_with("mariadb://");
+        // The cause may hold parts of the address, and so of the password.
+        let Some(address) = named.then(|| url.parse::<MySqlConnectOptions>().ok()).flatten() else {
+            return refused(
+                "the URL can't be one of a database; write mysql://user:password@host:port/database, with every special character of user \
+                 and password percent-encoded",
+            );
+        };
+        if address.get_database().is_none_or(str::is_empty) {
+            return refused(
+                "the URL names no database; put its name at the end: mysql://user:password@host:port/database",
+            );
+        }
+        let pool = MySqlPoolOptions::new()
+            .max_connections(options.connections)
+            .acquire_timeout(options.connect_timeout)
+            // A round trip before each transaction; one that meets a broken connection is Unavailable, as it may be in its middle too.
+            .test_before_acquire(false)
+            .connect_lazy_with(address);
+        let store = Self::of(pool, options);
+        // Kept for nothing else: the pool and the lines open what they need.
+        store.inner.way.open().await.map_err(|error| store_error(OPERATION, error))?;
+        Ok(store)
+    }
+
+    fn check_options(options: &MySqlOptions) -> Result<(), StoreError> {
+        let problems = options.problems();
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(StoreError::new(StoreErrorKind::Invalid, "open", problems.join("; ")))
+    }
+
+    fn of(pool: MySqlPool, options: MySqlOptions) -> Self {
+        let way = Way::new(&pool.connect_options(), &options);
+        Self {
+            inner: Arc::new(Inner {
+                lines: Lines::new(&way),
+                hints: Hints::new(),
+                routes: KnownRoutes::default(),
+                turned: Mutex::new(None),
+                pool,
+                way,
+                options,
+            }),
+        }
+    }
+
+    /// The user's pool: begin transactions here.
+    #[must_use]
+    pub fn pool(&self) -> &MySqlPool {
+        &self.inner.pool
+    }
+
+    /// The options in force.
+    #[must_use]
+    pub fn options(&self) -> &MySqlOptions {
+        &self.inner.options
+    }
+
+    /// The statements that make the tables, for those who run them with a tool of their own: each once, in order.
+    #[must_use]
+    pub const fn migrations() -> &'static [Migration] {
+        MIGRATIONS
+    }
+
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.inner.lines
+    }
+
+    pub(crate) fn bell(&self) -> &Hints {
+        &self.inner.hints
+    }
+
+    pub(crate) fn routes(&self) -> &KnownRoutes {
+        &self.inner.routes
+    }
+
+    fn keeps_history(&self) -> bool {
+        self.inner.options.history.is_some()
+    }
+
+    /// Runs something on one of the store's own connections.
+    pub(crate) async fn on<T>(
+        &self,
+        operation: &'static str,
+        line: &Line,
+        work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, StoreError> {
+        let failed = |error| store_error(operation, error);
+        let mut line = line.hold().await.map_err(failed)?;
+        let done = work(&mut line.connection).await;
+        line.finish(done).map_err(failed)
+    }
+
+    /// Looks after the partitions of the history, now and then. Failing costs space, no message: rows go to the last partition.
+    async fn turn_history(&self) -> u64 {
+        let Some(kept) = self.options().history else { return 0 };
+        {
+            let mut turned = self.inner.turned.lock().unwrap_or_else(PoisonError::into_inner);
+            if turned.is_some_and(|turned| turned.elapsed() < TURNS) {
+                return 0;
+            }
+            *turned = Some(Instant::now());
+        }
+        let turn = async |connection: &mut MySqlConnection| history::turn(connection, kept).await;
+        self.on("maintain", &self.lines().operating, turn).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "partitions of the history were not made or dropped; this user needs alter and drop on outbox_history");
+            0
+        })
+    }
+}
+
+/// Shows the options only: where the database is, and who it is asked as, is nobody's business.
+impl fmt::Debug for MySqlStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MySqlStore").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for MySqlStore {
+    fn name(&self) -> &'static str {
+        "mysql"
+    }
+
+    fn ordering(&self) -> Ordering {
+        Ordering::Stripes
+    }
+
+    /// On a connection of its own, as the pool opens them.
+    async fn migrate(&self) -> Result<(), StoreError> {
+        let mut connection = self.inner.way.open().await.map_err(|error| store_error("migrate", error))?;
+        migrate::migrate(&mut connection).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        // A connection that has prepared nothing: what was prepared before says nothing of the tables as they are now.
+        let mut connection = self.inner.way.open().await.map_err(|error| store_error("check", error))?;
+        check::check(&mut connection).await
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        let work = async |connection: &mut MySqlConnection| lease::heartbeat(connection, request).await;
+        self.on("lease", &self.lines().leasing, work).await
+    }
+
+    async fn give_back(
+        &self,
+        relay: RelayId,
+        route: &Route,
+        leases: &[Lease],
+        low_water: Position,
+        leaving: bool,
+    ) -> Result<(), StoreError> {
+        let work = async |connection: &mut MySqlConnection| {
+            lease::give_back(connection, relay, route, leases, low_water, leaving).await
+        };
+        self.on("give_back", &self.lines().leasing, work).await
+    }
+
+    async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        let work = async |connection: &mut MySqlConnection| fetch::fetch(connection, request).await;
+        self.on("fetch", &self.lines().fetching, work).await
+    }
+
+    /// Nobody: stripes tell how far was committed.
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        Ok(Writers::default())
+    }
+
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        let work = async |connection: &mut MySqlConnection| stripes::marks(connection, route, buckets).await;
+        self.on("stripes", &self.lines().fetching, work).await
+    }
+
+    async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        let work = async |connection: &mut MySqlConnection| due::due(connection, request).await;
+        self.on("due", &self.lines().looking, work).await
+    }
+
+    async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+        if delivered.is_empty() {
+            return Ok(());
+        }
+        let work = async |connection: &mut MySqlConnection| {
+            settle::settle(connection, route, delivered, self.keeps_history()).await
+        };
+        self.on("settle", &self.lines().settling, work).await
+    }
+
+    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+        if diversions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let work = async |connection: &mut MySqlConnection| {
+            divert::divert(connection, diversions, self.keeps_history()).await
+        };
+        self.on("divert", &self.lines().diverting, work).await
+    }
+
+    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
+        let work =
+            async |connection: &mut MySqlConnection| lease::elect(connection, role, relay, lasts).await;
+        self.on("elect", &self.lines().operating, work).await
+    }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        let work = async |connection: &mut MySqlConnection| {
+            maintain::maintain(connection, self.options(), limit).await
+        };
+        let mut maintained = self.on("maintain", &self.lines().operating, work).await?;
+        if maintained.promoted > 0 {
+            self.bell().committed();
+        }
+        maintained.history_removed += self.turn_history().await;
+        Ok(maintained)
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        let limit = self.options().counting_limit;
+        let work = async |connection: &mut MySqlConnection| maintain::backlog(connection, route, limit).await;
+        self.on("backlog", &self.lines().looking, work).await
+    }
+
+    /// Rings of this process. Other processes are found by polling.
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        stream::unfold(self.bell().listen(), |mut listener| async {
+            let wakeup = listener.next().await;
+            Some((wakeup, listener))
+        })
+        .boxed()
+    }
+}

@@ -1,0 +1,248 @@
+//! Stripes: numbers and positions, taken under a lock that is held until the transaction ends.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
+
+use outbox_contract::{BucketSet, Position, Route, STRIPES, Stripe, StripeId, StripeMark};
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::{AssertSqlSafe, Row};
+
+use crate::sql;
+
+/// The clock of the tables: microseconds since 1970.
+const CLOCK: &str = "timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6))";
+
+/// Where a row stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) stripe: StripeId,
+    pub(crate) number: i64,
+    pub(crate) position: i64,
+}
+
+/// What an append takes of each stripe that it writes to. Pure.
+///
+/// A position is the clock's microseconds, plus which row of the append it is, times 1,024, plus the stripe: no two stripes of a route share one, and
+/// as long as the clock goes on they are in the order of the append. Within a stripe each is above the one before, whatever the clock says.
+#[derive(Debug)]
+pub(crate) struct Taking<'r> {
+    /// What is taken of each stripe, in the order in which stripes are locked: the same for every writer.
+    shares: BTreeMap<(&'r str, StripeId), Share>,
+    /// For each row, its stripe, and which row of it in this append.
+    rows: Vec<((&'r str, StripeId), i64)>,
+}
+
+/// What is taken of one stripe: how many numbers, and which rows of the append are the first and the last of it.
+#[derive(Debug)]
+struct Share {
+    count: i64,
+    first: i64,
+    last: i64,
+}
+
+impl<'r> Taking<'r> {
+    pub(crate) fn new(rows: impl IntoIterator<Item = (&'r str, StripeId)>) -> Self {
+        let mut shares: BTreeMap<(&'r str, StripeId), Share> = BTreeMap::new();
+        let rows = (0..)
+            .zip(rows)
+            .map(|(at, stripe)| {
+                let share = shares.entry(stripe).or_insert(Share { count: 0, first: at, last: at });
+                (share.count, share.last) = (share.count + 1, at);
+                (stripe, share.count - 1)
+            })
+            .collect();
+        Self { shares, rows }
+    }
+
+    /// The statement that locks the stripes and takes their numbers. A row that is there is changed in its current state, under every isolation
+    /// level. Every assignment reads old values only, in whichever order the server makes them.
+    fn take(&self) -> String {
+        let mut sql = String::from(
+            "insert into outbox_stripe (route, stripe, number, position, first_number, first_position) values ",
+        );
+        for (at, ((route, stripe), share)) in self.shares.iter().enumerate() {
+            let separator = if at == 0 { "" } else { ", " };
+            let (route, stripe, Share { count, first, last }) = (sql::literal(route), stripe.0, share);
+            write!(
+                sql,
+                "{separator}({route}, {stripe}, {count}, ({CLOCK} + {last}) * {STEP} + {stripe}, 1, ({CLOCK} + {first}) * {STEP} + {stripe})"
+            )
+            .unwrap_or_else(|_| unreachable!("a string takes whatever is written"));
+        }
+        write!(
+            sql,
+            " on duplicate key update first_number = number + 1, \
+             first_position = greatest(position + {STEP}, values(first_position)), \
+             position = greatest(position + {STEP}, values(first_position)) + values(position) - values(first_position), \
+             number = number + values(number)"
+        )
+        .unwrap_or_else(|_| unreachable!("a string takes whatever is written"));
+        sql
+    }
+
+    /// The statement that says what was taken.
+    fn taken(&self) -> String {
+        let mut by_route: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
+        for (route, stripe) in self.shares.keys() {
+            by_route.entry(route).or_default().push(stripe.0);
+        }
+        let conditions: Vec<String> = by_route
+            .iter()
+            .map(|(route, stripes)| {
+                format!("(route = {} and stripe in ({}))", sql::literal(route), sql::commas(stripes))
+            })
+            .collect();
+        // By the primary key, though it were most of the table: a reader that locks what it reads locks no other stripe.
+        format!(
+            "select route, stripe, first_number, first_position, @@max_allowed_packet from outbox_stripe force index (primary) where {}",
+            conditions.join(" or ")
+        )
+    }
+
+    /// The places of the rows, in their order.
+    fn places(&self, firsts: &BTreeMap<(Vec<u8>, u16), (i64, i64)>) -> Option<Vec<Place>> {
+        let place = |(at, (stripe, nth)): (i64, &((&str, StripeId), i64))| {
+            let first = self.shares.get(stripe)?.first;
+            let (number, position) = firsts.get(&(stripe.0.as_bytes().to_vec(), stripe.1.0))?;
+            Some(Place { stripe: stripe.1, number: number + nth, position: position + (at - first) * STEP })
+        };
+        (0..).zip(&self.rows).map(place).collect()
+    }
+}
+
+/// From one position of a stripe to the next, at least: the stripe has the lowest bits.
+const STEP: i64 = STRIPES as i64;
+
+/// What was taken of the stripes, and what the server takes in one statement.
+pub(crate) struct Taken {
+    pub(crate) places: Vec<Place>,
+    pub(crate) most_packet_bytes: usize,
+}
+
+/// Nothing in SQL tells a program without privileges whether it is in a transaction. But a savepoint that is made outside of one is not made.
+///
+/// After a deadlock the server rolls the transaction back and goes on without one. The driver does not see it, and whoever goes on in spite of
+/// the error would commit a message alone (promise P1).
+pub(crate) const REQUIRE_TRANSACTION: &str =
+    "savepoint outbox_transaction; release savepoint outbox_transaction";
+
+/// Takes places in the stripes, in one round trip: nothing of it is run outside of a transaction.
+pub(crate) async fn take(
+    connection: &mut MySqlConnection,
+    taking: &Taking<'_>,
+) -> Result<Taken, sqlx::Error> {
+    let statements = format!("{REQUIRE_TRANSACTION}; {}; {}", taking.take(), taking.taken());
+    let rows = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(connection).await?;
+    let mut firsts = BTreeMap::new();
+    let mut most_packet_bytes = 0;
+    for row in &rows {
+        let route: Vec<u8> = row.try_get_unchecked(0)?;
+        let stripe: u16 = row.try_get_unchecked(1)?;
+        firsts.insert((route, stripe), (row.try_get_unchecked(2)?, row.try_get_unchecked(3)?));
+        most_packet_bytes = packet_bytes(row, 4)?;
+    }
+    // Each stripe that was written to is read in the same transaction.
+    let places = taking.places(&firsts).ok_or(sqlx::Error::RowNotFound)?;
+    Ok(Taken { places, most_packet_bytes })
+}
+
+/// What the server takes in one statement.
+pub(crate) fn packet_bytes(row: &MySqlRow, column: usize) -> Result<usize, sqlx::Error> {
+    let bytes: i64 = row.try_get_unchecked(column)?;
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// Routes whose stripes are known to have their rows.
+#[derive(Default)]
+pub(crate) struct KnownRoutes(Mutex<HashSet<Route>>);
+
+impl KnownRoutes {
+    /// Those of these routes that are not known.
+    pub(crate) fn unknown<'r>(&self, routes: impl IntoIterator<Item = &'r Route>) -> Vec<Route> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let unknown: BTreeSet<&Route> = routes.into_iter().filter(|route| !known.contains(*route)).collect();
+        unknown.into_iter().cloned().collect()
+    }
+
+    pub(crate) fn know(&self, route: Route) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(route);
+    }
+}
+
+/// Sees to it that the stripes of a route have their rows, in a transaction of its own: a writer that found one missing would make it, and two that
+/// do would wait for each other. Looks first, without a lock: rows that are there may be locked by writers for as long as these like.
+pub(crate) async fn make(connection: &mut MySqlConnection, route: &Route) -> Result<(), sqlx::Error> {
+    let route = route.as_str().as_bytes();
+    let made = sqlx::query(sql::STRIPES_MADE).bind(route).fetch_one(&mut *connection).await?;
+    if made.try_get_unchecked::<i64, _>(0)? < i64::from(STRIPES) {
+        sqlx::query(sql::STRIPES_MAKE).bind(route).bind(route).execute(connection).await?;
+    }
+    Ok(())
+}
+
+/// How far the stripes of these buckets were committed.
+pub(crate) async fn marks(
+    connection: &mut MySqlConnection,
+    route: &Route,
+    buckets: &BucketSet,
+) -> Result<Vec<StripeMark>, sqlx::Error> {
+    let rows = sqlx::query(sql::STRIPES).bind(route.as_str().as_bytes()).fetch_all(connection).await?;
+    let mut marks = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let stripe = StripeId(row.try_get_unchecked::<u16, _>(0)?);
+        if !buckets.contains(stripe.bucket()) {
+            continue;
+        }
+        marks.push(StripeMark {
+            last: Stripe { stripe, number: row.try_get_unchecked(1)? },
+            position: Position(row.try_get_unchecked(2)?),
+            first_number: row.try_get_unchecked(3)?,
+            first_position: Position(row.try_get_unchecked(4)?),
+        });
+    }
+    Ok(marks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_stripe_follow_one_another_and_each_stripe_is_locked_once_in_one_order() {
+        let (a, b) = (StripeId(7), StripeId(3));
+        let taking = Taking::new([("r", a), ("r", b), ("r", a), ("q", a)]);
+        let order: Vec<_> = taking.shares.keys().copied().collect();
+        assert_eq!(order, [("q", a), ("r", b), ("r", a)]);
+        let firsts = BTreeMap::from([
+            ((b"q".to_vec(), 7), (1, 13 * STEP + 7)),
+            ((b"r".to_vec(), 3), (10, 11 * STEP + 3)),
+            ((b"r".to_vec(), 7), (5, 10 * STEP + 7)),
+        ]);
+        let places = taking.places(&firsts).unwrap();
+        let place = |stripe, number, position| Place { stripe, number, position };
+        assert_eq!(
+            places,
+            [
+                place(a, 5, 10 * STEP + 7),
+                place(b, 10, 11 * STEP + 3),
+                place(a, 6, 12 * STEP + 7),
+                place(a, 1, 13 * STEP + 7)
+            ]
+        );
+        assert!(taking.places(&BTreeMap::new()).is_none());
+        let sql = taking.take();
+        let at = |part: &str| sql.find(part).unwrap();
+        assert!(at("x'71', 7, 1") < at("x'72', 3, 1") && at("x'72', 3, 1") < at("x'72', 7, 2"), "{sql}");
+        assert!(taking.taken().contains("(route = x'72' and stripe in (3,7))"));
+    }
+
+    #[test]
+    fn a_route_is_unknown_until_its_stripes_were_made() {
+        let known = KnownRoutes::default();
+        let (a, b) = (Route::new("a").unwrap(), Route::new("b").unwrap());
+        assert_eq!(known.unknown([&b, &a, &b]), [a.clone(), b.clone()]);
+        known.know(a.clone());
+        assert_eq!(known.unknown([&b, &a]), [b]);
+    }
+}

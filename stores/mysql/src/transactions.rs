@@ -1,0 +1,129 @@
+//! The writing side: the user's transactions.
+
+use outbox_contract::hints::Hints;
+use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::{
+    AppendError, Consumer, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
+};
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, MySql, SqlSafeStr};
+
+use crate::config::{MySqlOptions, seconds};
+use crate::error::{is_conflict, is_sound, is_surely_not_committed, store_error};
+use crate::line::run;
+use crate::store::MySqlStore;
+use crate::stripes::REQUIRE_TRANSACTION;
+use crate::{admit, append, stripes};
+
+/// How often a transaction is begun again on another connection of the pool, when one of them turns out to be broken: nothing has happened yet. A
+/// server that was restarted has broken them all.
+const MOST_BROKEN: u32 = 100;
+
+/// Gives a connection back the timeouts that it had before `begin`.
+const RESTORE: &str = "set session innodb_lock_wait_timeout = cast(coalesce(@outbox_locks, @@innodb_lock_wait_timeout) as unsigned), \
+                       session wait_timeout = cast(coalesce(@outbox_idle, @@wait_timeout) as unsigned), \
+                       @outbox_locks = null, @outbox_idle = null";
+
+/// Begins with timeouts for this transaction, and remembers what they were: the connection is the user's.
+fn begin_statement(options: &MySqlOptions) -> String {
+    format!(
+        "set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
+         session innodb_lock_wait_timeout = {}, session wait_timeout = {}; \
+         set transaction isolation level read committed; start transaction",
+        seconds(options.lock_timeout),
+        seconds(options.transaction_idle_timeout)
+    )
+}
+
+impl MySqlStore {
+    /// Sees to it that the stripes of these messages' routes have their rows, before a user's transaction has locked anything of them.
+    async fn know_routes(&self, messages: &[Outgoing]) -> Result<(), StoreError> {
+        for route in self.routes().unknown(messages.iter().map(|outgoing| &outgoing.route)) {
+            let work = async |connection: &mut MySqlConnection| stripes::make(connection, &route).await;
+            self.on("append", &self.lines().looking, work).await?;
+            self.routes().know(route);
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Transactional for MySqlStore {
+    type Tx<'t> = sqlx::Transaction<'t, MySql>;
+
+    /// Begins with READ COMMITTED, and with `lock_timeout` and `transaction_idle_timeout` set until it is committed or rolled back.
+    async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
+        let most = self.pool().size().min(MOST_BROKEN);
+        let mut broken = 0;
+        loop {
+            let statement = AssertSqlSafe(begin_statement(self.options())).into_sql_str();
+            match self.pool().begin_with(statement).await {
+                Ok(tx) => return Ok(tx),
+                Err(sqlx::Error::Io(_)) if broken < most => broken += 1,
+                Err(error) if !is_sound(&error) && error.as_database_error().is_some() && broken < most => {
+                    broken += 1;
+                }
+                Err(error) => return Err(store_error("begin", error)),
+            }
+        }
+    }
+
+    /// A COMMIT of a transaction that the server has rolled back before is answered as if all were well. So something goes in front of it, in the
+    /// same round trip, that is refused where there is no transaction: then the COMMIT is not run. What the driver sends later, when it ends the
+    /// transaction that it takes to be open, does nothing.
+    async fn commit(&self, mut tx: Self::Tx<'static>) -> Committed {
+        match run(&mut tx, format!("{REQUIRE_TRANSACTION}; commit; {RESTORE}")).await {
+            Ok(()) => {
+                drop(tx);
+                self.bell().committed();
+                Committed::Yes
+            }
+            Err(error) if is_surely_not_committed(&error) => Committed::No(store_error("commit", error)),
+            Err(error) => Committed::Unknown(store_error("commit", error)),
+        }
+    }
+
+    async fn rollback(&self, mut tx: Self::Tx<'static>) -> Result<(), StoreError> {
+        match run(&mut tx, format!("rollback; {RESTORE}")).await {
+            // Whatever broke the connection has ended the transaction too.
+            Err(error) if is_sound(&error) => Err(store_error("rollback", error)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        for outgoing in messages {
+            outgoing.message.validate()?;
+        }
+        if messages.is_empty() {
+            return Ok(());
+        }
+        self.know_routes(messages).await?;
+        append::append(tx, messages).await?;
+        self.bell().appended();
+        Ok(())
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError> {
+        run(tx, REQUIRE_TRANSACTION).await.map_err(|error| store_error("admit", error))?;
+        admit::admit(tx, consumer, messages).await.map_err(|error| store_error("admit", error))
+    }
+
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        let work = async |connection: &mut MySqlConnection| admit::admitted(connection, consumer, id).await;
+        self.on("admitted", &self.lines().looking, work).await
+    }
+
+    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        error.downcast_ref::<sqlx::Error>().is_some_and(is_conflict)
+    }
+
+    fn hints(&self) -> &Hints {
+        self.bell()
+    }
+}

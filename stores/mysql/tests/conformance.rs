@@ -1,0 +1,60 @@
+//! The suite that every store must pass, on MySQL and on MariaDB. A fresh database for each test.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
+use outbox_store_mysql::{MySqlOptions, MySqlStore};
+use outbox_testkit::store_suite::StoreHarness;
+
+/// A test runs as long as it has to, on however slow a machine.
+async fn open(url: &str) -> Arc<MySqlStore> {
+    let mut options = MySqlOptions::default();
+    options.history = Some(Duration::from_secs(3_600));
+    options.lock_timeout = Duration::from_secs(60);
+    options.transaction_idle_timeout = Duration::from_secs(120);
+    options.statement_timeout = Duration::from_secs(120);
+    options.connect_timeout = Duration::from_secs(60);
+    Arc::new(MySqlStore::connect_with(url, options).await.expect("the server takes connections"))
+}
+
+macro_rules! on {
+    ($module:ident, $wish:expr) => {
+        mod $module {
+            use super::*;
+
+            struct Subject {
+                url: String,
+                store: Arc<MySqlStore>,
+                _server: MySqlServer,
+            }
+
+            impl StoreHarness for Subject {
+                type Store = MySqlStore;
+
+                async fn fresh() -> Self {
+                    let server = $wish.shared().expect("it was there when it was asked for");
+                    let url = server.fresh_database();
+                    Self { store: open(&url).await, url, _server: server }
+                }
+
+                fn store(&self) -> Arc<MySqlStore> {
+                    Arc::clone(&self.store)
+                }
+
+                async fn as_another_process(&self) -> Arc<MySqlStore> {
+                    open(&self.url).await
+                }
+
+                fn skipped() -> Option<String> {
+                    $wish.shared().or_skip().is_none().then(|| "there is no such server".to_owned())
+                }
+            }
+
+            outbox_testkit::store_conformance!(Subject);
+        }
+    };
+}
+
+on!(mysql, MySql::newest());
+on!(mariadb, MariaDb::newest());
