@@ -16,6 +16,7 @@
 //! | `MongoDb` (feature `mongodb`) | a stand-in for MongoDB; a fresh database for each test |
 //! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
 //! | [`Redis`] | Redis 8 or 7, or Valkey 9; a fresh prefix for each test, a replica |
+//! | [`RedisCluster`] | three primaries of Redis 8 |
 //! | [`Kafka`] | Apache Kafka 4.3, one broker or three; with users and their rights, with proxies in front |
 //! | [`PgBouncer`] | a pool in front of a PostgreSQL |
 //! | [`Proxy`] | a TCP proxy that cuts, delays, holds and swallows |
@@ -50,6 +51,7 @@ mod processes;
 mod proxy;
 mod rabbitmq;
 mod redis;
+mod redis_cluster;
 mod server;
 mod tls;
 mod tree;
@@ -68,4 +70,5 @@ pub use processes::Usage;
 pub use proxy::Proxy;
 pub use rabbitmq::{RabbitMq, RabbitMqServer};
 pub use redis::{Redis, RedisServer};
+pub use redis_cluster::{RedisCluster, RedisClusterServer};
 pub use server::Server;

@@ -206,6 +206,16 @@ impl RedisServer {
         self.given.clone().unwrap_or_else(|| format!("redis://127.0.0.1:{}", self.port(0)))
     }
 
+    /// The port on 127.0.0.1.
+    ///
+    /// # Panics
+    ///
+    /// When the server was given by URL.
+    #[must_use]
+    pub fn tcp_port(&self) -> u16 {
+        self.port(0)
+    }
+
     /// Its URL with TLS. For a server that was asked for with [`Redis::tls`].
     ///
     /// # Panics

@@ -49,6 +49,7 @@ pub(crate) struct Confirm {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
+    pub(crate) cluster: bool,
     pub(crate) prefix: String,
     pub(crate) units: u32,
     pub(crate) topics: Topics,
@@ -77,6 +78,7 @@ pub(crate) struct Config {
 #[must_use = "a builder does nothing until it is built"]
 pub struct RedisTransportBuilder {
     url: String,
+    others: Vec<String>,
     authorities: Option<Vec<u8>>,
     config: Config,
 }
@@ -94,7 +96,9 @@ impl RedisTransportBuilder {
         Self {
             url,
             authorities: None,
+            others: Vec::new(),
             config: Config {
+                cluster: false,
                 prefix: "outbox".to_owned(),
                 units: 8,
                 topics: Topics::MadeByName,
@@ -111,6 +115,14 @@ impl RedisTransportBuilder {
                 request_timeout: Duration::from_secs(5),
             },
         }
+    }
+
+    /// The address is one node of a Redis Cluster, which is asked for all others; `others` are nodes to ask where it does not answer, and
+    /// may be none. Units spread over the primaries. While one of them is away, and until a replica has taken its place, everything waits.
+    pub fn cluster<O: Into<String>>(mut self, others: impl IntoIterator<Item = O>) -> Self {
+        self.config.cluster = true;
+        self.others = others.into_iter().map(Into::into).collect();
+        self
     }
 
     /// What all keys begin with. Default `outbox`; without braces. Services that exchange messages have the same.
@@ -223,7 +235,7 @@ impl RedisTransportBuilder {
     ///
     /// [`Invalid`](TransportErrorKind::Invalid) names the value that makes no sense.
     pub fn build(self) -> Result<RedisTransport, TransportError> {
-        let Self { url, authorities, config } = self;
+        let Self { url, others, authorities, config } = self;
         let wrong = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
         if config.prefix.is_empty() || config.prefix.contains(['{', '}']) {
             return Err(wrong(format!(
@@ -240,6 +252,14 @@ impl RedisTransportBuilder {
                 config.heartbeat, config.lease
             )));
         }
-        RedisTransport::with_config(&url, authorities, config)
+        if config.cluster && config.confirm != Confirm::default() {
+            return Err(wrong(
+                "confirm_replicas and confirm_disk are for one server; on a cluster leave them out, and see appendfsync and \
+                 min-replicas-to-write"
+                    .to_owned(),
+            ));
+        }
+        let urls: Vec<&str> = std::iter::once(&url).chain(&others).map(String::as_str).collect();
+        RedisTransport::with_config(&urls, authorities.as_deref(), config)
     }
 }

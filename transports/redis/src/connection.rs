@@ -12,11 +12,14 @@ use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::error::Trouble;
+use crate::nodes::Nodes;
 use crate::scripts::Scripts;
 
 /// How to reach the server, and what was learnt of it.
 pub(crate) struct Server {
-    client: Client,
+    /// The server; of a cluster, the nodes that are asked for the others, in turn.
+    seeds: Vec<Client>,
+    cluster: bool,
     connect_timeout: Duration,
     closed: watch::Sender<bool>,
     /// The longest string that it takes, in bytes, as far as it said.
@@ -34,15 +37,22 @@ impl fmt::Debug for Server {
 /// A connection with the scripts that its server has been given. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Connection {
-    inner: MultiplexedConnection,
+    wire: Wire,
     pub(crate) scripts: Arc<Scripts>,
     number: u64,
 }
 
+#[derive(Clone)]
+enum Wire {
+    One(MultiplexedConnection),
+    Cluster(Arc<Nodes>),
+}
+
 impl Server {
-    pub(crate) fn new(client: Client, config: &Config) -> Self {
+    pub(crate) fn new(seeds: Vec<Client>, config: &Config) -> Self {
         Self {
-            client,
+            seeds,
+            cluster: config.cluster,
             connect_timeout: config.connect_timeout,
             closed: watch::Sender::new(false),
             most_bytes: AtomicUsize::new(config.max_message_bytes.unwrap_or(usize::MAX)),
@@ -80,21 +90,40 @@ impl Server {
     }
 
     async fn try_to_connect(&self) -> Result<Connection, Trouble> {
-        // Those who wait for an answer set the limit; the client's own would cut reads that are meant to wait.
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let mut inner = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut failed = Trouble::route("unreachable", "no address of redis is known");
+        for seed in &self.seeds {
+            match self.connect_by(seed).await {
+                Ok(connection) => return Ok(connection),
+                Err(trouble) => failed = trouble,
+            }
+        }
+        Err(failed)
+    }
+
+    async fn connect_by(&self, seed: &Client) -> Result<Connection, Trouble> {
         let mut hello = Pipeline::new();
         Scripts::load(&mut hello);
         hello.cmd("CONFIG").arg("GET").arg("proto-max-bulk-len");
-        let answers = inner.send_packed_commands(&hello, 0, Scripts::COUNT + 1).await?;
-        if let Some(refused) = answers[..Scripts::COUNT].iter().find_map(refusal) {
-            return Err(refused);
+        let (wire, said) = if self.cluster {
+            let nodes = Nodes::connect(seed).await?;
+            let said = nodes.send_to_all(&hello).await?;
+            (Wire::Cluster(Arc::new(nodes)), said)
+        } else {
+            let mut one = plain(seed).await?;
+            let said = one.send_packed_commands(&hello, 0, hello.len()).await?;
+            (Wire::One(one), vec![said])
+        };
+        for answers in &said {
+            if let Some(refused) = answers[..Scripts::COUNT].iter().find_map(refusal) {
+                return Err(refused);
+            }
+            self.learn_limit(answers.last());
         }
-        self.learn_limit(answers.last());
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let scripts = Arc::new(Scripts::loaded(&answers)?);
+        // A script has the same name everywhere: a hash of its text.
+        let scripts = Arc::new(Scripts::loaded(said.first().map_or(&[], Vec::as_slice))?);
         tracing::debug!(number, "connected to redis");
-        Ok(Connection { inner, scripts, number })
+        Ok(Connection { wire, scripts, number })
     }
 
     /// A user who may not ask, or a server that does not tell: then what was configured counts.
@@ -110,8 +139,21 @@ impl Server {
 impl Connection {
     /// Sends commands together, and gives all answers, refusals among them.
     pub(crate) async fn send(&mut self, pipeline: &Pipeline) -> Result<Vec<Value>, Trouble> {
-        Ok(self.inner.send_packed_commands(pipeline, 0, pipeline.len()).await?)
+        match &mut self.wire {
+            Wire::One(one) => Ok(one.send_packed_commands(pipeline, 0, pipeline.len()).await?),
+            Wire::Cluster(nodes) => nodes.send(pipeline).await,
+        }
     }
+
+    pub(crate) fn is_of_cluster(&self) -> bool {
+        matches!(self.wire, Wire::Cluster(_))
+    }
+}
+
+/// One connection to one server. Those who wait for an answer set the limit; the client's own would cut reads that are meant to wait.
+pub(crate) async fn plain(client: &Client) -> Result<MultiplexedConnection, Trouble> {
+    let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
 /// One connection that several share, made anew after it was in doubt.

@@ -26,6 +26,8 @@ pub(crate) struct Trouble {
     pub(crate) words: String,
 }
 
+const MOVED: &str = "this node of a cluster has not that slot; a transport that was built with cluster() asks who has, and goes on by itself";
+
 /// The first word of an answer, what it is called in policies and metrics, how far it reaches, and what helps.
 const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
     use Reach::{Route, Topic};
@@ -119,9 +121,15 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
             Invalid,
             "something else is stored under this key; choose another prefix",
         ),
-        ("MOVED", "cluster", Route, Unsupported, "this transport speaks to one server, not to a cluster"),
-        ("ASK", "cluster", Route, Unsupported, "this transport speaks to one server, not to a cluster"),
-        ("CROSSSLOT", "cluster", Route, Unsupported, "this transport speaks to one server, not to a cluster"),
+        ("MOVED", "cluster", Route, Unavailable, MOVED),
+        (
+            "ASK",
+            "cluster-moving",
+            Route,
+            Unavailable,
+            "slots of the cluster are moving; it goes on by itself",
+        ),
+        ("CROSSSLOT", "cluster", Route, Unsupported, MOVED),
     ]
 };
 

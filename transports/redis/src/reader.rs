@@ -26,7 +26,7 @@ use crate::state::Plan;
 use crate::unit::{Content, Cursor, Entry};
 
 /// The name under which every owner of a unit reads.
-const READER: &str = "outbox";
+pub(crate) const READER: &str = "outbox";
 /// How long a wait for something new lasts at most. What changes meanwhile (units taken or resumed) counts from the next one on.
 const WAIT: Duration = Duration::from_millis(250);
 /// The pause before a connection that broke is made again.
@@ -55,6 +55,9 @@ impl Member {
         // Nothing to read from yet: a connection can wait.
         self.until_there_is_room().await;
         let mut connection = self.control.server().connect().await?;
+        if connection.is_of_cluster() {
+            return self.read_by_script(connection).await;
+        }
         let mut watched = Watched::new();
         loop {
             self.control.server().check_open()?;
@@ -73,7 +76,7 @@ impl Member {
         }
     }
 
-    async fn until_there_is_room(&self) -> Plan {
+    pub(crate) async fn until_there_is_room(&self) -> Plan {
         loop {
             let plan = self.state().plan(self.clock.elapsed());
             match plan {
@@ -169,7 +172,7 @@ impl Member {
         Ok((came, watched))
     }
 
-    async fn take_in(
+    pub(crate) async fn take_in(
         &self,
         connection: &mut Connection,
         plan: &Plan,
@@ -231,7 +234,7 @@ impl Member {
     }
 }
 
-async fn send(
+pub(crate) async fn send(
     connection: &mut Connection,
     pipeline: &Pipeline,
     within: Duration,

@@ -5,12 +5,13 @@ use redis::{Pipeline, Value};
 use crate::connection::text;
 use crate::error::Trouble;
 
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 6] = [
     include_str!("scripts/append.lua"),
     include_str!("scripts/trim.lua"),
     include_str!("scripts/own.lua"),
     include_str!("scripts/give_back.lua"),
     include_str!("scripts/beat.lua"),
+    include_str!("scripts/read.lua"),
 ];
 
 /// One of the scripts.
@@ -21,6 +22,7 @@ pub(crate) enum Script {
     Own,
     GiveBack,
     Beat,
+    Read,
 }
 
 /// The names under which a server knows the scripts. They are given to it with each new connection: a server that was started again, or another

@@ -65,32 +65,12 @@ impl RedisTransport {
     }
 
     pub(crate) fn with_config(
-        url: &str,
-        authorities: Option<Vec<u8>>,
+        urls: &[&str],
+        authorities: Option<&[u8]>,
         config: Config,
     ) -> Result<Self, TransportError> {
-        // Its words would repeat the address, which may hold a password.
-        let wrong = |what: &str| TransportError::new(TransportErrorKind::Invalid, "build", what);
-        let info = url.into_connection_info().map_err(|_| {
-            wrong("the address is none of Redis; write redis://[user:password@]host[:port][/database] or rediss://")
-        })?;
-        // The answers are read as this version of the protocol has them.
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
-        let info = info.set_redis_settings(settings);
-        if url.starts_with("rediss://") {
-            // A program that has chosen a provider of cryptography keeps its own.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
-        let client = match authorities {
-            Some(pem) => {
-                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) })
-            }
-            None => Client::open(info),
-        };
-        let client = client.map_err(|error| {
-            wrong("the address and the certificate authorities do not go together").with_source(error)
-        })?;
-        let server = Arc::new(Server::new(client, &config));
+        let seeds = urls.iter().map(|url| client(url, authorities)).collect::<Result<_, _>>()?;
+        let server = Arc::new(Server::new(seeds, &config));
         let routing = Routing::new(config.prefix.clone());
         let shared = Shared {
             publishing: Link::new(Arc::clone(&server)),
@@ -106,6 +86,33 @@ impl RedisTransport {
     }
 }
 
+/// A client of the server at an address. Nothing is asked yet.
+fn client(url: &str, authorities: Option<&[u8]>) -> Result<Client, TransportError> {
+    // Its words would repeat the address, which may hold a password.
+    let wrong = |what: &str| TransportError::new(TransportErrorKind::Invalid, "build", what);
+    let info = url.into_connection_info().map_err(|_| {
+        wrong(
+            "the address is none of Redis; write redis://[user:password@]host[:port][/database] or rediss://",
+        )
+    })?;
+    // The answers are read as this version of the protocol has them.
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
+    let info = info.set_redis_settings(settings);
+    if url.starts_with("rediss://") {
+        // A program that has chosen a provider of cryptography keeps its own.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let client = match authorities {
+        Some(pem) => {
+            Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem.to_vec()) })
+        }
+        None => Client::open(info),
+    };
+    client.map_err(|error| {
+        wrong("the address and the certificate authorities do not go together").with_source(error)
+    })
+}
+
 impl Shared {
     async fn check(&self) -> Result<(), Trouble> {
         let mut pipeline = Pipeline::new();
@@ -118,8 +125,13 @@ impl Shared {
         let (written, infos) = answers.split_last().ok_or_else(|| Trouble::unexpected("INFO"))?;
         let [server, persistence, replication] = durability::infos(infos)?;
         durability::check_version(&server)?;
-        if let Some(refused) = refusal(written) {
-            return Err(refused);
+        match refusal(written) {
+            Some(refused) if refused.class == "cluster" && !self.config.cluster => {
+                let words = format!("{}; build the transport with cluster()", refused.words);
+                return Err(Trouble { kind: TransportErrorKind::Unsupported, words, ..refused });
+            }
+            Some(refused) => return Err(refused),
+            None => {}
         }
         self.durability.check(&server, &persistence, &replication)
     }
@@ -134,7 +146,7 @@ impl Shared {
             return Ok(());
         }
         self.durability.check_recovered(&self.publishing, self.config.request_timeout).await?;
-        // Once more for a server that has lost its scripts: it did nothing, and a new connection gives them to it.
+        // Once more for a server that has lost its scripts, or a slot: it did nothing, and a new connection gives the scripts to whoever has it.
         for again in [true, false] {
             let mut connection = self.publishing.connection().await?;
             batches = self.append(&mut connection, chunk, batches, outcomes, again).await?;
@@ -174,7 +186,9 @@ impl Shared {
         let mut left = Vec::new();
         for (batch, answer) in batches.into_iter().zip(answers) {
             let refused = refusal(answer);
-            if again && refused.as_ref().is_some_and(|trouble| trouble.class == "no-script") {
+            // Nothing was done of these: by a server without scripts, or by a node that has the slot no more.
+            let elsewhere = |trouble: &Trouble| matches!(trouble.class, "no-script" | "cluster");
+            if again && refused.as_ref().is_some_and(elsewhere) {
                 left.push(batch);
                 continue;
             }

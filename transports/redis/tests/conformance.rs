@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::{Topic, Transport};
-use outbox_servers::{Missing, Redis, RedisServer};
+use outbox_servers::{Missing, Redis, RedisCluster, RedisClusterServer, RedisServer};
 use outbox_testkit::transport_suite::{Capabilities, TransportHarness};
 use outbox_transport_redis::{RedisTransport, RedisTransportBuilder};
 
@@ -115,4 +115,61 @@ mod redis_7 {
 mod valkey_9 {
     use super::*;
     outbox_testkit::transport_conformance!(On<Valkey>);
+}
+
+/// A cluster of three primaries: each topic has units on all of them.
+struct OnCluster {
+    url: String,
+    prefix: String,
+    transport: RedisTransport,
+    _cluster: RedisClusterServer,
+}
+
+impl OnCluster {
+    fn transport_to(url: &str, prefix: &str) -> RedisTransport {
+        builder(url, prefix).cluster(Vec::<String>::new()).build().unwrap()
+    }
+}
+
+impl TransportHarness for OnCluster {
+    async fn fresh() -> Self {
+        let cluster = RedisCluster::newest().shared().unwrap();
+        let (url, prefix) = (cluster.url(), cluster.fresh_prefix());
+        let transport = Self::transport_to(&url, &prefix);
+        Self { url, prefix, transport, _cluster: cluster }
+    }
+
+    fn transport(&self) -> Arc<dyn Transport> {
+        Arc::new(self.transport.clone())
+    }
+
+    async fn topic(&self) -> Topic {
+        let topic = Topic::new(format!("topic {{{}}}", number())).unwrap();
+        self.transport.create_topic(&topic).await.unwrap();
+        topic
+    }
+
+    async fn as_another_process(&self) -> Arc<dyn Transport> {
+        Arc::new(Self::transport_to(&self.url, &self.prefix))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let nobody = Topic::new("nobody made this").unwrap();
+        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT + 1)
+    }
+
+    fn skipped() -> Option<String> {
+        match RedisCluster::newest().shared() {
+            Err(missing @ Missing::Absent { .. }) => {
+                outbox_servers::skip(&missing.to_string());
+                Some(missing.to_string())
+            }
+            _ => None,
+        }
+    }
+}
+
+mod redis_8_cluster {
+    use super::*;
+    outbox_testkit::transport_conformance!(OnCluster);
 }

@@ -81,7 +81,8 @@ async fn a_transaction_that_nobody_ends_is_aborted() {
     let raise = doc! { "$inc": { "n": 1 } };
     collection.update_one(doc! { "_id": 0 }, raise.clone()).session(&mut session).await.unwrap();
     // Waits for the document until the server has aborted the transaction that holds it.
-    collection.update_one(doc! { "_id": 0 }, raise).await.unwrap();
+    let waits = async { collection.update_one(doc! { "_id": 0 }, raise).await };
+    tokio::time::timeout(Duration::from_secs(120), waits).await.unwrap().unwrap();
     let error = session.commit_transaction().await.unwrap_err();
     assert_eq!(code(&error), Some(251), "{error:?}");
     assert_eq!(all(&collection).await, [doc! { "_id": 0, "n": 1 }]);

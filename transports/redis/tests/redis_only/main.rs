@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic in a test is a failed test")]
 
+mod cluster;
 mod members;
 mod outages;
 mod refusals;
