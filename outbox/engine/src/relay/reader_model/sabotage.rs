@@ -88,8 +88,7 @@ impl Model {
         if self.case.sabotage != Some(Sabotage::TakeoverAtLowest) {
             return;
         }
-        let lowest = self.table.hot.iter().find(|(_, (_, stored))| gained.contains(stored.bucket));
-        let lowest = lowest.map_or(Position::START, |(position, _)| position.before());
+        let lowest = self.table.lowest_seen(gained).before();
         for (part, gap) in &mut self.reader.windows.gaps {
             if matches!(part, Part::Buckets(_)) && gap.window.cursor == Position::START {
                 gap.window.cursor = lowest;

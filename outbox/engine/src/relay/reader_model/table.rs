@@ -130,6 +130,12 @@ impl Table {
         Writers { open: writing.map(|open| open.name.to_string()).collect(), last }
     }
 
+    /// The lowest position at which a row of these buckets can be seen.
+    pub(super) fn lowest_seen(&self, buckets: &BucketSet) -> Position {
+        let seen = self.hot.iter().find(|(_, (_, stored))| buckets.contains(stored.bucket));
+        seen.map_or(Position::START, |(position, _)| *position)
+    }
+
     /// The lowest position at which a row of these buckets stands or may still be committed.
     pub(super) fn lowest(&self, buckets: &BucketSet) -> Position {
         let open = self.open.iter().flat_map(|open| &open.rows).map(|(position, key)| (*position, *key));
