@@ -6,13 +6,13 @@
 use std::collections::HashSet;
 
 use mongodb::ClientSession;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Document, doc};
 use outbox_contract::transactional::{Admission, inbox_route};
 use outbox_contract::{Consumer, Message, MessageId, Position, Route, StoreError, StoreErrorKind};
 
 use crate::append::require_transaction;
 use crate::database::{ADMITTED, Database};
-use crate::error::{Failed, is_duplicate};
+use crate::error::Failed;
 use crate::fetch::range;
 use crate::keys::name as key_name;
 use crate::row::{message_id, uuid};
@@ -91,26 +91,17 @@ async fn note(
         .iter()
         .map(|id| doc! { "q": { "_id": name(consumer, *id) }, "u": [remove_at.clone()], "upsert": true })
         .collect();
-    let conflict = |why: &str| -> Failed {
-        StoreError::new(
+    let answer = database.update_each(session, ADMITTED, updates).await?;
+    if answer.get_array("upserted").map_or(0, Vec::len) < ids.len() {
+        // It was not there when it was looked for.
+        return Err(StoreError::new(
             StoreErrorKind::Conflict,
             "admit",
-            format!("another transaction handles one of these messages now; abort this one and start again ({why})"),
+            "another transaction handles one of these messages now; abort this one and start again",
         )
-        .into()
-    };
-    let command = doc! { "update": ADMITTED, "updates": updates };
-    let answer = match database.inner.run_command(command).session(session).await {
-        Err(error) if is_duplicate(&error) => return Err(conflict("the id is there meanwhile")),
-        answer => answer?,
-    };
-    if let Some(Bson::Document(error)) =
-        answer.get_array("writeErrors").ok().and_then(|errors| errors.first())
-    {
-        return Err(conflict(error.get_str("errmsg").unwrap_or("no words")));
+        .into());
     }
-    let written = answer.get_array("upserted").map_or(0, Vec::len);
-    if written < ids.len() { Err(conflict("the id is there meanwhile")) } else { Ok(()) }
+    Ok(())
 }
 
 /// A hundred years, in milliseconds.

@@ -5,9 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use mongodb::bson::{Document, Timestamp, doc};
 use mongodb::options::{DatabaseOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern};
 use mongodb::{Client, ClientSession, ClusterTime, Collection};
+use outbox_contract::{StoreError, StoreErrorKind};
 
 use crate::config::MongoDbOptions;
-use crate::error::Failed;
+use crate::error::{Failed, is_conflict_code, is_duplicate};
 use crate::ownership::Ownership;
 
 /// The collections of one outbox.
@@ -113,6 +114,39 @@ impl Database {
 
     pub(crate) fn schema(&self) -> Collection<Document> {
         self.inner.collection(SCHEMA)
+    }
+
+    /// Updates documents of one collection, each in its own way, in one command and in the session's transaction. A key that is there meanwhile
+    /// is a conflict: it was not when it was looked for.
+    pub(crate) async fn update_each(
+        &self,
+        session: &mut ClientSession,
+        collection: &str,
+        updates: Vec<Document>,
+    ) -> Result<Document, Failed> {
+        let command = doc! { "update": collection, "updates": updates };
+        let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+        let answer = self.inner.run_command(command).selection_criteria(primary).session(session).await;
+        let conflict = |words: &str| -> Failed {
+            StoreError::new(
+                StoreErrorKind::Conflict,
+                "update",
+                format!("another transaction was in the way; abort this one and start again from its beginning ({words})"),
+            )
+            .into()
+        };
+        let answer = match answer {
+            Err(error) if is_duplicate(&error) => return Err(conflict("the key is there meanwhile")),
+            answer => answer?,
+        };
+        let first = answer.get_array("writeErrors").ok().and_then(|errors| errors.first()?.as_document());
+        let Some(error) = first else { return Ok(answer) };
+        let words = error.get_str("errmsg").unwrap_or("no words");
+        if error.get_i32("code").is_ok_and(is_conflict_code) {
+            return Err(conflict(words));
+        }
+        let words = format!("the server refused to update {collection}: {words}");
+        Err(StoreError::new(StoreErrorKind::Other, "update", words).into())
     }
 
     /// The database's clock, in microseconds since 1970; it has milliseconds.

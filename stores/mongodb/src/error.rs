@@ -100,6 +100,11 @@ fn is_network(error: &Error) -> bool {
     )
 }
 
+/// Whether one of several writes was refused because another transaction was in the way.
+pub(crate) const fn is_conflict_code(code: i32) -> bool {
+    matches!(code, WRITE_CONFLICT | DUPLICATE_KEY | LOCK_TIMEOUT)
+}
+
 /// Whether an error inside a transaction says that a conflict with another one has ended it.
 pub(crate) fn is_conflict(error: &Error) -> bool {
     let by_code = matches!(
@@ -171,6 +176,12 @@ fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
                 "the settings for TLS can't be used; check tlsCAFile and tlsCertificateKeyFile",
             );
         }
+        ErrorKind::InvalidArgument { message, .. } if message.contains("same client") => {
+            return (
+                Kind::Invalid,
+                "the session is of another client than the store; begin it on the client that the store was made with",
+            );
+        }
         ErrorKind::InvalidArgument { .. } => {
             return (
                 Kind::Invalid,
@@ -180,7 +191,9 @@ fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
         ErrorKind::SessionsNotSupported | ErrorKind::IncompatibleServer { .. } => {
             return (Kind::Unsupported, NO_TRANSACTIONS);
         }
-        ErrorKind::Transaction { .. } => return (Kind::NotInTransaction, "the session is in no transaction"),
+        ErrorKind::Transaction { .. } => {
+            return (Kind::NotInTransaction, "the session is in no transaction that can be used");
+        }
         _ => {}
     }
     let Some(code) = code(error) else { return (Kind::Other, "unexpected") };

@@ -18,6 +18,8 @@ use outbox_contract::{
     Position, RelayId, Route, Store, StoreError, StoreErrorKind, StripeMark, Transactional, async_trait,
 };
 
+use tokio::sync::OnceCell;
+
 use crate::config::MongoDbOptions;
 use crate::database::Database;
 use crate::error::{Failed, is_conflict, is_unknown_commit, store_error};
@@ -41,6 +43,8 @@ struct Inner {
     striped: Mutex<HashSet<Route>>,
     /// Routes whose document is there.
     known: Mutex<HashSet<Route>>,
+    /// Set once the server was found to have transactions: the driver finds out only with the first statement in one.
+    fit: OnceCell<()>,
 }
 
 impl MongoDbStore {
@@ -97,8 +101,13 @@ impl MongoDbStore {
 
     fn of(client: Client, database: &str, options: MongoDbOptions) -> Self {
         let database = Arc::new(Database::new(client, database, options));
-        let inner =
-            Inner { database, hints: Hints::new(), striped: Mutex::default(), known: Mutex::default() };
+        let inner = Inner {
+            database,
+            hints: Hints::new(),
+            striped: Mutex::default(),
+            known: Mutex::default(),
+            fit: OnceCell::new(),
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -267,6 +276,7 @@ impl Transactional for MongoDbStore {
 
     /// With read concern and write concern *majority*.
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
+        self.inner.fit.get_or_try_init(|| migrate::check_server(self.database(), "begin")).await?;
         let begun = async {
             let mut session = self.database().session().await?;
             transaction::begin(&mut session).await?;

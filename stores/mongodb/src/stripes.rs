@@ -162,22 +162,7 @@ async fn take_many(
         .iter()
         .map(|((route, stripe), take)| doc! { "q": { "_id": id(route, *stripe) }, "u": update(*stripe, *take) })
         .collect();
-    let answer = database
-        .inner
-        .run_command(doc! { "update": STRIPE, "updates": updates })
-        .session(&mut *session)
-        .await?;
-    if let Some(Bson::Document(error)) =
-        answer.get_array("writeErrors").ok().and_then(|errors| errors.first())
-    {
-        let words = error.get_str("errmsg").unwrap_or("no words");
-        return Err(StoreError::new(
-            StoreErrorKind::Other,
-            "append",
-            format!("the server refused to number messages: {words}"),
-        )
-        .into());
-    }
+    database.update_each(session, STRIPE, updates).await?;
     let ids: Vec<String> = takes.keys().map(|(route, stripe)| id(route, *stripe)).collect();
     let mut cursor = database.stripes().find(doc! { "_id": { "$in": ids } }).session(&mut *session).await?;
     let mut documents = Vec::with_capacity(takes.len());

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mongodb::ClientSession;
-use mongodb::options::{ReadConcern, WriteConcern};
+use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria, WriteConcern};
 use outbox_contract::{StoreError, StoreErrorKind, async_trait};
 
 use crate::database::Database;
@@ -22,6 +22,7 @@ pub(crate) async fn begin(session: &mut ClientSession) -> Result<(), Failed> {
     let begun = session
         .start_transaction()
         .read_concern(ReadConcern::majority())
+        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
         .write_concern(WriteConcern::majority())
         .await;
     Ok(begun?)

@@ -1,0 +1,12 @@
+//! What only MongoDB can do, or break.
+
+#![allow(clippy::unwrap_used)]
+
+mod admissions;
+mod altered;
+mod commands;
+mod faults;
+mod fence;
+mod foreign;
+mod support;
+mod transactions;
