@@ -6,7 +6,7 @@ use mongodb::Client;
 use outbox_contract::{Route, Store, StoreError, StoreErrorKind, Transactional};
 use outbox_servers::mongo_front::{Fault, Happens, Options};
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip};
-use outbox_store_mongodb::MongoDbStore;
+use outbox_store_mongodb::{MongoDbOptions, MongoDbStore};
 
 use super::support::{Fixture, append, fetch, in_database, message, messages, open, options, relay};
 
@@ -19,9 +19,17 @@ fn server(kind: Options) -> Option<MongoDbServer> {
 }
 
 async fn refused(url: &str) -> StoreError {
+    refused_with(url, options()).await
+}
+
+/// Where nobody is there that could be waited for.
+async fn waits_in_vain(url: &str) -> StoreError {
     let mut options = options();
-    // Nobody is there: a wait is in vain.
-    options.server_selection_timeout = Duration::from_secs(2);
+    options.server_selection_timeout = Duration::from_secs(1);
+    refused_with(url, options).await
+}
+
+async fn refused_with(url: &str, options: MongoDbOptions) -> StoreError {
     match MongoDbStore::connect_with(url, options).await {
         Ok(_) => panic!("expected a refusal"),
         Err(error) => error,
@@ -66,9 +74,9 @@ async fn wrong_addresses_are_refused_with_the_remedy() {
     let wrong = right.replace(SECRET, &format!("{SECRET}-not"));
     assert_says(&refused(&wrong).await, StoreErrorKind::NotPermitted, "the password");
     let other_set = right.replace("replicaSet=rs0", "replicaSet=other");
-    assert_says(&refused(&other_set).await, StoreErrorKind::Unavailable, "name of the replica set");
+    assert_says(&waits_in_vain(&other_set).await, StoreErrorKind::Unavailable, "name of the replica set");
     let with_tls = format!("{right}&tls=true");
-    assert_says(&refused(&with_tls).await, StoreErrorKind::Unavailable, "ask for TLS");
+    assert_says(&waits_in_vain(&with_tls).await, StoreErrorKind::Unavailable, "ask for TLS");
     assert_says(
         &refused(&server.url_of("guest", SECRET)).await,
         StoreErrorKind::Invalid,
@@ -80,7 +88,7 @@ async fn wrong_addresses_are_refused_with_the_remedy() {
         "the address",
     );
     server.stop();
-    assert_says(&refused(&right).await, StoreErrorKind::Unavailable, "no primary can be reached");
+    assert_says(&waits_in_vain(&right).await, StoreErrorKind::Unavailable, "no primary can be reached");
 }
 
 #[tokio::test]
@@ -105,15 +113,15 @@ async fn what_the_server_says_has_a_kind() {
         assert_says(&store.fetch(&request).await.unwrap_err(), kind, says);
         fixture.server.fail_no_more();
     }
+    fixture.server.fail_next(Fault::of(&["aggregate"], Happens::CloseBefore).times(u32::MAX));
+    assert_says(&store.fetch(&request).await.unwrap_err(), StoreErrorKind::Unavailable, "");
+    fixture.server.fail_no_more();
     store.fetch(&request).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_server_that_was_killed_is_used_again_when_it_is_back() {
-    let mut options = options();
-    // Until it is back, a call waits; this one shall not wait for that.
-    options.server_selection_timeout = Duration::from_secs(2);
-    let Some(fixture) = Fixture::alone(options).await else { return };
+    let Some(fixture) = Fixture::alone(options()).await else { return };
     let store = &fixture.store;
     let relay = relay(store).await;
     append(store, [message("a")]).await;
@@ -121,11 +129,9 @@ async fn a_server_that_was_killed_is_used_again_when_it_is_back() {
     store.append(&mut lost, &[message("b").into()]).await.unwrap();
     fixture.server.kill();
 
-    let error = store.fetch(&super::support::everything(relay)).await.unwrap_err();
-    assert_says(&error, StoreErrorKind::Unavailable, "");
+    fixture.server.start_again();
     let outcome = store.commit(lost).await;
     assert!(!matches!(outcome, outbox_contract::transactional::Committed::Yes), "{outcome:?}");
-    fixture.server.start_again();
     let read = messages(wait_for(store, relay).await);
     assert_eq!(read.len(), 1, "what was committed is there, and nothing else");
     store.settle(&Route::default(), &[read[0].row()]).await.unwrap();

@@ -7,7 +7,9 @@ use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::{Admin, Failure, RelayId, Route, Store, StoreErrorKind, Stored};
 use outbox_servers::mongo_front::{Fault, Happens};
 
-use super::support::{Fixture, LONG, append, epoch, fetch, lease_request, message, messages, options, relay};
+use super::support::{
+    Fixture, LONG, append, epoch, fetch, lease_request, message, messages, open, options, relay,
+};
 
 async fn failing(fixture: &Fixture, relay: RelayId, stored: &Stored) -> Diversion {
     let key = stored.message.key_id();
@@ -49,10 +51,10 @@ async fn a_conflict_in_a_step_is_tried_again_and_counts_for_nothing() {
 
 #[tokio::test]
 async fn a_step_that_meets_others_for_too_long_is_unavailable() {
-    let mut options = options();
-    options.conflict_timeout = Duration::from_millis(200);
-    let Some(fixture) = Fixture::alone(options).await else { return };
-    let store = &fixture.store;
+    let Some(fixture) = Fixture::alone(options()).await else { return };
+    let mut impatient = options();
+    impatient.conflict_timeout = Duration::from_millis(200);
+    let store = open(&fixture.url, impatient).await;
     let key = message("a").key_id();
     let labels = vec!["TransientTransactionError".to_owned()];
     let always = Fault::of(&["findAndModify"], Happens::Error { code: 112, labels }).times(u32::MAX);
@@ -61,7 +63,7 @@ async fn a_step_that_meets_others_for_too_long_is_unavailable() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("conflict_timeout"), "{error}");
     fixture.server.fail_no_more();
-    store.hold(&Route::default(), &key).await.unwrap();
+    fixture.store.hold(&Route::default(), &key).await.unwrap();
 }
 
 /// A step and a change of who owns what never go side by side: whoever comes second waits, or starts again.
