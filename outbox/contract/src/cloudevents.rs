@@ -19,6 +19,8 @@
 //! The content type is the protocol's own property. The message's headers stand beside the attributes under their own names;
 //! `traceparent` and `tracestate` among them, as W3C Trace Context wants it.
 
+use std::fmt::{self, Write as _};
+
 use bytes::Bytes;
 
 use crate::clock::Timestamp;
@@ -51,22 +53,49 @@ pub const CONTENT_TYPE: &str = "content-type";
 #[must_use]
 pub fn encode(message: &Message, source: &str, position: Position, prefix: &str) -> Vec<(String, String)> {
     let mut out = Vec::with_capacity(10 + message.headers.len());
-    let mut attribute = |name: &str, value: String| out.push((format!("{prefix}{name}"), value));
-    attribute("specversion", "1.0".to_owned());
-    attribute("id", message.id.to_string());
-    attribute("source", source.to_owned());
-    attribute("type", message.event_type.to_string());
-    attribute("time", message.occurred_at.to_string());
+    each(message, source, position, prefix, |name, value| out.push((name.to_owned(), value.to_owned())));
+    out
+}
+
+/// What [`encode`] gives, one after the other, for a transport that copies names and texts into a form of its own: two allocations for all of
+/// it.
+pub fn each(
+    message: &Message,
+    source: &str,
+    position: Position,
+    prefix: &str,
+    mut take: impl FnMut(&str, &str),
+) {
+    let mut name = String::with_capacity(32);
+    let mut attribute = |attribute: &str, value: &str| {
+        name.clear();
+        name.push_str(prefix);
+        name.push_str(attribute);
+        take(&name, value);
+    };
+    let mut text = String::with_capacity(40);
+    attribute("specversion", "1.0");
+    attribute("id", printed(&mut text, format_args!("{}", message.id)));
+    attribute("source", source);
+    attribute("type", &message.event_type);
+    attribute("time", printed(&mut text, format_args!("{}", message.occurred_at)));
     if let Some(key) = &message.key {
-        attribute("subject", key.to_string());
-        attribute("partitionkey", key.to_string());
+        attribute("subject", key.as_str());
+        attribute("partitionkey", key.as_str());
     }
     // Twenty digits with leading zeros: the Sequence extension orders by text.
-    attribute("sequence", format!("{:020}", position.0));
-    attribute("schemaversion", message.schema_version.to_string());
-    attribute("topic", message.topic.to_string());
-    out.extend(message.headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
-    out
+    attribute("sequence", printed(&mut text, format_args!("{:020}", position.0)));
+    attribute("schemaversion", printed(&mut text, format_args!("{}", message.schema_version)));
+    attribute("topic", message.topic.as_str());
+    message.headers.iter().for_each(|(name, value)| take(name, value));
+}
+
+/// A value as text, in place of what was there.
+fn printed<'t>(text: &'t mut String, value: fmt::Arguments<'_>) -> &'t str {
+    text.clear();
+    // Writing to a string does not fail.
+    let _ = text.write_fmt(value);
+    text
 }
 
 /// Reads a message from its attributes, headers, content type and payload.

@@ -38,6 +38,20 @@ impl Events {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Something went wrong. Where a broker refuses the credentials, the client says a moment later that all brokers are down: of the two the
+    /// refusal is kept, as it has the remedy.
+    fn remember(&self, trouble: Trouble) {
+        let mut last = self.trouble();
+        let is_refused = last.as_ref().is_some_and(Trouble::is_refusal);
+        let says_less = matches!(
+            trouble.code,
+            RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure
+        );
+        if !(is_refused && says_less) {
+            *last = Some(trouble);
+        }
+    }
+
     /// What was last wrong, if anything was since the last [`clear`](Self::clear).
     pub(crate) fn last(&self) -> Option<Trouble> {
         self.trouble().clone()
@@ -69,6 +83,27 @@ impl ClientContext for Events {
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
         tracing::debug!(target: "librdkafka", %error, reason, "the client reports an error");
-        *self.trouble() = Some(Trouble { code, words: reason.to_owned() });
+        self.remember(Trouble { code, words: reason.to_owned() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_remembered_until_the_broker_answers() {
+        let events = Events::default();
+        let trouble = |code| Trouble { code, words: String::new() };
+        let last = || events.last().map(|trouble| trouble.code);
+        events.remember(trouble(RDKafkaErrorCode::AllBrokersDown));
+        events.remember(trouble(RDKafkaErrorCode::Authentication));
+        events.remember(trouble(RDKafkaErrorCode::BrokerTransportFailure));
+        events.remember(trouble(RDKafkaErrorCode::AllBrokersDown));
+        assert_eq!(last(), Some(RDKafkaErrorCode::Authentication));
+        events.clear();
+        assert_eq!(last(), None);
+        events.remember(trouble(RDKafkaErrorCode::AllBrokersDown));
+        assert_eq!(last(), Some(RDKafkaErrorCode::AllBrokersDown));
     }
 }

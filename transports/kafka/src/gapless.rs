@@ -154,6 +154,11 @@ impl Gapless {
         self.reports().events.last()
     }
 
+    /// The broker has answered: what was wrong with its connections is over.
+    pub(crate) fn answered(&self) {
+        self.reports().events.clear();
+    }
+
     /// Why the broker lets this client do nothing at all, if that is how it ended. A client that ended stays so, whatever is granted later.
     pub(crate) fn refused(&self) -> Option<Trouble> {
         let (code, words) = self.client.client().fatal_error()?;
@@ -173,11 +178,11 @@ impl Gapless {
         for (slot, record) in records.iter().enumerate() {
             flight.sending(slot);
             let ticket = Flights::ticket(number, slot);
-            let mut message = BaseRecord::with_opaque_to(record.topic.as_str(), ticket.0)
+            let mut message = BaseRecord::with_opaque_to(record.topic().as_str(), ticket.0)
                 .partition(record.partition)
-                .payload(&record.payload[..])
+                .payload(record.payload())
                 .headers(record.headers());
-            if let Some(key) = &record.key {
+            if let Some(key) = record.key() {
                 message = message.key(key.as_str());
             }
             if let Err((error, _)) = self.client.send(message) {

@@ -97,7 +97,11 @@ async fn prepare(shared: &Shared, chunk: &Chunk, outcomes: &Outcomes, deadline: 
             (Err(rejection), _) => Outcome::Rejected(rejection.0),
             (Ok(()), Some(Ok(count))) => {
                 let partition = crate::murmur2::partition_of(key.key.as_str().as_bytes(), *count);
-                entries.push(Entry { index, key, record: Record::new(stored, &chunk.source, partition) });
+                entries.push(Entry {
+                    index,
+                    key,
+                    record: Record::new(Arc::clone(stored), Arc::clone(&chunk.source), partition),
+                });
                 continue;
             }
             (Ok(()), Some(Err((what, failure)))) => Outcome::Unavailable(*what, failure.clone()),
@@ -128,14 +132,14 @@ impl<'a> Attempt<'a> {
         let mut warm: Vec<&Entry> = Vec::with_capacity(entries.len());
         let mut known: BTreeMap<(&Topic, i32), bool> = BTreeMap::new();
         for entry in entries {
-            let Record { topic, partition, .. } = &entry.record;
+            let (topic, partition) = (entry.record.topic(), entry.record.partition);
             let is_warm = known
-                .entry((topic, *partition))
-                .or_insert_with(|| self.producer.is_warm(&(topic.clone(), *partition)));
+                .entry((topic, partition))
+                .or_insert_with(|| self.producer.is_warm(&(topic.clone(), partition)));
             if *is_warm {
                 warm.push(entry);
             } else {
-                cold.entry((topic.clone(), *partition)).or_default().push(entry);
+                cold.entry((topic.clone(), partition)).or_default().push(entry);
             }
         }
         let all = async {
@@ -183,9 +187,9 @@ impl<'a> Attempt<'a> {
         if delivered {
             let mut last = None;
             for record in records {
-                if last != Some((&record.topic, record.partition)) {
-                    last = Some((&record.topic, record.partition));
-                    self.producer.warmed(&(record.topic.clone(), record.partition));
+                if last != Some((record.topic(), record.partition)) {
+                    last = Some((record.topic(), record.partition));
+                    self.producer.warmed(&(record.topic().clone(), record.partition));
                 }
             }
         } else if flight.all().iter().any(|(_, heard)| *heard == Heard::NotSent) {
@@ -256,7 +260,7 @@ impl Judge<'_> {
             } else if cuts.has(&entry.key) {
                 self.outcomes.report(entry.index, Outcome::Blocked);
             } else {
-                match (first_of(heard, entry.record.topic.as_str()), &self.refused) {
+                match (first_of(heard, entry.record.topic().as_str()), &self.refused) {
                     (Ok(Outcome::Delivered), _) => self.outcomes.report(entry.index, Outcome::Delivered),
                     (Ok(_) | Err(Meaning::Unknown(_)), Some(why)) => {
                         cuts.cut(&entry.key);
@@ -288,7 +292,7 @@ impl Judge<'_> {
 
     fn absent(&self, entry: &Entry, what: Unavailable, failure: Failure) {
         if what == Unavailable::Topic {
-            self.shared.topics().forget(&entry.record.topic);
+            self.shared.topics().forget(entry.record.topic());
         }
         self.outcomes.report(entry.index, Outcome::Unavailable(what, failure));
     }
@@ -303,7 +307,7 @@ impl Judge<'_> {
                 continue;
             }
             let heard = self.shared.send_alone(&entry.record, self.deadline).await;
-            let outcome = match first_of(heard, entry.record.topic.as_str()) {
+            let outcome = match first_of(heard, entry.record.topic().as_str()) {
                 Ok(outcome) => outcome,
                 Err(Meaning::MayBeRejected(failure)) => Outcome::Rejected(failure),
                 Err(Meaning::Unavailable(what, failure)) => Outcome::Unavailable(what, failure),
@@ -319,7 +323,7 @@ impl Judge<'_> {
         let late = Instant::now() >= self.deadline;
         let mut found: BTreeMap<&Topic, Option<Absent>> = BTreeMap::new();
         for (entry, failure) in unknown {
-            let topic = &entry.record.topic;
+            let topic = entry.record.topic();
             if late && !found.contains_key(topic) {
                 let route = found.values().flatten().find(|it| it.0 == Unavailable::Route).cloned();
                 let answer = match route {

@@ -1,6 +1,7 @@
 //! How a message stands on Kafka: CloudEvents in binary mode, the key as the record's key.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use outbox_contract::fetch::Stored;
@@ -11,34 +12,40 @@ use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, Owne
 /// A message, ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Record {
-    pub(crate) topic: Topic,
+    stored: Arc<Stored>,
+    source: Arc<str>,
     pub(crate) partition: i32,
-    /// None for a message without a key. A topic that is compacted takes no such record.
-    pub(crate) key: Option<Key>,
-    pub(crate) payload: Bytes,
-    headers: Vec<(String, String)>,
 }
 
 impl Record {
-    pub(crate) fn new(stored: &Stored, source: &str, partition: i32) -> Self {
-        let message = &stored.message;
-        let mut headers = cloudevents::encode(message, source, stored.position, cloudevents::KAFKA_PREFIX);
-        headers.push((cloudevents::CONTENT_TYPE.to_owned(), message.content_type.to_string()));
-        Self {
-            topic: message.topic.clone(),
-            partition,
-            key: message.key.clone(),
-            payload: message.payload.clone(),
-            headers,
-        }
+    pub(crate) const fn new(stored: Arc<Stored>, source: Arc<str>, partition: i32) -> Self {
+        Self { stored, source, partition }
+    }
+
+    pub(crate) fn topic(&self) -> &Topic {
+        &self.stored.message.topic
+    }
+
+    /// None for a message without a key. A topic that is compacted takes no such record.
+    pub(crate) fn key(&self) -> Option<&Key> {
+        self.stored.message.key.as_ref()
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.stored.message.payload
     }
 
     /// The headers, for the client to take over.
     pub(crate) fn headers(&self) -> OwnedHeaders {
-        let headers = OwnedHeaders::new_with_capacity(self.headers.len());
-        self.headers.iter().fold(headers, |headers, (key, value)| {
-            headers.insert(Header { key, value: Some(value.as_str()) })
-        })
+        let Stored { message, position, .. } = &*self.stored;
+        let all = OwnedHeaders::new_with_capacity(11 + message.headers.len());
+        let value: &str = &message.content_type;
+        // Each step takes them and gives them back.
+        let mut all = Some(all.insert(Header { key: cloudevents::CONTENT_TYPE, value: Some(value) }));
+        cloudevents::each(message, &self.source, *position, cloudevents::KAFKA_PREFIX, |key, value| {
+            all = all.take().map(|headers| headers.insert(Header { key, value: Some(value) }));
+        });
+        all.unwrap_or_default()
     }
 }
 

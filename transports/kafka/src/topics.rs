@@ -130,6 +130,7 @@ impl Topics {
 fn ask(client: &Gapless, topic: &str, limit: Duration) -> Result<Described, Absent> {
     let metadata =
         client.client().fetch_metadata(Some(topic), limit).map_err(|error| unreachable(client, &error))?;
+    client.answered();
     let absent = |code: RDKafkaRespErr| match meaning(RDKafkaErrorCode::from(code), topic) {
         Meaning::Unavailable(what, failure) => (what, failure),
         Meaning::Unknown(failure) | Meaning::MayBeRejected(failure) => (Unavailable::Topic, failure),

@@ -15,7 +15,7 @@ use outbox_transport_kafka::KafkaTransport;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Code};
-use support::{PATIENCE, deliver, first_of_key, fresh_name, log, numbered, publish, stored};
+use support::{PATIENCE, counts_nothing, deliver, first_of_key, fresh_name, log, numbered, publish, stored};
 
 /// For chunks that must go through.
 const LONG: Duration = Duration::from_secs(60);
@@ -91,11 +91,6 @@ impl Mock {
 }
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
-
-/// Nothing that counts against a message, and nothing delivered.
-fn counts_nothing(outcome: &Option<Outcome>) -> bool {
-    matches!(outcome, Some(Outcome::Unavailable(..) | Outcome::Unknown(_) | Outcome::Blocked))
-}
 
 /// The broker knows nothing of the producer, and would take the second batch after it refused the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -119,6 +119,21 @@ async fn a_message_that_the_topic_does_not_take_is_rejected_alone() {
     }
 }
 
+/// The broker knows nothing of the producer, and would take the second batch after it refused the first: so the first message goes alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_follows_a_refused_first_message_into_a_cold_partition() {
+    let Some(server) = Kafka::newest().shared().or_skip() else { return };
+    let topic = fresh_topic(&server.url(), 1, &[("max.message.bytes", "20000")]).await;
+    let transport =
+        KafkaTransport::builder(&server.url()).property("batch.num.messages", "1").build().unwrap();
+    let mut messages: Vec<Message> = (0..20).map(|at| numbered(&topic, "a", at)).collect();
+    messages[0] = messages[0].clone().with_payload(vec![b'x'; 50_000]);
+    let outcomes = publish(&transport, &stored(messages), LONG).await;
+    assert!(matches!(outcomes[0], Some(Outcome::Rejected(_) | Outcome::Unknown(_))), "{outcomes:?}");
+    assert!(outcomes[1..].iter().all(|it| *it == Some(Outcome::Blocked)), "{outcomes:?}");
+    assert_eq!(first_of_key(&log(&server.url(), &topic).await, "a"), [0; 0]);
+}
+
 /// Many small messages that are too large together, since the topic takes less than the transport was told: none of them is rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_messages_of_a_batch_that_is_too_large_are_not_rejected() {

@@ -23,6 +23,11 @@ fn admin(brokers: &str) -> AdminClient<DefaultClientContext> {
     ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap()
 }
 
+/// Whether it counts against no message: nothing was delivered, rejected or failed.
+pub fn counts_nothing(outcome: &Option<Outcome>) -> bool {
+    matches!(outcome, Some(Outcome::Unavailable(..) | Outcome::Unknown(_) | Outcome::Blocked))
+}
+
 fn options() -> AdminOptions {
     AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE))
 }
@@ -43,8 +48,19 @@ pub async fn fresh_topic(brokers: &str, partitions: i32, config: &[(&str, &str)]
 
 /// Makes a topic; returns when the broker knows it.
 pub async fn make_topic(brokers: &str, topic: &Topic, partitions: i32, config: &[(&str, &str)]) {
+    make_topic_of_copies(brokers, topic, partitions, 1, config).await;
+}
+
+/// The same, of so many copies.
+pub async fn make_topic_of_copies(
+    brokers: &str,
+    topic: &Topic,
+    partitions: i32,
+    copies: i32,
+    config: &[(&str, &str)],
+) {
     let admin = admin(brokers);
-    let new = NewTopic::new(topic.as_str(), partitions, TopicReplication::Fixed(1));
+    let new = NewTopic::new(topic.as_str(), partitions, TopicReplication::Fixed(copies));
     let new = config.iter().fold(new, |new, (name, value)| new.set(name, value));
     let made = admin.create_topics([&new], &options()).await.unwrap();
     made.into_iter().for_each(|made| drop(made.unwrap()));
@@ -140,6 +156,17 @@ fn read(brokers: &str, topic: &Topic) -> Vec<(i32, String, String)> {
         }
     }
     all
+}
+
+/// The broker that leads a partition now, by its number, if there is one that answers.
+pub async fn leader(brokers: &str, topic: &Topic) -> Option<i32> {
+    let (admin, topic) = (admin(brokers), topic.clone());
+    let ask = move || {
+        let metadata = admin.inner().fetch_metadata(Some(topic.as_str()), PATIENCE).ok()?;
+        let leader = metadata.topics().first()?.partitions().first()?.leader();
+        (leader >= 0).then_some(leader)
+    };
+    tokio::task::spawn_blocking(ask).await.unwrap()
 }
 
 /// First appearances of each number of a key, in the order of the log.
