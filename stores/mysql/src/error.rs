@@ -80,7 +80,12 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
         sqlx::Error::BeginFailed | sqlx::Error::WorkerCrashed => {
             (Kind::Unavailable, "the connection to the server broke")
         }
-        sqlx::Error::Configuration(_) => (Kind::Invalid, "the address of the database can't be one"),
+        // The driver does not encrypt a password by itself; a URL that can't be one is told before.
+        sqlx::Error::Configuration(_) => (
+            Kind::NotPermitted,
+            "the user is unknown, or its password has to be sent, which is done over a secure connection only; check user and password, and let the \
+             server speak TLS",
+        ),
         _ => (Kind::Other, "unexpected"),
     }
 }

@@ -1,0 +1,155 @@
+//! Locks: what relays do is in no writer's way, and no open writer is in theirs. Under the server's default isolation each of these tests fails.
+
+use std::time::Duration;
+
+use outbox_contract::admin::Filter;
+use outbox_contract::fetch::{DueRequest, RowId};
+use outbox_contract::{
+    Admin, BucketSet, MessageId, Outgoing, Position, Route, Store, Timestamp, Transactional,
+};
+use outbox_store_mysql::MySqlStore;
+use sqlx::Connection;
+
+use super::support::{append, both, both_with, fetch, message, messages, options, relay, run};
+
+/// A settlement that waits for one row, after it looked for one that is not there any more. Under REPEATABLE READ it would have locked the gap in
+/// which that one stood, and whoever appends there would wait as well.
+#[tokio::test]
+async fn a_settlement_that_waits_is_in_no_writers_way() {
+    let mut hasty = options();
+    hasty.lock_timeout = Duration::from_secs(4);
+    for fixture in both_with(hasty).await {
+        // One in 2001 and one in 2033: what is appended now stands between.
+        let mut connection = fixture.connection().await;
+        for (clock, key) in [(1_000_000_000, "a"), (2_000_000_000, "b")] {
+            let mut tx = connection.begin().await.unwrap();
+            run(&mut tx, &format!("set timestamp = {clock}")).await;
+            fixture.store.append(&mut tx, &[message(key).into()]).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        let relay = relay(&fixture.store).await;
+        let last = messages(&fetch(&fixture.store, relay).await)[1].row();
+        let gone = RowId { position: Position(last.position.0 / 4 * 3), id: MessageId::new() };
+
+        let mut holder = fixture.connection().await;
+        let mut holder = holder.begin().await.unwrap();
+        run(
+            &mut holder,
+            &format!(
+                "select * from outbox_message where route = 'default' and position = {} for update",
+                last.position.0
+            ),
+        )
+        .await;
+        let settling = tokio::spawn({
+            let patient = super::support::open(&fixture.url, options()).await;
+            async move { patient.settle(&Route::default(), &[gone, last]).await }
+        });
+        fixture.until_waiting("%delete m").await;
+        append(&fixture.store, [message("c")]).await;
+        assert!(!settling.is_finished(), "it waits for the row that is held");
+        holder.rollback().await.unwrap();
+        settling.await.unwrap().unwrap();
+        assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 2);
+    }
+}
+
+/// A transaction that has appended to hot and scheduled messages and stays open: everything that relays and operators do is done all the same.
+#[tokio::test]
+async fn an_open_writer_is_in_no_relays_way() {
+    let mut hasty = options();
+    hasty.lock_timeout = Duration::from_secs(4);
+    hasty.history = Some(Duration::from_secs(3_600));
+    for fixture in both_with(hasty).await {
+        let store = &fixture.store;
+        append(store, [message("a"), message("a"), message("b"), message("c")]).await;
+        let past = Timestamp::from_micros(1);
+        let due = message("due");
+        let mut tx = store.begin().await.unwrap();
+        store.append(&mut tx, &[Outgoing::from(due.clone()).due_at(past)]).await.unwrap();
+        store.commit(tx).await.into_result().unwrap();
+
+        let mut connection = fixture.connection().await;
+        let mut open = connection.begin().await.unwrap();
+        let written: Vec<Outgoing> = (0..50).map(|n| message(&format!("open-{n}")).into()).collect();
+        store.append(&mut open, &written).await.unwrap();
+        store.append(&mut open, &[Outgoing::from(message("open")).due_at(past)]).await.unwrap();
+
+        let relay = relay(store).await;
+        let read = messages(&fetch(store, relay).await);
+        assert_eq!(read.len(), 4, "nothing of the open one");
+        let route = Route::default();
+        store.settle(&route, &[read[2].row()]).await.unwrap();
+        store.hold(&route, &read[0].message.key_id()).await.unwrap();
+        store.release(&route, &read[0].message.key_id()).await.unwrap();
+        let request = DueRequest {
+            route: route.clone(),
+            relay,
+            buckets: BucketSet::ALL,
+            except: Vec::new(),
+            muted: Vec::new(),
+            keys: 10,
+            messages: 10,
+            bytes: 1_000_000,
+        };
+        assert_eq!(store.due(&request).await.unwrap().keys.len(), 1);
+        let done = store.maintain(100).await.unwrap();
+        assert_eq!(done.promoted, 1, "the one that is committed");
+        assert_eq!(store.backlog(&route).await.unwrap().pending, 4);
+        assert_eq!(store.purge(&Filter::default()).await.unwrap(), 0);
+        assert_eq!(store.cancel_scheduled(&[due.id]).await.unwrap(), 0);
+        store.elect("janitor", relay, Duration::from_secs(60)).await.unwrap();
+        store.stripes(&route, &BucketSet::ALL).await.unwrap();
+        store.give_back(relay, &route, &[], Position::START, true).await.unwrap();
+        open.commit().await.unwrap();
+        assert_eq!(store.maintain(100).await.unwrap().promoted, 1, "the one that was passed over");
+    }
+}
+
+/// Appends to three keys and commits; starts again when the server says conflict.
+async fn write(store: &MySqlStore, first: usize) {
+    let outgoing: Vec<Outgoing> =
+        (0..3).map(|n| message(&format!("key-{}", (first + n) % 7)).into()).collect();
+    loop {
+        let mut tx = store.begin().await.unwrap();
+        match store.append(&mut tx, &outgoing).await {
+            Ok(()) => return store.commit(tx).await.into_result().unwrap(),
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+        store.rollback(tx).await.unwrap();
+    }
+}
+
+/// Writers, a relay that fetches and settles, and an operator, all at once: nobody meets a deadlock that is not told, and nothing is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_and_a_relay_at_once_lose_nothing() {
+    const WRITERS: usize = 4;
+    const TURNS: usize = 15;
+    for fixture in both().await {
+        let relay = relay(&fixture.store).await;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let store = fixture.store.clone();
+                tokio::spawn(async move {
+                    for turn in 0..TURNS {
+                        write(&store, (writer + turn) % 7).await;
+                    }
+                })
+            })
+            .collect();
+        let mut seen = std::collections::BTreeSet::new();
+        while seen.len() < WRITERS * TURNS * 3 {
+            tokio::task::yield_now().await;
+            let read = messages(&fetch(&fixture.store, relay).await);
+            let rows: Vec<RowId> = read.iter().map(|stored| stored.row()).collect();
+            fixture.store.settle(&Route::default(), &rows).await.unwrap();
+            for row in rows {
+                assert!(seen.insert(row), "{row:?} was settled, and came again");
+            }
+        }
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        assert_eq!(fixture.number("select count(*) from outbox_message").await, 0);
+    }
+}

@@ -1,0 +1,15 @@
+//! What only MySQL and MariaDB can do or break: transactions that the server rolls back behind the driver's back, gaps that are locked, stripes,
+//! isolation levels, other languages, partitions, and what an operator gets wrong.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+mod altered;
+mod faults;
+mod foreign;
+mod gaps;
+mod history;
+mod packets;
+mod stripes;
+mod support;
+mod texts;
+mod transactions;

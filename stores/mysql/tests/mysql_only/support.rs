@@ -1,0 +1,153 @@
+//! What the tests share: a store in a database of its own, messages, a relay that owns everything, and waiting for a condition.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::{
+    BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Message, Outgoing, Position, RelayId, Route,
+    Store, Stored, Topic, Transactional,
+};
+use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
+use outbox_store_mysql::{MySqlOptions, MySqlStore};
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Connection, Row};
+
+/// Longer than anything takes that a test waits for, on however slow a machine.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+
+/// A migrated store in a database of its own, on a server that the tests share.
+pub(crate) struct Fixture {
+    pub(crate) server: MySqlServer,
+    pub(crate) url: String,
+    pub(crate) store: MySqlStore,
+}
+
+/// One on MySQL and one on MariaDB, of those that can be had.
+pub(crate) async fn both() -> Vec<Fixture> {
+    both_with(options()).await
+}
+
+pub(crate) async fn both_with(options: MySqlOptions) -> Vec<Fixture> {
+    let mut fixtures = Vec::new();
+    for wish in [MySql::newest(), MariaDb::newest()] {
+        if let Some(server) = wish.shared().or_skip() {
+            fixtures.push(Fixture::on(server, options.clone()).await);
+        }
+    }
+    fixtures
+}
+
+impl Fixture {
+    pub(crate) async fn on(server: MySqlServer, options: MySqlOptions) -> Self {
+        let url = server.fresh_database();
+        let store = open(&url, options).await;
+        store.migrate().await.unwrap();
+        Self { server, url, store }
+    }
+
+    /// A connection of its own to the database.
+    pub(crate) async fn connection(&self) -> MySqlConnection {
+        MySqlConnection::connect(&self.url).await.unwrap()
+    }
+
+    /// The store as another program sees it.
+    pub(crate) async fn another(&self) -> MySqlStore {
+        open(&self.url, self.store.options().clone()).await
+    }
+
+    /// Runs statements without values.
+    pub(crate) async fn run(&self, statements: &str) {
+        run(&mut self.connection().await, statements).await;
+    }
+
+    /// The one number that a statement gives.
+    pub(crate) async fn number(&self, statement: &str) -> i64 {
+        number(&mut self.connection().await, statement).await
+    }
+
+    /// Waits until a transaction of some session waits for a lock in a statement that begins so.
+    ///
+    /// Sessions of other tests may do so too: what a test asserts after it holds whether or not it is the one that is meant.
+    pub(crate) async fn until_waiting(&self, begins: &str) {
+        let statement = format!(
+            "select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT' and trx_query like '{begins}%'"
+        );
+        let mut connection = self.connection().await;
+        let waiting = async {
+            while number(&mut connection, &statement).await == 0 {
+                // MySQL looks again only when nobody has asked for a tenth of a second.
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+        };
+        tokio::time::timeout(LONG, waiting).await.unwrap_or_else(|_| panic!("never waited: {begins}"));
+    }
+}
+
+/// Options under which no slow machine changes what comes of a test.
+pub(crate) fn options() -> MySqlOptions {
+    let mut options = MySqlOptions::default();
+    options.lock_timeout = LONG;
+    options.transaction_idle_timeout = LONG * 2;
+    options.statement_timeout = LONG;
+    options.connect_timeout = LONG;
+    options.connections = 4;
+    options
+}
+
+pub(crate) async fn open(url: &str, options: MySqlOptions) -> MySqlStore {
+    MySqlStore::connect_with(url, options).await.unwrap()
+}
+
+pub(crate) async fn run(connection: &mut MySqlConnection, statements: &str) {
+    sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(connection).await.unwrap();
+}
+
+pub(crate) async fn number(connection: &mut MySqlConnection, statement: &str) -> i64 {
+    let row = sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).fetch_one(connection).await;
+    row.unwrap().try_get_unchecked(0).unwrap()
+}
+
+pub(crate) fn message(key: &str) -> Message {
+    Message::new(Topic::new("orders").unwrap(), "order.placed").with_key(key).unwrap().with_payload("{}")
+}
+
+/// Appends messages and commits.
+pub(crate) async fn append(store: &MySqlStore, messages: impl IntoIterator<Item = Message>) {
+    let outgoing: Vec<Outgoing> = messages.into_iter().map(Outgoing::from).collect();
+    let mut tx = store.begin().await.unwrap();
+    store.append(&mut tx, &outgoing).await.unwrap();
+    store.commit(tx).await.into_result().unwrap();
+}
+
+/// A relay that owns every bucket of the route `default`.
+pub(crate) async fn relay(store: &MySqlStore) -> RelayId {
+    let relay = RelayId::new();
+    let request = LeaseRequest {
+        relay,
+        label: "test".to_owned(),
+        route: Route::default(),
+        lasts: Duration::from_secs(3_600),
+        transport_available: true,
+        fingerprint: 0,
+        low_water: Position::START,
+        yielding: BucketSet::EMPTY,
+    };
+    assert_eq!(store.lease(&request).await.unwrap().leases.len(), 256);
+    relay
+}
+
+pub(crate) async fn fetch(store: &MySqlStore, relay: RelayId) -> Fetched {
+    store.fetch(&FetchRequest::new(Route::default(), relay, BucketSet::ALL)).await.unwrap()
+}
+
+/// The messages of an answer that has nothing else.
+pub(crate) fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
+    fetched
+        .rows
+        .iter()
+        .map(|row| match row {
+            FetchedRow::Message(stored) => Arc::clone(stored),
+            other => panic!("expected a message, got {other:?}"),
+        })
+        .collect()
+}

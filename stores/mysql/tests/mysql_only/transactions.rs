@@ -1,0 +1,181 @@
+//! Transactions that the server rolls back behind the driver's back: nothing is committed of them, and nothing without them (promise P1).
+
+use outbox_contract::transactional::Committed;
+use outbox_contract::{AppendError, Consumer, StoreErrorKind, Transactional};
+use sqlx::{AssertSqlSafe, Connection};
+
+use super::support::{
+    Fixture, LONG, append, both, both_with, fetch, message, messages, number, options, relay,
+};
+
+/// Begins a transaction, lets it be rolled back by a real deadlock in two statements of the user's, and gives it back as if nothing had happened.
+async fn deadlocked(fixture: &Fixture) -> sqlx::Transaction<'static, sqlx::MySql> {
+    fixture
+        .run("create table stock (id int primary key, n int); insert into stock values (1, 0), (2, 0)")
+        .await;
+    let mut victim = fixture.store.begin().await.unwrap();
+    sqlx::query("update stock set n = 1 where id = 1").execute(&mut *victim).await.unwrap();
+    // The server rolls back the one that has written less.
+    let mut other = fixture.connection().await;
+    let mut other = other.begin().await.unwrap();
+    for id in 3..103 {
+        let insert = format!("insert into stock values ({id}, 0)");
+        sqlx::raw_sql(AssertSqlSafe(insert)).execute(&mut *other).await.unwrap();
+    }
+    sqlx::query("update stock set n = 2 where id = 2").execute(&mut *other).await.unwrap();
+    let second = sqlx::raw_sql("update stock set n = 2 where id = 1").execute(&mut *other);
+    let first = async {
+        fixture.until_waiting("update stock set n = 2 where id = 1").await;
+        sqlx::query("update stock set n = 1 where id = 2").execute(&mut *victim).await.unwrap_err()
+    };
+    let (second, error) = tokio::join!(second, first);
+    second.unwrap();
+    assert!(fixture.store.is_conflict(&error), "{error}");
+    other.commit().await.unwrap();
+    victim
+}
+
+#[tokio::test]
+async fn an_append_after_a_deadlock_that_was_passed_over_writes_nothing() {
+    for fixture in both().await {
+        let mut tx = deadlocked(&fixture).await;
+        let AppendError::Store(error) =
+            fixture.store.append(&mut tx, &[message("a").into()]).await.unwrap_err()
+        else {
+            panic!("expected another error");
+        };
+        assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}");
+        assert!(error.to_string().contains("start again from the beginning"), "{error}");
+        // Also what is due later, and what an inbox notes.
+        let later = outbox_contract::Outgoing::from(message("a"))
+            .due_at(outbox_contract::Timestamp::from_micros(i64::MAX));
+        assert!(fixture.store.append(&mut tx, &[later]).await.is_err());
+        let consumer = Consumer::new("shop").unwrap();
+        let noted = fixture.store.admit(&mut tx, &consumer, &[&message("a")]).await.unwrap_err();
+        assert_eq!(noted.kind(), StoreErrorKind::NotInTransaction, "{noted}");
+        let ended = fixture.store.commit(tx).await;
+        assert!(matches!(ended, Committed::No(_)), "{ended:?}");
+        for table in ["outbox_message", "outbox_scheduled", "outbox_admitted"] {
+            assert_eq!(fixture.number(&format!("select count(*) from {table}")).await, 0, "{table}");
+        }
+        assert_eq!(fixture.number("select max(number) from outbox_stripe").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_commit_after_a_deadlock_that_was_passed_over_says_no() {
+    for fixture in both().await {
+        let tx = deadlocked(&fixture).await;
+        match fixture.store.commit(tx).await {
+            Committed::No(error) => assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}"),
+            other => panic!("nothing was committed, and the commit said {other:?}"),
+        }
+        // The connection can be used again.
+        append(&fixture.store, [message("a")]).await;
+    }
+}
+
+/// The server has rolled the whole transaction back, and an append that tried again would commit its message alone.
+#[tokio::test]
+async fn a_deadlock_of_two_appends_is_a_conflict_and_is_not_tried_again() {
+    for fixture in both().await {
+        fixture.run("create table stock (id int primary key)").await;
+        let (mut one, mut other) =
+            (fixture.store.begin().await.unwrap(), fixture.store.begin().await.unwrap());
+        sqlx::query("insert into stock values (1)").execute(&mut *one).await.unwrap();
+        sqlx::query("insert into stock values (2)").execute(&mut *other).await.unwrap();
+        fixture.store.append(&mut one, &[message("a").into()]).await.unwrap();
+        fixture.store.append(&mut other, &[message("b").into()]).await.unwrap();
+        let (to_b, to_a) = ([message("b").into()], [message("a").into()]);
+        let (first, second) =
+            tokio::join!(fixture.store.append(&mut one, &to_b), fixture.store.append(&mut other, &to_a));
+        let mut committed = 0;
+        for (ended, tx) in [(first, one), (second, other)] {
+            match ended {
+                Ok(()) => {
+                    fixture.store.commit(tx).await.into_result().unwrap();
+                    committed += 1;
+                }
+                Err(error) => {
+                    assert!(matches!(error, AppendError::Conflict(_)), "{error}");
+                    assert!(error.is_retryable());
+                    // Whoever commits all the same commits nothing.
+                    assert!(fixture.store.commit(tx).await.into_result().is_err());
+                }
+            }
+        }
+        assert_eq!(committed, 1, "one of the two was in the other's way");
+        assert_eq!(fixture.number("select count(*) from stock").await, 1);
+        assert_eq!(fixture.number("select count(*) from outbox_message").await, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_does_not_come_is_a_conflict() {
+    let mut hasty = options();
+    hasty.lock_timeout = std::time::Duration::from_secs(1);
+    for fixture in both_with(hasty).await {
+        let mut holder = fixture.store.begin().await.unwrap();
+        fixture.store.append(&mut holder, &[message("a").into()]).await.unwrap();
+        let mut tx = fixture.store.begin().await.unwrap();
+        let error = fixture.store.append(&mut tx, &[message("a").into()]).await.unwrap_err();
+        assert!(matches!(error, AppendError::Conflict(_)), "{error}");
+        fixture.store.rollback(tx).await.unwrap();
+        fixture.store.commit(holder).await.into_result().unwrap();
+        assert_eq!(fixture.number("select count(*) from outbox_message").await, 1);
+    }
+}
+
+/// What commits by itself ends the transaction as well.
+#[tokio::test]
+async fn an_append_behind_a_commit_of_the_users_own_is_refused() {
+    for fixture in both().await {
+        let mut tx = fixture.store.begin().await.unwrap();
+        sqlx::raw_sql("create table made (id int)").execute(&mut *tx).await.unwrap();
+        let error = fixture.store.append(&mut tx, &[message("a").into()]).await.unwrap_err();
+        let AppendError::Store(error) = error else { panic!("expected another error: {error}") };
+        assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}");
+        fixture.store.rollback(tx).await.unwrap();
+        assert_eq!(fixture.number("select count(*) from outbox_message").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn rolling_back_to_a_savepoint_takes_the_numbers_back_too() {
+    for fixture in both().await {
+        let mut tx = fixture.store.begin().await.unwrap();
+        let mut inner = tx.begin().await.unwrap();
+        fixture.store.append(&mut inner, &[message("a").into(), message("a").into()]).await.unwrap();
+        inner.rollback().await.unwrap();
+        let kept = message("a");
+        fixture.store.append(&mut tx, &[kept.clone().into()]).await.unwrap();
+        fixture.store.commit(tx).await.into_result().unwrap();
+        let relay = relay(&fixture.store).await;
+        let read = messages(&fetch(&fixture.store, relay).await);
+        assert_eq!(read.len(), 1);
+        assert_eq!(read[0].message.id, kept.id);
+        assert_eq!(read[0].stripe.unwrap().number, 1);
+    }
+}
+
+/// The connections of the pool are the user's, and so are their settings.
+#[tokio::test]
+async fn timeouts_of_a_transaction_are_put_back_when_it_ends() {
+    let mut one = options();
+    one.connections = 1;
+    const SETTINGS: &str = "select @@innodb_lock_wait_timeout * 1000000 + @@wait_timeout";
+    for fixture in both_with(one).await {
+        let users = number(&mut fixture.store.pool().acquire().await.unwrap(), SETTINGS).await;
+        let ours = i64::try_from(LONG.as_secs() * 1_000_000 + LONG.as_secs() * 2).unwrap();
+        for commits in [true, false] {
+            let mut tx = fixture.store.begin().await.unwrap();
+            assert_eq!(number(&mut tx, SETTINGS).await, ours);
+            if commits {
+                fixture.store.commit(tx).await.into_result().unwrap();
+            } else {
+                fixture.store.rollback(tx).await.unwrap();
+            }
+            assert_eq!(number(&mut fixture.store.pool().acquire().await.unwrap(), SETTINGS).await, users);
+        }
+    }
+}
