@@ -10,30 +10,8 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{append, fetch, kill, latency, ours, process, publish, usual};
-
-/// A part to play.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Role {
-    /// Makes the tables.
-    Migrate { store: String },
-    /// The relay of this workspace.
-    Ours(ours::Ours),
-    /// The usual shape of a relay.
-    Usual(usual::Usual),
-    /// Publishes from memory.
-    Publish(publish::Publish),
-    /// Writes and consumes.
-    Latency(latency::Latency),
-    /// Writes.
-    Append(append::Append),
-    /// Fetches.
-    Fetch(fetch::Fetch),
-    /// Consumes.
-    Consume(kill::Consume),
-    /// Holds a transaction open that has done this.
-    Hold { store: String, statements: Vec<String> },
-}
+use crate::process;
+pub(crate) use crate::role::Role;
 
 /// What a child has done and used between the word to go and the end of its work.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -123,43 +101,6 @@ pub(crate) fn run<T: DeserializeOwned>(role: &Role) -> T {
     let mut child = Child::start(role);
     child.go();
     child.done()
-}
-
-/// Plays a part: the child's side.
-pub(crate) fn play(role: &str) {
-    let role: Role = serde_json::from_str(role).expect("a role is JSON");
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        match role {
-            Role::Migrate { store } => {
-                ready().await;
-                outbox_contract::Store::migrate(&ours::store(&store).await)
-                    .await
-                    .expect("the tables are made");
-                tell(&());
-            }
-            Role::Ours(part) => part.play().await,
-            Role::Usual(part) => part.play().await,
-            Role::Publish(part) => part.play().await,
-            Role::Latency(part) => part.play().await,
-            Role::Append(part) => part.play().await,
-            Role::Fetch(part) => part.play().await,
-            Role::Consume(part) => part.play().await,
-            Role::Hold { store, statements } => hold(&store, &statements).await,
-        }
-    });
-}
-
-async fn hold(store: &str, statements: &[String]) {
-    let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(store).await.expect("connected");
-    for statement in statements {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(statement.as_str()))
-            .execute(&mut connection)
-            .await
-            .expect("a valid statement");
-    }
-    ready().await;
-    finished().await;
 }
 
 /// Says that this child is ready, and waits for the word to go.

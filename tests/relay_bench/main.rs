@@ -1,7 +1,8 @@
 //! The side-by-side benchmark of relays from PostgreSQL to RabbitMQ: `cargo bench -p outbox-tests --bench relay -- --help`
 //!
 //! This process starts the servers, fills tables, and reads what the operating system says of each process. Whatever is measured runs in a
-//! child process of its own: this program again, told its part. See `child.rs`.
+//! child process of its own: this program again, told its part. See `child.rs` and
+//! `role.rs`.
 
 mod append;
 mod bench;
@@ -16,6 +17,7 @@ mod plot;
 mod process;
 mod publish;
 mod report;
+mod role;
 mod stats;
 mod throughput;
 mod usual;
@@ -88,7 +90,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     if let What::Child { role } = what {
-        child::play(&role);
+        role::play(&role);
         return ExitCode::SUCCESS;
     }
     let mut bench = match Bench::start(cli.profile) {

@@ -1,0 +1,66 @@
+//! The inbox of this workspace, in a process of its own.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use outbox_contract::Message;
+use outbox_engine::{HandlerContext, Inbox, InboxBuilder, InboxHandle, Mode, handler_fn};
+use outbox_store_postgres::PostgresStore;
+use serde::{Deserialize, Serialize};
+use sqlx::{Postgres, Transaction};
+
+use crate::bench::{UPDATE, consumer, store, topic, transport};
+use crate::child::{finished, measured, ready, tell};
+
+/// What the inbox is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Consume {
+    pub(crate) store: String,
+    pub(crate) broker: String,
+    pub(crate) stored: bool,
+    /// The most messages of one transaction.
+    pub(crate) batch: usize,
+    pub(crate) messages: u64,
+}
+
+impl Consume {
+    pub(crate) async fn play(self) {
+        let inbox = builder(store(&self.store).await, &self.broker)
+            .mode(if self.stored { Mode::Stored } else { Mode::Direct })
+            .batch(self.batch)
+            .on_any(handler_fn(
+                |tx: &mut Transaction<'static, Postgres>, message: Message, _: HandlerContext<'_>| {
+                    async move {
+                        let update = sqlx::query(UPDATE).bind(message.order_key().as_str());
+                        update.execute(&mut **tx).await?;
+                        Ok(())
+                    }
+                    .boxed()
+                },
+            ));
+        ready().await;
+        let mut running = None;
+        let done = measured(self.messages, async {
+            let inbox = running.insert(inbox.start().await.expect("the inbox starts"));
+            while inbox.stats().handled < self.messages {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        });
+        tell(&done.await);
+        finished().await;
+        if let Some(inbox) = running {
+            stop(inbox).await;
+        }
+    }
+}
+
+/// An inbox as everything here wants it: with the defaults.
+pub(crate) fn builder(store: PostgresStore, broker: &str) -> InboxBuilder<PostgresStore> {
+    Inbox::builder(store, transport(broker)).consumer(consumer().as_str()).topic(topic())
+}
+
+pub(crate) async fn stop(inbox: InboxHandle) {
+    if !inbox.stop(Duration::from_secs(20)).await {
+        eprintln!("the inbox did not drain in time");
+    }
+}

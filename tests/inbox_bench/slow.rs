@@ -1,0 +1,143 @@
+//! Messages of many keys beside a key of which each message takes a second: how long they take from the broker's confirmation to the end of
+//! their handler.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use outbox_contract::{Message, MessageId, Transport};
+use outbox_engine::{HandlerContext, handler_fn};
+use serde::{Deserialize, Serialize};
+use sqlx::{Postgres, Transaction};
+use tokio::time::Instant;
+
+use crate::bench::{Bench, UPDATE, store, transport};
+use crate::child::{Child, Role, finished, ready, tell};
+use crate::consume::{builder, stop};
+use crate::fill::{made, publish};
+use crate::report::Table;
+use crate::stats::{median, quantile};
+
+/// What is to be sent and handled.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Slow {
+    pub(crate) store: String,
+    pub(crate) broker: String,
+    pub(crate) slow_key: bool,
+    /// Messages of other keys for each second.
+    pub(crate) rate: u32,
+    pub(crate) seconds: u32,
+}
+
+/// A handler's time for each message of the slow key.
+const SLOW: Duration = Duration::from_secs(1);
+/// How many other keys there are.
+const FAST_KEYS: u64 = 1_000;
+/// How often messages are sent: some at a time, as a relay does.
+const TICK: Duration = Duration::from_millis(20);
+
+type Times = Arc<Mutex<HashMap<MessageId, Instant>>>;
+
+impl Slow {
+    pub(crate) async fn play(self) {
+        let (sent, handled) = (Times::default(), Times::default());
+        let ends = Arc::clone(&handled);
+        let inbox = builder(store(&self.store).await, &self.broker);
+        let inbox = inbox.on_any(handler_fn(
+            move |tx: &mut Transaction<'static, Postgres>, message: Message, _: HandlerContext<'_>| {
+                let ends = Arc::clone(&ends);
+                async move {
+                    let key = message.order_key();
+                    sqlx::query(UPDATE).bind(key.as_str()).execute(&mut **tx).await?;
+                    if key.as_str() == "slow" {
+                        tokio::time::sleep(SLOW).await;
+                    }
+                    note(&ends, message.id);
+                    Ok(())
+                }
+                .boxed()
+            },
+        ));
+        let inbox = inbox.start().await.expect("the inbox starts");
+        let transport = transport(&self.broker);
+        ready().await;
+        self.send(&transport, &sent).await;
+        let (sent, mut waits) = (take(&sent), Vec::new());
+        let started = Instant::now();
+        while waits.len() < sent.len() && started.elapsed() < Duration::from_secs(60) {
+            tokio::time::sleep(TICK).await;
+            let handled = handled.lock().unwrap_or_else(PoisonError::into_inner);
+            let both = sent.iter().filter_map(|(id, sent)| Some((sent, handled.get(id)?)));
+            waits = both.map(|(sent, handled)| handled.duration_since(*sent).as_secs_f64() * 1e3).collect();
+        }
+        tell(&waits);
+        finished().await;
+        stop(inbox).await;
+        transport.close().await;
+    }
+
+    /// Sends at the rate that was asked for, and notes when each message of a fast key was at the broker. The first second warms everything.
+    async fn send(&self, transport: &impl Transport, sent: &Times) {
+        let mut tick = tokio::time::interval(TICK);
+        let each = u64::from(self.rate) * u64::try_from(TICK.as_millis()).unwrap_or(1) / 1_000;
+        let ticks = u64::from(self.seconds + 1) * 1_000 / u64::try_from(TICK.as_millis()).unwrap_or(1);
+        for number in 0..ticks {
+            tick.tick().await;
+            let from = number * each;
+            let mut chunk: Vec<_> = (from..from + each)
+                .map(|number| made(number, &format!("key-{}", number % FAST_KEYS)))
+                .collect();
+            let fast: Vec<MessageId> = chunk.iter().map(|stored| stored.message.id).collect();
+            // As many as are handled, and some more: there is always one at work.
+            if self.slow_key && number % 40 == 0 {
+                chunk.push(made(number, "slow"));
+            }
+            publish(transport, chunk).await;
+            if number * 20 >= 1_000 {
+                fast.into_iter().for_each(|id| note(sent, id));
+            }
+        }
+    }
+}
+
+fn note(times: &Times, id: MessageId) {
+    times.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Instant::now());
+}
+
+fn take(times: &Times) -> HashMap<MessageId, Instant> {
+    std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+pub(crate) fn run(bench: &mut Bench) {
+    let (rate, seconds, repetitions) = (500, bench.profile.pick(10, 60), bench.profile.pick(3, 5));
+    let mut waits: [Vec<Vec<f64>>; 2] = Default::default();
+    for repetition in 1..=repetitions {
+        for slow_key in [false, true] {
+            let with = if slow_key { "with" } else { "without" };
+            bench.say(format!("slow key {repetition}/{repetitions}: {with}"));
+            let (store, broker) = (bench.store(), bench.broker.fresh_vhost());
+            let role = Role::Slow(Slow { store, broker, slow_key, rate, seconds });
+            let mut child = Child::start(&role);
+            child.go();
+            waits[usize::from(slow_key)].push(child.done());
+        }
+    }
+    let about = format!(
+        "{rate} messages per second of {FAST_KEYS} keys for {seconds} s; from the broker's confirmation to the end of the handler, in ms; \
+         medians of {repetitions} runs"
+    );
+    let mut table = Table::new("slow key", about, &["messages", "median ms", "p99 ms", "most ms"]);
+    for (label, runs) in ["without", "with a key of 1 s per message"].into_iter().zip(&waits) {
+        let of =
+            |part: f64| median(&runs.iter().filter_map(|waits| quantile(waits, part)).collect::<Vec<_>>());
+        let messages = median(&runs.iter().map(|waits| waits.len() as f64).collect::<Vec<_>>());
+        table.row(label, [messages, of(0.5), of(0.99), of(1.0)]);
+    }
+    let ratio = |column| {
+        Some(table.value("with a key of 1 s per message", column)? / table.value("without", column)?)
+    };
+    let ratios = ["messages", "median ms", "p99 ms", "most ms"].map(ratio);
+    table.row("with / without", ratios);
+    bench.report(table);
+}

@@ -1,0 +1,123 @@
+//! Messages per second, and what each of them costs: the inbox in each of its ways and the loop by hand, in turns.
+
+use crate::bench::Bench;
+use crate::by_hand::ByHand;
+use crate::child::{Child, Done, Role, run as run_child};
+use crate::consume::Consume;
+use crate::fill::Fill;
+use crate::report::Table;
+use crate::stats::median;
+
+/// What is compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Inbox { stored: bool, batch: usize },
+    ByHand { workers: usize },
+}
+
+const VARIANTS: [Variant; 6] = [
+    Variant::ByHand { workers: 1 },
+    Variant::ByHand { workers: 8 },
+    Variant::Inbox { stored: false, batch: 1 },
+    Variant::Inbox { stored: false, batch: 100 },
+    Variant::Inbox { stored: true, batch: 1 },
+    Variant::Inbox { stored: true, batch: 100 },
+];
+
+impl Variant {
+    fn label(self) -> String {
+        match self {
+            Self::ByHand { workers } => format!("by hand, {workers} at once"),
+            Self::Inbox { stored, batch } => {
+                let mode = if stored { "stored" } else { "direct" };
+                if batch == 1 { mode.to_owned() } else { format!("{mode}, batches of {batch}") }
+            }
+        }
+    }
+
+    fn role(self, store: String, broker: String, messages: u64) -> Role {
+        match self {
+            Self::ByHand { workers } => Role::ByHand(ByHand { store, broker, workers, messages }),
+            Self::Inbox { stored, batch } => {
+                Role::Consume(Consume { store, broker, stored, batch, messages })
+            }
+        }
+    }
+}
+
+/// What one run has used, in microseconds of processor time for each message.
+#[derive(Clone, Copy, Default)]
+struct Used {
+    rate: f64,
+    own: f64,
+    database: f64,
+    broker: f64,
+    memory: f64,
+}
+
+const COLUMNS: [&str; 6] = ["messages/s", "own us", "database us", "broker us", "sum us", "memory MiB"];
+
+pub(crate) fn run(bench: &mut Bench) {
+    let messages = bench.profile.pick(10_000, 100_000);
+    let repetitions = bench.profile.pick(3, 5);
+    let mut runs: Vec<Vec<Used>> = vec![Vec::new(); VARIANTS.len()];
+    for repetition in 1..=repetitions {
+        for (variant, runs) in VARIANTS.iter().zip(&mut runs) {
+            bench.say(format!("throughput {repetition}/{repetitions}: {}", variant.label()));
+            runs.push(one(bench, *variant, messages));
+        }
+    }
+    let about = format!(
+        "{messages} messages of 300 bytes, one quorum queue, one UPDATE for each; medians of {repetitions}; processor time for each message"
+    );
+    let mut table = Table::new("throughput", about, &COLUMNS);
+    for (variant, runs) in VARIANTS.iter().zip(&runs) {
+        let of = |figure: fn(&Used) -> f64| median(&runs.iter().map(figure).collect::<Vec<_>>());
+        table.row(
+            variant.label(),
+            [
+                of(|used| used.rate),
+                of(|used| used.own),
+                of(|used| used.database),
+                of(|used| used.broker),
+                of(|used| used.own + used.database + used.broker),
+                of(|used| used.memory),
+            ],
+        );
+    }
+    let ratios = ratios(&table);
+    bench.report(table);
+    bench.report(ratios);
+}
+
+/// One run, after which every message must have had its effect once.
+fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
+    let (store, broker) = (bench.store(), bench.broker.fresh_vhost());
+    run_child::<()>(&Role::Fill(Fill { broker: broker.clone(), messages }));
+    let mut child = Child::start(&variant.role(store.clone(), broker, messages));
+    let before = (bench.postgres.usage().cpu, bench.broker.usage().cpu);
+    child.go();
+    let done: Done = child.done();
+    let after = (bench.postgres.usage().cpu, bench.broker.usage().cpu);
+    assert_eq!(bench.effects(&store), messages, "{}: effects", variant.label());
+    let each = |seconds: f64| seconds * 1e6 / messages as f64;
+    Used {
+        rate: messages as f64 / done.seconds,
+        own: each(done.cpu_seconds),
+        database: each((after.0 - before.0).as_secs_f64()),
+        broker: each((after.1 - before.1).as_secs_f64()),
+        memory: done.most_memory as f64 / f64::from(1 << 20),
+    }
+}
+
+/// Each way beside the loop by hand that has as many transactions at once.
+fn ratios(table: &Table) -> Table {
+    let reference = Variant::ByHand { workers: 8 }.label();
+    let mut ratios = Table::new("ratios", format!("times {reference}"), &["messages/s", "own us", "sum us"]);
+    for variant in VARIANTS {
+        let label = variant.label();
+        let ratio = |column| Some(table.value(&label, column)? / table.value(&reference, column)?);
+        ratios.row(label.clone(), ["messages/s", "own us", "sum us"].map(ratio));
+    }
+    ratios
+}
