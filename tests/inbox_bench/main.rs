@@ -6,6 +6,7 @@
 mod bench;
 mod by_hand;
 #[path = "../relay_bench/child.rs"]
+#[allow(dead_code, reason = "the relay's benchmark uses the rest")]
 mod child;
 mod consume;
 mod fill;
