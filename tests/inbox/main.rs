@@ -1,9 +1,14 @@
 //! The inbox in processes that are killed: right behind each step between receiving and acknowledging, on SQLite and a broker that is two
 //! files. Each effect must be there once, in the order of its key, and so must what was emitted with it.
+//!
+//! And on PostgreSQL with real brokers: a key that fails beside ten thousand messages of others, and what handlers emit, from one inbox to the next.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
+mod broken_key;
 mod constraint;
 mod consumer;
+mod emitted;
 mod file_broker;
 mod kill;
+mod real;

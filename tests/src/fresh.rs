@@ -48,7 +48,7 @@ impl Fresh {
             TransportKind::Redis => Redis::newest().shared().or_skip()?.url(),
             TransportKind::Kafka => {
                 let address = Kafka::newest().shared().or_skip()?.url();
-                make_kafka_topic(&address, &topic).await.expect("Kafka makes a topic");
+                make_kafka_topic(&address, &topic, 4).await.expect("Kafka makes a topic");
                 format!("kafka://{address}")
             }
         };
@@ -66,16 +66,16 @@ pub fn fresh_topic() -> Topic {
     Topic::new(name).unwrap_or_else(|error| unreachable!("letters, digits and dashes: {error}"))
 }
 
-/// Makes a topic of four partitions; returns when the broker knows it.
+/// Makes a topic of so many partitions; returns when the broker knows it.
 ///
 /// # Errors
 ///
 /// What the broker says.
-pub async fn make_kafka_topic(address: &str, topic: &Topic) -> Result<(), Failed> {
+pub async fn make_kafka_topic(address: &str, topic: &Topic, partitions: i32) -> Result<(), Failed> {
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", address).create()?;
     let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
-    let new = NewTopic::new(topic.as_str(), 4, TopicReplication::Fixed(1));
+    let new = NewTopic::new(topic.as_str(), partitions, TopicReplication::Fixed(1));
     for made in admin.create_topics([&new], &options).await? {
         made.map_err(|(topic, code)| format!("the topic {topic} is not made: {code}"))?;
     }
