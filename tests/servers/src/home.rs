@@ -8,7 +8,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::part::run;
+use crate::program::Program;
 use crate::tree::Tree;
 
 /// A new folder inside of a tree that belongs to the user the server runs as. It is deleted with this value; when the test program is
@@ -19,21 +19,41 @@ use crate::tree::Tree;
 pub(crate) struct Home {
     tree: Tree,
     user: &'static str,
+    /// Whose files are in it.
+    owner: (u32, u32),
+    from: String,
     folder: TempDir,
 }
 
 impl Home {
     pub(crate) fn new(tree: Tree, user: &'static str) -> Result<Self, String> {
-        let (uid, gid) = tree.user(user)?;
-        let place = tree.outside("/srv");
-        let made = || -> io::Result<TempDir> {
-            let folder = tempfile::Builder::new().prefix("server-").tempdir_in(&place)?;
-            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
-            chown(folder.path(), Some(uid), Some(gid))?;
-            Ok(folder)
-        };
-        let folder = made().map_err(|error| format!("a folder in {}: {error}", place.display()))?;
-        Ok(Self { tree, user, folder })
+        let owner = tree.user(user)?;
+        let folder = folder(&tree.outside("/srv"), owner)?;
+        Ok(Self { tree, user, owner, from: "tests/servers/prepare".to_owned(), folder })
+    }
+
+    /// A folder that a container of its own sees too.
+    #[cfg(feature = "containers")]
+    pub(crate) fn contained(image: &str, user: &'static str) -> Result<Self, String> {
+        let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        // Servers refuse to run as root, and without a name for their user.
+        let owner = if me.0 == 0 { (CONTAINED, CONTAINED) } else { me };
+        let folder = folder(&std::env::temp_dir(), owner)?;
+        let users = format!(
+            "root:x:0:0::/:/bin/sh\nserver:x:{}:{}::{}:/bin/sh\n",
+            owner.0,
+            owner.1,
+            folder.path().display()
+        );
+        let path = folder.path().join("passwd");
+        fs::write(&path, users).map_err(|error| format!("{}: {error}", path.display()))?;
+        let tree = Tree::of(crate::room::Room::open(image, folder.path(), owner)?);
+        Ok(Self { tree, user, owner, from: format!("container of {image}"), folder })
+    }
+
+    /// Where its programs were had from.
+    pub(crate) fn from(&self) -> &str {
+        &self.from
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -65,18 +85,37 @@ impl Home {
         let mut copy = Command::new("cp");
         copy.args(["--archive", "--reflink=auto", "--sparse=always"]);
         copy.arg(self.tree.outside(from)).arg(self.outside(name));
-        run(copy).map(drop)
+        Program::here(copy).run().map(drop)
     }
 
     /// Writes a file that only the server's user may read (PostgreSQL refuses a key that others can read).
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), String> {
         let path = self.outside(name);
         let written = || -> io::Result<()> {
-            let (uid, gid) = self.tree.user(self.user).map_err(io::Error::other)?;
             fs::write(&path, text)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-            chown(&path, Some(uid), Some(gid))
+            give(&path, self.owner)
         };
         written().map_err(|error| format!("{}: {error}", path.display()))
     }
+}
+
+/// The user of a container that root starts.
+#[cfg(feature = "containers")]
+const CONTAINED: u32 = 54_321;
+
+/// Makes a folder in another one.
+fn folder(place: &Path, owner: (u32, u32)) -> Result<TempDir, String> {
+    let made = || -> io::Result<TempDir> {
+        let folder = tempfile::Builder::new().prefix("server-").tempdir_in(place)?;
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        give(folder.path(), owner)?;
+        Ok(folder)
+    };
+    made().map_err(|error| format!("a folder in {}: {error}", place.display()))
+}
+
+/// Makes a file a user's. Who is not root has no others.
+fn give(path: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
+    if rustix::process::geteuid().is_root() { chown(path, Some(uid), Some(gid)) } else { Ok(()) }
 }

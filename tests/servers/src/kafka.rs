@@ -10,7 +10,6 @@ use std::sync::{Arc, PoisonError};
 pub use self::cluster::KafkaCluster;
 use self::node::{JARS, Listener, NAME, Node, PART, Role};
 use crate::missing::Missing;
-use crate::part::run;
 use crate::proxy::Proxy;
 use crate::server::{Server, Shared};
 use crate::tls;
@@ -196,7 +195,7 @@ impl KafkaServer {
         let mut java = home.tree().command(home.user(), "/", "/bin/sh");
         java.args(["-c", "exec java \"$@\" 2>&1", "sh"]);
         java.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", JARS, class]).args(args);
-        run(java)
+        java.run()
     }
 
     #[track_caller]

@@ -29,10 +29,14 @@
 //! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_MYSQL_URL`, `OUTBOX_MARIADB_URL`, `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`, `OUTBOX_KAFKA_URL`,
 //!    `OUTBOX_MONGODB_URL`. Only `shared()` without
 //!    special wishes is served by it, as nobody may stop or configure what belongs to somebody else;
-//! 2. the folder that `tests/servers/prepare` makes: `target/servers`, or what `OUTBOX_SERVERS_DIR` names. It needs root.
+//! 2. with the feature `containers`, an engine on this machine (`DOCKER_HOST`, or `/var/run/docker.sock`). Images are the official ones, or what
+//!    `OUTBOX_POSTGRES_IMAGE`, `OUTBOX_POSTGRES_OLDEST_IMAGE`, `OUTBOX_MYSQL_IMAGE`, `OUTBOX_MARIADB_IMAGE`, `OUTBOX_RABBITMQ_IMAGE`, `OUTBOX_REDIS_IMAGE`,
+//!    `OUTBOX_REDIS_OLDEST_IMAGE`, `OUTBOX_VALKEY_IMAGE` and `OUTBOX_KAFKA_IMAGE` name. Containers use this machine's network, and need Linux. Tried
+//!    with podman and images that hold Debian's packages; not with the official images;
+//! 3. the folder that `tests/servers/prepare` makes: `target/servers`, or what `OUTBOX_SERVERS_DIR` names. It needs root.
 //!
-//! Where neither has the server, [`OrSkip::or_skip`] skips; with `OUTBOX_REQUIRE_SERVERS=1` it fails. A server that is there and does not
-//! start always fails.
+//! Where none has the server, [`OrSkip::or_skip`] skips, and says what each lacks; with `OUTBOX_REQUIRE_SERVERS=1` it fails. A server that is there
+//! and does not start always fails. Which servers were used is noted in the file that `OUTBOX_SERVERS_USED` names.
 
 mod fresh;
 mod given;
@@ -48,10 +52,13 @@ mod pgbouncer;
 mod ports;
 mod postgres;
 mod processes;
+mod program;
 mod proxy;
 mod rabbitmq;
 mod redis;
 mod redis_cluster;
+#[cfg(feature = "containers")]
+mod room;
 mod server;
 mod tls;
 mod tree;

@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
 use rustix::process::Signal;
@@ -10,8 +9,9 @@ use rustix::process::Signal;
 use crate::given::{self, Parts};
 use crate::home::Home;
 use crate::missing::Missing;
-use crate::part::{Part, run};
+use crate::part::Part;
 use crate::processes::send;
+use crate::program::Program;
 use crate::server::{Kind, Server, Shared};
 use crate::wishes::Wishes;
 use crate::{fresh, tls};
@@ -31,9 +31,32 @@ struct Version {
     without_binlog: &'static str,
 }
 
+impl Version {
+    /// Makes the data folder, as `tests/servers/prepare` does.
+    fn make_data(self, home: &Home) -> Result<(), String> {
+        let mariadb = self.server == MARIADB.server;
+        let program = if mariadb { "mariadb-install-db" } else { self.server };
+        let mut make = home.tree().command(home.user(), &home.inside(""), program);
+        make.args(["--no-defaults", &format!("--datadir={}", home.inside("data"))]);
+        if mariadb {
+            make.args(["--skip-test-db", "--auth-root-authentication-method=normal"]);
+        } else {
+            home.write("users.sql", "RENAME USER root@localhost TO root@'127.0.0.1';\n")?;
+            make.args(["--initialize-insecure", "--secure-file-priv=NULL", "--skip-log-bin"]);
+            make.arg(format!("--init-file={}", home.inside("users.sql")));
+        }
+        make.run().map(drop)
+    }
+}
+
 const MYSQL: Version = Version {
     name: "MySQL 9",
-    part: Part { name: "mysql", release: "sid", user: "mysql" },
+    part: Part {
+        name: "mysql",
+        release: "sid",
+        user: "mysql",
+        image: Some(("mysql:9", "OUTBOX_MYSQL_IMAGE")),
+    },
     server: "/usr/sbin/mysqld",
     client: "/usr/bin/mysql",
     empty: "/var/lib/outbox-mysql",
@@ -45,7 +68,12 @@ const MYSQL: Version = Version {
 };
 const MARIADB: Version = Version {
     name: "MariaDB 10.11",
-    part: Part { name: "mariadb", release: "bookworm", user: "mysql" },
+    part: Part {
+        name: "mariadb",
+        release: "bookworm",
+        user: "mysql",
+        image: Some(("mariadb:10.11", "OUTBOX_MARIADB_IMAGE")),
+    },
     server: "/usr/sbin/mariadbd",
     client: "/usr/bin/mariadb",
     empty: "/var/lib/outbox-mariadb",
@@ -170,10 +198,13 @@ impl Kind for MySql {
         if self.wishes.tls {
             tls::write(home)?;
         }
+        if home.tree().is_contained() {
+            return self.version.make_data(home);
+        }
         home.copy(self.version.empty, "data")
     }
 
-    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {
         let Version { server, settings, without_tls, without_binlog, .. } = self.version;
         let port = ports.first().copied().unwrap_or_default();
         let mut lines = format!(
@@ -284,7 +315,7 @@ impl MySqlServer {
     /// What the client says, when the server can't be reached or a statement fails.
     pub fn try_query(&self, url: &str, sql: &str) -> Result<String, String> {
         let url = Parts::of(url);
-        let mut client = self.version.part.client(self.version.client);
+        let mut client = self.server.client(self.version.part, self.version.client);
         client.args(["--no-defaults", "--protocol=tcp", "--batch", "--raw", "--skip-column-names"]);
         client.args(["--host", &url.host, "--user", &url.user]);
         if !url.port.is_empty() {
@@ -294,13 +325,13 @@ impl MySqlServer {
         // Not as an argument, which every process of the machine can read.
         client.env("MYSQL_PWD", &url.password);
         client.args(["--execute", sql]).args(Some(&url.path).filter(|path| !path.is_empty()));
-        run(client)
+        client.run()
     }
 
     /// The two clients say the same with other words.
-    fn add_tls(&self, client: &mut Command, url: &Parts) {
+    fn add_tls(&self, client: &mut Program, url: &Parts) {
         if let Some(file) = url.option("ssl-ca") {
-            let file = self.version.part.tree().map_or_else(|_| file.to_owned(), |tree| tree.inside_of(file));
+            let file = self.server.as_seen_by_client(self.version.part, file);
             client.arg(format!("--ssl-ca={file}"));
         }
         let Some(mode) = url.option("ssl-mode") else { return };

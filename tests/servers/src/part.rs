@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::home::Home;
 use crate::missing::Missing;
+use crate::program::Program;
 use crate::server::{Kind, Server};
 use crate::tree::Tree;
 
@@ -17,6 +18,9 @@ pub(crate) struct Part {
     pub(crate) release: &'static str,
     /// The user of that system that the server runs as.
     pub(crate) user: &'static str,
+    /// An image that has the same programs, with the variable of the environment that names another one.
+    #[cfg_attr(not(feature = "containers"), expect(dead_code, reason = "only containers have images"))]
+    pub(crate) image: Option<(&'static str, &'static str)>,
 }
 
 impl Part {
@@ -35,32 +39,57 @@ impl Part {
     ///
     /// [`Missing`]: it can't be had, or did not start.
     pub(crate) fn start(self, kind: impl Kind + 'static) -> Result<Arc<Server>, Missing> {
-        let tree = self.tree().map_err(|reason| Missing::absent(kind.name(), reason))?;
-        let home = Home::new(tree, self.user).map_err(|reason| Missing::failed(kind.name(), reason))?;
+        let home = self.home(&kind.name())?;
         Ok(Arc::new(Server::start(Box::new(kind), home)?))
+    }
+
+    /// A folder for a server: of a container where an engine has the image, else in the prepared folder.
+    fn home(self, server: &str) -> Result<Home, Missing> {
+        let without = match self.contained() {
+            Ok(home) => return Ok(home),
+            Err(reason) => reason,
+        };
+        let tree = self.tree().map_err(|reason| match &without {
+            Some(without) => Missing::absent(server, format!("{without}; {reason}")),
+            None => Missing::absent(server, reason),
+        })?;
+        Home::new(tree, self.user).map_err(|reason| Missing::failed(server, reason))
+    }
+
+    /// A folder that a container sees too; or why there is none, where there could be one.
+    #[cfg(feature = "containers")]
+    fn contained(self) -> Result<Home, Option<String>> {
+        use std::sync::{Mutex, PoisonError};
+
+        /// Images that could not be had. They are not tried again: a registry that does not answer takes minutes to say so.
+        static LOST: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+        let Some((image, variable)) = self.image else { return Err(None) };
+        crate::room::engine().map_err(Some)?;
+        let image = crate::given::url(variable).unwrap_or_else(|| image.to_owned());
+        let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+        if lost.contains(&image) {
+            return Err(Some(format!("no container of {image}, as was said before")));
+        }
+        Home::contained(&image, self.user).map_err(|reason| {
+            eprintln!("{reason}");
+            lost.push(image);
+            Some(reason)
+        })
+    }
+
+    #[cfg(not(feature = "containers"))]
+    #[expect(clippy::unused_self, reason = "with the feature it is used")]
+    fn contained(self) -> Result<Home, Option<String>> {
+        Err(None)
     }
 
     /// A client of this part, such as `/usr/bin/redis-cli`. Without the part it is the one of this machine, for a server that was given by URL
     /// may be asked where none can be started.
-    pub(crate) fn client(self, program: &str) -> Command {
+    pub(crate) fn client(self, program: &str) -> Program {
         self.tree().map_or_else(
-            |_| Command::new(program.rsplit('/').next().unwrap_or(program)),
+            |_| Program::here(Command::new(program.rsplit('/').next().unwrap_or(program))),
             |tree| tree.command(self.user, "/", program),
         )
     }
-}
-
-/// Runs a program to its end, and gives what it wrote.
-///
-/// # Errors
-///
-/// What it said, when it failed. Never its arguments: a password may be among them.
-pub(crate) fn run(mut command: Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-    if output.status.success() {
-        return Ok(said(&output.stdout));
-    }
-    let (error, text) = (said(&output.stderr), said(&output.stdout));
-    Err([error, text].into_iter().filter(|said| !said.is_empty()).collect::<Vec<_>>().join("\n"))
 }

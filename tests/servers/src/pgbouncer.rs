@@ -1,7 +1,6 @@
 //! PgBouncer for tests: a pool in front of a PostgreSQL.
 
 use std::ops::Deref;
-use std::process::Command;
 use std::sync::Arc;
 
 use rustix::process::Signal;
@@ -12,10 +11,11 @@ use crate::missing::Missing;
 use crate::part::Part;
 use crate::postgres::PostgresServer;
 use crate::processes::send;
+use crate::program::Program;
 use crate::server::{Kind, Server};
 
-const NEWEST: Part = Part { name: "pgbouncer", release: "sid", user: "postgres" };
-const OLDEST: Part = Part { name: "pgbouncer18", release: "bookworm", user: "postgres" };
+const NEWEST: Part = Part { name: "pgbouncer", release: "sid", user: "postgres", image: None };
+const OLDEST: Part = Part { name: "pgbouncer18", release: "bookworm", user: "postgres", image: None };
 
 /// A wish for a PgBouncer in transaction mode, with 20 connections to the server and room for 500 clients.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl Kind for PgBouncer {
         Ok(())
     }
 
-    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {
         let port = ports.first().copied().unwrap_or_default();
         // The last line of a setting wins, and so the wishes come last.
         home.write(

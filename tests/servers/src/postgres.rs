@@ -2,15 +2,15 @@
 
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
 use rustix::process::Signal;
 
 use crate::home::Home;
 use crate::missing::Missing;
-use crate::part::{Part, run};
+use crate::part::Part;
 use crate::processes::send;
+use crate::program::Program;
 use crate::server::{Kind, Server, Shared};
 use crate::tree::Tree;
 use crate::wishes::Wishes;
@@ -26,19 +26,32 @@ struct Version {
 
 const NEWEST: Version = Version {
     number: 18,
-    part: Part { name: "postgres", release: "sid", user: "postgres" },
+    part: Part {
+        name: "postgres",
+        release: "sid",
+        user: "postgres",
+        image: Some(("postgres:18", "OUTBOX_POSTGRES_IMAGE")),
+    },
     variable: "OUTBOX_POSTGRES_URL",
 };
 const OLDEST: Version = Version {
     number: 13,
-    part: Part { name: "postgres13", release: "bullseye", user: "postgres" },
+    part: Part {
+        name: "postgres13",
+        release: "bullseye",
+        user: "postgres",
+        image: Some(("postgres:13", "OUTBOX_POSTGRES_OLDEST_IMAGE")),
+    },
     variable: "OUTBOX_POSTGRES_OLDEST_URL",
 };
 
 /// Never by URL: what is given is a MongoDB, and its engine is nobody's business.
 #[cfg(feature = "mongodb")]
-const DOCUMENTDB: Version =
-    Version { number: 18, part: Part { name: "documentdb", release: "sid", user: "postgres" }, variable: "" };
+const DOCUMENTDB: Version = Version {
+    number: 18,
+    part: Part { name: "documentdb", release: "sid", user: "postgres", image: None },
+    variable: "",
+};
 
 /// Small, quick to start, and nothing of it outside of its folder. Without fsync what was committed still survives the end of the server, though
 /// not that of the machine; `synchronous_commit` keeps its meaning.
@@ -133,13 +146,13 @@ impl Postgres {
 }
 
 /// A program of PostgreSQL in its tree.
-fn program(tree: &Tree, number: u32, name: &str) -> Command {
+fn program(tree: &Tree, number: u32, name: &str) -> Program {
     tree.command("postgres", "/", &format!("/usr/lib/postgresql/{number}/bin/{name}"))
 }
 
-fn psql(mut psql: Command, url: &str, sql: &str) -> Result<String, String> {
+fn psql(mut psql: Program, url: &str, sql: &str) -> Result<String, String> {
     psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql]);
-    run(psql)
+    psql.run()
 }
 
 impl Kind for Postgres {
@@ -159,7 +172,7 @@ impl Kind for Postgres {
         let mut initdb = program(home.tree(), self.version.number, "initdb");
         initdb.args(["-D", &home.inside("data"), "-U", "postgres", "-A", "trust", "-E", "UTF8"]);
         initdb.args(["--locale=C", "--no-sync"]);
-        run(initdb)?;
+        initdb.run()?;
         let mut settings = SETTINGS.to_owned();
         if !self.wishes.durable {
             settings.push_str(NOT_DURABLE);
@@ -174,7 +187,7 @@ impl Kind for Postgres {
         home.write("data/postgresql.conf", &settings)
     }
 
-    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {
         Ok(serve(self.version, home, ports))
     }
 
@@ -192,7 +205,7 @@ impl Kind for Postgres {
     }
 }
 
-fn serve(version: Version, home: &Home, ports: &[u16]) -> Command {
+fn serve(version: Version, home: &Home, ports: &[u16]) -> Program {
     let program = format!("/usr/lib/postgresql/{}/bin/postgres", version.number);
     let mut command = home.tree().command(home.user(), &home.inside(""), &program);
     let port = ports.first().copied().unwrap_or_default();
@@ -240,10 +253,10 @@ impl Kind for Standby {
         backup.args(["-D", &home.inside("data"), "-d", &url_of(self.primary)]);
         // The standby is told how to reach its primary, and nothing is synced.
         backup.args(["-R", "-X", "stream", "-c", "fast", "--no-sync"]);
-        run(backup).map(drop)
+        backup.run().map(drop)
     }
 
-    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {
         Ok(serve(self.version, home, ports))
     }
 
@@ -328,9 +341,9 @@ impl PostgresServer {
     ///
     /// What psql says, when the server can't be reached or a statement fails.
     pub fn try_query(&self, url: &str, sql: &str) -> Result<String, String> {
-        let client =
-            self.version.part.client(&format!("/usr/lib/postgresql/{}/bin/psql", self.version.number));
-        let url = self.version.part.tree().map_or_else(|_| url.to_owned(), |tree| tree.inside_of(url));
+        let (part, number) = (self.version.part, self.version.number);
+        let client = self.server.client(part, &format!("/usr/lib/postgresql/{number}/bin/psql"));
+        let url = self.server.as_seen_by_client(part, url);
         psql(client, &url, sql)
     }
 

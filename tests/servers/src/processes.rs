@@ -61,19 +61,14 @@ impl Processes {
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let mut pids: Vec<u32> = pids.filter(|pid| self.is_ours(*pid)).collect();
-        pids.sort_unstable();
-        pids
+        pids_in(&self.folder)
     }
 
-    fn is_ours(&self, pid: u32) -> bool {
-        let within =
-            |path: &Path| fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd.starts_with(&self.folder));
-        // A killed process is not gone, and its ports are not free, while its first thread has ended and others have not.
-        let mut threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        threads.any(|thread| within(&thread.path()))
+    /// The one that started the others.
+    pub(crate) fn first(&self) -> Option<u32> {
+        let pids = self.pids();
+        let parent = |pid: u32| stat(pid)?.get(1)?.parse::<u32>().ok();
+        pids.iter().copied().find(|pid| parent(*pid).is_some_and(|parent| !pids.contains(&parent)))
     }
 
     /// Sends a signal to every process, parents first as far as numbers tell.
@@ -138,6 +133,32 @@ impl Processes {
         drop(self.watchdog.stdin.take());
         let _ = self.watchdog.wait();
     }
+}
+
+/// The process of a folder that knows itself under a number, which in a container is another one than here.
+pub(crate) fn known_to_itself_as(folder: &Path, number: u32) -> Option<u32> {
+    let own = |pid: u32| -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        numbers.split_whitespace().last()?.parse().ok()
+    };
+    pids_in(folder).into_iter().find(|pid| own(*pid) == Some(number))
+}
+
+/// The processes whose working folder is in a folder.
+fn pids_in(folder: &Path) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut pids: Vec<u32> = pids.filter(|pid| is_in(*pid, folder)).collect();
+    pids.sort_unstable();
+    pids
+}
+
+fn is_in(pid: u32, folder: &Path) -> bool {
+    let within = |path: &Path| fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
+    // A killed process is not gone, and its ports are not free, while its first thread has ended and others have not.
+    let mut threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.any(|thread| within(&thread.path()))
 }
 
 /// Sends a signal to one process. One that is gone is no error: it is what was wanted.

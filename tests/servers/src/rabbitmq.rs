@@ -9,14 +9,20 @@ use rustix::process::Signal;
 
 use crate::home::Home;
 use crate::missing::Missing;
-use crate::part::{Part, run};
-use crate::processes::send;
+use crate::part::Part;
+use crate::processes::{known_to_itself_as, send};
+use crate::program::Program;
 use crate::server::{Kind, Server, Shared};
 use crate::wishes::Wishes;
 use crate::{fresh, given, tls};
 
 const NAME: &str = "RabbitMQ 4";
-const PART: Part = Part { name: "rabbitmq", release: "sid", user: "rabbitmq" };
+const PART: Part = Part {
+    name: "rabbitmq",
+    release: "sid",
+    user: "rabbitmq",
+    image: Some(("rabbitmq:4", "OUTBOX_RABBITMQ_IMAGE")),
+};
 const URL: &str = "OUTBOX_RABBITMQ_URL";
 const CTL: &str = "OUTBOX_RABBITMQ_CTL";
 
@@ -32,7 +38,8 @@ log.file = false
 ";
 
 /// Erlang's port mapper is started first and in the foreground: RabbitMQ would start one of the whole machine that stays behind.
-const SERVE: &str = "epmd & exec /usr/lib/rabbitmq/bin/rabbitmq-server";
+const SERVE: &str = "epmd & exec \"$SERVER\"";
+const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
 /// How many virtual hosts are made at a time: `rabbitmqctl` takes a second of processor time whatever it does.
 const HOSTS_AT_ONCE: u32 = 8;
@@ -110,7 +117,7 @@ impl Ports {
 }
 
 /// A program of RabbitMQ, told which node is meant.
-fn program(home: &Home, ports: &Ports, folder: &str, program: &str) -> Command {
+fn program(home: &Home, ports: &Ports, folder: &str, program: &str) -> Program {
     let mut command = home.tree().command(home.user(), folder, program);
     command.env("HOME", home.inside(""));
     command.env("RABBITMQ_NODENAME", "test@localhost");
@@ -143,7 +150,7 @@ impl Kind for RabbitMq {
         if self.wishes.tls { tls::write(home) } else { Ok(()) }
     }
 
-    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {
         let ports = Ports::of(ports);
         let mut settings = format!("listeners.tcp.1 = 127.0.0.1:{}\n{SETTINGS}", ports.amqp);
         if self.wishes.tls {
@@ -161,6 +168,8 @@ impl Kind for RabbitMq {
         // What the last run left: its process is gone, and its number may be another's.
         let _ = std::fs::remove_file(home.outside("pid"));
         let mut command = program(home, &ports, &home.inside(""), "/bin/sh");
+        // Debian's program of that name in the path is another one, which becomes another user.
+        command.env("SERVER", if home.tree().is_contained() { "rabbitmq-server" } else { SERVER });
         command.args(["-c", SERVE]);
         Ok(command)
     }
@@ -172,7 +181,8 @@ impl Kind for RabbitMq {
 
     fn ask_to_stop(&self, home: &Home, _pid: u32) {
         let pid = std::fs::read_to_string(home.outside("pid")).unwrap_or_default();
-        if let Ok(pid) = pid.trim().parse() {
+        let pid = pid.trim().parse().ok().and_then(|pid| known_to_itself_as(home.path(), pid));
+        if let Some(pid) = pid {
             send(pid, Signal::TERM);
         }
     }
@@ -258,7 +268,7 @@ impl RabbitMqServer {
         let mut command = match &self.given {
             Some(given) => {
                 let mut words = given.ctl.split_whitespace();
-                let mut command = Command::new(words.next().unwrap_or("rabbitmqctl"));
+                let mut command = Program::here(Command::new(words.next().unwrap_or("rabbitmqctl")));
                 command.args(words);
                 command
             }
@@ -268,7 +278,7 @@ impl RabbitMqServer {
             }
         };
         command.arg("-q").args(args);
-        run(command).unwrap_or_else(|error| panic!("rabbitmqctl {args:?}: {error}"))
+        command.run().unwrap_or_else(|error| panic!("rabbitmqctl {args:?}: {error}"))
     }
 }
 

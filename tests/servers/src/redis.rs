@@ -4,7 +4,6 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +11,9 @@ use rustix::process::Signal;
 
 use crate::home::Home;
 use crate::missing::Missing;
-use crate::part::{Part, run};
+use crate::part::Part;
 use crate::processes::send;
+use crate::program::Program;
 use crate::server::{Kind, Server, Shared};
 use crate::wishes::Wishes;
 use crate::{fresh, tls};
@@ -31,21 +31,36 @@ struct Version {
 
 const NEWEST: Version = Version {
     name: "Redis 8",
-    part: Part { name: "redis", release: "sid", user: "redis" },
+    part: Part {
+        name: "redis",
+        release: "sid",
+        user: "redis",
+        image: Some(("redis:8", "OUTBOX_REDIS_IMAGE")),
+    },
     program: "redis",
     says: "Redis version=",
     variable: "OUTBOX_REDIS_URL",
 };
 const OLDEST: Version = Version {
     name: "Redis 7",
-    part: Part { name: "redis7", release: "bookworm", user: "redis" },
+    part: Part {
+        name: "redis7",
+        release: "bookworm",
+        user: "redis",
+        image: Some(("redis:7", "OUTBOX_REDIS_OLDEST_IMAGE")),
+    },
     program: "redis",
     says: "Redis version=",
     variable: "OUTBOX_REDIS_OLDEST_URL",
 };
 const VALKEY: Version = Version {
     name: "Valkey 9",
-    part: Part { name: "valkey", release: "sid", user: "valkey" },
+    part: Part {
+        name: "valkey",
+        release: "sid",
+        user: "valkey",
+        image: Some(("valkey/valkey:9", "OUTBOX_VALKEY_IMAGE")),
+    },
     program: "valkey",
     says: "Valkey version=",
     variable: "OUTBOX_VALKEY_URL",
@@ -142,7 +157,7 @@ impl Kind for Redis {
         if self.wishes.tls { tls::write(home) } else { Ok(()) }
     }
 
-    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {
         let port = |index: usize| ports.get(index).copied().unwrap_or_default();
         let mut settings = format!("port {}\ndir {}\n{SETTINGS}", port(0), home.inside(""));
         if self.wishes.tls {
@@ -256,10 +271,10 @@ impl RedisServer {
     /// What the client says, when the server can't be reached or refuses the command.
     pub fn try_cli(&self, command: &[&str]) -> Result<String, String> {
         let Version { part, program, .. } = self.wish.version;
-        let mut cli = part.client(&format!("/usr/bin/{program}-cli"));
+        let mut cli = self.server.client(part, &format!("/usr/bin/{program}-cli"));
         // `-e`: an error of the server is one of the command.
         cli.args(["-e", "--raw", "-u", &self.url()]).args(command);
-        run(cli)
+        cli.run()
     }
 
     /// Starts a replica that follows this server; returns when it has all that this one had.

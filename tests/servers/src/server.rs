@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::process::{Child, Command, Stdio};
+use std::fs;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::home::Home;
 use crate::missing::Missing;
 use crate::notes;
+use crate::part::Part;
 use crate::ports::Port;
 use crate::processes::{Processes, Usage};
+use crate::program::{Program, Started};
 
 /// How long a server may take to start or to stop. RabbitMQ needs a minute on a slow machine with other work.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -35,7 +37,7 @@ pub(crate) trait Kind: fmt::Debug + Send + Sync {
     fn initialise(&self, home: &Home) -> Result<(), String>;
 
     /// The command that runs it in the foreground, with its working folder in `home`.
-    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String>;
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String>;
 
     /// Whether it serves. `said` is what it has logged since it was started.
     fn is_ready(&self, home: &Home, ports: &[u16], said: &str) -> bool;
@@ -65,7 +67,7 @@ pub struct Server {
 /// A server that was started here.
 struct Own {
     kind: Box<dyn Kind>,
-    started: Mutex<Option<Child>>,
+    started: Mutex<Option<Started>>,
     processes: Processes,
     ports: Vec<Port>,
     home: Home,
@@ -176,6 +178,27 @@ impl Server {
         self.own().log()
     }
 
+    /// The path of one of its files as the server itself and its tools see it: they run in a system of their own.
+    #[must_use]
+    #[track_caller]
+    pub fn inside(&self, file: &Path) -> String {
+        self.home().tree().inside(file)
+    }
+
+    /// A client that comes with it. One that was given is asked with the client that there is.
+    pub(crate) fn client(&self, part: Part, program: &str) -> Program {
+        match &self.own {
+            Some(own) => own.home.tree().command(own.home.user(), "/", program),
+            None => part.client(program),
+        }
+    }
+
+    /// A text in which paths of this machine are as that client sees them.
+    pub(crate) fn as_seen_by_client(&self, part: Part, text: &str) -> String {
+        let tree = self.own.as_ref().map_or_else(|| part.tree(), |own| Ok(own.home.tree().clone()));
+        tree.map_or_else(|_| text.to_owned(), |tree| tree.inside_of(text))
+    }
+
     /// Ends it in another way than [`stop`](Self::stop): `ask` gets the process that was started.
     #[track_caller]
     pub(crate) fn stop_by(&self, what: &str, ask: impl FnOnce(u32)) {
@@ -227,15 +250,8 @@ impl Own {
         }
         let before = self.log().len();
         let ports: Vec<u16> = self.ports.iter().map(Port::number).collect();
-        let log = File::options().create(true).append(true).open(self.home.outside("log"));
-        let log = log.and_then(|log| Ok((log.try_clone()?, log)));
-        let (out, err) = log.map_err(|error| format!("its log: {error}"))?;
-        let mut command = self.kind.command(&self.home, &ports)?;
-        command.stdin(Stdio::null()).stdout(out).stderr(err);
-        // Out of reach of an interrupt from the keyboard: the watchdog ends it, in order.
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
-        let child = started.insert(child);
+        let command = self.kind.command(&self.home, &ports)?;
+        let child = started.insert(command.serve(&self.home.outside("log"))?);
         let result = self.until_ready(child, &ports, before);
         drop(started);
         if result.is_err() {
@@ -244,10 +260,10 @@ impl Own {
         result
     }
 
-    fn until_ready(&self, child: &mut Child, ports: &[u16], before: usize) -> Result<(), String> {
+    fn until_ready(&self, child: &mut Started, ports: &[u16], before: usize) -> Result<(), String> {
         let start = Instant::now();
         loop {
-            let ended = child.try_wait().map_err(|error| format!("its process: {error}"))?;
+            let ended = child.ended()?;
             let log = self.log();
             let said = log.get(before..).unwrap_or_default();
             if let Some(status) = ended {
@@ -270,7 +286,7 @@ impl Own {
             notes::version(&log, self.kind.version_is_behind()).unwrap_or("of a version it does not tell");
         // The nodes of one cluster are one server here.
         let name = name.split(',').next().unwrap_or_default();
-        notes::used(&format!("{name}: {version}"), "tests/servers/prepare");
+        notes::used(&format!("{name}: {version}"), self.home.from());
     }
 
     fn port_was_taken(&self) -> bool {
@@ -294,9 +310,12 @@ impl Own {
     fn stop(&self, ask: impl FnOnce(u32)) -> Result<(), String> {
         let mut started = self.started();
         let Some(child) = started.as_mut() else { return Err("it does not run".to_owned()) };
-        ask(child.id());
+        let Some(pid) = child.child().or_else(|| self.processes.first()) else {
+            return Err("it has no process".to_owned());
+        };
+        ask(pid);
         let start = Instant::now();
-        while child.try_wait().map_err(|error| error.to_string())?.is_none() {
+        while child.ended()?.is_none() {
             if start.elapsed() > PATIENCE {
                 return Err(format!("it did not end within {PATIENCE:?}; it said:\n{}", tail(&self.log())));
             }
@@ -311,8 +330,7 @@ impl Own {
         let mut started = self.started();
         if let Some(mut child) = started.take() {
             // First the one that could start others. It may be gone already.
-            let _ = child.kill();
-            let _ = child.wait();
+            child.kill();
         }
         self.processes.kill()
     }
@@ -322,7 +340,7 @@ impl Own {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    fn started(&self) -> MutexGuard<'_, Option<Child>> {
+    fn started(&self) -> MutexGuard<'_, Option<Started>> {
         self.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -331,13 +349,14 @@ impl Drop for Own {
     fn drop(&mut self) {
         // No wait for a polite end: nobody reads the data any more.
         let mut time = Duration::ZERO;
-        if let Some(child) = self.started().as_ref().filter(|_| self.kind.holds_what_is_outside()) {
-            crate::processes::send(child.id(), rustix::process::Signal::QUIT);
+        let runs = self.started().is_some() && self.kind.holds_what_is_outside();
+        if let Some(first) = self.processes.first().filter(|_| runs) {
+            crate::processes::send(first, rustix::process::Signal::QUIT);
             time = Duration::from_secs(2);
         }
         self.processes.end_within(time);
         if let Some(mut child) = self.started().take() {
-            let _ = child.wait();
+            child.wait();
         }
     }
 }

@@ -1,8 +1,10 @@
-//! The folder that `tests/servers/prepare` makes, and how a program in it is run.
+//! Where the programs of servers are, and how one is run: in the folder that `tests/servers/prepare` makes, or in a container.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::program::Program;
 
 /// Run by `sh`: /proc is mounted in a name space of this process and its children alone, so that the mount goes when they end. Everything is
 /// `exec`: the process that was started becomes the program.
@@ -12,10 +14,13 @@ shift 2
 mount -t proc proc "$root/proc" && exec chroot --userspec="$user:$user" "$root" /bin/sh -c 'cd "$0" && exec "$@"' "$folder" "$@"
 "#;
 
-/// One Debian release of the prepared folder, with the packages of a part in it.
+/// One Debian release of the prepared folder, with the packages of a part in it; or a container.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
+    /// In a container, paths are those of this machine: only the server's folder is looked at.
     root: PathBuf,
+    #[cfg(feature = "containers")]
+    room: Option<std::sync::Arc<crate::room::Room>>,
 }
 
 impl Tree {
@@ -36,7 +41,25 @@ impl Tree {
         if !rustix::process::geteuid().is_root() {
             return Err(format!("servers run from {} need root", folder.display()));
         }
-        Ok(Self { root })
+        Ok(Self {
+            root,
+            #[cfg(feature = "containers")]
+            room: None,
+        })
+    }
+
+    /// What a container holds.
+    #[cfg(feature = "containers")]
+    pub(crate) fn of(room: crate::room::Room) -> Self {
+        Self { root: PathBuf::from("/"), room: Some(std::sync::Arc::new(room)) }
+    }
+
+    /// Whether it is a container, and so an image that others have made.
+    pub(crate) fn is_contained(&self) -> bool {
+        #[cfg(feature = "containers")]
+        return self.room.is_some();
+        #[cfg(not(feature = "containers"))]
+        return false;
     }
 
     /// The path on this machine of a path in the tree.
@@ -52,17 +75,25 @@ impl Tree {
 
     /// A text in which paths of the tree are as a program in the tree sees them.
     pub(crate) fn inside_of(&self, text: &str) -> String {
+        if self.is_contained() {
+            return text.to_owned();
+        }
         text.replace(&format!("{}/", self.root.display()), "/")
     }
 
-    /// A program in the tree, as one of the tree's users, in one of its folders, with nothing of this process's environment.
-    pub(crate) fn command(&self, user: &str, folder: &str, program: &str) -> Command {
+    /// A program in the tree, as one of the tree's users, in one of its folders, with nothing of this process's environment. In a container it is
+    /// found by its name alone, and there is one user.
+    pub(crate) fn command(&self, user: &str, folder: &str, program: &str) -> Program {
+        #[cfg(feature = "containers")]
+        if let Some(room) = &self.room {
+            return Program::within(std::sync::Arc::clone(room), folder, program);
+        }
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", ENTER]);
         command.arg(&self.root).args([user, folder, program]);
         command.current_dir("/").env_clear();
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
-        command
+        Program::here(command)
     }
 
     /// The numbers of a user and of its group in the tree.

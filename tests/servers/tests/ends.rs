@@ -110,6 +110,7 @@ fn a_test_without_its_server_skips_by_name_or_fails_when_servers_are_required() 
         let mut command = again(NAME, "skip");
         command.env("OUTBOX_SERVERS_DIR", folder.path()).env("OUTBOX_SKIPS", &skips);
         command.env("OUTBOX_REQUIRE_SERVERS", required).env_remove("OUTBOX_POSTGRES_URL");
+        command.env("DOCKER_HOST", format!("unix://{}", folder.path().join("nobody").display()));
         command.output().unwrap().status.success()
     };
     assert!(run("0"), "a skip is no failure");
@@ -145,8 +146,6 @@ fn servers_that_were_used_are_noted_with_their_versions_and_where_they_came_from
     let lines: Vec<&str> = noted.lines().collect();
     assert_eq!(lines.len(), 2, "{noted:?}");
     assert_eq!(lines[0], "Redis 8 (given by URL)");
-    assert!(
-        lines[1].starts_with("Redis 7: 7.") && lines[1].ends_with(" (tests/servers/prepare)"),
-        "{noted:?}"
-    );
+    let from = ["(tests/servers/prepare)", "(container of "].iter().any(|from| lines[1].contains(from));
+    assert!(lines[1].starts_with("Redis 7: 7.") && from, "{noted:?}");
 }

@@ -91,19 +91,17 @@ fn until(done: impl Fn() -> bool) {
 fn users_do_what_they_have_a_right_to_with_and_without_tls() {
     let Some(server) = Kafka::newest().authorised().tls().start().or_skip() else { return };
     create(&server, "t");
-    // The tool sees files under their paths in the prepared folder.
     let authorities = server.authorities();
-    let home = authorities.parent().unwrap();
-    let inside = format!("/srv/{}", home.file_name().unwrap().display());
+    let properties = authorities.with_file_name("client.properties");
+    let (trusted, properties_inside) = (server.inside(&authorities), server.inside(&properties));
     let send_as = |(name, password): (&str, &str), to: &str, protocol: &str, more: &str| {
         let login = "org.apache.kafka.common.security.plain.PlainLoginModule";
         let lines = format!(
             "sasl.jaas.config={login} required username=\"{name}\" password=\"{password}\";\n\
              sasl.mechanism=PLAIN\nsecurity.protocol={protocol}\n{more}\n"
         );
-        std::fs::write(home.join("client.properties"), lines).unwrap();
-        let file = format!("{inside}/client.properties");
-        send(&server, to, "t", &["--command-config", &file])
+        std::fs::write(&properties, lines).unwrap();
+        send(&server, to, "t", &["--command-config", &properties_inside])
     };
     let (plain, tls) = (server.url(), server.tls_url());
     send_as(Kafka::ADMIN, &plain, "SASL_PLAINTEXT", "").unwrap();
@@ -113,7 +111,7 @@ fn users_do_what_they_have_a_right_to_with_and_without_tls() {
     let error = send_as(("admin", "wrong"), &plain, "SASL_PLAINTEXT", "").unwrap_err();
     assert!(error.contains("SaslAuthenticationException"), "{error}");
 
-    let trust = format!("ssl.truststore.type=PEM\nssl.truststore.location={inside}/authorities.pem");
+    let trust = format!("ssl.truststore.type=PEM\nssl.truststore.location={trusted}");
     send_as(Kafka::ADMIN, &tls, "SASL_SSL", &trust).unwrap();
     let error = send_as(Kafka::ADMIN, &tls, "SASL_SSL", "").unwrap_err();
     assert!(error.contains("SslAuthenticationException"), "nobody vouches for it: {error}");

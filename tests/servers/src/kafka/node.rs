@@ -1,6 +1,5 @@
 //! One process of Apache Kafka: a broker, a controller, or both at once.
 
-use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::Signal;
@@ -8,13 +7,19 @@ use rustix::process::Signal;
 use crate::home::Home;
 use crate::part::Part;
 use crate::processes::send;
+use crate::program::Program;
 use crate::proxy::Proxy;
 use crate::server::Kind;
 use crate::tls;
 use crate::wishes::Wishes;
 
 pub(super) const NAME: &str = "Apache Kafka 4.3";
-pub(super) const PART: Part = Part { name: "kafka", release: "bookworm", user: "daemon" };
+pub(super) const PART: Part = Part {
+    name: "kafka",
+    release: "bookworm",
+    user: "daemon",
+    image: Some(("apache/kafka:4.3.1", "OUTBOX_KAFKA_IMAGE")),
+};
 /// Where the jars are in the prepared folder.
 pub(super) const JARS: &str = "/opt/kafka/libs/*";
 /// The node that is a cluster's controller; its brokers count from 0.
@@ -248,7 +253,7 @@ impl Kind for Node {
         home.write("logging.properties", LOGGING)
     }
 
-    fn command(&self, home: &Home, ports: &[u16]) -> Result<Command, String> {
+    fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {
         home.write("server.properties", &self.properties(home, ports))?;
         // Of a cluster there are four at once, which do little: to start soon matters more to them than to run fast.
         let heap = match self.role {
