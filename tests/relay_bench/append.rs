@@ -105,10 +105,10 @@ pub(crate) fn run(bench: &mut Bench) {
             bench.say(format!("append {repetition}/{repetitions}: {label}"));
             let mut child =
                 Child::start(&Role::Append(Append { store: store.clone(), variant: *variant, seconds }));
-            let before = bench.postgres.usage().cpu;
+            let before = bench.postgres().usage().cpu;
             child.go();
             let done: Done = child.done();
-            let database = (bench.postgres.usage().cpu - before).as_secs_f64();
+            let database = (bench.postgres().usage().cpu - before).as_secs_f64();
             runs.push((done.messages as f64 / done.seconds, database * 1e6 / done.messages as f64));
         }
     }

@@ -5,10 +5,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use outbox_servers::{Missing, Postgres, PostgresServer, RabbitMq, RabbitMqServer};
+use outbox_servers::{Missing, PostgresServer};
 
+use crate::broker::BrokerServer;
+use crate::child::{Role, run};
+use crate::database::{DatabaseServer, Fill};
+use crate::pair::Pair;
 use crate::plot::Bars;
 use crate::report::Table;
+use crate::tuned::Setting;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -32,8 +37,11 @@ impl Profile {
 /// The servers and the report.
 pub(crate) struct Bench {
     pub(crate) profile: Profile,
-    pub(crate) postgres: PostgresServer,
-    pub(crate) broker: RabbitMqServer,
+    pub(crate) pair: Pair,
+    /// Of the relay that is tuned.
+    pub(crate) settings: Vec<Setting>,
+    pub(crate) database: DatabaseServer,
+    pub(crate) broker: BrokerServer,
     tables: Vec<Table>,
     bars: Option<Bars>,
 }
@@ -47,44 +55,46 @@ pub(crate) const KEYS: u64 = 10_000;
 const PAYLOAD: &str = "convert_to(rpad('{\"n\":' || n || ',\"x\":\"', 298, 'x') || '\"}', 'UTF8')";
 
 impl Bench {
-    /// Starts both servers. PostgreSQL writes through to the disk, and neither makes a checkpoint nor cleans up by itself in the time that
-    /// is measured.
-    pub(crate) fn start(profile: Profile) -> Result<Self, Missing> {
-        let postgres = Postgres::newest()
-            .durable()
-            .config("shared_buffers = 1GB")
-            .config("max_wal_size = 16GB")
-            .config("checkpoint_timeout = 1h")
-            // It comes when it likes; what it costs is measured apart.
-            .config("autovacuum = off");
+    /// Starts both servers.
+    pub(crate) fn start(profile: Profile, pair: Pair, settings: Vec<Setting>) -> Result<Self, Missing> {
         Ok(Self {
             profile,
-            postgres: postgres.start()?,
-            broker: RabbitMq::newest().start()?,
+            pair,
+            settings,
+            database: DatabaseServer::start(pair.database)?,
+            broker: BrokerServer::start(pair.broker)?,
             tables: Vec::new(),
             bars: None,
         })
     }
 
-    /// A fresh database with the tables of an outbox, and of a business.
-    pub(crate) fn store(&self) -> String {
-        let url = self.postgres.fresh_database();
-        crate::child::run::<()>(&crate::child::Role::Migrate { store: url.clone() });
-        self.postgres.query(
-            &url,
-            "create table business (id bigint generated always as identity primary key, body text)",
-        );
-        url
+    /// The server of the parts that look into PostgreSQL.
+    pub(crate) fn postgres(&self) -> &PostgresServer {
+        match &self.database {
+            DatabaseServer::Postgres(server) => server,
+            DatabaseServer::Sqlite(..) => panic!("{} has no PostgreSQL", self.pair),
+        }
     }
 
-    /// A fresh virtual host.
-    pub(crate) fn vhost(&self) -> String {
-        self.broker.fresh_vhost()
+    /// A fresh database with the tables of an outbox, and in PostgreSQL of a business.
+    pub(crate) fn store(&self) -> String {
+        let url = self.database.fresh();
+        run::<()>(&Role::Migrate { store: url.clone() });
+        if let DatabaseServer::Postgres(server) = &self.database {
+            let business =
+                "create table business (id bigint generated always as identity primary key, body text)";
+            server.query(&url, business);
+        }
+        url
     }
 
     /// Fills an outbox: so many messages, of so many keys in turn, without a checkpoint since.
     pub(crate) fn fill(&self, url: &str, topic: &str, messages: u64, keys: u64) {
-        self.postgres.query(url, &format!(
+        let DatabaseServer::Postgres(postgres) = &self.database else {
+            assert_eq!(topic, TOPIC, "one topic is enough where nothing is looked into");
+            return run::<()>(&Role::Fill(Fill { store: url.to_owned(), messages, keys }));
+        };
+        postgres.query(url, &format!(
             "checkpoint;
              insert into outbox_message (position, bucket, topic, key, event_type, payload)
              select nextval('outbox_message_position'), outbox_bucket('{topic}', key), '{topic}', key, 'bench.made', {PAYLOAD}
@@ -95,7 +105,7 @@ impl Bench {
 
     /// Makes and fills the table of the usual shape.
     pub(crate) fn fill_usual(&self, url: &str, messages: u64) {
-        self.postgres.query(url, &format!(
+        self.postgres().query(url, &format!(
             "checkpoint;
              create table usual_outbox (
                  position bigint generated always as identity primary key, id uuid not null default gen_random_uuid(),
@@ -110,13 +120,14 @@ impl Bench {
 
     /// One figure of a database.
     pub(crate) fn number(&self, url: &str, sql: &str) -> f64 {
-        let answer = self.postgres.query(url, sql);
+        let answer = self.postgres().query(url, sql);
         answer.trim().parse().unwrap_or_else(|_| panic!("{sql} gave {answer:?}, which is no number"))
     }
 
-    /// Bytes of WAL that were written since the server was made.
-    pub(crate) fn wal(&self) -> f64 {
-        self.number(&self.postgres.url(), "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+    /// Bytes of WAL that were written since the server was made. None: the database does not say.
+    pub(crate) fn wal(&self) -> Option<f64> {
+        let DatabaseServer::Postgres(server) = &self.database else { return None };
+        Some(self.number(&server.url(), "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
     }
 
     /// Waits until this holds; fails after ten minutes.
@@ -151,7 +162,8 @@ impl Bench {
             "profile": format!("{:?}", self.profile).to_lowercase(),
             "processor": model.map(|(_, model)| model.trim()),
             "processors": std::thread::available_parallelism().map(usize::from).ok(),
-            "servers": [self.postgres.name(), self.broker.name()],
+            "pair": self.pair.to_string(),
+            "servers": [self.database.name(), self.broker.name()],
             "tables": self.tables,
         });
         fs::write(folder.join("relay.json"), format!("{report:#}\n"))?;

@@ -101,11 +101,11 @@ fn while_open(bench: &mut Bench) {
             if *beside == "a paused topic in front" {
                 bench.fill(&store, "paused", messages, KEYS);
                 bench
-                    .postgres
+                    .postgres()
                     .query(&store, "insert into outbox_pause (route, topic) values ('default', 'paused')");
             }
             bench.fill(&store, TOPIC, messages, KEYS);
-            runs.push(measure(bench, &Role::Ours(Ours { store, broker: None, tuned: false, messages })));
+            runs.push(measure(bench, &Role::Ours(Ours { store, broker: None, settings: vec![], messages })));
             drop(held);
         }
     }
@@ -114,10 +114,11 @@ fn while_open(bench: &mut Bench) {
     );
     let mut table = Table::new("beside", about, &["messages/s", "database us", "own us"]);
     for (beside, runs) in BESIDE.iter().zip(&runs) {
-        let of = |figure: fn(&crate::throughput::Used) -> f64| {
-            median(&runs.iter().map(figure).collect::<Vec<_>>())
+        let of = |figure: fn(&crate::throughput::Used) -> Option<f64>| {
+            median(&runs.iter().filter_map(figure).collect::<Vec<_>>())
         };
-        table.row(*beside, [of(|used| used.rate), of(|used| used.database), of(|used| used.own)]);
+        let row = [of(|used| Some(used.rate)), of(|used| used.database), of(|used| Some(used.own))];
+        table.row(*beside, row);
     }
     bench.report(table);
 }

@@ -4,25 +4,26 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use outbox_contract::subscription::Received;
-use outbox_contract::{Subscription, Transport};
+use outbox_contract::{Subscription, Transport as _};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, KEYS, TOPIC};
+use crate::broker::Address;
 use crate::child::{Child, Role, finished, ready, tell};
-use crate::ours::{Ours, consumer, topic, transport};
+use crate::ours::{Ours, consumer, topic};
 use crate::report::Table;
 
 /// What is to be consumed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Consume {
-    pub(crate) broker: String,
+    pub(crate) broker: Address,
     pub(crate) messages: usize,
 }
 
 impl Consume {
     /// Tells how many deliveries were repeats.
     pub(crate) async fn play(self) {
-        let transport = transport(&self.broker);
+        let transport = self.broker.transport();
         let subscription = Subscription::new(consumer(), [topic()]).with_prefetch(2_000);
         let deliveries = transport.subscribe(subscription).await.expect("subscribed");
         ready().await;
@@ -52,14 +53,19 @@ pub(crate) fn run(bench: &mut Bench) {
     let mut table = Table::new("kill", about, &["repeats", "nothing settled for s"]);
     for repetition in 1..=repetitions {
         bench.say(format!("kill {repetition}/{repetitions}"));
-        let (store, broker) = (bench.store(), bench.vhost());
+        let (store, broker) = (bench.store(), bench.broker.fresh());
         bench.fill(&store, TOPIC, messages, KEYS);
         let expected = usize::try_from(messages).unwrap_or(usize::MAX);
         let mut consumer =
             Child::start(&Role::Consume(Consume { broker: broker.clone(), messages: expected }));
         consumer.go();
         let relay = || {
-            Role::Ours(Ours { store: store.clone(), broker: Some(broker.clone()), tuned: false, messages })
+            Role::Ours(Ours {
+                store: store.clone(),
+                broker: Some(broker.clone()),
+                settings: vec![],
+                messages,
+            })
         };
         let left = || bench.number(&store, "select count(*) from outbox_message");
         let mut first = Child::start(&relay());

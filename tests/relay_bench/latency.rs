@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use outbox_contract::subscription::Received;
-use outbox_contract::{Deliveries, Message, MessageId, Outbox, Subscription, Transport};
+use outbox_contract::{Deliveries, Message, MessageId, Outbox, Subscription, Transport as _};
 use outbox_store_postgres::PostgresStore;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::bench::{Bench, KEYS};
+use crate::broker::Address;
 use crate::child::{Child, Role, finished, ready, run as run_child, tell};
-use crate::ours::{Ours, consumer, store, topic, transport};
+use crate::ours::{Ours, consumer, store, topic};
 use crate::report::Table;
 use crate::stats::{median, quantile};
 
@@ -21,7 +22,7 @@ use crate::stats::{median, quantile};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Latency {
     pub(crate) store: String,
-    pub(crate) broker: String,
+    pub(crate) broker: Address,
     /// Transactions per second, of one message each.
     pub(crate) rate: u32,
     pub(crate) seconds: u32,
@@ -46,7 +47,7 @@ type Times = Arc<Mutex<HashMap<MessageId, Instant>>>;
 impl Latency {
     pub(crate) async fn play(self) {
         let store = store(&self.store).await;
-        let transport = transport(&self.broker);
+        let transport = self.broker.transport();
         let subscription = Subscription::new(consumer(), [topic()]).with_prefetch(2_000);
         let deliveries: Arc<dyn Deliveries> =
             transport.subscribe(subscription).await.expect("subscribed").into();
@@ -128,11 +129,12 @@ pub(crate) fn run(bench: &mut Bench) {
     for repetition in 1..=repetitions {
         for ((rate, held), runs) in cases.iter().zip(&mut runs) {
             bench.say(format!("latency {repetition}/{repetitions}: {rate} per second"));
-            let (store, broker) = (bench.store(), bench.vhost());
+            let (store, broker) = (bench.store(), bench.broker.fresh());
             let statements = ["begin", "create table other (n int)", "insert into other values (1)"];
             let statements = statements.map(str::to_owned).to_vec();
             let _held = held.then(|| Child::start(&Role::Hold { store: store.clone(), statements }));
-            let ours = Ours { store: store.clone(), broker: Some(broker.clone()), tuned: false, messages: 0 };
+            let ours =
+                Ours { store: store.clone(), broker: Some(broker.clone()), settings: vec![], messages: 0 };
             let mut relay = Child::start(&Role::Ours(ours));
             relay.go();
             runs.push(run_child(&Role::Latency(Latency { store, broker, rate: *rate, seconds })));

@@ -1,4 +1,4 @@
-//! The side-by-side benchmark of relays from PostgreSQL to RabbitMQ: `cargo bench -p outbox-tests --bench relay -- --help`
+//! The side-by-side benchmark of relays from a database to a broker: `cargo bench -p outbox-tests --bench relay -- --help`
 //!
 //! This process starts the servers, fills tables, and reads what the operating system says of each process. Whatever is measured runs in a
 //! child process of its own: this program again, told its part. See `child.rs` and
@@ -6,13 +6,17 @@
 
 mod append;
 mod bench;
+mod broker;
 mod child;
+mod database;
 mod fetch;
 mod idle;
 mod kill;
 mod latency;
 mod memory;
+mod minimal;
 mod ours;
+mod pair;
 mod plot;
 mod process;
 mod publish;
@@ -20,6 +24,7 @@ mod report;
 mod role;
 mod stats;
 mod throughput;
+mod tuned;
 mod usual;
 
 use std::path::PathBuf;
@@ -27,8 +32,11 @@ use std::process::ExitCode;
 
 use bench::{Bench, Profile};
 use clap::{CommandFactory, Parser, Subcommand};
+use pair::{Database, Pair};
+use tuned::Setting;
 
-/// Measures the relay of this workspace beside the usual shape of one, and beside its own parts, from PostgreSQL to RabbitMQ.
+/// Measures the relay of this workspace beside the usual shape of one, and beside its own parts, from a
+/// database to a broker.
 #[derive(Parser)]
 #[command(name = "relay", after_help = HELP)]
 struct Cli {
@@ -37,6 +45,12 @@ struct Cli {
     /// How much is measured: `quick` takes minutes and is good for a look, `full` for figures to be quoted.
     #[arg(long, global = true, value_enum, default_value_t = Profile::Quick)]
     profile: Profile,
+    /// The database and the broker: postgres or sqlite, and rabbitmq, kafka or redis. With sqlite `throughput` alone.
+    #[arg(long, global = true, default_value = "postgres-rabbitmq")]
+    pair: Pair,
+    /// A setting of the relay that is tuned, such as batch=2000; again for another one.
+    #[arg(long, global = true, value_name = "NAME=NUMBER")]
+    tuned: Vec<Setting>,
     /// The folder for relay.json and relay.svg.
     #[arg(long, global = true, default_value = "target/relay_bench")]
     out: PathBuf,
@@ -46,13 +60,15 @@ struct Cli {
 }
 
 const HELP: &str = "\
-Servers: PostgreSQL 18 and RabbitMQ 4, started here on free ports, from the folder that tests/servers/prepare makes
+Servers: PostgreSQL 18 and the broker, started here on free ports, from the folder that tests/servers/prepare makes
 (target/servers, or what OUTBOX_SERVERS_DIR names).
 
 How to read it: what else runs on the machine moves rates by a factor of two, and CPU time per message by little. Compare
 rows of one run, whose variants take turns; quote medians, with the machine. Nothing else should run meanwhile.
 
   cargo bench -p outbox-tests --bench relay -- throughput           ours, the usual shape, and the parts alone
+  cargo bench -p outbox-tests --bench relay -- throughput --pair postgres-kafka
+                                                                    and the least loop that there can be
   cargo bench -p outbox-tests --bench relay -- all --profile full   everything, for an hour
 ";
 
@@ -93,7 +109,11 @@ fn main() -> ExitCode {
         role::play(&role);
         return ExitCode::SUCCESS;
     }
-    let mut bench = match Bench::start(cli.profile) {
+    if cli.pair.database != Database::Postgres && !matches!(what, What::Throughput) {
+        eprintln!("{}: only `throughput` is measured there; the other parts look into PostgreSQL", cli.pair);
+        return ExitCode::from(2);
+    }
+    let mut bench = match Bench::start(cli.profile, cli.pair, tuned::tuned(&cli.tuned)) {
         Ok(bench) => bench,
         Err(missing) => {
             eprintln!("{missing}\n\nThis benchmark needs both servers: run tests/servers/prepare first.");

@@ -13,9 +13,10 @@ pub(crate) fn run(bench: &mut Bench) {
     // One key is as fast as a chunk's way to the broker and back: a part of the messages has to do.
     for (label, messages, keys) in [("10,000 keys", messages, KEYS), ("one key", messages / 4, 1)] {
         bench.say(format!("memory: {label}"));
-        let (store, broker) = (bench.store(), bench.vhost());
+        let (store, broker) = (bench.store(), bench.broker.fresh());
         bench.fill(&store, TOPIC, messages, keys);
-        let used = measure(bench, &Role::Ours(Ours { store, broker: Some(broker), tuned: false, messages }));
+        let used =
+            measure(bench, &Role::Ours(Ours { store, broker: Some(broker), settings: vec![], messages }));
         table.row(label, [Some(used.memory), Some(used.rate)]);
     }
     bench.report(table);

@@ -2,44 +2,42 @@
 
 use std::time::Duration;
 
-use outbox_contract::{Consumer, Topic, Transport};
+use outbox_contract::{Consumer, Topic, Transport as _};
 use outbox_engine::{Relay, RelayHandle};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use outbox_testkit::NullTransport;
-use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::TOPIC;
+use crate::broker::Address;
 use crate::child::{finished, measured, ready, tell};
+use crate::database::open;
+use crate::tuned::{Setting, apply};
 
 /// What the relay is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ours {
     pub(crate) store: String,
     /// None: a transport that confirms at once, so that fetch and settle are left.
-    pub(crate) broker: Option<String>,
-    pub(crate) tuned: bool,
+    pub(crate) broker: Option<Address>,
+    /// Empty: the defaults.
+    pub(crate) settings: Vec<Setting>,
     /// It is done when so many are settled; with 0 it runs until it is ended.
     pub(crate) messages: u64,
 }
 
 impl Ours {
     pub(crate) async fn play(self) {
-        let store = store(&self.store).await;
+        let store = open(&self.store).await;
         let relay = match &self.broker {
-            Some(url) => {
-                let transport = transport(url);
+            Some(broker) => {
+                let transport = broker.transport();
                 transport.check().await.expect("the broker answers");
                 Relay::builder(store, transport)
             }
             None => Relay::builder(store, NullTransport::new()),
         };
-        // Larger batches in more memory, for those who have it.
-        let relay = if self.tuned {
-            relay.batch(2_000).credit(8_000).credit_bytes(64 << 20).lanes(2).depth(4)
-        } else {
-            relay
-        };
+        let relay = apply(&self.settings, relay);
         if self.messages == 0 {
             let relay = relay.start().await.expect("the relay starts");
             ready().await;
@@ -79,12 +77,6 @@ pub(crate) async fn silent_store(url: &str) -> PostgresStore {
     let mut options = PostgresOptions::default();
     options.notify_interval = None;
     PostgresStore::connect_with(url, options).await.expect("the database answers")
-}
-
-/// One quorum queue. Everybody publishes through this transport, so that relays differ by their shape alone.
-pub(crate) fn transport(url: &str) -> RabbitMqTransport {
-    let builder = RabbitMqTransport::builder(url).topology(Topology::Declared);
-    builder.consumer(topic(), consumer()).build().expect("a valid configuration")
 }
 
 pub(crate) fn topic() -> Topic {

@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap is an assertion")]
 #![allow(dead_code, reason = "the benchmark uses the rest")]
 
+mod pair;
 mod plot;
 mod process;
 mod report;
 mod stats;
+mod tuned;
 
 mod of_stats {
     use crate::stats::*;
@@ -125,5 +127,41 @@ mod of_plot {
         let svg = Bars { title: "a < b & c".to_owned(), parts: vec![], rows: vec![] }.svg();
         assert_eq!(widths(&svg), [0.0; 0]);
         assert!(svg.contains("a &lt; b &amp; c"));
+    }
+}
+
+mod of_pair {
+    use crate::pair::*;
+
+    #[test]
+    fn a_pair_is_read_as_it_is_written() {
+        for pair in Pair::all() {
+            assert_eq!(pair.to_string().parse(), Ok(pair));
+        }
+        assert_eq!(Pair::all().count(), Database::ALL.len() * Broker::ALL.len());
+        let problem = "postgres".parse::<Pair>().unwrap_err();
+        assert!(problem.contains("\"postgres\"") && problem.contains("postgres-kafka"), "{problem}");
+    }
+}
+
+mod of_tuned {
+    use crate::tuned::*;
+
+    #[test]
+    fn what_was_asked_for_comes_last() {
+        let asked: Setting = "batch=7".parse().unwrap();
+        let all = tuned(&[asked]);
+        assert_eq!(all.last(), Some(&asked));
+        assert!(all.len() > 1);
+    }
+
+    #[test]
+    fn what_is_no_setting_is_named_with_those_that_are() {
+        for wrong in ["batch", "batch=many", "speed=3", "batch=-1"] {
+            let problem = wrong.parse::<Setting>().unwrap_err();
+            assert!(!problem.is_empty(), "{wrong}");
+        }
+        let problem = "speed=3".parse::<Setting>().unwrap_err();
+        assert!(problem.contains("\"speed\"") && problem.contains("credit_bytes"), "{problem}");
     }
 }

@@ -10,13 +10,14 @@ use outbox_contract::{
 use serde::{Deserialize, Serialize};
 
 use crate::bench::KEYS;
+use crate::broker::Address;
 use crate::child::{finished, measured, ready, tell};
-use crate::ours::{topic, transport};
+use crate::ours::topic;
 
 /// What is to be published.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Publish {
-    pub(crate) broker: String,
+    pub(crate) broker: Address,
     pub(crate) messages: u64,
 }
 
@@ -27,13 +28,13 @@ const AT_ONCE: usize = 8;
 
 impl Publish {
     pub(crate) async fn play(self) {
-        let transport = transport(&self.broker);
+        let transport = self.broker.transport();
         transport.check().await.expect("the broker answers");
         let stored: Vec<Arc<Stored>> = (0..self.messages).map(made).collect();
         ready().await;
         let work = async {
             let chunks = futures_util::stream::iter(stored.chunks(CHUNK));
-            chunks.for_each_concurrent(AT_ONCE, |chunk| publish(&transport, chunk.to_vec())).await;
+            chunks.for_each_concurrent(AT_ONCE, |chunk| publish(&*transport, chunk.to_vec())).await;
         };
         tell(&measured(self.messages, work).await);
         finished().await;
@@ -42,7 +43,7 @@ impl Publish {
 }
 
 /// Publishes a chunk, and again what was not delivered.
-pub(crate) async fn publish(transport: &impl Transport, mut messages: Vec<Arc<Stored>>) {
+pub(crate) async fn publish(transport: &dyn Transport, mut messages: Vec<Arc<Stored>>) {
     let relay = RelayId::new();
     while !messages.is_empty() {
         let outcomes = Outcomes::new(messages.len());

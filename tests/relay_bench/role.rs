@@ -1,19 +1,27 @@
 //! The parts of this benchmark that children play.
 
+use outbox_contract::Store as _;
 use serde::{Deserialize, Serialize};
 
+use crate::broker::Address;
 use crate::child::{finished, ready, tell};
-use crate::{append, fetch, kill, latency, ours, publish, usual};
+use crate::{append, database, fetch, kill, latency, minimal, ours, publish, usual};
 
 /// A part to play.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// Makes the tables.
     Migrate { store: String },
+    /// Writes what is to be relayed.
+    Fill(database::Fill),
+    /// Makes a topic anew.
+    Topic(Address),
     /// The relay of this workspace.
     Ours(ours::Ours),
     /// The usual shape of a relay.
     Usual(usual::Usual),
+    /// The least that can be.
+    Minimal(minimal::Minimal),
     /// Publishes from memory.
     Publish(publish::Publish),
     /// Writes and consumes.
@@ -36,13 +44,14 @@ pub(crate) fn play(role: &str) {
         match role {
             Role::Migrate { store } => {
                 ready().await;
-                outbox_contract::Store::migrate(&ours::store(&store).await)
-                    .await
-                    .expect("the tables are made");
+                database::open(&store).await.migrate().await.expect("the tables are made");
                 tell(&());
             }
+            Role::Fill(part) => part.play().await,
+            Role::Topic(broker) => minimal::make_topic(broker).await,
             Role::Ours(part) => part.play().await,
             Role::Usual(part) => part.play().await,
+            Role::Minimal(part) => part.play().await,
             Role::Publish(part) => part.play().await,
             Role::Latency(part) => part.play().await,
             Role::Append(part) => part.play().await,

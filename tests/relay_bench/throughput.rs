@@ -2,10 +2,12 @@
 
 use crate::bench::{Bench, KEYS, TOPIC};
 use crate::child::{Child, Done, Role};
+use crate::minimal::Minimal;
 use crate::ours::Ours;
+use crate::pair::{Broker, Database};
 use crate::plot::Bars;
 use crate::publish::Publish;
-use crate::report::Table;
+use crate::report::{Table, figures};
 use crate::stats::median;
 use crate::usual::Usual;
 
@@ -14,6 +16,7 @@ use crate::usual::Usual;
 enum Variant {
     Ours { tuned: bool, checkpoint: bool },
     Usual { workers: usize, checkpoint: bool },
+    Minimal,
     Settle,
     Publish,
 }
@@ -26,6 +29,7 @@ impl Variant {
                 format!("ours, {}{}", if tuned { "tuned" } else { "default" }, behind(checkpoint))
             }
             Self::Usual { workers, checkpoint } => format!("usual, {workers} workers{}", behind(checkpoint)),
+            Self::Minimal => "the least loop".to_owned(),
             Self::Settle => "part: fetch and settle".to_owned(),
             Self::Publish => "part: publish".to_owned(),
         }
@@ -37,10 +41,11 @@ impl Variant {
 pub(crate) struct Used {
     pub(crate) rate: f64,
     pub(crate) own: f64,
-    pub(crate) database: f64,
+    /// None: the database is in the process.
+    pub(crate) database: Option<f64>,
     pub(crate) broker: f64,
-    pub(crate) cleaned: f64,
-    pub(crate) wal: f64,
+    pub(crate) cleaned: Option<f64>,
+    pub(crate) wal: Option<f64>,
     pub(crate) memory: f64,
 }
 
@@ -48,19 +53,20 @@ pub(crate) struct Used {
 pub(crate) fn measure(bench: &Bench, role: &Role) -> Used {
     let mut child = Child::start(role);
     let wal = bench.wal();
-    let before = (bench.postgres.usage().cpu, bench.broker.usage().cpu);
+    let before = (bench.database.cpu(), bench.broker.cpu());
     child.go();
     let done: Done = child.done();
-    let after = (bench.postgres.usage().cpu, bench.broker.usage().cpu);
+    let after = (bench.database.cpu(), bench.broker.cpu());
     let messages = done.messages as f64;
     let each = |seconds: f64| seconds * 1e6 / messages;
+    let database = after.0.zip(before.0).map(|(after, before)| (after - before).as_secs_f64());
     Used {
         rate: messages / done.seconds,
         own: each(done.cpu_seconds),
-        database: each((after.0 - before.0).as_secs_f64()),
+        database: database.map(each),
         broker: each((after.1 - before.1).as_secs_f64()),
-        cleaned: 0.0,
-        wal: (bench.wal() - wal) / messages,
+        cleaned: None,
+        wal: bench.wal().zip(wal).map(|(after, before)| (after - before) / messages),
         memory: done.most_memory as f64 / f64::from(1 << 20),
     }
 }
@@ -69,63 +75,75 @@ const COLUMNS: [&str; 8] =
     ["messages/s", "own us", "database us", "broker us", "sum us", "cleaning us", "WAL B", "memory MiB"];
 
 pub(crate) fn run(bench: &mut Bench) {
-    let messages = bench.profile.pick(30_000, 200_000);
+    // Quick brokers get more, so that a tick of the processor's clock is little.
+    let messages = match bench.pair.broker {
+        Broker::RabbitMq => bench.profile.pick(30_000, 200_000),
+        Broker::Kafka | Broker::Redis => bench.profile.pick(60_000, 400_000),
+    };
     let repetitions = bench.profile.pick(2, 5);
     let ours = |tuned, checkpoint| Variant::Ours { tuned, checkpoint };
     let usual = |workers, checkpoint| Variant::Usual { workers, checkpoint };
-    let mut variants = vec![
-        ours(false, false),
-        usual(1, false),
-        usual(2, false),
-        usual(4, false),
-        Variant::Settle,
-        Variant::Publish,
-        ours(true, false),
-        ours(false, true),
-        usual(4, true),
-    ];
-    if bench.profile == crate::bench::Profile::Full {
-        variants.insert(4, usual(8, false));
+    let mut variants = vec![ours(false, false)];
+    if bench.pair.broker == Broker::Kafka && bench.pair.database == Database::Postgres {
+        variants.push(Variant::Minimal);
+    }
+    if bench.pair.database == Database::Postgres {
+        variants.extend([usual(1, false), usual(2, false), usual(4, false)]);
+        if bench.profile == crate::bench::Profile::Full {
+            variants.push(usual(8, false));
+        }
+    }
+    variants.extend([Variant::Settle, Variant::Publish, ours(true, false)]);
+    if bench.pair.database == Database::Postgres {
+        variants.extend([ours(false, true), usual(4, true)]);
     }
     let mut runs: Vec<Vec<Used>> = vec![Vec::new(); variants.len()];
     for repetition in 1..=repetitions {
         for (variant, runs) in variants.iter().zip(&mut runs) {
             bench.say(format!("throughput {repetition}/{repetitions}: {}", variant.label()));
-            runs.push(one(bench, *variant, messages));
+            let used = one(bench, *variant, messages);
+            bench.say(format!(
+                "  {} messages/s; own process {} us, database {} us, broker {} us",
+                figures(used.rate),
+                figures(used.own),
+                used.database.map_or_else(|| "-".to_owned(), figures),
+                figures(used.broker)
+            ));
+            runs.push(used);
         }
     }
 
     let about = format!(
-        "{messages} messages of 300 bytes and {KEYS} keys, one quorum queue; medians of {repetitions}; processor time for each message"
+        "{}: {messages} messages of 300 bytes and {KEYS} keys; medians of {repetitions}; processor time for each message",
+        bench.pair
     );
     let mut table = Table::new("throughput", about, &COLUMNS);
     for (variant, runs) in variants.iter().zip(&runs) {
-        let of = |figure: fn(&Used) -> f64| median(&runs.iter().map(figure).collect::<Vec<_>>());
-        let sum = of(|used| used.own + used.database + used.broker);
-        table.row(
-            variant.label(),
-            [
-                of(|used| used.rate),
-                of(|used| used.own),
-                of(|used| used.database),
-                of(|used| used.broker),
-                sum,
-                of(|used| used.cleaned),
-                of(|used| used.wal),
-                of(|used| used.memory),
-            ],
-        );
+        let of =
+            |figure: fn(&Used) -> Option<f64>| median(&runs.iter().filter_map(figure).collect::<Vec<_>>());
+        let columns: [fn(&Used) -> Option<f64>; COLUMNS.len()] = [
+            |used| Some(used.rate),
+            |used| Some(used.own),
+            |used| used.database,
+            |used| Some(used.broker),
+            |used| Some(used.own + used.database.unwrap_or(0.0) + used.broker),
+            |used| used.cleaned,
+            |used| used.wal,
+            |used| Some(used.memory),
+        ];
+        table.row(variant.label(), columns.map(of));
     }
-    bench.draw(bars(&table));
+    bench.draw(bars(bench, &table));
     let ratios = ratios(&table);
     bench.report(table);
     bench.report(ratios);
 }
 
 fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
-    let (store, broker) = (bench.store(), bench.vhost());
+    let (store, broker) = (bench.store(), bench.broker.fresh());
     let cleaning: &[&str] = match variant {
-        Variant::Ours { .. } | Variant::Settle => &["vacuum outbox_message"],
+        _ if bench.pair.database != Database::Postgres => &[],
+        Variant::Ours { .. } | Variant::Minimal | Variant::Settle => &["vacuum outbox_message"],
         // What was processed has to go some day.
         Variant::Usual { .. } => {
             &["delete from usual_outbox where processed_at is not null", "vacuum usual_outbox"]
@@ -134,38 +152,45 @@ fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
     };
     let checkpoint = match variant {
         Variant::Ours { checkpoint, .. } | Variant::Usual { checkpoint, .. } => checkpoint,
-        Variant::Settle | Variant::Publish => false,
+        Variant::Minimal | Variant::Settle | Variant::Publish => false,
     };
     match variant {
         Variant::Usual { .. } => bench.fill_usual(&store, messages),
-        Variant::Ours { .. } | Variant::Settle => bench.fill(&store, TOPIC, messages, KEYS),
+        Variant::Ours { .. } | Variant::Minimal | Variant::Settle => {
+            bench.fill(&store, TOPIC, messages, KEYS)
+        }
         Variant::Publish => {}
     }
     if checkpoint {
         // Each page that is changed from now on is written whole to the WAL once.
-        bench.postgres.query(&store, "checkpoint");
+        bench.postgres().query(&store, "checkpoint");
     }
     let role = match variant {
         Variant::Ours { tuned, .. } => {
-            Role::Ours(Ours { store: store.clone(), broker: Some(broker), tuned, messages })
+            let settings = if tuned { bench.settings.clone() } else { vec![] };
+            Role::Ours(Ours { store: store.clone(), broker: Some(broker), settings, messages })
         }
-        Variant::Settle => Role::Ours(Ours { store: store.clone(), broker: None, tuned: false, messages }),
+        Variant::Minimal => Role::Minimal(Minimal { store: store.clone(), broker, messages }),
+        Variant::Settle => {
+            Role::Ours(Ours { store: store.clone(), broker: None, settings: vec![], messages })
+        }
         Variant::Usual { workers, .. } => {
             Role::Usual(Usual { store: store.clone(), broker, workers, messages })
         }
         Variant::Publish => Role::Publish(Publish { broker, messages }),
     };
     let used = measure(bench, &role);
-    let before = bench.postgres.usage().cpu;
+    let before = bench.database.cpu();
     for statement in cleaning {
-        bench.postgres.query(&store, statement);
+        bench.postgres().query(&store, statement);
     }
-    let cleaned = (bench.postgres.usage().cpu - before).as_secs_f64() * 1e6 / messages as f64;
+    let cleaned = bench.database.cpu().zip(before).filter(|_| !cleaning.is_empty());
+    let cleaned = cleaned.map(|(after, before)| (after - before).as_secs_f64() * 1e6 / messages as f64);
     Used { cleaned, ..used }
 }
 
-fn bars(table: &Table) -> Bars {
-    let parts = vec!["own process", "PostgreSQL", "RabbitMQ"];
+fn bars(bench: &Bench, table: &Table) -> Bars {
+    let parts = vec!["own process", bench.pair.database.name(), bench.pair.broker.name()];
     let rows = table.rows.iter().map(|row| {
         let values = row.values[1..4].iter().map(|value| value.unwrap_or(0.0)).collect();
         (row.label.clone(), values)
@@ -191,6 +216,9 @@ fn ratios(table: &Table) -> Table {
     ratios.row("sum of processor time, usual to ours", [ratio(best("sum us", f64::min), ours("sum us"))]);
     ratios.row("database, usual to ours", [ratio(best("database us", f64::min), ours("database us"))]);
     ratios.row("WAL, usual to ours", [ratio(best("WAL B", f64::min), ours("WAL B"))]);
+    let least = |column| table.value("the least loop", column);
+    ratios.row("messages/s, ours to the least loop", [ratio(ours("messages/s"), least("messages/s"))]);
+    ratios.row("sum of processor time, ours to the least loop", [ratio(ours("sum us"), least("sum us"))]);
     let sum = parts.iter().copied().sum::<Option<f64>>();
     ratios.row("sum of processor time, ours to the parts alone", [ratio(ours("sum us"), sum)]);
     ratios

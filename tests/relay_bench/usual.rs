@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use outbox_contract::{Message, MessageId, Position, Stored, Timestamp, Transport};
-use outbox_transport_rabbitmq::RabbitMqTransport;
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection, Row};
 
+use crate::broker::Address;
 use crate::child::{finished, measured, ready, tell};
-use crate::ours::{topic, transport};
+use crate::ours::topic;
 use crate::publish::{CHUNK, publish};
 
 /// What the relay is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Usual {
     pub(crate) store: String,
-    pub(crate) broker: String,
+    pub(crate) broker: Address,
     pub(crate) workers: usize,
     pub(crate) messages: u64,
 }
@@ -33,7 +33,7 @@ const UPDATE: &str = "update usual_outbox set processed_at = now() where positio
 
 impl Usual {
     pub(crate) async fn play(self) {
-        let transport = Arc::new(transport(&self.broker));
+        let transport = self.broker.transport();
         transport.check().await.expect("the broker answers");
         let connect = (0..self.workers).map(|_| PgConnection::connect(&self.store));
         let connections = join_all(connect).await.into_iter().map(|made| made.expect("the database answers"));
@@ -59,7 +59,7 @@ impl Usual {
 
 async fn worker(
     mut connection: PgConnection,
-    transport: Arc<RabbitMqTransport>,
+    transport: Arc<dyn Transport>,
     left: Arc<AtomicU64>,
 ) -> Result<PgConnection, sqlx::Error> {
     while left.load(Ordering::Relaxed) > 0 {

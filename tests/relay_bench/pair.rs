@@ -1,0 +1,76 @@
+//! Which database and which broker are measured.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Database {
+    Postgres,
+    Sqlite,
+}
+
+/// A broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Broker {
+    RabbitMq,
+    Kafka,
+    Redis,
+}
+
+/// A database and a broker, such as `postgres-kafka`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) database: Database,
+    pub(crate) broker: Broker,
+}
+
+impl Database {
+    pub(crate) const ALL: [Self; 2] = [Self::Postgres, Self::Sqlite];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
+impl Broker {
+    pub(crate) const ALL: [Self; 3] = [Self::RabbitMq, Self::Kafka, Self::Redis];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::RabbitMq => "rabbitmq",
+            Self::Kafka => "kafka",
+            Self::Redis => "redis",
+        }
+    }
+}
+
+impl Pair {
+    /// All pairs.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let with = |database| Broker::ALL.into_iter().map(move |broker| Self { database, broker });
+        Database::ALL.into_iter().flat_map(with)
+    }
+}
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.database.name(), self.broker.name())
+    }
+}
+
+impl FromStr for Pair {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::all().find(|pair| pair.to_string() == name).ok_or_else(|| {
+            let all: Vec<String> = Self::all().map(|pair| pair.to_string()).collect();
+            format!("there is no pair {name:?}; there are {}", all.join(", "))
+        })
+    }
+}

@@ -1,0 +1,77 @@
+//! The settings of the relay that is tuned.
+
+use std::str::FromStr;
+
+use outbox_engine::RelayBuilder;
+use serde::{Deserialize, Serialize};
+
+/// A setting of the relay, such as `batch=2000`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Setting {
+    name: Name,
+    value: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Name {
+    Batch,
+    Chunk,
+    Credit,
+    CreditBytes,
+    Depth,
+    Lanes,
+    PerKey,
+}
+
+const NAMES: [(&str, Name); 7] = [
+    ("batch", Name::Batch),
+    ("chunk", Name::Chunk),
+    ("credit", Name::Credit),
+    ("credit_bytes", Name::CreditBytes),
+    ("depth", Name::Depth),
+    ("lanes", Name::Lanes),
+    ("per_key", Name::PerKey),
+];
+
+/// Larger batches in more memory, for those who have it.
+const TUNED: [(Name, usize); 5] = [
+    (Name::Batch, 2_000),
+    (Name::Credit, 8_000),
+    (Name::CreditBytes, 64 << 20),
+    (Name::Lanes, 2),
+    (Name::Depth, 4),
+];
+
+/// The settings of the tuned relay: these, and then what was asked for.
+pub(crate) fn tuned(asked: &[Setting]) -> Vec<Setting> {
+    let ours = TUNED.into_iter().map(|(name, value)| Setting { name, value });
+    ours.chain(asked.iter().copied()).collect()
+}
+
+/// A relay with these settings. Of two with one name the later one counts.
+pub(crate) fn apply(settings: &[Setting], relay: RelayBuilder) -> RelayBuilder {
+    settings.iter().fold(relay, |relay, Setting { name, value }| match name {
+        Name::Batch => relay.batch(*value),
+        Name::Chunk => relay.chunk(*value),
+        Name::Credit => relay.credit(*value),
+        Name::CreditBytes => relay.credit_bytes(*value),
+        Name::Depth => relay.depth(*value),
+        Name::Lanes => relay.lanes(*value),
+        Name::PerKey => relay.per_key(*value),
+    })
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("this is not NAME=NUMBER")?;
+        let known = NAMES.iter().find(|(known, _)| *known == name);
+        let Some((_, name)) = known else {
+            let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+            return Err(format!("there is no setting {name:?}; there are {}", names.join(", ")));
+        };
+        let value = value.parse().map_err(|error| format!("{value:?} is no number: {error}"))?;
+        Ok(Self { name: *name, value })
+    }
+}
