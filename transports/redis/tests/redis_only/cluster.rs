@@ -1,10 +1,14 @@
 //! A cluster: units spread over its nodes, slots move, nodes go away and come back.
 
+use std::time::Duration;
+
+use outbox_contract::subscription::Received;
 use outbox_contract::{Outcome, Transport, TransportErrorKind};
 use outbox_servers::{OrSkip as _, RedisCluster};
 use outbox_transport_redis::RedisTransport;
+use tokio::time::sleep;
 
-use crate::support::{at, class, deliver, finish, messages, publish, subscribe, until};
+use crate::support::{EVERY, at, class, deliver, finish, messages, next, publish, subscribe, until};
 
 /// Enough keys to have some in every unit.
 const KEYS: [&str; 16] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
@@ -64,18 +68,43 @@ async fn a_server_that_is_no_node_and_settings_that_do_not_fit_are_refused() {
     assert_eq!(confirming.unwrap_err().kind(), TransportErrorKind::Invalid);
 }
 
+/// A member that has not heard yet that its units are another's takes nothing of them.
+#[tokio::test]
+async fn a_member_reads_nothing_of_a_unit_that_has_another_owner() {
+    let Some(cluster) = RedisCluster::newest().shared().or_skip() else { return };
+    let prefix = cluster.fresh_prefix();
+    // So that it is the reader who finds out.
+    let slow =
+        at(&cluster.url(), &prefix).lease(Duration::from_secs(6_000)).heartbeat(Duration::from_secs(3_000));
+    let transport = slow.cluster(Vec::<String>::new()).build().unwrap();
+    let reader = subscribe(&transport, "reader").await;
+    let first = messages(&KEYS, 160);
+    deliver(&transport, &first).await;
+    finish(&*reader, &first).await;
+    for unit in 0..UNITS {
+        let unit = format!("{prefix}:{{orders:{unit}}}");
+        let node = cluster.node(cluster.owner(&unit));
+        node.cli(&["SET", &format!("{unit}:lease:reader"), "somebody", "PX", "6000000"]);
+        node.cli(&["HSET", &format!("{unit}:owner:reader"), "member", "somebody", "epoch", "999"]);
+    }
+    deliver(&transport, &messages(&KEYS, 160)).await;
+    let mut revoked = 0;
+    while revoked < UNITS {
+        match next(&*reader).await {
+            Received::Revoked(units) => revoked += units.len(),
+            other => panic!("it was given {other:?}"),
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_that_move_lose_and_reorder_nothing() {
     let Some(cluster) = RedisCluster::newest().start().or_skip() else { return };
     let prefix = cluster.fresh_prefix();
     let transport = clustered(&cluster.url(), &prefix);
     let reader = subscribe(&transport, "reader").await;
-    let all = messages(&KEYS, 1_600);
-    deliver(&transport, &all[..160]).await;
-    let sending = tokio::spawn({
-        let (transport, rest) = (transport.clone(), all[160..].to_vec());
-        async move { deliver(&transport, &rest).await }
-    });
+    let mut all = messages(&KEYS, 160);
+    deliver(&transport, &all).await;
     let moving = tokio::task::spawn_blocking(move || {
         for unit in 0..UNITS {
             let key = format!("{prefix}:{{orders:{unit}}}");
@@ -83,9 +112,19 @@ async fn slots_that_move_lose_and_reorder_nothing() {
         }
         cluster
     });
-    finish(&*reader, &all).await;
-    sending.await.unwrap();
+    // Some before, some while, and some after a slot moves, in every unit.
+    loop {
+        let moved = moving.is_finished();
+        let more = messages(&KEYS, KEYS.len());
+        deliver(&transport, &more).await;
+        all.extend(more);
+        if moved {
+            break;
+        }
+        sleep(EVERY * 4).await;
+    }
     let _until_here = moving.await.unwrap();
+    finish(&*reader, &all).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
