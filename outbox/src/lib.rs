@@ -70,6 +70,8 @@ pub mod sqlite {
 /// What most programs name: `use outbox::prelude::*;`.
 pub mod prelude {
     pub use crate::memory::{MemoryStore, MemoryTransport};
+    #[cfg(feature = "mongodb")]
+    pub use crate::mongodb::MongoDbStore;
     #[cfg(feature = "mysql")]
     pub use crate::mysql::MySqlStore;
     #[cfg(feature = "postgres")]
