@@ -8,7 +8,7 @@
 mod repeats;
 mod story;
 
-use outbox_tests::kind::StoreKind::{Memory, Postgres, Sqlite};
+use outbox_tests::kind::StoreKind::{Memory, MongoDb, MySql, Postgres, Sqlite};
 use outbox_tests::kind::TransportKind::{self as by, Kafka, RabbitMq, Redis};
 
 macro_rules! pairs {
@@ -33,4 +33,12 @@ pairs! {
     postgres_to_rabbitmq: Postgres, RabbitMq;
     postgres_to_kafka: Postgres, Kafka;
     postgres_to_redis: Postgres, Redis;
+    mysql_to_memory: MySql, by::Memory;
+    mysql_to_rabbitmq: MySql, RabbitMq;
+    mysql_to_kafka: MySql, Kafka;
+    mysql_to_redis: MySql, Redis;
+    mongodb_to_memory: MongoDb, by::Memory;
+    mongodb_to_rabbitmq: MongoDb, RabbitMq;
+    mongodb_to_kafka: MongoDb, Kafka;
+    mongodb_to_redis: MongoDb, Redis;
 }

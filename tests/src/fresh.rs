@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use outbox_contract::Topic;
-use outbox_servers::{Kafka, OrSkip as _, Postgres, RabbitMq, Redis};
+use outbox_servers::mongo_front::Options;
+use outbox_servers::{Kafka, MongoDb, MySql, OrSkip as _, Postgres, RabbitMq, Redis};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -39,7 +40,16 @@ impl Fresh {
                 format!("sqlite://{}", folder.path().join("test.db").display())
             }
             StoreKind::Postgres => Postgres::newest().shared().or_skip()?.fresh_database(),
-            StoreKind::MySql | StoreKind::MongoDb => return None,
+            StoreKind::MySql => MySql::newest().shared().or_skip()?.fresh_database(),
+            StoreKind::MongoDb => {
+                let mut wish = MongoDb::newest();
+                if std::env::var_os("OUTBOX_MONGODB_URL").is_none() {
+                    // A transaction that a killed process has left open: nobody should have to wait a minute for its end.
+                    wish = wish.options(Options::default().transaction_lifetime(Duration::from_secs(8)));
+                }
+                let server = wish.shared().or_skip()?;
+                in_database(&server.url(), &server.fresh_database())
+            }
         };
         let topic = fresh_topic();
         let broker = match transport {
@@ -54,6 +64,13 @@ impl Fresh {
         };
         Some(Self { pair: Pair::new(database, broker, topic), _folder: folder })
     }
+}
+
+/// The URL of a database on a server.
+fn in_database(url: &str, name: &str) -> String {
+    let (server, options) = url.split_once('?').unwrap_or((url, ""));
+    let host = server.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+    format!("{host}/{name}?{options}")
 }
 
 /// A name that no other test uses, also on a server that outlives the test program.

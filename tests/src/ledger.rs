@@ -1,6 +1,8 @@
 //! A database as the suites see it, whichever it is: what is appended there, and what handlers have written beside it.
 
 mod memory;
+mod mongodb;
+mod mysql;
 mod sql;
 
 use std::error::Error;
@@ -11,6 +13,8 @@ use outbox_contract::transactional::Committed;
 use outbox_contract::{AppendError, MessageId, Outgoing, Store, StoreError, Transactional, Transport};
 use outbox_engine::{HandlerError, InboxHandle};
 use outbox_store_memory::MemoryStore;
+use outbox_store_mongodb::MongoDbStore;
+use outbox_store_mysql::MySqlStore;
 use outbox_store_postgres::PostgresStore;
 use outbox_store_sqlite::SqliteStore;
 
@@ -95,7 +99,8 @@ pub async fn open(url: &str) -> Result<Arc<dyn Ledger>, Failed> {
         StoreKind::Memory => Arc::new(memory::Memory::new(MemoryStore::new())),
         StoreKind::Sqlite => Arc::new(SqliteStore::connect(url).await?),
         StoreKind::Postgres => Arc::new(PostgresStore::connect(url).await?),
-        StoreKind::MySql | StoreKind::MongoDb => return Err("not yet".into()),
+        StoreKind::MySql => Arc::new(MySqlStore::connect(url).await?),
+        StoreKind::MongoDb => Arc::new(MongoDbStore::connect(url).await?),
     })
 }
 

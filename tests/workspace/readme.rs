@@ -1,4 +1,6 @@
-//! The README shows what is there: its listing is a program's, its promises are the book's.
+//! The README shows what is there: its listing is a program's, its promises are the book's, its pairs are those of the suite `matrix`.
+
+use std::collections::BTreeSet;
 
 use crate::anchors::anchored;
 
@@ -26,8 +28,60 @@ fn the_fifteen_lines_are_those_of_the_quick_start() {
 #[test]
 fn the_promises_are_those_of_the_book() {
     let promises = |page: &str| -> Vec<String> {
-        read(page).lines().filter(|line| line.starts_with("| P")).map(str::to_owned).collect()
+        let numbered = |rest: &str| rest.starts_with(|it: char| it.is_ascii_digit());
+        let page = read(page);
+        page.lines()
+            .filter(|line| line.strip_prefix("| P").is_some_and(numbered))
+            .map(str::to_owned)
+            .collect()
     };
     assert_eq!(promises("README.md").len(), 9);
     assert_eq!(promises("README.md"), promises("book/src/promises.md"));
+}
+
+/// The cells of a line of a table, trimmed.
+fn cells(line: &str) -> Vec<&str> {
+    line.trim().trim_matches('|').split('|').map(str::trim).collect()
+}
+
+/// The pairs of the table whose head is this, as the tests of the suite `matrix` are called.
+fn pairs_of_the_table(page: &str, head: &str) -> BTreeSet<String> {
+    let name = |cell: &str| cell.to_lowercase();
+    let transports: Vec<String> = cells(head).into_iter().skip(1).map(name).collect();
+    let rows = page.lines().skip_while(|line| *line != head).skip(2).take_while(|line| line.starts_with('|'));
+    let mut pairs = BTreeSet::new();
+    for row in rows {
+        let row = cells(row);
+        let store = name(row[0]).replace("postgresql", "postgres");
+        for (transport, state) in transports.iter().zip(&row[1..]) {
+            if *state == "tested" {
+                pairs.insert(format!("{store}_to_{transport}"));
+            }
+        }
+    }
+    pairs
+}
+
+/// The tests that the macro of the suite is given.
+fn pairs_of_the_suite(source: &str) -> BTreeSet<String> {
+    let listed = source.split("\npairs! {\n").nth(1).and_then(|rest| rest.split("\n}").next());
+    let listed = listed.expect("the suite lists its pairs").lines();
+    listed.filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
+}
+
+#[test]
+fn the_pairs_are_those_of_the_suite() {
+    let told = pairs_of_the_table(&read("README.md"), "| | memory | RabbitMQ | Kafka | Redis |");
+    let tested = pairs_of_the_suite(&read("tests/matrix/main.rs"));
+    assert!(tested.len() >= 12, "these are not all pairs: {tested:?}");
+    assert_eq!(told, tested);
+}
+
+#[test]
+fn a_pair_that_is_told_and_not_tested_is_found() {
+    let page = "| | memory | Kafka |\n|---|---|---|\n| SQLite | tested | not yet |\n| PostgreSQL | tested | tested |\n";
+    let told = pairs_of_the_table(page, "| | memory | Kafka |");
+    let suite = "\npairs! {\n    sqlite_to_memory: a, b;\n    postgres_to_kafka: c, d;\n}\n";
+    let missing: Vec<_> = told.difference(&pairs_of_the_suite(suite)).cloned().collect();
+    assert_eq!(missing, ["postgres_to_memory"]);
 }
