@@ -10,8 +10,8 @@ use outbox_contract::{
 };
 use outbox_engine::Step;
 use outbox_tests::fresh::Fresh;
-use outbox_tests::kind::StoreKind::{self, Postgres};
-use outbox_tests::kind::TransportKind::{self, Kafka, RabbitMq};
+use outbox_tests::kind::StoreKind::{self, MongoDb, MySql, Postgres};
+use outbox_tests::kind::TransportKind::{self, Kafka, RabbitMq, Redis};
 use outbox_tests::life::Life;
 use outbox_tests::record::{PATIENCE, until};
 use tokio::time::timeout;
@@ -132,6 +132,18 @@ async fn effects_are_once_though_the_inbox_is_killed_while_messages_wait_in_the_
 async fn effects_are_once_though_the_inbox_is_killed_between_postgresql_and_kafka() {
     killed_behind_every_step(Postgres, Kafka, DIRECT, &[1]).await;
     killed_behind_every_step(Postgres, Kafka, STORED, &[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn effects_are_once_though_the_inbox_is_killed_between_mysql_and_redis() {
+    killed_behind_every_step(MySql, Redis, DIRECT, &[1]).await;
+    killed_behind_every_step(MySql, Redis, STORED, &[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn effects_are_once_though_the_inbox_is_killed_between_mongodb_and_rabbitmq() {
+    killed_behind_every_step(MongoDb, RabbitMq, DIRECT, &[1]).await;
+    killed_behind_every_step(MongoDb, RabbitMq, STORED, &[1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

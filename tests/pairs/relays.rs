@@ -89,3 +89,13 @@ async fn relays_killed_at_every_point_between_postgresql_and_rabbitmq_lose_nothi
 async fn relays_killed_at_every_point_between_postgresql_and_kafka_lose_nothing() {
     killed_at_every_point(StoreKind::Postgres, TransportKind::Kafka).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_killed_at_every_point_between_mysql_and_redis_lose_nothing() {
+    killed_at_every_point(StoreKind::MySql, TransportKind::Redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_killed_at_every_point_between_mongodb_and_rabbitmq_lose_nothing() {
+    killed_at_every_point(StoreKind::MongoDb, TransportKind::RabbitMq).await;
+}
