@@ -63,8 +63,8 @@ fn two_of_three_brokers_take_writes_and_one_does_not() {
     cluster.broker(1).kill();
     until(|| in_step(left) == 1);
     let error =
-        send(left, &left.url(), "t", &["delivery.timeout.ms=5000", "request.timeout.ms=5000"]).unwrap_err();
-    assert!(error.contains("NotEnoughReplicas") || error.contains("Timeout"), "{error}");
+        send(left, &left.url(), "t", &["delivery.timeout.ms=10000", "request.timeout.ms=5000"]).unwrap_err();
+    assert!(error.contains("NotEnoughReplicasException") || error.contains("TimeoutException"), "{error}");
     cluster.broker(0).start_again();
     cluster.broker(1).start_again();
     until(|| in_step(left) == 3);
@@ -127,8 +127,9 @@ fn clients_are_led_through_the_proxy() {
     send(&server, &server.url(), "t", &[]).unwrap();
     assert!(proxy.came() >= 2, "the first connection and the one that the broker told: {}", proxy.came());
     proxy.swallow_answers();
-    let lost = ["delivery.timeout.ms=5000", "request.timeout.ms=5000", "max.block.ms=5000"];
-    send(&server, &server.url(), "t", &lost).unwrap_err();
+    let lost = ["delivery.timeout.ms=10000", "request.timeout.ms=5000", "max.block.ms=5000"];
+    let error = send(&server, &server.url(), "t", &lost).unwrap_err();
+    assert!(error.contains("TimeoutException"), "{error}");
     proxy.pass();
     proxy.cut();
     server.restart();
