@@ -121,7 +121,7 @@ async fn a_key_that_keeps_failing_lets_ten_thousand_others_flow_on_one_queue_of_
     let Some(database) = Database::new().await else { return };
     let Some(rabbitmq) = RabbitMq::newest().shared().or_skip() else { return };
     let topic = fresh_topic();
-    let transport = RabbitMqTransport::builder(&rabbitmq.fresh_vhost())
+    let transport = RabbitMqTransport::builder(rabbitmq.fresh_vhost())
         .topology(Topology::Declared)
         .partitions(1)
         .consumer(topic.clone(), topic.as_str().parse().unwrap())

@@ -44,7 +44,7 @@ async fn from_service_to_service(mode: Mode) {
     let (Some(stock), Some(shop)) = (Database::new().await, Database::new().await) else { return };
     let Some(rabbitmq) = RabbitMq::newest().shared().or_skip() else { return };
     let (orders, reserved) = (fresh_topic(), fresh_topic());
-    let transport = RabbitMqTransport::builder(&rabbitmq.fresh_vhost())
+    let transport = RabbitMqTransport::builder(rabbitmq.fresh_vhost())
         .topology(Topology::Declared)
         .partitions(2)
         .consumer(orders.clone(), "stock".parse().unwrap())
