@@ -12,7 +12,7 @@ use crate::input::{InputError, Step, Steps};
 /// The orders that come with the program.
 const INCLUDED: &str = include_str!("orders.jsonl");
 
-/// Writes orders and their events in SQLite, relays the events, books them once in a second database, and checks all of it.
+/// Writes orders and their events in a database, relays the events, books them once in a second database, and checks all of it.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -21,6 +21,8 @@ Examples:
   generate | orders -                               from standard input
   orders --orders 100000 --customers 10000 --kill-relay
                                                     many, while relays are killed at random moments
+  orders --store postgres://me@host/db --transport redis://host
+                                                    on servers of yours (cargo run --features postgres,redis …)
 
 A line looks like this; kinds are place, pay, ship and cancel:
   {\"kind\":\"place\",\"order_id\":\"o-1\",\"customer\":\"c-ada\",\"items\":[{\"sku\":\"tea\",\"quantity\":2,\"cents\":690}]}
@@ -44,6 +46,13 @@ pub(crate) struct Args {
     /// Write everything before the first relay starts.
     #[arg(long)]
     pub(crate) backlog_first: bool,
+    /// The database of the shop and of the ledger: postgres://, mysql://, mongodb://. Default: two of SQLite, a file each.
+    #[arg(long, value_name = "URL", conflicts_with = "dir")]
+    pub(crate) store: Option<String>,
+    /// What the events go by: amqp:// (RabbitMQ), redis://, kafka://HOST:PORT (the topic `orders` must be there). Nobody else's events
+    /// may be in it. Default: within this process.
+    #[arg(long, value_name = "URL", default_value = "memory:")]
+    pub(crate) transport: String,
     /// Keep the databases in this folder. Default: a temporary one.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) dir: Option<PathBuf>,

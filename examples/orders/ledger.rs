@@ -1,25 +1,24 @@
 //! The ledger: receives events and books each exactly once, in a database of its own.
 
-use std::error::Error;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use outbox::Transport;
 use outbox::prelude::*;
-use outbox::sqlite::SqliteStore;
 use outbox::subscription::{Received, Tag};
 use outbox::transactional::Admission;
 use outbox::{Codec, Json};
-use sqlx::Row;
+use outbox_examples::transports::Failed;
 use tokio::task::JoinHandle;
 
+use crate::databases::{Database, is_conflict};
 use crate::progress::Seen;
 use crate::shop::OrderEvent;
 
 /// The ledger's database, and the task that keeps it.
-pub(crate) struct Ledger {
-    store: SqliteStore,
+pub(crate) struct Ledger<D: Database> {
+    store: D,
     booked: Arc<AtomicU64>,
     task: JoinHandle<Result<(), String>>,
 }
@@ -33,27 +32,18 @@ pub(crate) struct Booked {
     pub(crate) cents: i64,
 }
 
-impl Ledger {
-    /// Opens the database and begins to receive.
-    pub(crate) async fn open(
-        file: &Path,
-        transport: &MemoryTransport,
-        seen: Arc<Seen>,
-    ) -> Result<Self, Box<dyn Error>> {
-        let store = SqliteStore::open(file).await?;
+impl<D: Database> Ledger<D> {
+    /// Makes its table where it is missing, and begins to receive.
+    pub(crate) async fn open(store: D, transport: &dyn Transport, seen: Arc<Seen>) -> Result<Self, Failed> {
         store.migrate().await?;
-        sqlx::query("create table if not exists accounts (customer text primary key, cents integer not null, events integer not null) without rowid")
-            .execute(store.pool())
-            .await?;
+        store.make_ledger().await?;
         let consumer = Consumer::new("ledger")?;
-        let deliveries =
-            transport.subscribe(Subscription::new(consumer.clone(), [Topic::new("orders")?])).await?;
-        let accounts: Vec<(String, u32)> =
-            sqlx::query_as("select customer, events from accounts").fetch_all(store.pool()).await?;
+        let subscription = Subscription::new(consumer.clone(), [Topic::new("orders")?]);
+        let deliveries = transport.subscribe(subscription).await?;
         let mut booked_before = 0;
-        for (customer, events) in &accounts {
-            seen.booked_before(customer, *events);
-            booked_before += u64::from(*events);
+        for account in store.accounts().await? {
+            seen.booked_before(&account.customer, account.events);
+            booked_before += u64::from(account.events);
         }
         let booked = Arc::new(AtomicU64::new(booked_before));
         let keeper = Keeper { store: store.clone(), consumer, seen, booked: Arc::clone(&booked) };
@@ -63,7 +53,7 @@ impl Ledger {
     }
 
     /// Waits until this many events were booked, by earlier runs too.
-    pub(crate) async fn wait_for(&self, events: u64) -> Result<(), Box<dyn Error>> {
+    pub(crate) async fn wait_for(&self, events: u64) -> Result<(), Failed> {
         const PATIENCE: Duration = Duration::from_secs(120);
         let mut last = (0, tokio::time::Instant::now());
         loop {
@@ -87,35 +77,49 @@ impl Ledger {
     }
 
     /// Ends it, and reads what it holds.
-    pub(crate) async fn close(self) -> Result<Booked, Box<dyn Error>> {
+    pub(crate) async fn close(self) -> Result<Booked, Failed> {
         self.task.abort();
-        let row = sqlx::query("select coalesce(sum(events), 0), coalesce(sum(cents), 0) from accounts")
-            .fetch_one(self.store.pool())
-            .await?;
-        Ok(Booked { effects: row.try_get(0)?, cents: row.try_get(1)? })
+        let accounts = self.store.accounts().await?;
+        Ok(Booked {
+            effects: accounts.iter().map(|account| i64::from(account.events)).sum(),
+            cents: accounts.iter().map(|account| account.cents).sum(),
+        })
     }
 }
 
 /// What the receiving task needs.
-struct Keeper {
-    store: SqliteStore,
+struct Keeper<D> {
+    store: D,
     consumer: Consumer,
     seen: Arc<Seen>,
     booked: Arc<AtomicU64>,
 }
 
-impl Keeper {
-    async fn receive(&self, deliveries: Box<dyn Deliveries>) -> Result<(), Box<dyn Error + Send + Sync>> {
+impl<D: Database> Keeper<D> {
+    async fn receive(&self, deliveries: Box<dyn Deliveries>) -> Result<(), Failed> {
         loop {
-            match deliveries.next().await? {
+            let received = match deliveries.next().await {
+                // The broker is away: it comes back.
+                Err(error) if error.is_retryable() => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+                received => received?,
+            };
+            match received {
                 Received::Deliveries(batch) => {
                     let mut messages = Vec::with_capacity(batch.len());
                     let mut tags: Vec<Tag> = Vec::with_capacity(batch.len());
                     for delivery in batch {
                         tags.push(delivery.tag);
-                        messages.push(delivery.message?);
+                        messages.push(self.saw(delivery.message?)?);
                     }
-                    self.book(&messages).await?;
+                    while let Err(error) = self.book(&messages).await {
+                        // Only another transaction may have been in the way: then it is begun again.
+                        if !is_conflict(&self.store, &*error) {
+                            return Err(error);
+                        }
+                    }
                     // Only now: what is acknowledged is booked, whatever happens in between.
                     deliveries.acknowledge(&tags).await?;
                 }
@@ -125,8 +129,16 @@ impl Keeper {
         }
     }
 
+    /// Shows a message to the checker.
+    fn saw(&self, message: Message) -> Result<Message, Failed> {
+        let event: OrderEvent = Json.decode(&message.payload)?;
+        let (customer, number) = event.place_in_order();
+        self.seen.delivered(customer, number);
+        Ok(message)
+    }
+
     /// Books what is new among these messages. Admission and effect are in one transaction: a message that comes again has no second effect.
-    async fn book(&self, messages: &[Message]) -> Result<(), Box<dyn Error + Send + Sync>> {
+    async fn book(&self, messages: &[Message]) -> Result<(), Failed> {
         let mut new = 0;
         // ANCHOR: once
         let mut tx = self.store.begin().await?;
@@ -134,18 +146,10 @@ impl Keeper {
         let admissions = self.store.admit(&mut tx, &self.consumer, &references).await?;
         for (message, admission) in messages.iter().zip(admissions) {
             let event: OrderEvent = Json.decode(&message.payload)?;
-            let (customer, number) = event.place_in_order();
-            self.seen.delivered(customer, number);
+            let (customer, _) = event.place_in_order();
             if admission == Admission::New {
+                D::book(&mut tx, customer, i64::try_from(event.cents())?).await?;
                 new += 1;
-                sqlx::query(
-                    "insert into accounts values (?, ?, 1)
-                     on conflict do update set cents = cents + excluded.cents, events = events + 1",
-                )
-                .bind(customer)
-                .bind(i64::try_from(event.cents())?)
-                .execute(&mut *tx)
-                .await?;
             }
         }
         self.store.commit(tx).await.into_result()?;

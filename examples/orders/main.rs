@@ -1,11 +1,14 @@
 //! `orders`: a shop writes what happens to its orders, a relay sends it, a ledger in another database books it once.
 //!
-//! Each line of input becomes one SQLite transaction: the order and its event, both or neither. Relays send the events to an in-process
-//! transport; the ledger receives them and books each in its own transaction, together with the note that it has. At the end the two
+//! Each line of input becomes one transaction: the order and its event, both or neither. Relays send the events; the ledger receives them and books each in its own transaction, together with the note that it has. At the end the two
 //! databases are compared, and a checker says what was lost, repeated or out of order. With `--kill-relay` relays are ended at random
 //! moments meanwhile, without a drain.
+//!
+//! By itself it needs nothing: two databases of SQLite, and a transport within the process. With `--store` and `--transport` it is the same on
+//! servers; of that, nothing changes but what stands in `databases`.
 
 mod args;
+mod databases;
 mod generate;
 mod input;
 mod ledger;
@@ -14,7 +17,6 @@ mod relays;
 mod report;
 mod shop;
 
-use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,8 +25,10 @@ use std::time::Instant;
 
 use clap::Parser;
 use outbox::prelude::*;
+use outbox_examples::transports::{self, Failed};
 
 use args::Args;
+use databases::Database;
 use input::{InputError, Step};
 use ledger::Ledger;
 use progress::{Progress, Seen};
@@ -50,15 +54,19 @@ async fn main() -> ExitCode {
 }
 
 /// Runs it all and prints what came of it.
-async fn report(args: &Args) -> Result<(), Box<dyn Error>> {
-    let folder = tempfile::tempdir()?;
-    let report = match &args.dir {
-        Some(dir) => {
-            let made = std::fs::create_dir_all(dir);
-            made.map_err(|error| format!("could not make the folder {}: {error}", dir.display()))?;
-            run(args, dir).await?
-        }
-        None => run(args, folder.path()).await?,
+async fn report(args: &Args) -> Result<(), Failed> {
+    let report = match &args.store {
+        None => in_files(args).await?,
+        Some(url) => match url.split(':').next().unwrap_or_default() {
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => in_one(args, PostgresStore::connect(url).await?).await?,
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => in_one(args, outbox::mysql::MySqlStore::connect(url).await?).await?,
+            #[cfg(feature = "mongodb")]
+            "mongodb" => in_one(args, outbox::mongodb::MongoDbStore::connect(url).await?).await?,
+            "sqlite" => in_one(args, SqliteStore::connect(url).await?).await?,
+            scheme => return Err(transports::unknown(scheme, &["postgres", "mysql", "mongodb"])),
+        },
     };
     match write!(io::stdout(), "{report}") {
         // Whoever reads may have seen enough.
@@ -68,18 +76,38 @@ async fn report(args: &Args) -> Result<(), Box<dyn Error>> {
     if report.is_right() { Ok(()) } else { Err("the promises were broken; see above".into()) }
 }
 
+/// Shop and ledger have a file each.
+async fn in_files(args: &Args) -> Result<Report, Failed> {
+    let temporary = tempfile::tempdir()?;
+    let folder = match &args.dir {
+        Some(dir) => {
+            let made = std::fs::create_dir_all(dir);
+            made.map_err(|error| format!("could not make the folder {}: {error}", dir.display()))?;
+            dir
+        }
+        None => temporary.path(),
+    };
+    let file = async |name: &str| SqliteStore::open(Path::new(folder).join(name)).await;
+    run(args, file("shop.db").await?, file("ledger.db").await?).await
+}
+
+/// Shop and ledger have one database, with tables of their own.
+async fn in_one<D: Database>(args: &Args, store: D) -> Result<Report, Failed> {
+    run(args, store.clone(), store).await
+}
+
 /// Runs the shop, the relays and the ledger until all that was committed is booked.
-async fn run(args: &Args, folder: &Path) -> Result<Report, Box<dyn Error>> {
+async fn run<D: Database>(args: &Args, of_shop: D, of_ledger: D) -> Result<Report, Failed> {
     let steps = args.steps()?;
     let seen = Arc::new(Seen::default());
-    let mut shop = Shop::open(&folder.join("shop.db"), Arc::clone(&seen)).await?;
-    let transport = MemoryTransport::new();
-    let ledger = Ledger::open(&folder.join("ledger.db"), &transport, Arc::clone(&seen)).await?;
+    let store: Arc<dyn Store> = Arc::new(of_shop.clone());
+    let mut shop = Shop::open(of_shop, Arc::clone(&seen)).await?;
+    let transport = transports::open(&args.transport, &[("orders", "ledger")])?;
+    let ledger = Ledger::open(of_ledger, &*transport, Arc::clone(&seen)).await?;
     let progress = Progress::start(Arc::clone(&seen), args.expected());
     let began = Instant::now();
 
-    let store = shop.store();
-    let relays = || Relays::start(store.clone(), transport.clone(), args.kill_relay, args.seed);
+    let relays = || Relays::start(Arc::clone(&store), Arc::clone(&transport), args.kill_relay, args.seed);
     let (relays, drained_from) = if args.backlog_first {
         write_all(&mut shop, steps, &progress).await?;
         (relays().await?, Instant::now())
@@ -93,15 +121,15 @@ async fn run(args: &Args, folder: &Path) -> Result<Report, Box<dyn Error>> {
     let relayed = relays.stop().await;
     let booked = ledger.close().await?;
     progress.end();
-    Ok(Report::new(&shop, relayed, &booked, &seen, began.elapsed(), booked_after).await?)
+    Report::new(&shop, relayed, &booked, &seen, began.elapsed(), booked_after).await
 }
 
 /// Writes every step; a line that is none is reported, and the rest goes on.
-async fn write_all(
-    shop: &mut Shop,
+async fn write_all<D: Database>(
+    shop: &mut Shop<D>,
     steps: Box<dyn Iterator<Item = Result<Step, InputError>> + Send>,
     progress: &Progress,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<(), Failed> {
     for step in steps {
         match step {
             Ok(step) => shop.write(&step).await?,

@@ -1,10 +1,10 @@
 //! The relays: two, and with `--kill-relay` a hand that ends one of them again and again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use outbox::prelude::*;
-use outbox::sqlite::SqliteStore;
-use outbox::{RelayStats, StartError};
+use outbox::{RelayStats, StartError, Transport};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -28,8 +28,8 @@ pub(crate) struct Relays {
 impl Relays {
     /// Starts them.
     pub(crate) async fn start(
-        store: SqliteStore,
-        transport: MemoryTransport,
+        store: Arc<dyn Store>,
+        transport: Arc<dyn Transport>,
         kill: bool,
         seed: u64,
     ) -> Result<Self, StartError> {
@@ -57,8 +57,8 @@ impl Relays {
 }
 
 struct Keeper {
-    store: SqliteStore,
-    transport: MemoryTransport,
+    store: Arc<dyn Store>,
+    transport: Arc<dyn Transport>,
     pair: Vec<RelayHandle>,
     relayed: Relayed,
 }
@@ -99,8 +99,8 @@ impl Keeper {
 }
 
 /// Leases are short here, so that the others take over soon when one is killed.
-async fn start(store: &SqliteStore, transport: &MemoryTransport) -> Result<RelayHandle, StartError> {
-    Relay::builder(store.clone(), transport.clone())
+async fn start(store: &Arc<dyn Store>, transport: &Arc<dyn Transport>) -> Result<RelayHandle, StartError> {
+    Relay::builder(Arc::clone(store), Arc::clone(transport))
         .label("orders")
         .source("/shop")
         .lease(Duration::from_millis(1_500))

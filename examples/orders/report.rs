@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use outbox_examples::transports::Failed;
+
+use crate::databases::Database;
 use crate::ledger::Booked;
 use crate::progress::Seen;
 use crate::relays::Relayed;
@@ -32,14 +35,14 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) async fn new(
-        shop: &Shop,
+    pub(crate) async fn new<D: Database>(
+        shop: &Shop<D>,
         relayed: Relayed,
         booked: &Booked,
         seen: &Seen,
         took: Duration,
         relayed_in: Duration,
-    ) -> Result<Self, sqlx::Error> {
+    ) -> Result<Self, Failed> {
         let money_in_shop = shop.cents().await?;
         let delivered = seen.deliveries();
         let sequences = seen.sequences();

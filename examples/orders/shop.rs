@@ -1,14 +1,12 @@
 //! The shop: writes what happens to an order, and the event that tells of it, in one transaction.
 
-use std::error::Error;
-use std::path::Path;
 use std::sync::Arc;
 
 use outbox::prelude::*;
-use outbox::sqlite::SqliteStore;
+use outbox_examples::transports::Failed;
 use serde::{Deserialize, Serialize};
-use sqlx::Row;
 
+use crate::databases::{Database, OrderRow, is_conflict};
 use crate::input::{Step, total};
 use crate::progress::Seen;
 
@@ -64,10 +62,10 @@ impl OrderEvent {
     }
 }
 
-/// The shop's database.
-pub(crate) struct Shop {
-    store: SqliteStore,
-    outbox: Outbox<SqliteStore>,
+/// The shop, in its database.
+pub(crate) struct Shop<D: Database> {
+    store: D,
+    outbox: Outbox<D>,
     seen: Arc<Seen>,
     committed: u64,
     committed_before: u64,
@@ -75,39 +73,18 @@ pub(crate) struct Shop {
     pub(crate) refused: u64,
 }
 
-impl Shop {
-    /// Opens the database, and makes the tables where they are missing.
-    pub(crate) async fn open(file: &Path, seen: Arc<Seen>) -> Result<Self, Box<dyn Error>> {
-        let store = SqliteStore::open(file).await?;
+impl<D: Database> Shop<D> {
+    /// Makes the tables where they are missing, and looks what earlier runs have left.
+    pub(crate) async fn open(store: D, seen: Arc<Seen>) -> Result<Self, Failed> {
         store.migrate().await?;
-        sqlx::query("create table if not exists customers (name text primary key, events integer not null) without rowid")
-            .execute(store.pool())
-            .await?;
-        sqlx::query(
-            "create table if not exists orders (id text primary key, customer text not null, state text not null, cents integer not null) without rowid",
-        )
-        .execute(store.pool())
-        .await?;
-        let customers: Vec<(String, u32)> =
-            sqlx::query_as("select name, events from customers").fetch_all(store.pool()).await?;
+        store.make_shop().await?;
         let mut committed_before = 0;
-        for (customer, events) in &customers {
-            seen.committed_before(customer, *events);
-            committed_before += u64::from(*events);
+        for (customer, events) in store.customers().await? {
+            seen.committed_before(&customer, events);
+            committed_before += u64::from(events);
         }
-        Ok(Self {
-            outbox: Outbox::new(store.clone()),
-            store,
-            seen,
-            committed: 0,
-            committed_before,
-            refused: 0,
-        })
-    }
-
-    /// The store, for the relays.
-    pub(crate) fn store(&self) -> SqliteStore {
-        self.store.clone()
+        let outbox = Outbox::new(store.clone());
+        Ok(Self { store, outbox, seen, committed: 0, committed_before, refused: 0 })
     }
 
     /// How many events were committed in this run.
@@ -120,41 +97,36 @@ impl Shop {
         self.committed_before + self.committed
     }
 
-    /// Writes one step and its event: both or neither.
-    pub(crate) async fn write(&mut self, step: &Step) -> Result<(), Box<dyn Error>> {
-        // ANCHOR: write
-        let mut tx = self.store.pool().begin_with("begin immediate").await?;
-        let (customer, order) = (step.customer(), step.order_id());
-        let number: u32 = sqlx::query_scalar(
-            "insert into customers values (?, 1) on conflict do update set events = events + 1 returning events",
-        )
-        .bind(customer)
-        .fetch_one(&mut *tx)
-        .await?;
-        let event = OrderEvent::new(step, number);
-        let (state, cents) = (state_after(step), i64::try_from(event.cents())?);
-        sqlx::query(
-            "insert into orders values (?, ?, ?, ?) on conflict do update set state = excluded.state, cents = cents + excluded.cents",
-        )
-        .bind(order)
-        .bind(customer)
-        .bind(state)
-        .bind(cents)
-        .execute(&mut *tx)
-        .await?;
-        self.outbox.append(&mut tx, &event).await?;
-        tx.commit().await?;
-        // ANCHOR_END: write
+    /// Writes one step and its event: both or neither. Where another transaction was in the way, it is begun again.
+    pub(crate) async fn write(&mut self, step: &Step) -> Result<(), Failed> {
+        let number = loop {
+            match self.try_to_write(step).await {
+                Err(error) if is_conflict(&self.store, &*error) => {}
+                written => break written?,
+            }
+        };
         self.committed += 1;
-        self.seen.committed(customer, number);
+        self.seen.committed(step.customer(), number);
         Ok(())
     }
 
+    /// Which of the customer's events it is.
+    async fn try_to_write(&self, step: &Step) -> Result<u32, Failed> {
+        let mut tx = self.store.begin().await?;
+        let number = D::count_event(&mut tx, step.customer()).await?;
+        let event = OrderEvent::new(step, number);
+        let cents = i64::try_from(event.cents())?;
+        let order =
+            OrderRow { id: step.order_id(), customer: step.customer(), state: state_after(step), cents };
+        D::write_order(&mut tx, &order).await?;
+        self.outbox.append(&mut tx, &event).await?;
+        self.store.commit(tx).await.into_result()?;
+        Ok(number)
+    }
+
     /// The money that all committed events moved.
-    pub(crate) async fn cents(&self) -> Result<i64, sqlx::Error> {
-        let row =
-            sqlx::query("select coalesce(sum(cents), 0) from orders").fetch_one(self.store.pool()).await?;
-        row.try_get(0)
+    pub(crate) async fn cents(&self) -> Result<i64, Failed> {
+        self.store.cents().await
     }
 }
 

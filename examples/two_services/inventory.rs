@@ -1,12 +1,14 @@
 //! The service that has the stock. It hears of orders, reserves once for each, and answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::HandlerContext;
 use outbox::prelude::*;
+use outbox::{HandlerContext, Transport};
+use outbox_examples::transports::Failed;
 use serde::{Deserialize, Serialize};
 
-use crate::database::{Database, look};
+use crate::databases::Database;
 use crate::orders::OrderPlaced;
 
 /// What others hear of the stock.
@@ -30,40 +32,21 @@ impl<D: Database> Inventory<D> {
     /// Starts with so much of each item in stock.
     pub(crate) async fn start(
         store: D,
-        transport: impl Transport + Clone,
+        transport: Arc<dyn Transport>,
         items: i64,
         each: i64,
-    ) -> Result<Self, HandlerError> {
+    ) -> Result<Self, Failed> {
         store.migrate().await?;
-        let mut tx = store.begin().await?;
-        for table in [
-            "create table stock (item bigint primary key, free bigint not null, reserved bigint not null)",
-            // No key on the order: that each is reserved once is what is being shown.
-            "create table reservations (order_id bigint not null, item bigint not null)",
-        ] {
-            D::execute(&mut tx, table, &[]).await?;
-        }
-        for item in 0..items {
-            D::execute(&mut tx, "insert into stock values ($1, $2, 0)", &[item, each]).await?;
-        }
-        store.commit(tx).await.into_result()?;
-        let relay = Relay::builder(store.clone(), transport.clone()).start().await?;
+        store.make_stock(items, each).await?;
+        let relay = Relay::builder(store.clone(), Arc::clone(&transport)).start().await?;
         let inbox = Inbox::builder(store.clone(), transport).consumer("inventory");
         let inbox = inbox.on::<OrderPlaced, _>(reserve::<D>).start().await?;
         Ok(Self { store, relay, inbox })
     }
 
-    /// What is in stock in all, free and reserved.
-    pub(crate) async fn stock(&self) -> Result<(i64, i64), HandlerError> {
-        let sums = "select cast(sum(free) as bigint), cast(sum(reserved) as bigint) from stock";
-        let sums = look(&self.store, sums).await?;
-        Ok((sums[0], sums[1]))
-    }
-
-    /// How many reservations there are, and of how many orders.
-    pub(crate) async fn reservations(&self) -> Result<(i64, i64), HandlerError> {
-        let counts = look(&self.store, "select count(*), count(distinct order_id) from reservations").await?;
-        Ok((counts[0], counts[1]))
+    /// What it has written.
+    pub(crate) fn database(&self) -> &D {
+        &self.store
     }
 
     /// How many deliveries were repeats, and changed nothing.
@@ -85,12 +68,11 @@ async fn reserve<D: Database>(
     context: HandlerContext<'_>,
 ) -> Result<(), HandlerError> {
     let OrderPlaced { order_id, item } = order;
-    let take = "update stock set free = free - 1, reserved = reserved + 1 where item = $1 and free > 0";
-    if D::execute(tx, take, &[item]).await? == 0 {
+    if !D::take(tx, item).await? {
         context.emit(&StockEvent::RanOut { order_id, item })?;
         return Ok(());
     }
-    D::execute(tx, "insert into reservations values ($1, $2)", &[order_id, item]).await?;
+    D::reserve(tx, order_id, item).await?;
     context.emit(&StockEvent::Reserved { order_id, item })?;
     Ok(())
 }

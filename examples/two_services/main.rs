@@ -4,24 +4,25 @@
 //! twice on the way: what is free and what is reserved is together as much as there was, and each confirmed order is reserved once.
 //!
 //! - `cargo run --example two_services`: two SQLite databases and an in-process transport, nothing to install;
-//! - `--postgres URL URL`: two databases on PostgreSQL, empty ones;
-//! - `--rabbitmq URL`: RabbitMQ between them. Its queues stay: give it an empty virtual host.
+//! - `--stores URL URL`: two empty databases, of PostgreSQL, MySQL or MongoDB, or one of each;
+//! - `--transport URL`: RabbitMQ, Kafka or Redis between them. Its queues stay: nobody may have used the topics `orders` and `stock`.
+//!
+//! What is not SQLite wants its feature: `cargo run --example two_services --features postgres,rabbitmq -- …`.
 
-mod database;
+mod databases;
 mod inventory;
 mod orders;
 
-use std::error::Error;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use outbox::prelude::*;
-use outbox::rabbitmq::Topology;
+use outbox_examples::transports::{self, Failed};
 use outbox_testkit::{Scenario, eventually};
-use sqlx::PgPool;
 
-use database::Database;
+use databases::Database;
 use inventory::Inventory;
 use orders::Orders;
 
@@ -37,12 +38,12 @@ struct Args {
     /// How many of each of the five items are in stock
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(i64).range(0..=100_000))]
     stock: i64,
-    /// Two empty databases on PostgreSQL: of the orders, of the inventory
+    /// Two empty databases: of the orders, of the inventory. postgres://, mysql://, mongodb://; default: two of SQLite
     #[arg(long, num_args = 2, value_names = ["URL", "URL"])]
-    postgres: Option<Vec<String>>,
-    /// RabbitMQ between the services
-    #[arg(long, value_name = "URL")]
-    rabbitmq: Option<String>,
+    stores: Option<Vec<String>>,
+    /// What is between the services: amqp:// (RabbitMQ), redis://, kafka://HOST:PORT (the topics must be there)
+    #[arg(long, value_name = "URL", default_value = "memory:")]
+    transport: String,
     /// How many seconds all of it may take
     #[arg(long, value_name = "S", default_value_t = 300)]
     patience: u64,
@@ -59,43 +60,47 @@ async fn main() -> ExitCode {
     }
 }
 
-type Failed = Box<dyn Error + Send + Sync>;
-
+/// Both services have a database of one kind.
 async fn choose_databases(args: &Args) -> Result<(), Failed> {
-    let Some(urls) = &args.postgres else {
-        return choose_transport(args, SqliteStore::in_memory().await?, SqliteStore::in_memory().await?)
-            .await;
+    let Some(urls) = &args.stores else {
+        return run(args, SqliteStore::in_memory().await?, SqliteStore::in_memory().await?).await;
     };
-    let orders = PostgresStore::new(PgPool::connect(&urls[0]).await?);
-    let inventory = PostgresStore::new(PgPool::connect(&urls[1]).await?);
-    choose_transport(args, orders, inventory).await
+    let (orders, inventory) = (&urls[0], &urls[1]);
+    match orders.split(':').next().unwrap_or_default() {
+        "sqlite" => {
+            run(args, SqliteStore::connect(orders).await?, SqliteStore::connect(inventory).await?).await
+        }
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            run(args, PostgresStore::connect(orders).await?, PostgresStore::connect(inventory).await?).await
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => {
+            use outbox::mysql::MySqlStore;
+            run(args, MySqlStore::connect(orders).await?, MySqlStore::connect(inventory).await?).await
+        }
+        #[cfg(feature = "mongodb")]
+        "mongodb" => {
+            use outbox::mongodb::MongoDbStore;
+            run(args, MongoDbStore::connect(orders).await?, MongoDbStore::connect(inventory).await?).await
+        }
+        scheme => Err(transports::unknown(scheme, &["postgres", "mysql", "mongodb"])),
+    }
 }
 
-async fn choose_transport<D: Database>(args: &Args, orders: D, inventory: D) -> Result<(), Failed> {
-    let Some(url) = &args.rabbitmq else {
-        // Within the process too: what is published before an inbox has subscribed is kept for it.
-        let builder = MemoryTransport::builder().consumer("orders".parse()?, "inventory".parse()?);
-        let transport = builder.consumer("stock".parse()?, "orders".parse()?).build();
-        return run(args, orders, inventory, transport.clone(), transport).await;
+async fn run<D: Database>(args: &Args, orders: D, inventory: D) -> Result<(), Failed> {
+    // Whose queues must be there before anything is published.
+    let consumers = [("orders", "inventory"), ("stock", "orders")];
+    let of_orders = transports::open(&args.transport, &consumers)?;
+    // A service of its own connects by itself. Within a process both have the one that there is.
+    let of_inventory = match args.transport.starts_with("memory:") {
+        true => Arc::clone(&of_orders),
+        false => transports::open(&args.transport, &consumers)?,
     };
-    // Each service connects by itself, and knows whose queues must be there before it publishes.
-    let connect = |topic: &str, consumer: &str| -> Result<RabbitMqTransport, Failed> {
-        let builder = RabbitMqTransport::builder(url.as_str()).topology(Topology::Declared);
-        Ok(builder.consumer(topic.parse()?, consumer.parse()?).build()?)
-    };
-    run(args, orders, inventory, connect("orders", "inventory")?, connect("stock", "orders")?).await
-}
-
-async fn run<D: Database, T: Transport + Clone>(
-    args: &Args,
-    orders: D,
-    inventory: D,
-    of_orders: T,
-    of_inventory: T,
-) -> Result<(), Failed> {
     let patience = Duration::from_secs(args.patience);
     // Sees everything, and has it delivered once more.
-    let mut scenario = Scenario::new(of_orders.clone(), ["orders", "stock"]).await.with_patience(patience);
+    let mut scenario =
+        Scenario::new(Arc::clone(&of_orders), ["orders", "stock"]).await.with_patience(patience);
     let inventory = Inventory::start(inventory, of_inventory, ITEMS, args.stock).await?;
     let orders = Orders::start(orders, of_orders).await?;
 
@@ -106,7 +111,11 @@ async fn run<D: Database, T: Transport + Clone>(
         }
     }
     let done = eventually(patience, async || {
-        orders.answered().await.is_ok_and(|(confirmed, refused)| confirmed + refused == args.orders)
+        orders
+            .database()
+            .answered()
+            .await
+            .is_ok_and(|(confirmed, refused)| confirmed + refused == args.orders)
     })
     .await;
     let before = (orders.repeats(), inventory.repeats());
@@ -122,8 +131,9 @@ async fn run<D: Database, T: Transport + Clone>(
     };
     let repeated = tokio::time::timeout(patience, repeat).await.is_ok();
 
-    let ((confirmed, refused), (free, reserved)) = (orders.answered().await?, inventory.stock().await?);
-    let (reservations, reserved_orders) = inventory.reservations().await?;
+    let ((confirmed, refused), (free, reserved)) =
+        (orders.database().answered().await?, inventory.database().stock().await?);
+    let (reservations, reserved_orders) = inventory.database().reservations().await?;
     println!("orders        {} placed, {confirmed} confirmed, {refused} refused", args.orders);
     println!("stock         {} at first, {free} free, {reserved} reserved", ITEMS * args.stock);
     println!("reservations  {reservations} of {reserved_orders} orders");

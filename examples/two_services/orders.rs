@@ -1,12 +1,14 @@
 //! The service that takes orders. It knows of the stock what it is told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use outbox::HandlerContext;
 use outbox::prelude::*;
+use outbox::{HandlerContext, Transport};
+use outbox_examples::transports::Failed;
 use serde::{Deserialize, Serialize};
 
-use crate::database::{Database, look};
+use crate::databases::{Database, State};
 use crate::inventory::StockEvent;
 
 /// What others hear of an order.
@@ -18,11 +20,6 @@ pub(crate) struct OrderPlaced {
     pub(crate) item: i64,
 }
 
-/// What an order is, in the database.
-const WAITS: i64 = 0;
-const CONFIRMED: i64 = 1;
-const REFUSED: i64 = 2;
-
 /// The service: a database, a relay out of it, and an inbox into it.
 pub(crate) struct Orders<D: Database> {
     store: D,
@@ -32,14 +29,10 @@ pub(crate) struct Orders<D: Database> {
 }
 
 impl<D: Database> Orders<D> {
-    pub(crate) async fn start(store: D, transport: impl Transport + Clone) -> Result<Self, HandlerError> {
+    pub(crate) async fn start(store: D, transport: Arc<dyn Transport>) -> Result<Self, Failed> {
         store.migrate().await?;
-        let mut tx = store.begin().await?;
-        let create =
-            "create table orders (id bigint primary key, item bigint not null, state bigint not null)";
-        D::execute(&mut tx, create, &[]).await?;
-        store.commit(tx).await.into_result()?;
-        let relay = Relay::builder(store.clone(), transport.clone()).start().await?;
+        store.make_orders().await?;
+        let relay = Relay::builder(store.clone(), Arc::clone(&transport)).start().await?;
         let inbox = Inbox::builder(store.clone(), transport).consumer("orders");
         let inbox = inbox.on::<StockEvent, _>(note_answer::<D>).start().await?;
         let mediator = Mediator::new(Outbox::new(store.clone()));
@@ -50,20 +43,16 @@ impl<D: Database> Orders<D> {
     pub(crate) async fn place(&self, order_id: i64, item: i64) -> Result<(), WorkError> {
         self.mediator
             .run(async |work| {
-                let insert = "insert into orders values ($1, $2, $3)";
-                D::execute(work.tx(), insert, &[order_id, item, WAITS]).await?;
+                D::write_order(work.tx(), order_id, item).await?;
                 work.record(OrderPlaced { order_id, item })?;
                 Ok(())
             })
             .await
     }
 
-    /// How many orders are confirmed, and how many are refused.
-    pub(crate) async fn answered(&self) -> Result<(i64, i64), HandlerError> {
-        let count =
-            "select count(case when state = 1 then 1 end), count(case when state = 2 then 1 end) from orders";
-        let counts = look(&self.store, count).await?;
-        Ok((counts[0], counts[1]))
+    /// What it has written.
+    pub(crate) fn database(&self) -> &D {
+        &self.store
     }
 
     /// How many deliveries were repeats, and changed nothing.
@@ -84,12 +73,11 @@ async fn note_answer<D: Database>(
     _: HandlerContext<'_>,
 ) -> Result<(), HandlerError> {
     let (order_id, state) = match event {
-        StockEvent::Reserved { order_id, .. } => (order_id, CONFIRMED),
-        StockEvent::RanOut { order_id, .. } => (order_id, REFUSED),
+        StockEvent::Reserved { order_id, .. } => (order_id, State::Confirmed),
+        StockEvent::RanOut { order_id, .. } => (order_id, State::Refused),
     };
-    let update = "update orders set state = $1 where id = $2 and state = $3";
-    match D::execute(tx, update, &[state, order_id, WAITS]).await? {
-        1 => Ok(()),
-        _ => Err(format!("order {order_id} does not wait for an answer").into()),
+    if !D::answer(tx, order_id, state).await? {
+        return Err(format!("order {order_id} does not wait for an answer").into());
     }
+    Ok(())
 }

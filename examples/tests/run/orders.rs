@@ -107,6 +107,8 @@ fn what_cannot_be_done_is_said_in_words_with_what_it_is_about() {
         (&["no-such-orders.jsonl"], "orders: could not read no-such-orders.jsonl: "),
         (&[folder], "orders: could not read on after line 0: "),
         (&["--dir", file], "orders: could not make the folder "),
+        (&["--store", "filing-cabinet:a"], "orders: nothing here is reached by \"filing-cabinet\""),
+        (&["--transport", "pigeon://loft"], "orders: nothing here is reached by \"pigeon\""),
     ];
     for (arguments, words) in wrong {
         let run = run("orders", arguments, "");
@@ -122,12 +124,39 @@ fn a_call_that_makes_no_sense_is_refused_before_anything_is_done() {
         (&["--orders", "many"], "invalid value 'many' for '--orders <N>'"),
         (&["orders.jsonl", "--orders", "3"], "cannot be used with '--orders <N>'"),
         (&["--customers", "3"], "--orders <N>"),
+        (&["--store", "sqlite:a", "--dir", "b"], "cannot be used with"),
         (&["--relays"], "unexpected argument '--relays'"),
     ];
     for (arguments, words) in wrong {
         let run = run("orders", arguments, "");
         assert!(run.stderr.contains(words) && run.code == Some(2), "{arguments:?}: {run:#?}");
     }
+}
+
+#[cfg(all(unix, feature = "postgres", feature = "redis"))]
+#[test]
+fn postgresql_and_redis_take_the_place_of_what_is_embedded() {
+    use outbox_servers::{OrSkip, Postgres, Redis};
+
+    let Some(postgres) = Postgres::newest().shared().or_skip() else { return };
+    // One of its own: the topic is `orders` for every run.
+    let Some(redis) = Redis::newest().start().or_skip() else { return };
+    let (store, transport) = (postgres.fresh_database(), redis.url());
+    let arguments = ["--store", &store, "--transport", &transport, "--kill-relay"];
+    assert_all_booked(&run("orders", &arguments, ""), INCLUDED.lines().count() as u64);
+}
+
+#[cfg(all(unix, feature = "mysql"))]
+#[test]
+fn mysql_takes_the_place_of_what_is_embedded() {
+    use outbox_servers::{MySql, OrSkip};
+
+    let Some(mysql) = MySql::newest().shared().or_skip() else { return };
+    let store = mysql.fresh_database();
+    assert_all_booked(
+        &run("orders", &["--store", &store, "--kill-relay"], ""),
+        INCLUDED.lines().count() as u64,
+    );
 }
 
 #[test]
@@ -144,8 +173,17 @@ fn a_reader_of_the_report_that_has_seen_enough_breaks_nothing() {
 fn help_shows_every_option_and_a_line_that_can_be_read() {
     let help = run("orders", &["--help"], "");
     assert_eq!(help.code, Some(0));
-    for option in ["[FILE]", "--orders", "--customers", "--seed", "--kill-relay", "--backlog-first", "--dir"]
-    {
+    for option in [
+        "[FILE]",
+        "--orders",
+        "--customers",
+        "--seed",
+        "--kill-relay",
+        "--backlog-first",
+        "--dir",
+        "--store",
+        "--transport",
+    ] {
         assert!(help.stdout.contains(option), "{option}: {}", help.stdout);
     }
     let example = help.stdout.lines().find(|line| line.trim_start().starts_with('{'));

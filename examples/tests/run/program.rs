@@ -87,6 +87,8 @@ pub(crate) fn program(example: &str) -> PathBuf {
     BUILT.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--package", env!("CARGO_PKG_NAME"), "--examples"]);
+        // With the features that this test has: another build would leave other programs in the same place.
+        cargo.args(["--features", &features()]);
         if profile.ends_with("release") {
             cargo.arg("--release");
         }
@@ -96,6 +98,20 @@ pub(crate) fn program(example: &str) -> PathBuf {
     });
     assert!(program.exists(), "cargo has put no example at {}", program.display());
     program
+}
+
+/// The features that this test was built with.
+fn features() -> String {
+    let all = [
+        (cfg!(feature = "kafka"), "kafka"),
+        (cfg!(feature = "mongodb"), "mongodb"),
+        (cfg!(feature = "mysql"), "mysql"),
+        (cfg!(feature = "postgres"), "postgres"),
+        (cfg!(feature = "rabbitmq"), "rabbitmq"),
+        (cfg!(feature = "redis"), "redis"),
+    ];
+    let on: Vec<&str> = all.into_iter().filter_map(|(on, name)| on.then_some(name)).collect();
+    on.join(",")
 }
 
 /// When a file, or anything in a folder, was changed last. None: there is no such thing.

@@ -27,7 +27,7 @@ fn with_nothing_in_stock_every_order_is_refused() {
     assert_agrees(&run("two_services", &["--orders", "10", "--stock", "0"], ""), 0, 10);
 }
 
-#[cfg(unix)]
+#[cfg(all(unix, feature = "postgres", feature = "rabbitmq"))]
 #[test]
 fn postgresql_and_rabbitmq_take_the_place_of_what_is_embedded() {
     use outbox_servers::{OrSkip, Postgres, RabbitMq};
@@ -36,6 +36,23 @@ fn postgresql_and_rabbitmq_take_the_place_of_what_is_embedded() {
     let Some(rabbitmq) = RabbitMq::newest().shared().or_skip() else { return };
     let databases = [postgres.fresh_database(), postgres.fresh_database()];
     let broker = rabbitmq.fresh_vhost();
-    let arguments = ["--postgres", &databases[0], &databases[1], "--rabbitmq", &broker];
+    let arguments = ["--stores", &databases[0], &databases[1], "--transport", &broker];
     assert_agrees(&run("two_services", &arguments, ""), 150, 50);
+}
+
+#[cfg(all(unix, feature = "mysql"))]
+#[test]
+fn mysql_takes_the_place_of_what_is_embedded() {
+    use outbox_servers::{MySql, OrSkip};
+
+    let Some(mysql) = MySql::newest().shared().or_skip() else { return };
+    let databases = [mysql.fresh_database(), mysql.fresh_database()];
+    assert_agrees(&run("two_services", &["--stores", &databases[0], &databases[1]], ""), 150, 50);
+}
+
+#[test]
+fn what_is_reached_by_no_feature_is_refused_in_words() {
+    let run = run("two_services", &["--transport", "pigeon://loft"], "");
+    assert_eq!(run.code, Some(1), "{run:#?}");
+    assert!(run.stderr.starts_with("two_services: nothing here is reached by \"pigeon\""), "{run:#?}");
 }
