@@ -1,26 +1,51 @@
-//! `modular_monolith`: one program, one SQLite database, and two modules that know each other's events alone.
+//! `modular_monolith`: one program, one database, and two modules that know each other's events alone.
 //!
 //! Within a module, handlers run in the transaction in which something happened. Between modules, events go through the outbox, an in-process
 //! transport and the inbox: so each module can be slow, fail and be repeated without the other noticing, and can become a service of its own
 //! when a broker takes the place of the transport.
 //!
-//! `cargo run --example modular_monolith`
+//! - `cargo run --example modular_monolith`: SQLite, nothing to install;
+//! - with `--features postgres`, `-- --postgres URL`: an empty database on PostgreSQL.
 
+mod database;
 mod sales;
 mod shipping;
 
 use std::error::Error;
 use std::time::Duration;
 
+use clap::Parser;
 use outbox::prelude::*;
 use outbox_testkit::eventually;
+
+use database::Database;
 
 /// As long as the program waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Two modules in one program, which know each other's events alone.
+#[derive(Parser)]
+struct Args {
+    /// An empty database on PostgreSQL, in place of SQLite: with `--features postgres`
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
+}
+
+type Failed = Box<dyn Error + Send + Sync>;
+
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let store = SqliteStore::in_memory().await?;
+async fn main() -> Result<(), Failed> {
+    match Args::parse().postgres {
+        #[cfg(feature = "postgres")]
+        Some(url) => run(PostgresStore::connect(&url).await?).await,
+        #[cfg(not(feature = "postgres"))]
+        Some(_) => Err("PostgreSQL is not built in; run it again with `--features postgres`".into()),
+        None => run(SqliteStore::in_memory().await?).await,
+    }
+}
+
+async fn run<D: Database>(store: D) -> Result<(), Failed> {
+    store.migrate().await?;
     sales::create_tables(&store).await?;
     shipping::create_tables(&store).await?;
 

@@ -6,8 +6,8 @@ use outbox::prelude::*;
 use outbox::{HandlerContext, Status};
 use outbox_testkit::eventually;
 use serde::{Deserialize, Serialize};
-use sqlx::{Sqlite, Transaction};
 
+use crate::database::{Database, look};
 use crate::shipping::ParcelSent;
 
 /// What other modules hear.
@@ -29,32 +29,28 @@ pub(crate) struct CreditUsed {
 }
 
 /// Books credit. Without enough of it nothing of the order remains, for an error here rolls it back.
-async fn book_credit(event: &CreditUsed, work: &mut UnitOfWork<SqliteStore>) -> Result<(), HandlerError> {
-    let booked = sqlx::query("update credits set cents = cents - ? where customer = ? and cents >= ?")
-        .bind(event.cents)
-        .bind(&event.customer)
-        .bind(event.cents)
-        .execute(&mut **work.tx())
-        .await?;
-    match booked.rows_affected() {
-        0 => Err(format!("{} has less credit than {} cents", event.customer, event.cents).into()),
+async fn book_credit<D: Database>(event: &CreditUsed, work: &mut UnitOfWork<D>) -> Result<(), HandlerError> {
+    let CreditUsed { customer, cents } = event;
+    let book = "update credits set cents = cents - $1 where customer = $2 and cents >= $1";
+    match D::execute(work.tx(), book, &[(*cents).into(), customer.as_str().into()]).await? {
+        0 => Err(format!("{customer} has less credit than {cents} cents").into()),
         _ => Ok(()),
     }
 }
 // ANCHOR_END: local
 
 /// The module's way to write.
-pub(crate) fn mediator(store: &SqliteStore) -> Mediator<SqliteStore> {
-    Mediator::new(Outbox::new(store.clone())).on(book_credit)
+pub(crate) fn mediator<D: Database>(store: &D) -> Mediator<D> {
+    Mediator::new(Outbox::new(store.clone())).on(book_credit::<D>)
 }
 
 /// The module's inbox: it hears when a parcel is on its way.
-pub(crate) async fn inbox(
-    store: &SqliteStore,
+pub(crate) async fn inbox<D: Database>(
+    store: &D,
     transport: &MemoryTransport,
 ) -> Result<InboxHandle, HandlerError> {
     let inbox = Inbox::builder(store.clone(), transport.clone()).consumer("sales");
-    listening(inbox.on::<ParcelSent, _>(note_shipped).start().await?).await
+    listening(inbox.on::<ParcelSent, _>(note_shipped::<D>).start().await?).await
 }
 
 /// Waits until an inbox has subscribed: a transport within the process keeps nothing for consumers that are not there yet.
@@ -63,46 +59,47 @@ pub(crate) async fn listening(inbox: InboxHandle) -> Result<InboxHandle, Handler
     if subscribed.await { Ok(inbox) } else { Err(inbox.health().reasons.join("; ").into()) }
 }
 
-async fn note_shipped(
-    tx: &mut Transaction<'static, Sqlite>,
+async fn note_shipped<D: Database>(
+    tx: &mut D::Tx<'static>,
     parcel: ParcelSent,
     _: HandlerContext<'_>,
 ) -> Result<(), HandlerError> {
-    let update = sqlx::query("update orders set shipped = shipped + 1 where id = ?").bind(parcel.order_id);
-    update.execute(&mut **tx).await?;
+    let update = "update orders set shipped = shipped + 1 where id = $1";
+    D::execute(tx, update, &[parcel.order_id.into()]).await?;
     Ok(())
 }
 
-pub(crate) async fn create_tables(store: &SqliteStore) -> Result<(), sqlx::Error> {
-    for table in [
-        "create table if not exists orders (id integer primary key, customer text not null, cents integer not null, shipped integer not null)",
-        "create table if not exists credits (customer text primary key, cents integer not null) without rowid",
-    ] {
-        sqlx::query(table).execute(store.pool()).await?;
-    }
-    Ok(())
+pub(crate) async fn create_tables<D: Database>(store: &D) -> Result<(), HandlerError> {
+    let orders = format!(
+        "id {}, customer text not null, cents bigint not null, shipped bigint not null",
+        D::COUNTING_KEY
+    );
+    let credits = "customer text primary key, cents bigint not null".to_owned();
+    let mut tx = store.begin().await?;
+    D::create_table(&mut tx, "orders", orders).await?;
+    D::create_table(&mut tx, "credits", credits).await?;
+    Ok(store.commit(tx).await.into_result()?)
 }
 
 /// Gives a customer credit.
-pub(crate) async fn grant(store: &SqliteStore, customer: &str, cents: i64) -> Result<(), sqlx::Error> {
-    let grant = sqlx::query(
-        "insert into credits values (?, ?) on conflict do update set cents = cents + excluded.cents",
-    );
-    grant.bind(customer).bind(cents).execute(store.pool()).await?;
-    Ok(())
+pub(crate) async fn grant<D: Database>(store: &D, customer: &str, cents: i64) -> Result<(), HandlerError> {
+    let grant = "insert into credits values ($1, $2)
+                 on conflict (customer) do update set cents = credits.cents + excluded.cents";
+    let mut tx = store.begin().await?;
+    D::execute(&mut tx, grant, &[customer.into(), cents.into()]).await?;
+    Ok(store.commit(tx).await.into_result()?)
 }
 
 /// Places an order: the order, the credit and the event, or none of them.
-pub(crate) async fn place(
-    mediator: &Mediator<SqliteStore>,
+pub(crate) async fn place<D: Database>(
+    mediator: &Mediator<D>,
     customer: &str,
     cents: i64,
 ) -> Result<i64, WorkError> {
     mediator
         .run(async |work| {
-            let insert = "insert into orders (customer, cents, shipped) values (?, ?, 0) returning id";
-            let order_id =
-                sqlx::query_scalar(insert).bind(customer).bind(cents).fetch_one(&mut **work.tx()).await?;
+            let insert = "insert into orders (customer, cents, shipped) values ($1, $2, 0) returning id";
+            let order_id = D::numbers(work.tx(), insert, &[customer.into(), cents.into()]).await?[0];
             work.record(CreditUsed { customer: customer.to_owned(), cents })?;
             work.record(OrderPlaced { order_id, customer: customer.to_owned() })?;
             Ok(order_id)
@@ -111,10 +108,8 @@ pub(crate) async fn place(
 }
 
 /// How many orders there are, how many of them are shipped once, and how many more than once.
-pub(crate) async fn figures(store: &SqliteStore) -> Result<(i64, i64, i64), sqlx::Error> {
-    sqlx::query_as(
-        "select count(*), coalesce(sum(shipped = 1), 0), coalesce(sum(shipped > 1), 0) from orders",
-    )
-    .fetch_one(store.pool())
-    .await
+pub(crate) async fn figures<D: Database>(store: &D) -> Result<(i64, i64, i64), HandlerError> {
+    let counts = "select count(*), count(*) filter (where shipped = 1), count(*) filter (where shipped > 1) from orders";
+    let counts = look(store, counts).await?;
+    Ok((counts[0], counts[1], counts[2]))
 }

@@ -3,8 +3,8 @@
 use outbox::HandlerContext;
 use outbox::prelude::*;
 use serde::{Deserialize, Serialize};
-use sqlx::{Sqlite, Transaction};
 
+use crate::database::{Database, look};
 use crate::sales::{OrderPlaced, listening};
 
 /// What other modules hear.
@@ -16,40 +16,39 @@ pub(crate) struct ParcelSent {
     pub(crate) parcel: i64,
 }
 
-pub(crate) async fn create_tables(store: &SqliteStore) -> Result<(), sqlx::Error> {
-    sqlx::query("create table if not exists parcels (id integer primary key, order_id integer not null, receiver text not null)")
-        .execute(store.pool())
-        .await?;
-    Ok(())
+pub(crate) async fn create_tables<D: Database>(store: &D) -> Result<(), HandlerError> {
+    let parcels = format!("id {}, order_id bigint not null, receiver text not null", D::COUNTING_KEY);
+    let mut tx = store.begin().await?;
+    D::create_table(&mut tx, "parcels", parcels).await?;
+    Ok(store.commit(tx).await.into_result()?)
 }
 
 // ANCHOR: inbox
 /// The module's inbox.
-pub(crate) async fn inbox(
-    store: &SqliteStore,
+pub(crate) async fn inbox<D: Database>(
+    store: &D,
     transport: &MemoryTransport,
 ) -> Result<InboxHandle, HandlerError> {
     let inbox = Inbox::builder(store.clone(), transport.clone()).consumer("shipping");
-    listening(inbox.on::<OrderPlaced, _>(send_parcel).start().await?).await
+    listening(inbox.on::<OrderPlaced, _>(send_parcel::<D>).start().await?).await
 }
 
 /// Sends one parcel for an order, whatever is delivered twice: the parcel, its event, and the note that this order was handled commit together.
-async fn send_parcel(
-    tx: &mut Transaction<'static, Sqlite>,
+async fn send_parcel<D: Database>(
+    tx: &mut D::Tx<'static>,
     order: OrderPlaced,
     context: HandlerContext<'_>,
 ) -> Result<(), HandlerError> {
-    let insert = "insert into parcels (order_id, receiver) values (?, ?) returning id";
-    let parcel =
-        sqlx::query_scalar(insert).bind(order.order_id).bind(&order.customer).fetch_one(&mut **tx).await?;
+    let insert = "insert into parcels (order_id, receiver) values ($1, $2) returning id";
+    let parcel = D::numbers(tx, insert, &[order.order_id.into(), order.customer.as_str().into()]).await?[0];
     context.emit(&ParcelSent { order_id: order.order_id, parcel })?;
     Ok(())
 }
 // ANCHOR_END: inbox
 
 /// How many parcels there are.
-pub(crate) async fn parcels(store: &SqliteStore) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar("select count(*) from parcels").fetch_one(store.pool()).await
+pub(crate) async fn parcels<D: Database>(store: &D) -> Result<i64, HandlerError> {
+    Ok(look(store, "select count(*) from parcels").await?[0])
 }
 
 #[cfg(test)]

@@ -23,6 +23,10 @@ mod book;
 mod contact;
 #[cfg(all(test, feature = "sqlite"))]
 #[allow(dead_code, reason = "the program uses the rest")]
+#[path = "../modular_monolith/database.rs"]
+mod database;
+#[cfg(all(test, feature = "sqlite"))]
+#[allow(dead_code, reason = "the program uses the rest")]
 #[path = "../modular_monolith/sales.rs"]
 mod sales;
 #[cfg(all(test, feature = "sqlite"))]
