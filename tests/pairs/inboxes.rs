@@ -147,7 +147,6 @@ async fn effects_are_once_though_the_inbox_is_killed_between_mongodb_and_rabbitm
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "fails in a third of its runs: see the known limits in ARCHITECTURE.md"]
 async fn messages_that_come_twice_and_old_ones_behind_newer_ones_have_one_effect_in_order() {
     let Some(mut story) = Story::new(Postgres, RabbitMq).await else { return };
     let transport = story.world.pair.transport().unwrap();

@@ -1,6 +1,6 @@
 //! Messages through a transaction: begin, admit, handle, append, commit; and what each error on that way means.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -182,6 +182,12 @@ impl<S: Transactional> Processor<S> {
             return Err(away(format!("admit: {got} answers for {asked} messages; the store is broken")));
         }
         self.steps.over(Step::Admitted);
+        if let Some(id) = overtaking(&messages, &admissions) {
+            let words = format!(
+                "what the message {id} goes behind was finished while the others of its key were admitted"
+            );
+            return Err(Trouble::Again(Failure::new("overtaken", words)));
+        }
         let emitted = Emitted::default();
         let (mut done, mut behind, mut first_new) = (Vec::with_capacity(works.len()), Vec::new(), None);
         for (work, admission) in works.iter().zip(admissions) {
@@ -407,6 +413,24 @@ impl<S: Transactional> Process for Processor<S> {
     }
 }
 
+/// The first message that is behind others while a later one of its key is not: each is asked about with what is committed by then, and what was
+/// in the way of the first may be finished when the second is asked about. The second must not be handled before the first (P4).
+fn overtaking(messages: &[&Message], admissions: &[Admission]) -> Option<MessageId> {
+    let mut behind: BTreeMap<KeyId, MessageId> = BTreeMap::new();
+    for (message, admission) in messages.iter().zip(admissions) {
+        match admission {
+            Admission::Behind => _ = behind.entry(message.key_id()).or_insert(message.id),
+            Admission::New if !behind.is_empty() => {
+                if let Some(id) = behind.get(&message.key_id()) {
+                    return Some(*id);
+                }
+            }
+            Admission::New | Admission::Duplicate => {}
+        }
+    }
+    None
+}
+
 fn away(words: String) -> Trouble {
     Trouble::Broken(Broken::Away(words))
 }
@@ -416,5 +440,29 @@ fn append_trouble(error: &AppendError) -> Trouble {
     match error {
         AppendError::Conflict(error) | AppendError::Store(error) => Trouble::of_work("append", error),
         other => Trouble::Handler(Verdict::Failed(Failure::new("append", other.to_string()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::{Key, Topic};
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_handled_in_front_of_what_is_behind_others() {
+        use Admission::{Behind, Duplicate, New};
+        let message = |key: &str| {
+            let message = Message::new(Topic::new("orders").unwrap(), "placed");
+            Message { key: Some(Key::new(key).unwrap()), ..message }
+        };
+        let (first, second, other) = (message("a"), message("a"), message("b"));
+        let overtaking = |admissions: [Admission; 3]| overtaking(&[&first, &other, &second], &admissions);
+        assert_eq!(overtaking([Behind, New, New]), Some(first.id));
+        for good in
+            [[New, Behind, New], [Behind, New, Behind], [Behind, Duplicate, Duplicate], [New, New, Behind]]
+        {
+            assert_eq!(overtaking(good), None, "{good:?}");
+        }
     }
 }
