@@ -445,17 +445,15 @@ fn append_trouble(error: &AppendError) -> Trouble {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::{Key, Topic};
+    use outbox_contract::Topic;
 
     use super::*;
 
     #[test]
     fn nothing_is_handled_in_front_of_what_is_behind_others() {
         use Admission::{Behind, Duplicate, New};
-        let message = |key: &str| {
-            let message = Message::new(Topic::new("orders").unwrap(), "placed");
-            Message { key: Some(Key::new(key).unwrap()), ..message }
-        };
+        let message =
+            |key: &str| Message::new(Topic::new("orders").unwrap(), "placed").with_key(key).unwrap();
         let (first, second, other) = (message("a"), message("a"), message("b"));
         let overtaking = |admissions: [Admission; 3]| overtaking(&[&first, &other, &second], &admissions);
         assert_eq!(overtaking([Behind, New, New]), Some(first.id));
