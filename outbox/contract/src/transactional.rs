@@ -47,7 +47,9 @@ pub trait Transactional: Store {
     ///
     /// - *Effect*: each id is kept with the consumer if and only if the transaction commits (promise P4). One answer per message, in order.
     ///   An id that is given twice in one call is `New` the first time.
-    /// - *Ordering*: none. *Units and limits*: one round trip where the driver can; the id is kept for the store's retention, 7 days by default.
+    /// - *Ordering*: the answers are those of a call for each, in the order given. So a message stays `Behind` one that waits, though a repeat of
+    ///   that one is `New` further back in the same call; what is asked about after it may be `New` as well. The caller must not let it pass.
+    /// - *Units and limits*: one round trip where the driver can; the id is kept for the store's retention, 7 days by default.
     /// - *Errors*: `Conflict` when another transaction handles one of them now, or the database says so: start again from the beginning. It is
     ///   never reported as a duplicate: only committed evidence is one.
     /// - *Cancellation*: roll back. *Concurrency*: two transactions with one id: one waits for the other, or conflicts. *Repeat*: `Duplicate`.

@@ -232,6 +232,19 @@ pub async fn a_message_goes_behind_those_that_wait_for_its_consumer<H: StoreHarn
     );
 }
 
+/// A repeat of the one that waits is admitted, and makes way only for what comes after it: what is in front of it in the same call waits on.
+pub async fn a_repeat_further_back_lets_nothing_in_front_of_it_pass<H: StoreHarness>(harness: &H) {
+    use Admission::{Behind, New};
+    let store = prepared(harness).await;
+    let inventory = consumer("inventory");
+    let all = messages("orders", "a", 4);
+    let other_key = message("orders", "b");
+    write(&*store, [Outgoing::from(all[0].clone()).by(inbox_route(&inventory))]).await;
+
+    let asked = [&all[1], &other_key, &all[2], &all[0], &all[3]];
+    assert_eq!(admit(&*store, &inventory, &asked).await, [Behind, New, Behind, New, New]);
+}
+
 /// So it is when they are parked because the handler fails.
 pub async fn a_message_goes_behind_those_that_are_parked_for_its_consumer<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
