@@ -3,13 +3,13 @@
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use outbox_tests::halt::Halt;
 use outbox_tests::life::Life;
 use outbox_tests::pair::Pair;
 use outbox_tests::record::PATIENCE;
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
 /// A relay or an inbox. Dropped, it is killed.
@@ -76,12 +76,14 @@ impl Process {
 
     /// Waits until it has aborted, as it was told.
     pub(crate) async fn aborted(mut self, what: &str) {
+        // Listening before looking: told of every child of this program that ends.
+        let mut ends = signal(SignalKind::child()).expect("the signal can be listened for");
         let ended = async {
             loop {
                 if let Some(status) = self.child.try_wait().expect("it can be waited for") {
                     return status;
                 }
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                ends.recv().await;
             }
         };
         let status = timeout(PATIENCE, ended).await;

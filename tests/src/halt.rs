@@ -2,8 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use outbox_contract::{
@@ -11,6 +10,7 @@ use outbox_contract::{
     TransportError,
 };
 use outbox_testkit::{ChaosStore, StoreCall, StoreFault};
+use tokio::sync::watch;
 
 use crate::ledger::Failed;
 
@@ -90,7 +90,8 @@ pub struct Halting {
     store: Arc<ChaosStore<dyn Store>>,
     transport: Arc<dyn Transport>,
     chunks: AtomicU32,
-    reached: AtomicBool,
+    /// Whether the transport stands still.
+    stands: watch::Sender<bool>,
 }
 
 impl std::fmt::Debug for Halting {
@@ -104,7 +105,8 @@ impl Halting {
     #[must_use]
     pub fn new(halt: Halt, store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> Arc<Self> {
         let store = Arc::new(ChaosStore::new(store, 1));
-        Arc::new(Self { halt, store, transport, chunks: AtomicU32::new(0), reached: AtomicBool::new(false) })
+        let (chunks, stands) = (AtomicU32::new(0), watch::Sender::new(false));
+        Arc::new(Self { halt, store, transport, chunks, stands })
     }
 
     /// The store, for the relay.
@@ -115,15 +117,17 @@ impl Halting {
 
     /// Waits until the point is reached.
     pub async fn reached(&self) {
-        while !self.reached.load(Ordering::SeqCst) && self.store.counts().hung == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        let mut stands = self.stands.subscribe();
+        tokio::select! {
+            biased;
+            () = self.store.hangs() => {}
+            // The sender is in this value, so it does not end.
+            _ = stands.wait_for(|stands| *stands) => {}
         }
-        // A call to the store that stands still behind its effect was only begun. Killed within it is right too, and the less likely.
-        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 
     async fn stand_still(&self) {
-        self.reached.store(true, Ordering::SeqCst);
+        self.stands.send_replace(true);
         std::future::pending().await
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use outbox_contract::{Message, MessageId, Outgoing};
 use outbox_testkit::history::{ConsumerId, Fate, History, Moment, Report};
+use outbox_testkit::time::eventually;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -294,10 +295,5 @@ fn fate(written: &Written, history: &History) -> Fate {
 ///
 /// When it is not after [`PATIENCE`].
 pub async fn until(what: &str, so: impl AsyncFn() -> bool) {
-    let asking = async {
-        while !so().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    assert!(timeout(PATIENCE, asking).await.is_ok(), "not {what} after {PATIENCE:?}");
+    assert!(eventually(PATIENCE, || so()).await, "not {what} after {PATIENCE:?}");
 }

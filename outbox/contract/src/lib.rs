@@ -22,6 +22,7 @@ pub mod message;
 pub mod metric;
 pub mod name;
 pub mod outcome;
+pub mod raw;
 pub mod retry;
 pub mod store;
 pub mod stripe;

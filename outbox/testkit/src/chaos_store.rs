@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use outbox_contract::hints::Wakeup;
 use outbox_contract::{Store, StoreError, StoreErrorKind};
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 mod forward;
@@ -114,6 +115,8 @@ pub enum StoreCall {
 pub struct ChaosStore<S: ?Sized> {
     // A plain mutex: held while a call's fate is decided, never across an await. Shared with streams of wake-ups.
     state: Arc<Mutex<State>>,
+    /// Whether a call hangs for good.
+    hangs: watch::Sender<bool>,
     inner: Arc<S>,
 }
 
@@ -134,7 +137,7 @@ impl<S: ?Sized> ChaosStore<S> {
             injected: BTreeMap::new(),
             counts: StoreFaultCounts::default(),
         };
-        Self { state: Arc::new(Mutex::new(state)), inner }
+        Self { state: Arc::new(Mutex::new(state)), hangs: watch::Sender::new(false), inner }
     }
 
     /// Sets how often calls go wrong from the start.
@@ -180,6 +183,17 @@ impl<S: ?Sized> ChaosStore<S> {
         lock(&self.state).counts
     }
 
+    /// Waits until a call has begun to hang: one that has an effect, behind it. From the first one on it returns at once.
+    pub async fn hangs(&self) {
+        // The sender is in this store, so it does not end.
+        let _ = self.hangs.subscribe().wait_for(|hangs| *hangs).await;
+    }
+
+    async fn hang<T>(&self) -> T {
+        self.hangs.send_replace(true);
+        pending().await
+    }
+
     /// The store behind.
     #[must_use]
     pub fn inner(&self) -> &Arc<S> {
@@ -201,11 +215,11 @@ impl<S: ?Sized> ChaosStore<S> {
                 effect.await?;
                 Err(injected(call).into())
             }
-            Some(StoreFault::HangBefore) => pending().await,
+            Some(StoreFault::HangBefore) => self.hang().await,
             Some(StoreFault::HangAfter) => {
                 // Whether it failed by itself can't be heard any more either.
                 let _ = effect.await;
-                pending().await
+                self.hang().await
             }
         }
     }

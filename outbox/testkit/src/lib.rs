@@ -6,6 +6,7 @@ pub mod history;
 #[cfg(feature = "inbox")]
 pub mod inbox_suite;
 pub mod store_suite;
+mod suite;
 pub mod time;
 
 pub mod chaos_transport;

@@ -65,6 +65,26 @@ async fn a_call_that_hangs_never_returns_with_or_without_its_effect() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_waits_for_a_call_to_hang_finds_its_effect() {
+    let slow = StoreFaultRates { delay: Duration::from_secs(1_000), ..StoreFaultRates::default() };
+    let store = Arc::new(chaos(1).with_rates(slow));
+    let lasts = Duration::from_secs(1_000_000);
+    store.inject(StoreCall::Elect, StoreFault::HangAfter, 1);
+    let hanging = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.elect("role", RelayId::new(), lasts).await }
+    });
+    store.hangs().await;
+    assert!(
+        !store.inner().elect("role", RelayId::new(), lasts).await.unwrap(),
+        "another one was elected before"
+    );
+    store.hangs().await;
+    assert!(!hanging.is_finished());
+    hanging.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_commit_tells_no_more_than_a_lost_connection_would() {
     let (mut nos, mut unknowns) = (0, 0);
     for seed in 0..20 {

@@ -1,7 +1,7 @@
 //! Rows: from documents to messages, and back.
 //!
-//! Any program can write documents, so nothing in them is trusted. Reading strictly says what is wrong with one that is not a message; reading
-//! leniently makes something presentable of it, for the dead letter that it becomes.
+//! Any program can write documents, so nothing in them is trusted. Reading strictly says what is wrong with one that is not a message; read
+//! leniently it is a [`RawMessage`].
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document, doc};
 use outbox_contract::fetch::{RowId, Stored, Waiting};
+use outbox_contract::raw::RawMessage;
 use outbox_contract::{
-    Bucket, Bytes, Headers, Key, KeyId, Message, MessageId, NameError, Position, Stripe, StripeId, Timestamp,
-    Topic,
+    Bucket, Bytes, Headers, Key, KeyId, Message, MessageId, Position, Stripe, StripeId, Timestamp, Topic,
 };
 use uuid::Uuid;
 
@@ -249,12 +249,8 @@ impl Raw {
 
     /// What can be shown of a row, message or not.
     pub(crate) fn presentable(mut self) -> Arc<Stored> {
-        let mut message = self.names();
-        message.content_type = self.presentable_text("content_type", Message::MOST_TYPE_BYTES).into();
-        message.schema_version =
-            self.integer("schema_version").and_then(|v| u32::try_from(v).ok()).unwrap_or(1);
+        let mut message = self.raw().presentable();
         message.headers = self.headers().unwrap_or_default();
-        message.occurred_at = Timestamp::from_micros(self.integer("occurred_at").unwrap_or_default());
         let appended_at = Timestamp::from_micros(self.integer("appended_at").unwrap_or_default());
         let (position, bucket, stripe) = (self.position(), self.bucket(), self.stripe());
         message.payload = self.take_payload().unwrap_or_default();
@@ -265,14 +261,25 @@ impl Raw {
     }
 
     fn names(&self) -> Message {
-        let topic = named(self.presentable_text("topic", Topic::MOST_BYTES), Topic::new);
-        let event_type = self.presentable_text("event_type", Message::MOST_TYPE_BYTES);
-        let mut message =
-            Message::new(topic, event_type).with_id(self.id().unwrap_or(MessageId::from_uuid(Uuid::nil())));
-        if self.get("key").is_some() {
-            message.key = Some(named(self.presentable_text("key", Key::MOST_BYTES), Key::new));
+        self.raw().names()
+    }
+
+    /// Without headers and payload, which may be of several types.
+    fn raw(&self) -> RawMessage<'_> {
+        let text = |field| self.get(field).map(|value| value.as_str().unwrap_or_default().as_bytes());
+        RawMessage {
+            id: match self.get("id") {
+                Some(Bson::Binary(binary)) => Some(&binary.bytes),
+                _ => None,
+            },
+            topic: text("topic"),
+            key: text("key"),
+            event_type: text("event_type"),
+            schema_version: self.integer("schema_version").unwrap_or(1),
+            content_type: text("content_type"),
+            occurred_at: self.integer("occurred_at").unwrap_or_default(),
+            ..RawMessage::default()
         }
-        message
     }
 
     fn bucket(&self) -> Bucket {
@@ -283,23 +290,8 @@ impl Raw {
         let stripe = StripeId(u16::try_from(self.integer("stripe")?).ok()?);
         Some(Stripe { stripe, number: self.integer("number")? })
     }
-
-    fn presentable_text(&self, field: &str, most: usize) -> String {
-        let text = self.get(field).and_then(Bson::as_str).unwrap_or_default();
-        let mut text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-        if text.is_empty() {
-            text.push('?');
-        }
-        let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
-        text.truncate(end);
-        text
-    }
 }
 
 fn shown(error: impl Display) -> String {
     error.to_string()
-}
-
-fn named<T>(text: String, new: impl Fn(String) -> Result<T, NameError>) -> T {
-    new(text).unwrap_or_else(|_| unreachable!("not empty, cut to length, without control characters"))
 }

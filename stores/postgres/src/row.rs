@@ -1,19 +1,14 @@
 //! Rows: from columns to messages.
 //!
-//! Any program can write rows, so nothing in them is trusted. Reading strictly says what is wrong with a row that is not a message;
-//! reading leniently makes something presentable of it, for the dead letter that it becomes.
+//! Any program can write rows, so nothing in them is trusted: see [`RawMessage`].
 
-use std::borrow::Cow;
-use std::fmt::Display;
 use std::sync::Arc;
 
 use outbox_contract::fetch::{RowId, Stored, Waiting};
-use outbox_contract::{
-    Bucket, Bytes, Headers, Key, Message, MessageId, NameError, Position, Timestamp, Topic,
-};
+use outbox_contract::raw::RawMessage;
+use outbox_contract::{Bucket, Position, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use uuid::Uuid;
 
 /// A row that is not a message, and why.
 #[derive(Debug)]
@@ -45,23 +40,6 @@ pub(crate) enum Column {
 impl Column {
     /// How many there are: what a statement adds of its own stands behind them.
     pub(crate) const COUNT: usize = Self::AppendedAt as usize + 1;
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Position => "position",
-            Self::Id => "id",
-            Self::Bucket => "bucket",
-            Self::Topic => "topic",
-            Self::Key => "key",
-            Self::EventType => "event_type",
-            Self::SchemaVersion => "schema_version",
-            Self::ContentType => "content_type",
-            Self::Headers => "headers",
-            Self::Payload => "payload",
-            Self::OccurredAt => "occurred_at",
-            Self::AppendedAt => "appended_at",
-        }
-    }
 }
 
 /// A row with the columns of a message, in their places, and content that may have come apart from it.
@@ -100,13 +78,18 @@ impl<'r> Raw<'r> {
         Position(self.integer(Column::Position))
     }
 
-    fn text(&self, column: Column) -> Result<&'r str, String> {
-        let bytes = self.bytes(column).ok_or_else(|| format!("its {} is null", column.name()))?;
-        std::str::from_utf8(bytes).map_err(|error| format!("its {} is not UTF-8: {error}", column.name()))
-    }
-
-    fn id(&self) -> Option<MessageId> {
-        Uuid::from_slice(self.bytes(Column::Id)?).ok().map(MessageId::from_uuid)
+    fn raw(&self) -> RawMessage<'r> {
+        RawMessage {
+            id: self.bytes(Column::Id),
+            topic: self.bytes(Column::Topic),
+            key: self.bytes(Column::Key),
+            event_type: self.bytes(Column::EventType),
+            schema_version: self.integer(Column::SchemaVersion),
+            content_type: self.bytes(Column::ContentType),
+            headers: self.bytes(Column::Headers),
+            payload: self.bytes(Column::Payload),
+            occurred_at: self.integer(Column::OccurredAt),
+        }
     }
 
     /// The message; or why the row is none.
@@ -115,28 +98,7 @@ impl<'r> Raw<'r> {
     }
 
     fn strict(&self) -> Result<Arc<Stored>, String> {
-        let id = self.id().ok_or("its id is not a UUID of 16 bytes")?;
-        let topic = Topic::new(self.text(Column::Topic)?).map_err(shown)?;
-        let mut message = Message::new(topic, self.text(Column::EventType)?).with_id(id);
-        message.key = self
-            .bytes(Column::Key)
-            .map(|_| self.text(Column::Key))
-            .transpose()?
-            .map(named_key)
-            .transpose()?;
-        let content_type = self.text(Column::ContentType)?;
-        if *message.content_type != *content_type {
-            message.content_type = content_type.into();
-        }
-        let version = self.integer(Column::SchemaVersion);
-        message.schema_version = u32::try_from(version)
-            .map_err(|_| format!("its schema_version is {version}; versions count from 1"))?;
-        message.headers = Headers::from_bytes(self.bytes(Column::Headers).unwrap_or_default())
-            .map_err(|error| format!("its headers are not a JSON object of strings: {error}"))?;
-        message.payload = Bytes::copy_from_slice(self.bytes(Column::Payload).unwrap_or_default());
-        message.occurred_at = Timestamp::from_micros(self.integer(Column::OccurredAt));
-        message.validate().map_err(shown)?;
-
+        let message = self.raw().message()?;
         let appended_at = Timestamp::from_micros(self.integer(Column::AppendedAt));
         let stored = Stored::new(self.position(), appended_at, message);
         let bucket = self.integer(Column::Bucket);
@@ -152,7 +114,7 @@ impl<'r> Raw<'r> {
 
     /// The row without its content, under names that can be names.
     pub(crate) fn waiting(&self) -> Waiting {
-        let message = self.names();
+        let message = self.raw().names();
         Waiting {
             at: RowId { position: self.position(), id: message.id },
             key: message.key_id(),
@@ -163,54 +125,13 @@ impl<'r> Raw<'r> {
 
     /// What can be shown of a row, message or not.
     pub(crate) fn presentable(&self) -> Arc<Stored> {
-        let mut message = self.names();
-        message.content_type = self.presentable_text(Column::ContentType, Message::MOST_TYPE_BYTES).into();
-        message.schema_version = u32::try_from(self.integer(Column::SchemaVersion)).unwrap_or(1);
-        message.headers =
-            Headers::from_bytes(self.bytes(Column::Headers).unwrap_or_default()).unwrap_or_default();
-        message.payload = Bytes::copy_from_slice(self.bytes(Column::Payload).unwrap_or_default());
-        message.occurred_at = Timestamp::from_micros(self.integer(Column::OccurredAt));
         let appended_at = Timestamp::from_micros(self.integer(Column::AppendedAt));
-        let mut stored = Stored::new(self.position(), appended_at, message);
+        let mut stored = Stored::new(self.position(), appended_at, self.raw().presentable());
         stored.bucket = self.bucket();
         Arc::new(stored)
-    }
-
-    fn names(&self) -> Message {
-        let topic = named(self.presentable_text(Column::Topic, Topic::MOST_BYTES), Topic::new);
-        let event_type = self.presentable_text(Column::EventType, Message::MOST_TYPE_BYTES);
-        let mut message =
-            Message::new(topic, event_type).with_id(self.id().unwrap_or(MessageId::from_uuid(Uuid::nil())));
-        if self.bytes(Column::Key).is_some() {
-            message.key = Some(named(self.presentable_text(Column::Key, Key::MOST_BYTES), Key::new));
-        }
-        message
     }
 
     fn bucket(&self) -> Bucket {
         Bucket(u8::try_from(self.integer(Column::Bucket)).unwrap_or_default())
     }
-
-    fn presentable_text(&self, column: Column, most: usize) -> String {
-        let text: Cow<'_, str> = String::from_utf8_lossy(self.bytes(column).unwrap_or_default());
-        let mut text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-        if text.is_empty() {
-            text.push('?');
-        }
-        let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
-        text.truncate(end);
-        text
-    }
-}
-
-fn shown(error: impl Display) -> String {
-    error.to_string()
-}
-
-fn named_key(key: &str) -> Result<Key, String> {
-    Key::new(key).map_err(shown)
-}
-
-fn named<T>(text: String, new: impl Fn(String) -> Result<T, NameError>) -> T {
-    new(text).unwrap_or_else(|_| unreachable!("not empty, cut to length, without control characters"))
 }

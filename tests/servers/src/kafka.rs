@@ -4,7 +4,6 @@ mod cluster;
 mod node;
 
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 pub use self::cluster::KafkaCluster;
@@ -12,7 +11,6 @@ use self::node::{JARS, Listener, NAME, Node, PART, Role};
 use crate::missing::Missing;
 use crate::proxy::Proxy;
 use crate::server::{Server, Shared};
-use crate::tls;
 use crate::wishes::Wishes;
 
 const URL: &str = "OUTBOX_KAFKA_URL";
@@ -145,12 +143,6 @@ impl KafkaServer {
     #[track_caller]
     pub fn tls_url(&self) -> String {
         self.address("localhost", Listener::ClientsWithTls)
-    }
-
-    /// The file (PEM) of the authority that a client has to trust. For a server that was asked for with [`Kafka::tls`].
-    #[must_use]
-    pub fn authorities(&self) -> PathBuf {
-        self.home().outside(tls::AUTHORITIES)
     }
 
     /// Its address for other brokers: nothing is asked of who comes there, and no proxy is before it.

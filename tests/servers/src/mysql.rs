@@ -1,7 +1,6 @@
 //! MySQL and MariaDB for tests.
 
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::process::Signal;
@@ -261,26 +260,10 @@ impl MySqlServer {
         self.given.clone().unwrap_or_else(|| format!("mysql://root@127.0.0.1:{}/mysql", self.port(0)))
     }
 
-    /// The port on 127.0.0.1.
-    ///
-    /// # Panics
-    ///
-    /// When the server was given by URL.
-    #[must_use]
-    pub fn tcp_port(&self) -> u16 {
-        self.port(0)
-    }
-
     /// A URL with TLS that is checked in full. For a server that was asked for with [`MySql::tls`].
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("{}?ssl-mode=VERIFY_IDENTITY&ssl-ca={}", self.url(), self.authorities().display())
-    }
-
-    /// The file (PEM) of the authority that a client has to trust. For a server that was asked for with [`MySql::tls`].
-    #[must_use]
-    pub fn authorities(&self) -> PathBuf {
-        self.home().outside(tls::AUTHORITIES)
     }
 
     /// Makes an empty database, and gives its URL. No other test has it; it goes with the server, and on one that was given by URL it stays.

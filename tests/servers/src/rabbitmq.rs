@@ -1,7 +1,6 @@
 //! RabbitMQ for tests.
 
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -218,12 +217,6 @@ impl RabbitMqServer {
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("amqps://guest:guest@localhost:{}/%2f", self.port(3))
-    }
-
-    /// The file (PEM) of the authority that a client has to trust. For a server that was asked for with [`RabbitMq::tls`].
-    #[must_use]
-    pub fn authorities(&self) -> PathBuf {
-        self.home().outside(tls::AUTHORITIES)
     }
 
     /// Makes an empty virtual host, and gives its URL. No other test has it; it goes with the server, and on one that was given by URL

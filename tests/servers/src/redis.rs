@@ -3,7 +3,6 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -221,16 +220,6 @@ impl RedisServer {
         self.given.clone().unwrap_or_else(|| format!("redis://127.0.0.1:{}", self.port(0)))
     }
 
-    /// The port on 127.0.0.1.
-    ///
-    /// # Panics
-    ///
-    /// When the server was given by URL.
-    #[must_use]
-    pub fn tcp_port(&self) -> u16 {
-        self.port(0)
-    }
-
     /// Its URL with TLS. For a server that was asked for with [`Redis::tls`].
     ///
     /// # Panics
@@ -239,12 +228,6 @@ impl RedisServer {
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("rediss://localhost:{}", self.port(1))
-    }
-
-    /// The file (PEM) of the authority that a client has to trust. For a server that was asked for with [`Redis::tls`].
-    #[must_use]
-    pub fn authorities(&self) -> PathBuf {
-        self.home().outside(tls::AUTHORITIES)
     }
 
     /// The beginning of names that no other test uses, also on a server that outlives the test program.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use crate::part::Part;
 use crate::ports::Port;
 use crate::processes::{Processes, Usage};
 use crate::program::{Program, Started};
+use crate::tls;
 
 /// How long a server may take to start or to stop. RabbitMQ needs a minute on a slow machine with other work.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -183,6 +184,20 @@ impl Server {
     #[track_caller]
     pub fn inside(&self, file: &Path) -> String {
         self.home().tree().inside(file)
+    }
+
+    /// Its port on 127.0.0.1; of several, that of clients without TLS.
+    #[must_use]
+    #[track_caller]
+    pub fn tcp_port(&self) -> u16 {
+        self.port(0)
+    }
+
+    /// The file (PEM) of the authority that a client has to trust. It is there when the server was asked for with TLS.
+    #[must_use]
+    #[track_caller]
+    pub fn authorities(&self) -> PathBuf {
+        self.home().outside(tls::AUTHORITIES)
     }
 
     /// A client that comes with it. One that was given is asked with the client that there is.

@@ -184,11 +184,11 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
             },
             Some(StoreFault::HangBefore) => {
                 let _held = tx;
-                std::future::pending().await
+                self.hang().await
             }
             Some(StoreFault::HangAfter) => {
                 let _unheard = self.inner.commit(tx).await;
-                std::future::pending().await
+                self.hang().await
             }
         }
     }

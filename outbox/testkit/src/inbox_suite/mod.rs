@@ -24,6 +24,7 @@ use std::time::Duration;
 pub use harness::{Effect, EffectError, Effects, InboxHarness};
 
 use crate::store_suite::StoreHarness;
+use crate::suite;
 
 /// How long a single test may take before it counts as hanging, besides what it waits for ids to be forgotten.
 const MOST_TIME: Duration = Duration::from_secs(900);
@@ -34,16 +35,12 @@ const MOST_TIME: Duration = Duration::from_secs(900);
 ///
 /// When a promise is broken, when the test hangs, or when the backend can't be had and `REQUIRE_BACKENDS` is 1.
 pub async fn run<H: InboxHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
-    if let Some(why) = H::skipped() {
-        let required = std::env::var_os("REQUIRE_BACKENDS").is_some_and(|value| value == "1");
-        assert!(!required, "{name} must not be skipped with REQUIRE_BACKENDS=1: {why}");
-        eprintln!("skipped {name}: {why}");
+    if suite::skips(name, H::skipped()) {
         return;
     }
     let harness = <H as StoreHarness>::fresh().await;
     let most = MOST_TIME + harness.admissions_kept().unwrap_or_default() * 2;
-    let finished = tokio::time::timeout(most, test(&harness)).await;
-    assert!(finished.is_ok(), "{name} hangs: it was not over after {most:?}");
+    suite::within(most, name, test(&harness)).await;
 }
 
 /// Makes one `#[tokio::test]` of each property that inboxes on a store must have, named after it.
@@ -60,30 +57,7 @@ macro_rules! inbox_conformance {
         $crate::inbox_conformance!($harness, flavor = "multi_thread", worker_threads = 2);
     };
     ($harness:ty, $($how:tt)+) => {
-        $crate::__inbox_properties!($crate::__inbox_tests, $harness, ($($how)+));
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __inbox_tests {
-    ($harness:ty, $how:tt, $($module:ident { $($name:ident)* })*) => {
-        $(
-            mod $module {
-                #[allow(unused_imports)]
-                use super::*;
-                $crate::__inbox_tests!(@module $harness, $how, $module, $($name)*);
-            }
-        )*
-    };
-    (@module $harness:ty, $how:tt, $module:ident, $($name:ident)*) => {
-        $( $crate::__inbox_tests!(@test $harness, $how, $module, $name); )*
-    };
-    (@test $harness:ty, ($($how:tt)+), $module:ident, $name:ident) => {
-        #[tokio::test($($how)+)]
-        async fn $name() {
-            $crate::inbox_suite::run::<$harness>(stringify!($name), $crate::inbox_suite::$module::$name).await;
-        }
+        $crate::__inbox_properties!($crate::__suite_tests, inbox_suite, $harness, ($($how)+));
     };
 }
 
@@ -147,31 +121,14 @@ macro_rules! __inbox_properties {
 
 #[cfg(test)]
 mod tests {
-    /// Makes a constant of the list above, as text.
-    macro_rules! listed {
-        ((), $($module:ident { $($name:ident)* })*) => {
-            const LISTED: &[(&str, &[&str])] = &[$((stringify!($module), &[$(stringify!($name)),*])),*];
-        };
-    }
-    crate::__inbox_properties!(listed, ());
+    use crate::suite::{assert_listed, listed, sources};
 
-    /// The source of a module of the suite.
-    macro_rules! sources {
-        ($($module:literal)*) => { [$(($module, include_str!(concat!($module, ".rs")))),*] };
-    }
+    crate::__inbox_properties!(listed, ());
 
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
         let sources =
             sources! { "once" "failing" "operators" "types" "commits" "life" "emitted" "retention" };
-        assert_eq!(LISTED.len(), sources.len());
-        for ((module, names), (file, source)) in LISTED.iter().zip(sources) {
-            let written: Vec<&str> = source
-                .lines()
-                .filter_map(|line| line.strip_prefix("pub async fn "))
-                .filter_map(|rest| rest.split('<').next())
-                .collect();
-            assert_eq!((*module, *names), (file, &written[..]));
-        }
+        assert_listed(LISTED, sources);
     }
 }

@@ -31,6 +31,8 @@ use std::time::Duration;
 
 pub use harness::{Capabilities, StoreHarness};
 
+use crate::suite;
+
 /// How long a single test may take before it counts as hanging. In paused time a test that waits for nothing reaches it at once.
 const MOST_TIME: Duration = Duration::from_secs(180);
 
@@ -40,15 +42,11 @@ const MOST_TIME: Duration = Duration::from_secs(180);
 ///
 /// When the store breaks the promise, when the test hangs, or when the backend can't be had and `REQUIRE_BACKENDS` is 1.
 pub async fn run<H: StoreHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
-    if let Some(why) = H::skipped() {
-        let required = std::env::var_os("REQUIRE_BACKENDS").is_some_and(|value| value == "1");
-        assert!(!required, "{name} must not be skipped with REQUIRE_BACKENDS=1: {why}");
-        eprintln!("skipped {name}: {why}");
+    if suite::skips(name, H::skipped()) {
         return;
     }
     let harness = H::fresh().await;
-    let finished = tokio::time::timeout(MOST_TIME, test(&harness)).await;
-    assert!(finished.is_ok(), "{name} hangs: it was not over after {MOST_TIME:?}");
+    suite::within(MOST_TIME, name, test(&harness)).await;
 }
 
 /// Makes one `#[tokio::test]` of each property that a store must have, named after it.
@@ -66,30 +64,7 @@ macro_rules! store_conformance {
         $crate::store_conformance!($harness, flavor = "multi_thread", worker_threads = 2);
     };
     ($harness:ty, $($how:tt)+) => {
-        $crate::__store_properties!($crate::__store_tests, $harness, ($($how)+));
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __store_tests {
-    ($harness:ty, $how:tt, $($module:ident { $($name:ident)* })*) => {
-        $(
-            mod $module {
-                #[allow(unused_imports)]
-                use super::*;
-                $crate::__store_tests!(@module $harness, $how, $module, $($name)*);
-            }
-        )*
-    };
-    (@module $harness:ty, $how:tt, $module:ident, $($name:ident)*) => {
-        $( $crate::__store_tests!(@test $harness, $how, $module, $name); )*
-    };
-    (@test $harness:ty, ($($how:tt)+), $module:ident, $name:ident) => {
-        #[tokio::test($($how)+)]
-        async fn $name() {
-            $crate::store_suite::run::<$harness>(stringify!($name), $crate::store_suite::$module::$name).await;
-        }
+        $crate::__store_properties!($crate::__suite_tests, store_suite, $harness, ($($how)+));
     };
 }
 
@@ -299,33 +274,13 @@ macro_rules! __store_properties {
 
 #[cfg(test)]
 mod tests {
-    /// Makes a constant of the list above, as text.
-    macro_rules! listed {
-        ((), $($module:ident { $($name:ident)* })*) => {
-            const LISTED: &[(&str, &[&str])] = &[$((stringify!($module), &[$(stringify!($name)),*])),*];
-        };
-    }
-    crate::__store_properties!(listed, ());
+    use crate::suite::{assert_listed, listed, sources};
 
-    /// The source of a module of the suite.
-    macro_rules! sources {
-        ($($module:literal)*) => { [$(($module, include_str!(concat!($module, ".rs")))),*] };
-    }
+    crate::__store_properties!(listed, ());
 
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
-        let sources = sources! {
-            "append" "order" "stripes" "fetch" "lease" "settle" "failing" "fence" "due" "operators" "dead_letters" "schedule"
-            "inbox" "upkeep"
-        };
-        assert_eq!(LISTED.len(), sources.len());
-        for ((module, names), (file, source)) in LISTED.iter().zip(sources) {
-            let written: Vec<&str> = source
-                .lines()
-                .filter_map(|line| line.strip_prefix("pub async fn "))
-                .filter_map(|rest| rest.split('<').next())
-                .collect();
-            assert_eq!((*module, *names), (file, &written[..]));
-        }
+        let sources = sources! { "append" "order" "stripes" "fetch" "lease" "settle" "failing" "fence" "due" "operators" "dead_letters" "schedule" "inbox" "upkeep" };
+        assert_listed(LISTED, sources);
     }
 }

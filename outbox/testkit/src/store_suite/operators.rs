@@ -206,6 +206,11 @@ pub async fn failing_keys_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     let in_order: Vec<KeyId> = expected.iter().map(|(key, _)| key.clone()).collect();
     assert_eq!(names(failing_keys(&*store, &default).await), in_order);
     assert_eq!(failing_keys(&*store, &Filter::default()).await.len(), 4);
+    let second = failing_keys(&*store, &default).await[1].since;
+    let since = Filter { since: Some(second), ..default.clone() };
+    assert_eq!(names(failing_keys(&*store, &since).await), in_order[1..]);
+    let before = Filter { before: Some(second), ..default.clone() };
+    assert_eq!(names(failing_keys(&*store, &before).await), in_order[..1]);
     let page = Filter { limit: Some(1), offset: 1, ..default.clone() };
     assert_eq!(names(failing_keys(&*store, &page).await), in_order[1..2]);
     let by_topic = Filter { topic: Some(topic("customers")), ..Filter::default() };

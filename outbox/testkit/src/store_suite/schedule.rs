@@ -144,7 +144,7 @@ pub async fn a_rolled_back_schedule_never_exists<H: StoreHarness>(harness: &H) {
     assert!(relay.fetch().await.is_empty());
 }
 
-/// The next due first, with its due time; by the filter.
+/// The next due first, with its due time; by the filter, whose instants are compared with the due time.
 pub async fn scheduled_messages_are_listed<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let now = database_now(&store).await;
@@ -157,7 +157,24 @@ pub async fn scheduled_messages_are_listed<H: StoreHarness>(harness: &H) {
     let listed = store.scheduled(&orders).await.expect("listed");
     assert_eq!(ids(listed.iter().map(|(_, message)| message)), [a.id, b.id]);
     let page = Filter { limit: Some(1), offset: 1, ..Filter::default() };
-    assert_eq!(store.scheduled(&page).await.expect("listed"), [(at(2), c)]);
+    assert_eq!(store.scheduled(&page).await.expect("listed"), [(at(2), c.clone())]);
+    let since = Filter { since: Some(at(2)), ..Filter::default() };
+    assert_eq!(
+        store.scheduled(&since).await.expect("listed"),
+        [(at(2), c.clone()), (at(3), b)],
+        "what is due then or later"
+    );
+    let before = Filter { before: Some(at(2)), ..Filter::default() };
+    assert_eq!(store.scheduled(&before).await.expect("listed"), [(at(1), a.clone())], "what is due earlier");
+    let between =
+        Filter { key: Some(a.key_id().key), since: Some(at(2)), before: Some(at(3)), ..Filter::default() };
+    assert_eq!(
+        store.scheduled(&between).await.expect("listed"),
+        [(at(2), c)],
+        "of one key, between two instants"
+    );
+    let one = Filter { ids: vec![a.id], ..Filter::default() };
+    assert_eq!(store.scheduled(&one).await.expect("listed"), [(at(1), a)]);
 }
 
 /// Cancelled ones never come; the others do.

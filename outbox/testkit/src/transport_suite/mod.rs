@@ -28,6 +28,8 @@ use std::time::Duration;
 
 pub use harness::{Capabilities, TransportHarness};
 
+use crate::suite;
+
 /// How long a single test may take before it counts as hanging.
 const MOST_TIME: Duration = Duration::from_secs(180);
 
@@ -40,15 +42,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// When the transport breaks the promise, when the test hangs, or when the backend can't be had and `REQUIRE_BACKENDS` is 1.
 pub async fn run<H: TransportHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
-    if let Some(why) = H::skipped() {
-        let required = std::env::var_os("REQUIRE_BACKENDS").is_some_and(|value| value == "1");
-        assert!(!required, "{name} must not be skipped with REQUIRE_BACKENDS=1: {why}");
-        eprintln!("skipped {name}: {why}");
+    if suite::skips(name, H::skipped()) {
         return;
     }
     let harness = H::fresh().await;
-    let finished = tokio::time::timeout(MOST_TIME, test(&harness)).await;
-    assert!(finished.is_ok(), "{name} hangs: it was not over after {MOST_TIME:?}");
+    suite::within(MOST_TIME, name, test(&harness)).await;
 }
 
 /// Says that a property does not apply to this transport.
@@ -71,29 +69,7 @@ macro_rules! transport_conformance {
         $crate::transport_conformance!($harness, flavor = "multi_thread", worker_threads = 2);
     };
     ($harness:ty, $($how:tt)+) => {
-        $crate::__transport_properties!($crate::__transport_tests, $harness, ($($how)+));
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __transport_tests {
-    ($harness:ty, $how:tt, $($module:ident { $($name:ident)* })*) => {
-        $(
-            mod $module {
-                use super::*;
-                $crate::__transport_tests!(@module $harness, $how, $module, $($name)*);
-            }
-        )*
-    };
-    (@module $harness:ty, $how:tt, $module:ident, $($name:ident)*) => {
-        $( $crate::__transport_tests!(@test $harness, $how, $module, $name); )*
-    };
-    (@test $harness:ty, ($($how:tt)+), $module:ident, $name:ident) => {
-        #[tokio::test($($how)+)]
-        async fn $name() {
-            $crate::transport_suite::run::<$harness>(stringify!($name), $crate::transport_suite::$module::$name).await;
-        }
+        $crate::__transport_properties!($crate::__suite_tests, transport_suite, $harness, ($($how)+));
     };
 }
 
@@ -144,36 +120,13 @@ macro_rules! __transport_properties {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use crate::suite::{assert_listed, listed, sources};
 
-    macro_rules! names {
-        ((), $($module:ident { $($name:ident)* })*) => {
-            fn listed() -> BTreeSet<(&'static str, &'static str)> {
-                BTreeSet::from([$($((stringify!($module), stringify!($name)),)*)*])
-            }
-        };
-    }
-
-    crate::__transport_properties!(names, ());
+    crate::__transport_properties!(listed, ());
 
     #[test]
-    fn every_property_of_the_suite_is_in_its_list() {
-        let sources = [
-            ("fidelity", include_str!("fidelity.rs")),
-            ("order", include_str!("order.rs")),
-            ("outcome", include_str!("outcome.rs")),
-            ("acknowledge", include_str!("acknowledge.rs")),
-            ("members", include_str!("members.rs")),
-            ("flow", include_str!("flow.rs")),
-        ];
-        let written: BTreeSet<_> = sources
-            .iter()
-            .flat_map(|(module, source)| {
-                source.lines().filter_map(|line| line.strip_prefix("pub async fn ")).map(|rest| {
-                    (*module, rest.split_once('<').expect("a property is generic over its harness").0)
-                })
-            })
-            .collect();
-        assert_eq!(listed(), written);
+    fn every_property_of_the_suite_is_in_the_list() {
+        let sources = sources! { "fidelity" "order" "outcome" "acknowledge" "members" "flow" };
+        assert_listed(LISTED, sources);
     }
 }

@@ -8,7 +8,7 @@ where (?1 is null or route = ?1)
   and (?2 is null or topic = ?2)
   and (?3 is null or key = ?3)
   and (?4 is null or hex(id) in (select value from json_each(?4)))
-  and (?5 is null or appended_at >= ?5)
-  and (?6 is null or appended_at < ?6)
+  and (?5 is null or due_at >= ?5)
+  and (?6 is null or due_at < ?6)
 order by due_at, number
 limit ?7 offset ?8

@@ -1,10 +1,16 @@
+use std::sync::Arc;
 use std::time::Duration;
 
+use mongodb::Client;
 use mongodb::bson::{Document, doc};
+use mongodb::event::EventHandler;
+use mongodb::event::command::CommandEvent;
 use outbox_servers::mongo_front::Options;
 use outbox_servers::{MongoDb, OrSkip as _};
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
-use crate::{all, client, code};
+use crate::{all, client, code, options};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_ends_transactions_and_a_start_finds_what_was_committed() {
@@ -49,17 +55,27 @@ async fn a_paused_server_answers_nothing_and_then_everything() {
         return;
     }
     let server = MongoDb::newest().beside(&shared).unwrap();
-    let client = client(&server).await;
+    let sent = Arc::new(Notify::new());
+    let mut options = options(&server).await;
+    let tell = Arc::clone(&sent);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if matches!(event, CommandEvent::Started(_)) {
+            tell.notify_one();
+        }
+    }));
+    let client = Client::with_options(options).unwrap();
     let collection = client.database(&server.fresh_database()).collection::<Document>("a");
     collection.insert_one(doc! { "_id": 0 }).await.unwrap();
+    sent.notified().await;
     server.pause();
-    let asked = tokio::spawn({
+    let mut asked = tokio::spawn({
         let collection = collection.clone();
         async move { collection.insert_one(doc! { "_id": 1 }).await }
     });
+    sent.notified().await;
     // Too short a wait would only let a mistake pass; it never fails what is right.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!asked.is_finished());
+    let answer = timeout(Duration::from_millis(200), &mut asked).await;
+    assert!(answer.is_err(), "{answer:?}");
     server.resume();
     asked.await.unwrap().unwrap();
     assert_eq!(all(&collection).await.len(), 2);

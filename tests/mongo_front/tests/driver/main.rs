@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 use mongodb::error::{Error, ErrorKind, WriteFailure};
+use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip as _};
 
@@ -26,11 +27,15 @@ async fn database() -> Option<(Client, Database)> {
     Some((client, database))
 }
 
-async fn client(server: &MongoDbServer) -> Client {
-    let mut options = mongodb::options::ClientOptions::parse(server.url()).await.unwrap();
+async fn options(server: &MongoDbServer) -> ClientOptions {
+    let mut options = ClientOptions::parse(server.url()).await.unwrap();
     // What a slow machine may take; nothing waits for it to pass.
     options.server_selection_timeout = Some(Duration::from_secs(60));
-    Client::with_options(options).unwrap()
+    options
+}
+
+async fn client(server: &MongoDbServer) -> Client {
+    Client::with_options(options(server).await).unwrap()
 }
 
 async fn all(collection: &Collection<Document>) -> Vec<Document> {

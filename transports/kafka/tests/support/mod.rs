@@ -124,7 +124,9 @@ pub async fn deliver(transport: &dyn Transport, messages: &[Arc<Stored>], deadli
         let outcomes = publish(transport, &left, deadline).await;
         let mut outcomes = outcomes.into_iter();
         left.retain(|_| outcomes.next().flatten() != Some(Outcome::Delivered));
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        if !left.is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 

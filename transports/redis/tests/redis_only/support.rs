@@ -191,6 +191,11 @@ impl Log {
         }
     }
 
+    /// How many came.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn has_all(&self, messages: &[Arc<Stored>]) -> bool {
         messages.iter().all(|stored| self.0.contains(&stored.message.id))
     }

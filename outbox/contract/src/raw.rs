@@ -1,0 +1,233 @@
+//! For authors of stores: rows, of which nothing is trusted, for any program can write them.
+//!
+//! Read strictly, a row is a message, or it is said what is wrong with it. Read leniently, something presentable is made of it, for the dead
+//! letter that it becomes.
+
+use std::fmt::{self, Display};
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use crate::clock::Timestamp;
+use crate::headers::Headers;
+use crate::id::MessageId;
+use crate::message::Message;
+use crate::name::{Key, NameError, Topic};
+
+/// What a row says of a message, as it was read. A column of texts or bytes that is null, or can't be read, is `None`.
+///
+/// ```
+/// use outbox_contract::raw::RawMessage;
+///
+/// let row = RawMessage { topic: Some(b"orders"), ..RawMessage::default() };
+/// assert_eq!(row.message().unwrap_err(), "its id is not a UUID of 16 bytes");
+/// assert_eq!(row.presentable().topic.as_str(), "orders");
+/// ```
+#[derive(Clone, Copy, Default)]
+pub struct RawMessage<'r> {
+    /// The bytes of [`Message::id`].
+    pub id: Option<&'r [u8]>,
+    /// [`Message::topic`].
+    pub topic: Option<&'r [u8]>,
+    /// [`Message::key`]. `None`: the message has none.
+    pub key: Option<&'r [u8]>,
+    /// [`Message::event_type`].
+    pub event_type: Option<&'r [u8]>,
+    /// [`Message::schema_version`].
+    pub schema_version: i64,
+    /// [`Message::content_type`].
+    pub content_type: Option<&'r [u8]>,
+    /// [`Message::headers`], as [`Headers::to_bytes`] writes them. `None`: the message has none.
+    pub headers: Option<&'r [u8]>,
+    /// [`Message::payload`]. `None`: it is empty.
+    pub payload: Option<&'r [u8]>,
+    /// [`Message::occurred_at`], in microseconds.
+    pub occurred_at: i64,
+}
+
+/// Without the payload, which may be nobody's business.
+impl fmt::Debug for RawMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RawMessage").field(&self.names()).finish()
+    }
+}
+
+impl RawMessage<'_> {
+    /// The message.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the row, where it is none: the reason of [`FetchedRow::Malformed`](crate::FetchedRow::Malformed).
+    pub fn message(&self) -> Result<Message, String> {
+        let id = self.id().ok_or("its id is not a UUID of 16 bytes")?;
+        let topic = Topic::new(text("topic", self.topic)?).map_err(shown)?;
+        let mut message = Message::new(topic, text("event_type", self.event_type)?).with_id(id);
+        if self.key.is_some() {
+            message.key = Some(Key::new(text("key", self.key)?).map_err(shown)?);
+        }
+        let content_type = text("content_type", self.content_type)?;
+        // Most are what a new message has, which need not be made again.
+        if *message.content_type != *content_type {
+            message.content_type = content_type.into();
+        }
+        let version = self.schema_version;
+        message.schema_version = u32::try_from(version)
+            .map_err(|_| format!("its schema_version is {version}; versions count from 1"))?;
+        message.headers = self.read_headers()?;
+        message.payload = self.copy_payload();
+        message.occurred_at = Timestamp::from_micros(self.occurred_at);
+        message.validate().map_err(shown)?;
+        Ok(message)
+    }
+
+    /// What can be shown of the row, message or not: control characters of its names are replaced, long ones cut.
+    #[must_use]
+    pub fn presentable(&self) -> Message {
+        let mut message = self.names();
+        message.content_type = presentable(self.content_type, Message::MOST_TYPE_BYTES).into();
+        message.schema_version = u32::try_from(self.schema_version).unwrap_or(1);
+        message.headers = self.read_headers().unwrap_or_default();
+        message.payload = self.copy_payload();
+        message.occurred_at = Timestamp::from_micros(self.occurred_at);
+        message
+    }
+
+    /// As [`presentable`](Self::presentable), with id, topic, key and type of the event alone.
+    #[must_use]
+    pub fn names(&self) -> Message {
+        let topic = named(presentable(self.topic, Topic::MOST_BYTES), Topic::new);
+        let event_type = presentable(self.event_type, Message::MOST_TYPE_BYTES);
+        let id = self.id().unwrap_or(MessageId::from_uuid(Uuid::nil()));
+        let mut message = Message::new(topic, event_type).with_id(id);
+        if self.key.is_some() {
+            message.key = Some(named(presentable(self.key, Key::MOST_BYTES), Key::new));
+        }
+        message
+    }
+
+    fn id(&self) -> Option<MessageId> {
+        Uuid::from_slice(self.id?).ok().map(MessageId::from_uuid)
+    }
+
+    fn read_headers(&self) -> Result<Headers, String> {
+        Headers::from_bytes(self.headers.unwrap_or_default())
+            .map_err(|error| format!("its headers are not a JSON object of strings: {error}"))
+    }
+
+    fn copy_payload(&self) -> Bytes {
+        Bytes::copy_from_slice(self.payload.unwrap_or_default())
+    }
+}
+
+fn text<'r>(column: &str, bytes: Option<&'r [u8]>) -> Result<&'r str, String> {
+    let bytes = bytes.ok_or_else(|| format!("its {column} is null"))?;
+    std::str::from_utf8(bytes).map_err(|error| format!("its {column} is not UTF-8: {error}"))
+}
+
+fn presentable(bytes: Option<&[u8]>, most: usize) -> String {
+    let text = String::from_utf8_lossy(bytes.unwrap_or_default());
+    let mut text: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if text.is_empty() {
+        text.push('?');
+    }
+    let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    text.truncate(end);
+    text
+}
+
+fn named<T>(text: String, new: impl Fn(String) -> Result<T, NameError>) -> T {
+    new(text).unwrap_or_else(|_| unreachable!("not empty, cut to length, without control characters"))
+}
+
+fn shown(error: impl Display) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: [u8; 16] = [7; 16];
+
+    fn row() -> RawMessage<'static> {
+        RawMessage {
+            id: Some(&ID),
+            topic: Some(b"orders"),
+            key: Some(b"order-1"),
+            event_type: Some(b"order.placed"),
+            schema_version: 3,
+            content_type: Some(b"text/plain"),
+            headers: Some(br#"{"tenant":"acme"}"#),
+            payload: Some(b"paid"),
+            occurred_at: -1,
+        }
+    }
+
+    fn expected() -> Message {
+        Message::new(Topic::new("orders").unwrap(), "order.placed")
+            .with_id(MessageId::from_uuid(Uuid::from_bytes(ID)))
+            .with_key("order-1")
+            .unwrap()
+            .with_schema_version(3)
+            .with_content_type("text/plain")
+            .with_header("tenant", "acme")
+            .unwrap()
+            .with_payload("paid")
+            .with_occurred_at(Timestamp::from_micros(-1))
+    }
+
+    #[test]
+    fn a_row_that_is_a_message_is_read_in_every_field() {
+        assert_eq!(row().message().unwrap(), expected());
+        assert_eq!(row().presentable(), expected());
+        let plain = RawMessage { key: None, headers: None, payload: None, ..row() }.message().unwrap();
+        assert_eq!((plain.key, plain.headers, plain.payload), (None, Headers::new(), Bytes::new()));
+    }
+
+    #[test]
+    fn a_row_that_is_no_message_says_what_is_wrong() {
+        let long = "x".repeat(Topic::MOST_BYTES + 1);
+        let long = Some(long.as_bytes());
+        for (row, says) in [
+            (RawMessage { id: Some(b"7"), ..row() }, "its id is not a UUID of 16 bytes"),
+            (RawMessage { id: None, ..row() }, "its id is not a UUID of 16 bytes"),
+            (RawMessage { topic: None, ..row() }, "its topic is null"),
+            (RawMessage { topic: Some(b"a\xff"), ..row() }, "its topic is not UTF-8"),
+            (RawMessage { topic: long, ..row() }, "topic"),
+            (RawMessage { key: Some(b""), ..row() }, "key"),
+            (RawMessage { key: Some(b"a\nb"), ..row() }, "key"),
+            (RawMessage { event_type: None, ..row() }, "its event_type is null"),
+            (RawMessage { event_type: Some(b""), ..row() }, "type"),
+            (RawMessage { content_type: Some(b"\xff"), ..row() }, "its content_type is not UTF-8"),
+            (RawMessage { schema_version: -1, ..row() }, "its schema_version is -1"),
+            (RawMessage { schema_version: 1 << 32, ..row() }, "versions count from 1"),
+            (RawMessage { headers: Some(b"[]"), ..row() }, "its headers are not a JSON object of strings"),
+        ] {
+            let wrong = row.message().unwrap_err();
+            assert!(wrong.contains(says), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn something_presentable_is_made_of_any_row() {
+        // Two bytes a character: the limit falls into the middle of one.
+        let long = "é".repeat(Topic::MOST_BYTES);
+        let row = RawMessage {
+            topic: Some(long.as_bytes()),
+            key: Some(b"a\nb\xff"),
+            headers: Some(b"nonsense"),
+            payload: Some(b"kept"),
+            schema_version: -1,
+            ..RawMessage::default()
+        };
+        let shown = row.presentable();
+        assert_eq!(shown.id, MessageId::from_uuid(Uuid::nil()));
+        assert!(long.starts_with(shown.topic.as_str()));
+        assert_eq!(shown.topic.as_str().len(), Topic::MOST_BYTES / 2 * 2);
+        assert_eq!(shown.key.unwrap().as_str(), "a\u{fffd}b\u{fffd}");
+        assert_eq!((&*shown.event_type, &*shown.content_type), ("?", "?"));
+        assert_eq!((shown.schema_version, shown.headers), (1, Headers::new()));
+        assert_eq!(shown.payload, "kept");
+        assert!(!format!("{row:?}").contains("kept"));
+    }
+}
