@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use broken_store::{Broken, BrokenStore, BrokenTx, Bug};
 use futures_util::FutureExt;
 use outbox_testkit::inbox_suite::{
-    Effect, EffectError, Effects, InboxHarness, commits, emitted, failing, once,
+    Effect, EffectError, Effects, InboxHarness, commits, emitted, failing, once, operators, pauses,
 };
 
 /// Effects that happen at the very instant of the commit.
@@ -64,4 +64,14 @@ catches! {
         AppendsOutside, emitted::what_a_handler_emits_is_committed_with_its_effect_or_not_at_all;
     the_suite_catches_an_append_that_keeps_no_order:
         SwapsAppended, once::every_message_is_handled_once_in_the_order_of_its_key;
+    the_suite_catches_a_hold_that_is_forgotten:
+        IgnoresHolds, operators::a_key_that_an_operator_holds_waits_though_nothing_of_it_failed;
+    the_suite_catches_dead_letters_that_are_requeued_backwards:
+        RequeuesBackwards, operators::what_was_skipped_comes_back_in_its_old_order;
+    the_suite_catches_a_replay_under_new_ids:
+        ReplaysUnderNewIds, operators::what_is_replayed_has_no_second_effect;
+    the_suite_catches_a_pause_of_a_consumer_that_is_forgotten:
+        IgnoresPauses, pauses::a_consumer_that_is_paused_handles_nothing_until_it_is_resumed;
+    the_suite_catches_a_pause_of_a_topic_that_is_forgotten:
+        IgnoresPauses, pauses::a_topic_that_is_paused_waits_and_the_others_flow;
 }

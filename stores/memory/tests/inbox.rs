@@ -34,7 +34,7 @@ macro_rules! on {
                 type Store = MemoryStore;
 
                 async fn fresh() -> Self {
-                    Self(Arc::new($builder.build()))
+                    Self(Arc::new($builder.history(Duration::from_secs(3_600)).build()))
                 }
 
                 fn store(&self) -> Arc<MemoryStore> {

@@ -1,8 +1,9 @@
 //! The suite that an inbox on every store must pass, on a file.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use outbox_store_sqlite::SqliteStore;
+use outbox_store_sqlite::{SqliteOptions, SqliteStore};
 use outbox_testkit::inbox_suite::{Effect, EffectError, Effects, InboxHarness};
 use outbox_testkit::store_suite::StoreHarness;
 use sqlx::{Sqlite, SqlitePool, Transaction};
@@ -22,7 +23,9 @@ impl StoreHarness for File {
 
     async fn fresh() -> Self {
         let directory = tempfile::tempdir().expect("a directory can be made");
-        let store = SqliteStore::open(directory.path().join("outbox.db")).await;
+        let mut options = SqliteOptions::default();
+        options.history = Some(Duration::from_secs(3_600));
+        let store = SqliteStore::open_with(directory.path().join("outbox.db"), options).await;
         Self { store: Arc::new(store.expect("the file can be opened")), _directory: directory }
     }
 

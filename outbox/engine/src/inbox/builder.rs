@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use outbox_contract::lease::Paused;
 use outbox_contract::transactional::inbox_route;
 use outbox_contract::{
     Clock, Consumer, DomainEvent, Message, Outbox, RelayId, RetryPolicy, Store, Subscription, SystemClock,
@@ -332,9 +333,9 @@ impl<S: Transactional> InboxBuilder<S> {
         } else {
             None
         };
-        let paused_in_store: Box<dyn Fn() -> bool + Send + Sync> = match &drain {
+        let paused_in_store: Box<dyn Fn() -> Paused + Send + Sync> = match &drain {
             Some(drain) => Box::new(drain.pauses()),
-            None => Box::new(|| false),
+            None => Box::new(Paused::default),
         };
         let context = Arc::new(Context {
             process,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use outbox_contract::lease::Paused;
 use outbox_contract::{Clock, Subscription, Transport};
 
 use super::config::InboxConfig;
@@ -29,8 +30,8 @@ pub(crate) struct Context {
     pub(crate) credit: Arc<Credit>,
     /// Whether this process was asked to pause and the store has not told so yet. Written by the handle, cleared when the store does.
     pub(crate) paused_here: AtomicBool,
-    /// Whether the consumer is paused, as the store told last.
-    pub(crate) paused_in_store: Box<dyn Fn() -> bool + Send + Sync>,
+    /// What is paused of the consumer, as the store told last.
+    pub(crate) paused_in_store: Box<dyn Fn() -> Paused + Send + Sync>,
     /// Whether there is a subscription now.
     pub(crate) subscribed: AtomicBool,
 }
@@ -40,13 +41,16 @@ impl Context {
         self.clock.elapsed()
     }
 
-    pub(crate) fn is_paused(&self) -> bool {
-        if (self.paused_in_store)() {
+    /// What is not to be handled now: the whole consumer, or single topics of it.
+    pub(crate) fn paused(&self) -> Paused {
+        let mut paused = (self.paused_in_store)();
+        if paused.route {
             // From here on the store says when it is over, whoever ends it.
             self.paused_here.store(false, Ordering::Release);
-            return true;
+        } else {
+            paused.route = self.paused_here.load(Ordering::Acquire);
         }
-        self.paused_here.load(Ordering::Acquire)
+        paused
     }
 
     /// How long a transaction on its way may take until it is over, one way or the other.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_contract::lease::Paused;
 use outbox_contract::subscription::{Tag, Unit};
 use outbox_contract::{KeyId, Message};
 
@@ -63,6 +64,8 @@ enum State {
     Busy,
     /// Its first message failed a moment ago.
     Resting,
+    /// Would stand in line, but its topic is paused.
+    Waiting,
 }
 
 #[derive(Debug)]
@@ -104,7 +107,9 @@ pub(crate) struct Dispatcher {
     seen: BTreeMap<Unit, u64>,
     /// Ownerships up to these are over.
     over: BTreeMap<Unit, u64>,
-    paused: bool,
+    paused: Paused,
+    /// Keys of topics that are paused.
+    waiting: BTreeSet<KeyId>,
     halted: bool,
 }
 
@@ -122,7 +127,8 @@ impl Dispatcher {
             next_job: 0,
             seen: BTreeMap::new(),
             over: BTreeMap::new(),
-            paused: false,
+            paused: Paused::default(),
+            waiting: BTreeSet::new(),
             halted: false,
         }
     }
@@ -149,7 +155,7 @@ impl Dispatcher {
 
     /// The next job. None: nothing may go now.
     pub(crate) fn next(&mut self) -> Option<Job> {
-        if self.paused || self.halted {
+        if self.paused.route || self.halted {
             return None;
         }
         let mut used = BTreeSet::new();
@@ -313,9 +319,18 @@ impl Dispatcher {
         }
     }
 
-    /// Gives out no more jobs, until it is told otherwise.
-    pub(crate) fn pause(&mut self, paused: bool) {
+    /// Gives out no more jobs, or none of these topics, until it is told otherwise.
+    pub(crate) fn pause(&mut self, paused: Paused) {
+        if self.paused == paused {
+            return;
+        }
         self.paused = paused;
+        for key in std::mem::take(&mut self.waiting) {
+            // One that was taken away since, and came again, is elsewhere.
+            if self.keys.get(&key).is_some_and(|mailbox| mailbox.state == State::Waiting) {
+                self.stand(&key);
+            }
+        }
     }
 
     /// Gives out no more jobs, for good.
@@ -343,10 +358,16 @@ impl Dispatcher {
     fn first_in_line(&mut self, used: &BTreeSet<usize>, with_others: bool) -> Option<KeyId> {
         let mut best: Option<(u64, usize)> = None;
         for (number, line) in self.lines.iter_mut().enumerate() {
-            // Places that were left: their keys are gone, or stand elsewhere.
-            while let Some((place, key)) = line.front()
-                && self.keys.get(key).is_none_or(|mailbox| mailbox.state != State::InLine(*place))
-            {
+            while let Some((place, key)) = line.front() {
+                let here = self.keys.get_mut(key).filter(|mailbox| mailbox.state == State::InLine(*place));
+                if let Some(mailbox) = here {
+                    if !self.paused.topics.contains(&key.topic) {
+                        break;
+                    }
+                    mailbox.state = State::Waiting;
+                    self.waiting.insert(key.clone());
+                }
+                // A place that was left: its key is gone, or stands elsewhere, or waits from here on.
                 line.pop_front();
             }
             let has_room = number == 0

@@ -129,15 +129,57 @@ fn a_handler_at_its_bound_holds_up_only_its_own() {
 fn a_pause_and_a_halt_let_nothing_begin() {
     let mut dispatcher = Dispatcher::new(limits());
     dispatcher.push(item("a", 0, 0));
-    dispatcher.pause(true);
+    dispatcher.pause(Paused { route: true, topics: Vec::new() });
     assert!(dispatcher.next().is_none());
-    dispatcher.pause(false);
+    dispatcher.pause(Paused::default());
     let job = dispatcher.next().unwrap();
     dispatcher.push(item("b", 1, 0));
     dispatcher.halt();
     assert!(dispatcher.next().is_none() && !dispatcher.is_idle());
     finish(&mut dispatcher, job, [handled()], S);
     assert!(dispatcher.next().is_none() && dispatcher.is_idle());
+}
+
+#[test]
+fn a_topic_that_is_paused_waits_and_holds_up_no_other() {
+    let topic = |name: &str| -> outbox_contract::Topic { name.parse().unwrap() };
+    let item = |name: &str, key: &str, number: u64| {
+        let message = Arc::new(Message::new(topic(name), "tested").with_key(key).unwrap());
+        Item { key: message.key_id(), message, ..item(key, number, 0) }
+    };
+    let mut dispatcher = Dispatcher::new(limits());
+    dispatcher.push(item("orders", "a", 0));
+    dispatcher.push(item("orders", "b", 1));
+    dispatcher.push(item("returns", "a", 2));
+    dispatcher.pause(Paused { route: false, topics: vec![topic("orders")] });
+    assert_eq!(numbers(&dispatcher.next().unwrap()), [2]);
+    assert!(dispatcher.next().is_none());
+    dispatcher.push(item("orders", "a", 3));
+    dispatcher.push(item("orders", "c", 4));
+    assert!(dispatcher.next().is_none());
+    // Another one as well; then only the other one.
+    dispatcher.pause(Paused { route: false, topics: vec![topic("orders"), topic("returns")] });
+    assert!(dispatcher.next().is_none());
+    dispatcher.pause(Paused { route: false, topics: vec![topic("returns")] });
+    let jobs: Vec<Vec<u64>> = std::iter::from_fn(|| dispatcher.next()).map(|job| numbers(&job)).collect();
+    assert_eq!(jobs, [[0], [1], [4]], "the follower waits for the first");
+}
+
+/// The last delivery of its key was taken away while its topic was paused, and it came again under the next ownership.
+#[test]
+fn a_key_of_a_paused_topic_that_is_taken_away_and_comes_again_is_handled_once() {
+    let mut dispatcher = Dispatcher::new(limits());
+    let orders = Paused { route: false, topics: vec!["orders".parse().unwrap()] };
+    dispatcher.pause(orders.clone());
+    dispatcher.push(item("a", 0, 0));
+    assert!(dispatcher.next().is_none());
+    dispatcher.revoke(&[unit()]);
+    dispatcher.pause(Paused::default());
+    dispatcher.push(item_of("a", 0, 0, 2));
+    dispatcher.pause(orders);
+    dispatcher.pause(Paused::default());
+    assert_eq!(numbers(&dispatcher.next().unwrap()), [0]);
+    assert!(dispatcher.next().is_none());
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl InboxHandle {
         } else if self.supervisor.is_some() && !self.context.subscribed.load(Ordering::Acquire) {
             health.add(Status::Degraded, format!("consumer {consumer}: not subscribed to the broker now"));
         }
-        if self.context.is_paused() {
+        if self.context.paused().route {
             health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));
         }
         health

@@ -26,7 +26,7 @@ pub(crate) enum MailboxesMsg {
     Revoked(Vec<Unit>),
     /// A worker is done with a job.
     Finished(Finished),
-    /// Somebody paused the consumer, or resumed it: look.
+    /// Somebody paused the consumer or a topic of it, or resumed it: look.
     Paused,
     /// Look whether a key's rest is over.
     Wake,
@@ -121,7 +121,7 @@ impl MailboxesState {
     fn pump(&mut self, myself: &ActorRef<MailboxesMsg>) -> Result<(), ActorProcessingErr> {
         let now = self.context.now();
         let next = self.dispatcher.wake(now);
-        self.dispatcher.pause(self.context.is_paused());
+        self.dispatcher.pause(self.context.paused());
         for (worker, busy) in self.workers.iter_mut().filter(|(_, busy)| !busy) {
             let Some(job) = self.dispatcher.next() else { break };
             *busy = true;

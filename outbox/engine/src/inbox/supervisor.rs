@@ -26,7 +26,7 @@ pub(crate) enum InboxMsg {
     Begin(u64),
     /// The subscription is over.
     Ended,
-    /// Look whether the consumer is paused.
+    /// Look whether the consumer, or a topic of it, is paused.
     Paused,
     /// Take no more, finish what is being handled, acknowledge it, leave. Answers whether all of it was done.
     Stop(RpcReplyPort<bool>),
@@ -40,7 +40,7 @@ pub(crate) struct InboxState {
     stopping: bool,
 }
 
-/// How often it is looked whether an operator paused the consumer. The store is asked by the heartbeat alone.
+/// How often it is looked whether an operator paused the consumer or a topic of it. The store is asked by the heartbeat alone.
 const PAUSE_POLL: Duration = Duration::from_secs(1);
 
 /// The parts of one life of an inbox.

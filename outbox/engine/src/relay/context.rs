@@ -1,12 +1,13 @@
 //! What all actors of a route share.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::{Clock, RelayId, Route, Store, StoreError, StoreErrorKind, Transport};
+use outbox_contract::lease::Paused;
+use outbox_contract::{Clock, RelayId, Route, Store, StoreError, StoreErrorKind, Topic, Transport};
 
 use super::breaker::Breaker;
 use super::config::RelayConfig;
@@ -34,6 +35,8 @@ pub(crate) struct Context {
     pub(crate) fetches: AtomicU64,
     /// Whether an operator paused the route. Written by the poller, read by lanes before each chunk.
     pub(crate) paused: AtomicBool,
+    // Topics that operators paused. Written by the poller, read by who handles beside this relay; held while it is copied.
+    paused_topics: Mutex<Vec<Topic>>,
     // Locked for a few instructions, never across an await; asked by lanes before each chunk.
     breaker: Mutex<Breaker>,
 }
@@ -65,6 +68,7 @@ impl Context {
             credit: Credit::new(config.credit, config.credit_bytes),
             fetches: AtomicU64::new(0),
             paused: AtomicBool::new(false),
+            paused_topics: Mutex::default(),
             breaker: Mutex::new(Breaker::new(config.outage_first_delay, config.outage_most_delay)),
             route,
             config,
@@ -73,6 +77,17 @@ impl Context {
 
     pub(crate) fn now(&self) -> Duration {
         self.clock.elapsed()
+    }
+
+    /// What operators have paused, as of the last heartbeat.
+    pub(crate) fn paused(&self) -> Paused {
+        let topics = self.paused_topics.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Paused { route: self.paused.load(Ordering::Acquire), topics }
+    }
+
+    pub(crate) fn pause(&self, paused: &Paused) {
+        self.paused.store(paused.route, Ordering::Release);
+        self.paused_topics.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&paused.topics);
     }
 
     pub(crate) fn breaker(&self) -> MutexGuard<'_, Breaker> {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use outbox_contract::lease::Paused;
 use outbox_contract::{Backlog, RelayId};
 use ractor::{ActorCell, ActorRef};
 
@@ -68,10 +69,10 @@ impl RelayHandle {
         sum
     }
 
-    /// Tells whether an operator paused any of its routes, as of the last heartbeat.
-    pub(crate) fn pauses(&self) -> impl Fn() -> bool + Send + Sync + 'static {
-        let routes: Vec<Arc<Context>> = self.routes.iter().map(|(context, _)| Arc::clone(context)).collect();
-        move || routes.iter().any(|context| context.paused.load(Ordering::Acquire))
+    /// Tells what operators have paused of its first route, as of the last heartbeat.
+    pub(crate) fn pauses(&self) -> impl Fn() -> Paused + Send + Sync + 'static {
+        let route = self.routes.first().map(|(context, _)| Arc::clone(context));
+        move || route.as_ref().map(|context| context.paused()).unwrap_or_default()
     }
 
     /// What waits, as last measured, for each route.

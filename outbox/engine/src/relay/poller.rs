@@ -275,7 +275,7 @@ impl PollerState {
     fn pause(&mut self, paused: &outbox_contract::lease::Paused) -> Result<(), ActorProcessingErr> {
         let resumed = self.paused && !paused.route;
         self.paused = paused.route;
-        self.context.paused.store(paused.route, Ordering::Release);
+        self.context.pause(paused);
         if resumed {
             self.tell_lanes(|| LaneMsg::Pump)?;
         }

@@ -15,6 +15,7 @@ mod harness;
 pub mod life;
 pub mod once;
 pub mod operators;
+pub mod pauses;
 pub mod retention;
 pub mod types;
 mod world;
@@ -90,6 +91,13 @@ macro_rules! __inbox_properties {
                 a_skipped_message_makes_way_for_its_followers
                 a_discarded_key_goes_on_with_what_comes_next
                 requeued_dead_letters_are_handled_in_their_old_order
+                a_key_that_an_operator_holds_waits_though_nothing_of_it_failed
+                what_was_skipped_comes_back_in_its_old_order
+                what_is_replayed_has_no_second_effect
+            }
+            pauses {
+                a_consumer_that_is_paused_handles_nothing_until_it_is_resumed
+                a_topic_that_is_paused_waits_and_the_others_flow
             }
             types {
                 a_message_of_an_unknown_type_is_a_dead_letter
@@ -128,7 +136,7 @@ mod tests {
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
         let sources =
-            sources! { "once" "failing" "operators" "types" "commits" "life" "emitted" "retention" };
+            sources! { "once" "failing" "operators" "pauses" "types" "commits" "life" "emitted" "retention" };
         assert_listed(LISTED, sources);
     }
 }

@@ -135,3 +135,84 @@ pub async fn requeued_dead_letters_are_handled_in_their_old_order<H: InboxHarnes
         world.stop(inbox).await;
     }
 }
+
+/// Nothing of the key has failed, and nothing waits: an operator holds it all the same, and what comes waits without a gap.
+pub async fn a_key_that_an_operator_holds_waits_though_nothing_of_it_failed<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let inbox = start(world.inbox()).await;
+        let mut sent = world.send_in_turn(&["held", "a"], 2);
+        world.done().await;
+        let (route, key) = (world.route(), world.key_id("held"));
+        for count in [3, 1] {
+            world.store.hold(&route, &key).await.expect("a key can be held");
+            let held = world.send("held", count);
+            let others = world.send("a", 3);
+            sent.extend(others.clone());
+            world.acknowledged().await;
+            world.until("parked", async || world.backlog().await.parked == count as u64).await;
+            world.until("the others handled", async || world.has_handled(&others[2]).await).await;
+            world.assert_once_and_in_order(&sent).await;
+            assert_eq!(world.backlog().await.held_keys, 1, "{:?}", world.way);
+            world.store.release(&route, &key).await.expect("it is held");
+            sent.extend(held);
+            // In direct mode these come while those wait.
+            sent.extend(world.send("held", 2));
+            world.done().await;
+        }
+        world.assert_once_and_in_order(&sent).await;
+        assert!(world.dead().await.is_empty());
+        world.stop(inbox).await;
+    }
+}
+
+/// Two messages of a held key are skipped, one after the other, and the rest is handled; later both are wanted after all.
+pub async fn what_was_skipped_comes_back_in_its_old_order<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let held = held(world).await;
+        let (world, route, key) = (&held.world, held.world.route(), held.world.key_id("held"));
+        for skipped in &held.sent[..2] {
+            // The key tries the next one by itself, which fails as well.
+            world.until("held", async || world.backlog().await.held_keys == 1).await;
+            let said = world.store.skip(&route, &key).await.expect("it is held");
+            assert_eq!(said, Some(skipped.id));
+        }
+        held.fails.store(false, Ordering::SeqCst);
+        // It may have been held again, or go on.
+        let _ = world.store.release(&route, &key).await;
+        world.done().await;
+        assert_eq!(world.dead_ids().await, [held.sent[0].id, held.sent[1].id]);
+        let filter = Filter { route: Some(route), ..Filter::default() };
+        assert_eq!(world.store.requeue(&filter).await.expect("the store answers"), 2);
+        let mut handled = held.sent[2..].to_vec();
+        handled.extend_from_slice(&held.sent[..2]);
+        world.done().await;
+        handled.extend(world.send("held", 2));
+        held.finish(&handled).await;
+    }
+}
+
+/// Messages that waited in the store were handled, and an operator replays them: the consumer knows them.
+pub async fn what_is_replayed_has_no_second_effect<H: InboxHarness>(harness: &H) {
+    if !harness.capabilities().history {
+        return;
+    }
+    for world in worlds(harness).await {
+        let fails = Arc::new(AtomicBool::new(true));
+        let broken = Arc::clone(&fails);
+        let inbox = world.inbox_that(move |_, _| well_unless(broken.load(Ordering::SeqCst)));
+        let inbox = start(inbox).await;
+        let mut sent = world.send("a", 3);
+        world.acknowledged().await;
+        fails.store(false, Ordering::SeqCst);
+        world.done().await;
+        let filter = Filter { route: Some(world.route()), ..Filter::default() };
+        let kept = async || world.store.history(&filter).await.expect("the store answers").len();
+        world.until("all in the history", async || kept().await == 3).await;
+        assert_eq!(world.store.replay(&filter).await.expect("the store answers"), 3);
+        sent.extend(world.send("a", 2));
+        world.done().await;
+        world.assert_once_and_in_order(&sent).await;
+        assert!(world.dead().await.is_empty());
+        world.stop(inbox).await;
+    }
+}

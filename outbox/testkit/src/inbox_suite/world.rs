@@ -94,7 +94,8 @@ impl<H: InboxHarness> World<H> {
 
     /// Another consumer of the same messages, on a broker of its own.
     pub(super) fn another_consumer(&self) -> Self {
-        Self::on(&self.store, self.way, "another", self.effects.clone())
+        let consumer = format!("another-{}", self.way.name);
+        Self::on(&self.store, self.way, &consumer, self.effects.clone())
     }
 
     /// An inbox whose handler has its effect.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
 use outbox_contract::{
-    Admin, KeyId, Message, MessageId, Route, StoreError, Stored, Timestamp, Topic, async_trait,
+    Admin, KeyId, Message, MessageId, Outgoing, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
+    Transactional, async_trait,
 };
 
-use super::BrokenStore;
+use super::{BrokenStore, Bug};
 
 #[async_trait]
 impl Admin for BrokenStore {
@@ -28,6 +29,9 @@ impl Admin for BrokenStore {
     }
 
     async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        if self.has(Bug::IgnoresHolds) {
+            return Ok(());
+        }
         self.inner.hold(route, key).await
     }
 
@@ -44,7 +48,15 @@ impl Admin for BrokenStore {
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.inner.requeue(filter).await
+        if !self.has(Bug::RequeuesBackwards) {
+            return self.inner.requeue(filter).await;
+        }
+        let dead = self.inner.dead_letters(filter).await?;
+        for dead in dead.iter().rev() {
+            let one = Filter { ids: vec![dead.stored.message.id], ..filter.clone() };
+            self.inner.requeue(&one).await?;
+        }
+        Ok(dead.len() as u64)
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
@@ -52,10 +64,27 @@ impl Admin for BrokenStore {
     }
 
     async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.inner.replay(filter).await
+        if !self.has(Bug::ReplaysUnderNewIds) {
+            return self.inner.replay(filter).await;
+        }
+        let kept = self.inner.history(filter).await?;
+        let mut tx = self.inner.begin().await?;
+        for past in &kept {
+            let message = past.message.message.clone().with_id(MessageId::new());
+            let again = Outgoing::from(message).by(past.route.clone());
+            self.inner
+                .append(&mut tx, &[again])
+                .await
+                .map_err(|error| StoreError::new(StoreErrorKind::Other, "replay", error.to_string()))?;
+        }
+        self.inner.commit(tx).await.into_result()?;
+        Ok(kept.len() as u64)
     }
 
     async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        if self.has(Bug::IgnoresPauses) {
+            return Ok(());
+        }
         self.inner.pause(route, topic).await
     }
 

@@ -59,6 +59,10 @@ pub(crate) enum Bug {
     AdmitsOutside,
     AdmitsPastBacklog,
     ElectsEverybody,
+    IgnoresHolds,
+    IgnoresPauses,
+    RequeuesBackwards,
+    ReplaysUnderNewIds,
     KeepsSilent,
 }
 
