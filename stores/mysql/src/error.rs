@@ -48,9 +48,9 @@ pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
 }
 
 /// Whether a commit that failed so is known not to have happened: the server says that it has rolled the transaction back, refuses to commit, or
-/// had no transaction to commit. Whatever ends a session or cancels a statement may come after the commit.
+/// had no transaction to commit, or was not asked to. Whatever ends a session or cancels a statement may come after the commit.
 pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
-    matches!(number(error), Some(1020 | 1180 | 1205 | 1213 | 1290 | 1305 | 1836 | 3101))
+    matches!(number(error), Some(1020 | 1180 | 1205 | 1213 | 1242 | 1290 | 1305 | 1836 | 3101))
 }
 
 fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
@@ -113,6 +113,11 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
             Kind::NotInTransaction,
             "the server has ended this transaction before: by a deadlock, by a lock that did not come, or by a statement that commits (such as \
              CREATE TABLE); start again from the beginning",
+        ),
+        1242 => (
+            Kind::Invalid,
+            "autocommit is off on this connection, where nothing tells a transaction that the server has rolled back from one that is open; begin \
+             with Transactional::begin, or set autocommit = 1 before the transaction begins",
         ),
         1040 | 1203 | 1226 => (
             Kind::Unavailable,
@@ -179,6 +184,7 @@ mod tests {
             (1205, Kind::Conflict),
             (1020, Kind::Conflict),
             (1305, Kind::NotInTransaction),
+            (1242, Kind::Invalid),
             (1040, Kind::Unavailable),
             (1290, Kind::Unavailable),
             (1114, Kind::Unavailable),

@@ -124,8 +124,11 @@ pub(crate) struct Taken {
 ///
 /// After a deadlock the server rolls the transaction back and goes on without one. The driver does not see it, and whoever goes on in spite of
 /// the error would commit a message alone (promise P1).
-pub(crate) const REQUIRE_TRANSACTION: &str =
-    "savepoint outbox_transaction; release savepoint outbox_transaction";
+///
+/// Where autocommit is off that tells nothing: the server begins another transaction with the savepoint. So there it is refused, by a question with
+/// two answers where one is asked for.
+pub(crate) const REQUIRE_TRANSACTION: &str = "savepoint outbox_transaction; release savepoint outbox_transaction; \
+     set @outbox_autocommit_is_on = (select 1 from (select 1 as one union select 2) as both_of_them where @@autocommit = 0)";
 
 /// Takes places in the stripes, in one round trip: nothing of it is run outside of a transaction.
 pub(crate) async fn take(

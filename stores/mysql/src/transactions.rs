@@ -19,16 +19,20 @@ use crate::{admit, append, stripes};
 /// server that was restarted has broken them all.
 const MOST_BROKEN: u32 = 100;
 
-/// Gives a connection back the timeouts that it had before `begin`.
+/// Gives a connection back the timeouts, and the autocommit, that it had before `begin`.
 const RESTORE: &str = "set session innodb_lock_wait_timeout = cast(coalesce(@outbox_locks, @@innodb_lock_wait_timeout) as unsigned), \
                        session wait_timeout = cast(coalesce(@outbox_idle, @@wait_timeout) as unsigned), \
-                       @outbox_locks = null, @outbox_idle = null";
+                       session autocommit = cast(coalesce(@outbox_autocommit, @@autocommit + 0) as unsigned), \
+                       @outbox_locks = null, @outbox_idle = null, @outbox_autocommit = null";
 
-/// Begins with timeouts for this transaction, and remembers what they were: the connection is the user's.
+/// Begins with timeouts for this transaction and with autocommit on, and remembers what they were: the connection is the user's. Where autocommit is
+/// off, a statement that only read has left a transaction open, in which no other can be described. It is remembered as a number: else MariaDB's
+/// `coalesce` makes the word `ON` of it, which would be put back as 0.
 fn begin_statement(options: &MySqlOptions) -> String {
     format!(
         "set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
-         session innodb_lock_wait_timeout = {}, session wait_timeout = {}; \
+         @outbox_autocommit = coalesce(@outbox_autocommit, @@autocommit + 0), \
+         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = 1; \
          set transaction isolation level read committed; start transaction",
         seconds(options.lock_timeout),
         seconds(options.transaction_idle_timeout)

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 mod altered;
+mod autocommit;
 mod faults;
 mod foreign;
 mod gaps;

@@ -160,10 +160,11 @@ async fn rolling_back_to_a_savepoint_takes_the_numbers_back_too() {
 
 /// The connections of the pool are the user's, and so are their settings.
 #[tokio::test]
-async fn timeouts_of_a_transaction_are_put_back_when_it_ends() {
+async fn settings_of_a_transaction_are_put_back_when_it_ends() {
     let mut one = options();
     one.connections = 1;
     const SETTINGS: &str = "select @@innodb_lock_wait_timeout * 1000000 + @@wait_timeout";
+    const AUTOCOMMIT: &str = "select @@autocommit + 0";
     for fixture in both_with(one).await {
         let users = number(&mut fixture.store.pool().acquire().await.unwrap(), SETTINGS).await;
         let ours = i64::try_from(LONG.as_secs() * 1_000_000 + LONG.as_secs() * 2).unwrap();
@@ -175,7 +176,9 @@ async fn timeouts_of_a_transaction_are_put_back_when_it_ends() {
             } else {
                 fixture.store.rollback(tx).await.unwrap();
             }
-            assert_eq!(number(&mut fixture.store.pool().acquire().await.unwrap(), SETTINGS).await, users);
+            let mut connection = fixture.store.pool().acquire().await.unwrap();
+            assert_eq!(number(&mut connection, SETTINGS).await, users);
+            assert_eq!(number(&mut connection, AUTOCOMMIT).await, 1);
         }
     }
 }
