@@ -102,8 +102,6 @@ impl Reader {
             return;
         }
         self.changes += 1;
-        // No mark can be right there: a transaction that is still open may hold a lower position of its stripe than anybody has seen.
-        let low_water = if self.has_stripes() { Position::START } else { low_water };
         if self.owned.is_empty() {
             self.windows.begin(low_water);
         } else {
@@ -264,6 +262,8 @@ impl Reader {
 
     /// Nothing that this relay owns stands at or below this position any more, or can be committed there.
     pub(crate) fn low_water(&self) -> Position {
+        // A transaction that is still open may hold a lower position of its stripe than anybody has seen: so there is no such one, and whoever takes
+        // a bucket over reads it from the start.
         if self.has_stripes() {
             return Position::START;
         }

@@ -130,8 +130,10 @@ impl Model {
             self.table.hot.remove(position);
         }
         let lowest = self.table.lowest(&bucket).before();
+        // Where there are stripes nobody knows it.
+        let known = if self.case.store == Ordering::Stripes { Position::START } else { lowest };
         if self.random.bool() {
-            self.save_mark(&bucket, lowest);
+            self.save_mark(&bucket, known);
         }
     }
 
@@ -145,9 +147,6 @@ impl Model {
         }
         let of_gained = (0..KEYS).filter(|key| gained.contains(bucket(*key)));
         let low_water = of_gained.map(|key| self.marks[key]).min().unwrap_or(Position::START);
-        // With stripes a mark that anybody saved is of no use: at best it tells what could be seen.
-        let stripes = self.case.store == Ordering::Stripes;
-        let low_water = if stripes { self.table.lowest_seen(&gained).before() } else { low_water };
         self.note(|| format!("took over {} buckets from {low_water}", gained.len()));
         self.table.leased = self.table.leased.union(&gained);
         self.reader.acquire(gained, low_water);
