@@ -79,6 +79,27 @@ async fn a_commit_is_published_within_milliseconds_though_the_idle_poll_is_a_sec
     }
 }
 
+/// Nothing happens for a long time: so often it asks, and no more, whatever the database can say of its writers. One commit of this process is found at
+/// once all the same, and for a moment it looks oftener.
+#[tokio::test(start_paused = true)]
+async fn an_idle_relay_asks_the_store_a_few_times_a_second_and_hears_of_a_commit_at_once() {
+    for world in [World::new(), World::concurrent(), World::stripes()] {
+        let rig = world.rig();
+        let _relay = rig.relay().start().await.unwrap();
+        tokio::time::sleep(S * 30).await;
+        for sent in 1..=3 {
+            let calls = rig.store.counts().calls;
+            tokio::time::sleep(S * 60).await;
+            let idle = rig.store.counts().calls - calls;
+            assert!((60..=60 * 4).contains(&idle), "{idle} calls in a minute");
+            world.append([message("a")]).await;
+            let took = within(S, || world.broker.len() == sent).await;
+            assert!(took <= MS * 5, "it took {took:?}");
+            tokio::time::sleep(S * 5).await;
+        }
+    }
+}
+
 /// A commit that nobody tells of: the user's own. The append's hint makes the relay look again and again for a while.
 #[tokio::test(start_paused = true)]
 async fn a_plain_commit_some_time_after_the_append_is_found_soon() {
