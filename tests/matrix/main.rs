@@ -8,7 +8,7 @@
 mod repeats;
 mod story;
 
-use outbox_tests::kind::StoreKind::{Memory, MongoDb, MySql, Postgres, Sqlite};
+use outbox_tests::kind::StoreKind::{MariaDb, Memory, MongoDb, MySql, Postgres, Sqlite};
 use outbox_tests::kind::TransportKind::{self as by, Kafka, RabbitMq, Redis};
 
 macro_rules! pairs {
@@ -37,6 +37,10 @@ pairs! {
     mysql_to_rabbitmq: MySql, RabbitMq;
     mysql_to_kafka: MySql, Kafka;
     mysql_to_redis: MySql, Redis;
+    mariadb_to_memory: MariaDb, by::Memory;
+    mariadb_to_rabbitmq: MariaDb, RabbitMq;
+    mariadb_to_kafka: MariaDb, Kafka;
+    mariadb_to_redis: MariaDb, Redis;
     mongodb_to_memory: MongoDb, by::Memory;
     mongodb_to_rabbitmq: MongoDb, RabbitMq;
     mongodb_to_kafka: MongoDb, Kafka;

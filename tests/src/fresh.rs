@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use outbox_contract::Topic;
 use outbox_servers::mongo_front::Options;
-use outbox_servers::{Kafka, MongoDb, MySql, OrSkip as _, Postgres, RabbitMq, Redis};
+use outbox_servers::{Kafka, MariaDb, MongoDb, MySql, OrSkip as _, Postgres, RabbitMq, Redis};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -41,6 +41,7 @@ impl Fresh {
             }
             StoreKind::Postgres => Postgres::newest().shared().or_skip()?.fresh_database(),
             StoreKind::MySql => MySql::newest().shared().or_skip()?.fresh_database(),
+            StoreKind::MariaDb => MariaDb::newest().shared().or_skip()?.fresh_database(),
             StoreKind::MongoDb => {
                 let mut wish = MongoDb::newest();
                 if std::env::var_os("OUTBOX_MONGODB_URL").is_none() {

@@ -11,8 +11,10 @@ pub enum StoreKind {
     Sqlite,
     /// `postgres:`
     Postgres,
-    /// `mysql:`, MariaDB too
+    /// `mysql:`
     MySql,
+    /// `mariadb:`
+    MariaDb,
     /// `mongodb:`
     MongoDb,
 }
@@ -61,11 +63,12 @@ impl StoreKind {
             "memory" => Ok(Self::Memory),
             "sqlite" => Ok(Self::Sqlite),
             "postgres" | "postgresql" => Ok(Self::Postgres),
-            "mysql" | "mariadb" => Ok(Self::MySql),
+            "mysql" => Ok(Self::MySql),
+            "mariadb" => Ok(Self::MariaDb),
             "mongodb" => Ok(Self::MongoDb),
             scheme => Err(UnknownScheme {
                 scheme: scheme.to_owned(),
-                known: "memory:, sqlite:, postgres:, mysql:, mongodb:",
+                known: "memory:, sqlite:, postgres:, mysql:, mariadb:, mongodb:",
             }),
         }
     }

@@ -99,7 +99,7 @@ pub async fn open(url: &str) -> Result<Arc<dyn Ledger>, Failed> {
         StoreKind::Memory => Arc::new(memory::Memory::new(MemoryStore::new())),
         StoreKind::Sqlite => Arc::new(SqliteStore::connect(url).await?),
         StoreKind::Postgres => Arc::new(PostgresStore::connect(url).await?),
-        StoreKind::MySql => Arc::new(MySqlStore::connect(url).await?),
+        StoreKind::MySql | StoreKind::MariaDb => Arc::new(MySqlStore::connect(url).await?),
         StoreKind::MongoDb => Arc::new(MongoDbStore::connect(url).await?),
     })
 }
