@@ -4,6 +4,7 @@ mod cluster;
 mod node;
 
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 pub use self::cluster::KafkaCluster;
@@ -11,6 +12,7 @@ use self::node::{JARS, Listener, NAME, Node, PART, Role};
 use crate::missing::Missing;
 use crate::proxy::Proxy;
 use crate::server::{Server, Shared};
+use crate::tls;
 use crate::wishes::Wishes;
 
 const URL: &str = "OUTBOX_KAFKA_URL";
@@ -22,6 +24,7 @@ const USERS: [(&str, &str); 2] = [Kafka::ADMIN, Kafka::NOBODY];
 pub struct Kafka {
     wishes: Wishes,
     authorised: bool,
+    asks_for_certificates: bool,
     proxied: bool,
 }
 
@@ -34,7 +37,7 @@ impl Kafka {
     /// Apache Kafka 4.3; by URL what `OUTBOX_KAFKA_URL` names, such as `127.0.0.1:9092`.
     #[must_use]
     pub fn newest() -> Self {
-        Self { wishes: Wishes::default(), authorised: false, proxied: false }
+        Self { wishes: Wishes::default(), authorised: false, asks_for_certificates: false, proxied: false }
     }
 
     /// Adds a line to `server.properties`, of a cluster to that of every node.
@@ -51,7 +54,14 @@ impl Kafka {
         self
     }
 
-    /// Lets clients in with a password only (SASL/PLAIN), and do only what they have a right to (`StandardAuthorizer`): see [`Kafka::ADMIN`]
+    /// Listens with TLS too, and there lets in only whom the same authority gave a certificate: see [`KafkaServer::identity`].
+    #[must_use]
+    pub fn asks_for_certificates(mut self) -> Self {
+        self.asks_for_certificates = true;
+        self.tls()
+    }
+
+    /// Lets clients in with a password only (SASL/PLAIN; SCRAM too, of users that [`KafkaServer::tool`] made), and do only what they have a right to (`StandardAuthorizer`): see [`Kafka::ADMIN`]
     /// and [`Kafka::NOBODY`].
     #[must_use]
     pub fn authorised(mut self) -> Self {
@@ -104,8 +114,8 @@ impl Kafka {
     }
 
     fn node(&self, role: Role) -> Node {
-        let Self { wishes, authorised, proxied } = self.clone();
-        Node { role, wishes, authorised, proxied, proxy: Arc::default() }
+        let Self { wishes, authorised, asks_for_certificates, proxied } = self.clone();
+        Node { role, wishes, authorised, asks_for_certificates, proxied, proxy: Arc::default() }
     }
 
     fn start_node(&self, role: Role) -> Result<KafkaServer, Missing> {
@@ -143,6 +153,13 @@ impl KafkaServer {
     #[track_caller]
     pub fn tls_url(&self) -> String {
         self.address("localhost", Listener::ClientsWithTls)
+    }
+
+    /// The files (PEM) of a certificate that it takes of a client, and of its key. For a server that was asked for with
+    /// [`Kafka::asks_for_certificates`].
+    #[must_use]
+    pub fn identity(&self) -> (PathBuf, PathBuf) {
+        (self.home().outside(tls::CLIENT), self.home().outside(tls::CLIENT_KEY))
     }
 
     /// Its address for other brokers: nothing is asked of who comes there, and no proxy is before it.

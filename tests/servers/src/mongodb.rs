@@ -131,6 +131,17 @@ impl MongoDbServer {
         self.own.is_some()
     }
 
+    /// The engine behind the stand-in.
+    ///
+    /// # Panics
+    ///
+    /// When it was given by URL.
+    #[must_use]
+    #[track_caller]
+    pub fn engine(&self) -> &PostgresServer {
+        &self.own().engine
+    }
+
     /// Its URL, or the one that was given.
     #[must_use]
     pub fn url(&self) -> String {

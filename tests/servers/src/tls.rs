@@ -1,4 +1,4 @@
-//! Certificates for servers that speak TLS: an authority of their own for each, made when they are set up.
+//! Certificates for servers that speak TLS, and for their clients: an authority of their own for each server, made when it is set up.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -13,30 +13,49 @@ pub(crate) const CERTIFICATE: &str = "server.pem";
 pub(crate) const KEY: &str = "server.key";
 /// The key, then the certificate, as Java wants them.
 pub(crate) const BOTH: &str = "both.pem";
+/// A client's, by the same authority.
+pub(crate) const CLIENT: &str = "client.pem";
+pub(crate) const CLIENT_KEY: &str = "client.key";
 
-/// Writes an authority, and a certificate by it for `localhost` and `127.0.0.1`, into a server's folder.
+/// Writes an authority, and certificates by it for `localhost` and `127.0.0.1` and for a client called `client`, into a server's folder.
 pub(crate) fn write(home: &Home) -> Result<(), String> {
-    let made = || -> Result<(String, String, String), rcgen::Error> {
-        let mut authority = CertificateParams::new(Vec::new())?;
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        authority.distinguished_name.push(DnType::CommonName, "authority of a test");
-        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let authority_key = KeyPair::generate()?;
-        let authorities = authority.self_signed(&authority_key)?.pem();
-        let issuer = Issuer::new(authority, authority_key);
-
-        let mut server = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
-        server.distinguished_name.push(DnType::CommonName, "localhost");
-        server.use_authority_key_identifier_extension = true;
-        server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let key = KeyPair::generate()?;
-        let certificate = server.signed_by(&key, &issuer)?.pem();
-        Ok((authorities, certificate, key.serialize_pem()))
-    };
-    let (authorities, certificate, key) = made().map_err(|error| format!("certificates: {error}"))?;
-    home.write(AUTHORITIES, &authorities)?;
+    let made = made().map_err(|error| format!("certificates: {error}"))?;
+    home.write(AUTHORITIES, &made.authorities)?;
+    let Made { server: (certificate, key), client, .. } = made;
     home.write(CERTIFICATE, &certificate)?;
     home.write(KEY, &key)?;
-    home.write(BOTH, &format!("{key}{certificate}"))
+    home.write(BOTH, &format!("{key}{certificate}"))?;
+    home.write(CLIENT, &client.0)?;
+    home.write(CLIENT_KEY, &client.1)
+}
+
+/// All in PEM; certificates with their keys.
+struct Made {
+    authorities: String,
+    server: (String, String),
+    client: (String, String),
+}
+
+fn made() -> Result<Made, rcgen::Error> {
+    let mut authority = CertificateParams::new(Vec::new())?;
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.distinguished_name.push(DnType::CommonName, "authority of a test");
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let authority_key = KeyPair::generate()?;
+    let authorities = authority.self_signed(&authority_key)?.pem();
+    let issuer = Issuer::new(authority, authority_key);
+
+    let signed = |name: &str, addresses: &[&str], purpose: ExtendedKeyUsagePurpose| {
+        let addresses: Vec<String> = addresses.iter().map(|address| (*address).to_owned()).collect();
+        let mut params = CertificateParams::new(addresses)?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![purpose];
+        let key = KeyPair::generate()?;
+        Ok::<_, rcgen::Error>((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
+    };
+    let server = signed("localhost", &["localhost", "127.0.0.1"], ExtendedKeyUsagePurpose::ServerAuth)?;
+    let client = signed("client", &[], ExtendedKeyUsagePurpose::ClientAuth)?;
+    Ok(Made { authorities, server, client })
 }

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use outbox_contract::{Failure, Message, Rejection, Topic, TransportError, TransportErrorKind};
 use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
 
+use crate::security::{Mechanism, Security};
 use crate::transport::KafkaTransport;
 
 /// How the members of a consumer share out partitions.
@@ -53,6 +56,7 @@ const CLIENT_LIMIT: usize = 100_000_000;
 pub(crate) struct Config {
     brokers: String,
     properties: BTreeMap<String, String>,
+    security: Security,
     pub(crate) max_message_bytes: usize,
     linger: Duration,
     group_protocol: GroupProtocol,
@@ -94,12 +98,17 @@ impl Config {
 
     fn client(&self) -> ClientConfig {
         let mut client = ClientConfig::new();
+        // Why a broker ended a connection is told in the log alone.
+        client.set_log_level(RDKafkaLogLevel::Info);
         client
             .set("bootstrap.servers", &self.brokers)
             .set("client.id", "outbox")
             .set("socket.keepalive.enable", "true")
             // A broker that comes back is found within a second; the default is ten.
             .set("reconnect.backoff.max.ms", "1000");
+        client.extend(
+            self.security.properties().into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
         client
     }
 
@@ -180,6 +189,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("brokers", &self.brokers)
             .field("properties", &self.properties.keys())
+            .field("security", &self.security)
             .field("max_message_bytes", &self.max_message_bytes)
             .field("linger", &self.linger)
             .field("group_protocol", &self.group_protocol)
@@ -216,20 +226,18 @@ impl Kind {
 /// Builds a [`KafkaTransport`].
 ///
 /// ```no_run
-/// use outbox_transport_kafka::KafkaTransport;
+/// use outbox_transport_kafka::{KafkaTransport, Mechanism};
 ///
-/// let transport = KafkaTransport::builder("kafka-1:9092,kafka-2:9092")
-///     .property("security.protocol", "SASL_PLAINTEXT")
-///     .property("sasl.mechanism", "PLAIN")
-///     .property("sasl.username", "orders")
-///     .property("sasl.password", std::env::var("KAFKA_PASSWORD")?)
+/// let transport = KafkaTransport::builder("kafka-1:9093,kafka-2:9093")
+///     .tls()
+///     .credentials(Mechanism::ScramSha512, "orders", std::env::var("KAFKA_PASSWORD")?)
 ///     .build()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct KafkaTransportBuilder {
-    config: Config,
+    pub(crate) config: Config,
 }
 
 impl KafkaTransportBuilder {
@@ -238,6 +246,7 @@ impl KafkaTransportBuilder {
             config: Config {
                 brokers: brokers.to_owned(),
                 properties: BTreeMap::new(),
+                security: Security::default(),
                 // The broker's own default (message.max.bytes).
                 max_message_bytes: 1_048_588,
                 linger: Duration::from_millis(1),
@@ -246,7 +255,39 @@ impl KafkaTransportBuilder {
         }
     }
 
-    /// Sets a property of librdkafka: credentials, compression, timeouts of groups. `build` refuses those that the promises of the
+    /// Speaks TLS with the brokers, whose certificates must come from an authority that the system trusts, and have the name that they are
+    /// reached by. Needs the feature `tls`. Default: no TLS.
+    pub fn tls(mut self) -> Self {
+        self.config.security.tls();
+        self
+    }
+
+    /// The authorities, in PEM, that certificates of brokers must come from, in place of those that the system trusts. With it goes
+    /// [`tls`](Self::tls).
+    pub fn authorities(mut self, pem: impl Into<String>) -> Self {
+        self.config.security.authorities(pem.into());
+        self
+    }
+
+    /// Our own certificate, with those between it and its authority, and its private key, in PEM, for brokers that ask for one. With it goes
+    /// [`tls`](Self::tls). The password of a key that has one: property `ssl.key.password`.
+    pub fn identity(mut self, certificate: impl Into<String>, key: impl Into<String>) -> Self {
+        self.config.security.identity(certificate.into(), key.into());
+        self
+    }
+
+    /// A user of the brokers and its password, and how it is shown (SASL). With [`tls`](Self::tls), or else everybody on the way sees what passes.
+    pub fn credentials(
+        mut self,
+        mechanism: Mechanism,
+        user: impl Into<String>,
+        password: impl Into<String>,
+    ) -> Self {
+        self.config.security.credentials(mechanism, user.into(), password.into());
+        self
+    }
+
+    /// Sets a property of librdkafka: compression, timeouts of groups, other ways to log in. `build` refuses those that the promises of the
     /// transport rest on. Properties of producers alone do not reach consumers, nor the other way round.
     pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.properties.insert(name.into(), value.into());
@@ -278,18 +319,32 @@ impl KafkaTransportBuilder {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](TransportErrorKind::Invalid) for a property that is the transport's own, or that librdkafka does not take.
+    /// [`Invalid`](TransportErrorKind::Invalid) for a property that is the transport's own, or that librdkafka does not take; for what is said twice;
+    /// for TLS and SCRAM without the feature `tls`; for a certificate or key that can't be read.
     pub fn build(self) -> Result<KafkaTransport, TransportError> {
+        let invalid = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
         let ours = self.config.properties.keys().find(|name| OURS.contains(&name.as_str()));
         if let Some(name) = ours {
-            return Err(TransportError::new(
-                TransportErrorKind::Invalid,
-                "build",
-                format!(
-                    "the property {name} is set by the transport, as its promises rest on it: leave it out"
-                ),
-            ));
+            return Err(invalid(format!(
+                "the property {name} is set by the transport, as its promises rest on it: leave it out"
+            )));
         }
-        KafkaTransport::with_config(self.config)
+        let built_with = ClientConfig::new().create_native_config().and_then(|it| it.get("builtin.features"));
+        let built_with = built_with.map_err(|error| not_taken("build", error))?;
+        match self.config.security.problem(&self.config.properties, &built_with) {
+            Some(problem) => Err(invalid(problem)),
+            None => KafkaTransport::with_config(self.config),
+        }
     }
+}
+
+/// What the client says of a configuration that it does not take.
+pub(crate) fn not_taken(operation: &'static str, error: KafkaError) -> TransportError {
+    // The client's error is not kept: printed it shows the value, a password where the name of its property was misspelt.
+    let why = match error {
+        KafkaError::ClientConfig(_, why, _, _) => why,
+        error => error.to_string(),
+    };
+    let words = format!("the client takes not this configuration: {why}");
+    TransportError::new(TransportErrorKind::Invalid, operation, words)
 }

@@ -1,70 +1,70 @@
 //! What the client library tells apart from reports and messages: its log, and errors of connections.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaErrorCode;
+use tokio::sync::watch;
+
+use crate::trouble::Trouble;
+
+/// How long another broker may take to answer after one has refused something.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Passes the client's log on, and remembers what was last wrong with its connections.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    trouble: Mutex<Option<Trouble>>,
-}
-
-/// What was last wrong with the connections of a client.
-#[derive(Clone, Debug)]
-pub(crate) struct Trouble {
-    pub(crate) code: RDKafkaErrorCode,
-    pub(crate) words: String,
-}
-
-impl Trouble {
-    /// Whether the broker refuses the credentials.
-    pub(crate) const fn is_refusal(&self) -> bool {
-        matches!(
-            self.code,
-            RDKafkaErrorCode::Authentication
-                | RDKafkaErrorCode::SaslAuthenticationFailed
-                | RDKafkaErrorCode::ClusterAuthorizationFailed
-        )
-    }
+    // Written by the thread of the client, awaited by who asks the broker.
+    trouble: watch::Sender<Option<Trouble>>,
 }
 
 impl Events {
-    fn trouble(&self) -> MutexGuard<'_, Option<Trouble>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Something went wrong. Where a broker refuses the credentials, the client says a moment later that all brokers are down: of the two the
-    /// refusal is kept, as it has the remedy.
+    /// Something went wrong.
     fn remember(&self, trouble: Trouble) {
-        let mut last = self.trouble();
-        let is_refused = last.as_ref().is_some_and(Trouble::is_refusal);
-        let says_less = matches!(
-            trouble.code,
-            RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure
-        );
-        if !(is_refused && says_less) {
-            *last = Some(trouble);
-        }
+        self.trouble.send_if_modified(|last| {
+            let stays = last.as_ref().is_some_and(|last| last.says_more_than(&trouble));
+            if !stays {
+                *last = Some(trouble);
+            }
+            !stays
+        });
     }
 
     /// What was last wrong, if anything was since the last [`clear`](Self::clear).
     pub(crate) fn last(&self) -> Option<Trouble> {
-        self.trouble().clone()
+        self.trouble.borrow().clone()
+    }
+
+    /// Waits until something is wrong that nobody mends by waiting, and no broker has answered for a moment.
+    pub(crate) async fn lasting(&self) -> Trouble {
+        let mut told = self.trouble.subscribe();
+        let lasts = |trouble: &Option<Trouble>| trouble.as_ref().is_some_and(Trouble::lasts);
+        loop {
+            // The sender lives as long as this value.
+            drop(told.wait_for(lasts).await);
+            tokio::time::sleep(GRACE).await;
+            if let Some(trouble) = self.last().filter(Trouble::lasts) {
+                return trouble;
+            }
+        }
     }
 
     /// The broker has answered: what was wrong is over.
     pub(crate) fn clear(&self) {
-        *self.trouble() = None;
+        self.trouble.send_replace(None);
     }
 }
 
 impl ClientContext for Events {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, words: &str) {
+        // A broker that ends a connection is no error to the client; and it may do so as the client speaks no TLS.
+        let trouble = Trouble { code: RDKafkaErrorCode::BrokerTransportFailure, words: words.to_owned() };
+        if facility == "FAIL" && trouble.lasts() {
+            self.remember(trouble);
+        }
         match level {
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert
@@ -105,5 +105,28 @@ mod tests {
         assert_eq!(last(), None);
         events.remember(trouble(RDKafkaErrorCode::AllBrokersDown));
         assert_eq!(last(), Some(RDKafkaErrorCode::AllBrokersDown));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_mends_by_waiting_is_told_unless_another_broker_answers() {
+        let events = Events::default();
+        let start = tokio::time::Instant::now();
+        let trouble = |code| Trouble { code, words: String::new() };
+        let told = async {
+            let told = events.lasting().await;
+            (told.code, start.elapsed())
+        };
+        let happens = async {
+            events.remember(trouble(RDKafkaErrorCode::AllBrokersDown));
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            events.remember(trouble(RDKafkaErrorCode::SSL));
+            tokio::time::sleep(GRACE / 2).await;
+            events.clear();
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            events.remember(trouble(RDKafkaErrorCode::Authentication));
+        };
+        let ((code, after), ()) = tokio::join!(told, happens);
+        assert_eq!(code, RDKafkaErrorCode::Authentication);
+        assert_eq!(after, Duration::from_secs(120) + GRACE / 2 + GRACE);
     }
 }

@@ -8,7 +8,7 @@ use outbox_contract::{Deliveries, Subscription, TransportError, TransportErrorKi
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tokio::sync::oneshot;
 
-use crate::config::Config;
+use crate::config::{Config, not_taken};
 use crate::dispatch::Dispatch;
 use crate::member::{self, Member, Shared};
 
@@ -22,18 +22,16 @@ pub(crate) struct KafkaDeliveries {
 
 impl KafkaDeliveries {
     pub(crate) fn join(config: &Config, subscription: &Subscription) -> Result<Self, TransportError> {
-        let error = |words: &'static str| {
-            move |error: rdkafka::error::KafkaError| {
-                TransportError::new(TransportErrorKind::Invalid, "subscribe", words).with_source(error)
-            }
-        };
         let member = Arc::new(Member::new(subscription.topics.clone(), Dispatch::new(subscription)));
         let client = config.member(subscription.consumer.as_str(), subscription.prefetch_bytes);
         let consumer: BaseConsumer<Shared> = client
             .create_with_context(Shared(Arc::clone(&member)))
-            .map_err(error("the client takes not this configuration"))?;
+            .map_err(|error| not_taken("subscribe", error))?;
         let topics: Vec<&str> = subscription.topics.iter().map(outbox_contract::Topic::as_str).collect();
-        consumer.subscribe(&topics).map_err(error("the client takes not these topics"))?;
+        consumer.subscribe(&topics).map_err(|error| {
+            let words = "the client takes not these topics";
+            TransportError::new(TransportErrorKind::Invalid, "subscribe", words).with_source(error)
+        })?;
         let consumer = Arc::new(consumer);
         let (leaves, left) = oneshot::channel();
         let (runs, polled) = (Arc::clone(&member), Arc::clone(&consumer));

@@ -19,10 +19,11 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, Pur
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::watch;
 
-use crate::config::Config;
-use crate::context::{Events, Trouble};
+use crate::config::{Config, not_taken};
+use crate::context::Events;
 use crate::flight::{Flight, Flights, Heard, Ticket};
 use crate::record::Record;
+use crate::trouble::Trouble;
 
 /// How long a partition counts as one whose broker knows this producer, after its last acknowledgement. Brokers forget an idle producer
 /// after `producer.id.expiration.ms`: a day by default, and no sensible setting is below this.
@@ -119,17 +120,10 @@ impl Gapless {
     }
 
     fn with_client(config: &rdkafka::ClientConfig, closes: bool) -> Result<Self, TransportError> {
-        let invalid = |error: KafkaError| {
-            TransportError::new(
-                TransportErrorKind::Invalid,
-                "build",
-                "the client takes not this configuration",
-            )
-            .with_source(error)
-        };
         let gate = Gate { open: Mutex::new(true), broken: watch::Sender::new(false) };
         let reports = Reports { events: Events::default(), flights: Flights::default(), gate, closes };
-        let client: BaseProducer<Reports> = config.create_with_context(reports).map_err(invalid)?;
+        let client: BaseProducer<Reports> =
+            config.create_with_context(reports).map_err(|error| not_taken("build", error))?;
         let (client, over) = (Arc::new(client), Arc::new(AtomicBool::new(false)));
         let polled = (Arc::clone(&client), Arc::clone(&over));
         let thread = std::thread::Builder::new().name("outbox-kafka-reports".to_owned());
@@ -152,6 +146,11 @@ impl Gapless {
     /// What was last wrong with its connections.
     pub(crate) fn trouble(&self) -> Option<Trouble> {
         self.reports().events.last()
+    }
+
+    /// Waits until something is wrong with its connections that nobody mends by waiting, and no broker has answered for a moment.
+    pub(crate) async fn lasting_trouble(&self) -> Trouble {
+        self.reports().events.lasting().await
     }
 
     /// The broker has answered: what was wrong with its connections is over.

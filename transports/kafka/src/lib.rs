@@ -6,15 +6,20 @@ mod deliveries;
 mod dispatch;
 mod flight;
 mod gapless;
+#[cfg(test)]
+mod gapless_tests;
 mod member;
 mod murmur2;
 mod offsets;
 mod pool;
 mod publication;
 mod record;
+mod security;
 mod topics;
 mod transport;
+mod trouble;
 mod verdict;
 
 pub use config::{GroupProtocol, KafkaTransportBuilder};
+pub use security::Mechanism;
 pub use transport::KafkaTransport;

@@ -270,6 +270,11 @@ fn fail(member: &Member, error: &KafkaError) {
         Code::Authentication | Code::SaslAuthenticationFailed => {
             (TransportErrorKind::NotPermitted, "the broker refuses these credentials".to_owned())
         }
+        Code::SSL => (
+            TransportErrorKind::NotPermitted,
+            "there is no TLS with a broker that both sides take: look at authorities and identity, and at the log of librdkafka"
+                .to_owned(),
+        ),
         _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => {
             member.leave();
             (TransportErrorKind::Other, format!("the client can't go on: {error}"))

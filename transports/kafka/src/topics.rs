@@ -5,14 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Failure, Topic, TransportError, TransportErrorKind};
+use outbox_contract::{Failure, Topic, TransportError};
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{IsError as _, KafkaError};
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
+use tokio::sync::oneshot;
 
 use crate::config::Config;
 use crate::gapless::Gapless;
+use crate::trouble::{Cause, Trouble, kind_of};
 use crate::verdict::{Meaning, meaning, missing, not_enough_replicas};
 
 /// How long a count of partitions is believed. As long as the Java client does (`metadata.max.age.ms`), so that both see added
@@ -91,23 +93,30 @@ impl Topics {
         match self.describe(&topic, limit).await {
             Ok(_) | Err((Unavailable::Topic, _)) => Ok(()),
             Err((Unavailable::Route, failure)) => {
-                let refused = failure.class == "not-authorised";
-                let kind =
-                    if refused { TransportErrorKind::NotPermitted } else { TransportErrorKind::Unavailable };
-                Err(TransportError::new(kind, operation, failure.message))
+                Err(TransportError::new(kind_of(&failure.class), operation, failure.message))
             }
         }
     }
 
     async fn describe(&self, topic: &Topic, limit: Duration) -> Result<Described, Absent> {
         let (client, name) = (Arc::clone(&self.client), topic.clone());
-        // The client's question blocks.
-        let asked = tokio::task::spawn_blocking(move || ask(&client, name.as_str(), limit));
-        match asked.await {
-            Ok(answer) => answer,
-            Err(error) => {
-                Err((Unavailable::Route, Failure::new("broker-unavailable", format!("not asked: {error}"))))
-            }
+        let (tell, told) = oneshot::channel();
+        // A thread, since the client's question blocks to its end: nobody shall have to wait for that, not even the end of a program.
+        let thread = std::thread::Builder::new().name("outbox-kafka-question".to_owned());
+        let asked = thread.spawn(move || {
+            // Nobody waits where the answer is known to be none.
+            let _ = tell.send(ask(&client, name.as_str(), limit));
+        });
+        let not_asked = |why: &dyn std::fmt::Display| {
+            Err((Unavailable::Route, Failure::new("broker-unavailable", format!("not asked: {why}"))))
+        };
+        if let Err(error) = asked {
+            return not_asked(&error);
+        }
+        tokio::select! {
+            biased;
+            answer = told => answer.unwrap_or_else(|error| not_asked(&error)),
+            trouble = self.client.lasting_trouble() => Err(absent_by(&trouble)),
         }
     }
 
@@ -154,11 +163,17 @@ fn ask(client: &Gapless, topic: &str, limit: Duration) -> Result<Described, Abse
 
 /// Why the broker gave no answer.
 fn unreachable(client: &Gapless, error: &KafkaError) -> Absent {
-    let trouble = client.trouble();
-    let class = match &trouble {
-        Some(trouble) if trouble.is_refusal() => "not-authorised",
-        _ => "broker-unavailable",
-    };
-    let words = trouble.map(|trouble| format!(": {}", trouble.words)).unwrap_or_default();
-    (Unavailable::Route, Failure::new(class, format!("the broker does not answer: {error}{words}")))
+    match client.trouble() {
+        Some(trouble) => absent_by(&trouble),
+        None => {
+            let words = format!("{}: {error}", Cause::Other.remedy());
+            (Unavailable::Route, Failure::new(Cause::Other.class(), words))
+        }
+    }
+}
+
+fn absent_by(trouble: &Trouble) -> Absent {
+    let cause = trouble.cause();
+    let words = format!("{}; the client says: {}", cause.remedy(), trouble.words);
+    (Unavailable::Route, Failure::new(cause.class(), words))
 }

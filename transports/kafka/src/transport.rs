@@ -18,6 +18,7 @@ use crate::gapless::Gapless;
 use crate::pool::Pool;
 use crate::record::Record;
 use crate::topics::Topics;
+use crate::trouble::kind_of;
 
 /// How long the broker may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -148,12 +149,7 @@ impl Transport for KafkaTransport {
             match self.shared.topics.partitions(topic, ANSWER).await {
                 Ok(_) => {}
                 Err((_, failure)) => {
-                    let kind = match &*failure.class {
-                        "topic-missing" => TransportErrorKind::Missing,
-                        "not-authorised" => TransportErrorKind::NotPermitted,
-                        _ => TransportErrorKind::Unavailable,
-                    };
-                    return Err(TransportError::new(kind, "subscribe", failure.message));
+                    return Err(TransportError::new(kind_of(&failure.class), "subscribe", failure.message));
                 }
             }
         }

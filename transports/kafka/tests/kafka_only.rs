@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{Consumer, Message, Outcome, Stored, Subscription, Transport, TransportErrorKind};
 use outbox_servers::{Kafka, OrSkip, Proxy};
-use outbox_transport_kafka::KafkaTransport;
+use outbox_transport_kafka::{KafkaTransport, Mechanism};
 use support::{
     PATIENCE, deliver, first_of_key, fresh_name, fresh_topic, log, make_topic, numbered, publish, stored,
 };
@@ -208,6 +208,37 @@ async fn properties_that_the_promises_rest_on_are_refused() {
         assert_eq!(error.kind(), TransportErrorKind::Invalid);
         assert!(error.to_string().contains(name), "{error}");
     }
-    let secret = KafkaTransport::builder("127.0.0.1:1").property("sasl.password", "hush");
-    assert!(!format!("{secret:?}").contains("hush"));
+}
+
+#[tokio::test]
+async fn passwords_are_not_shown() {
+    let builder = || KafkaTransport::builder("127.0.0.1:1");
+    let by_property = builder().property("sasl.password", "hush");
+    let by_method = builder().credentials(Mechanism::Plain, "shop", "hush");
+    assert!(!format!("{by_property:?} {by_method:?}").contains("hush"));
+    assert!(!format!("{:?}", by_method.build().unwrap()).contains("hush"));
+    for (name, value) in [("sasl.pasword", "hush"), ("socket.timeout.ms", "hush")] {
+        let error = builder().property(name, value).build().unwrap_err();
+        assert_eq!(error.kind(), TransportErrorKind::Invalid, "{error}");
+        assert!(!format!("{error} {error:?}").contains("hush"), "{error:?}");
+    }
+}
+
+/// Without its feature, nothing of TLS is taken for something else in silence.
+#[cfg(not(feature = "tls"))]
+#[tokio::test]
+async fn tls_and_scram_without_their_feature_are_refused_by_its_name() {
+    let builder = || KafkaTransport::builder("127.0.0.1:1");
+    let wishes = [
+        builder().tls(),
+        builder().authorities("pem"),
+        builder().identity("pem", "pem"),
+        builder().credentials(Mechanism::ScramSha256, "shop", "hush"),
+        builder().property("security.protocol", "sasl_ssl"),
+    ];
+    for wish in wishes {
+        let error = wish.build().unwrap_err();
+        assert_eq!(error.kind(), TransportErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("feature `tls`"), "{error}");
+    }
 }

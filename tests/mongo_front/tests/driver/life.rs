@@ -7,6 +7,7 @@ use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use outbox_servers::mongo_front::Options;
 use outbox_servers::{MongoDb, OrSkip as _};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -46,6 +47,39 @@ async fn a_kill_ends_transactions_and_a_start_finds_what_was_committed() {
     server.stop();
     server.start_again();
     assert_eq!(all(&collection).await.len(), 3);
+}
+
+/// What a kill leaves behind would hold its locks against the next start. A process that stands still can't end: a kill that does not wait
+/// for it is over before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_is_over_when_nothing_of_the_server_is_left_in_the_engine() {
+    let Some(server) = MongoDb::newest().start().or_skip() else { return };
+    let client = client(&server).await;
+    let collection = client.database(&server.fresh_database()).collection::<Document>("a");
+    let mut open = client.start_session().await.unwrap();
+    open.start_transaction().await.unwrap();
+    collection.insert_one(doc! { "_id": 0 }).session(&mut open).await.unwrap();
+    let left = {
+        let engine = server.engine().clone();
+        let sql = "select pid from pg_stat_activity where application_name like 'mongo-front-%'";
+        move || engine.query(&engine.url(), sql)
+    };
+    let processes: Vec<Pid> =
+        left().lines().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect();
+    assert!(!processes.is_empty(), "the transaction is open in the engine");
+
+    processes.iter().for_each(|process| kill_process(*process, Signal::STOP).unwrap());
+    let killing = tokio::task::spawn_blocking({
+        let server = server.clone();
+        move || server.kill()
+    });
+    // Too short a wait would only let a mistake pass; it never fails what is right.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let was_over = killing.is_finished();
+    processes.iter().for_each(|process| kill_process(*process, Signal::CONT).unwrap());
+    killing.await.unwrap();
+    assert!(!was_over, "it did not wait for what it ends");
+    assert_eq!(left(), "");
 }
 
 #[tokio::test(flavor = "multi_thread")]

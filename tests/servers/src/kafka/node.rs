@@ -63,7 +63,7 @@ broker.heartbeat.interval.ms=1000
 const AUTHORISED: &str = "
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:admin
-sasl.enabled.mechanisms=PLAIN
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
 ";
 const LOGGING: &str = "
 status=error
@@ -120,6 +120,7 @@ pub(super) struct Node {
     pub(super) role: Role,
     pub(super) wishes: Wishes,
     pub(super) authorised: bool,
+    pub(super) asks_for_certificates: bool,
     pub(super) proxied: bool,
     /// Set by the node when it starts, read by its handle.
     pub(super) proxy: Arc<Mutex<InFront>>,
@@ -211,6 +212,12 @@ impl Node {
             lines.push_str(AUTHORISED);
             let users = super::USERS.map(|(name, password)| format!(" user_{name}=\"{password}\""));
             for listener in ["client", "tls"] {
+                for mechanism in ["256", "512"] {
+                    lines.push_str(&format!(
+                        "listener.name.{listener}.scram-sha-{mechanism}.sasl.jaas.config=\
+                         org.apache.kafka.common.security.scram.ScramLoginModule required;\n"
+                    ));
+                }
                 lines.push_str(&format!(
                     "listener.name.{listener}.plain.sasl.jaas.config=\
                      org.apache.kafka.common.security.plain.PlainLoginModule required{};\n",
@@ -222,6 +229,13 @@ impl Node {
             lines.push_str(&format!(
                 "listener.name.tls.ssl.keystore.type=PEM\nlistener.name.tls.ssl.keystore.location={}\n",
                 home.inside(tls::BOTH)
+            ));
+        }
+        if self.asks_for_certificates {
+            lines.push_str(&format!(
+                "listener.name.tls.ssl.client.auth=required\nlistener.name.tls.ssl.truststore.type=PEM\n\
+                 listener.name.tls.ssl.truststore.location={}\n",
+                home.inside(tls::AUTHORITIES)
             ));
         }
         lines.push_str(&self.wishes.lines());

@@ -1,0 +1,78 @@
+//! What a producer keeps back once something has failed, on librdkafka's mock of a cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::fetch::Stored;
+use outbox_contract::{Message, Position, Timestamp, Topic};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Code};
+use tokio::time::timeout;
+
+use crate::flight::{Flight, Heard};
+use crate::gapless::Gapless;
+use crate::record::Record;
+use crate::transport::KafkaTransport;
+
+/// Long: a slow machine is no failure.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Subject {
+    cluster: MockCluster<'static, DefaultProducerContext>,
+    producer: Gapless,
+    topic: Topic,
+}
+
+impl Subject {
+    /// A producer whose first message was acknowledged.
+    async fn new() -> Self {
+        let cluster = MockCluster::new(1).unwrap();
+        let topic = Topic::new("orders").unwrap();
+        cluster.create_topic(topic.as_str(), 1, 1).unwrap();
+        let producer = Gapless::new(&KafkaTransport::builder(&cluster.bootstrap_servers()).config).unwrap();
+        let subject = Self { cluster, producer, topic };
+        assert_eq!(subject.send(|| {}).await, Heard::Acknowledged);
+        subject
+    }
+
+    /// What is heard of a message, something being done once it was handed over.
+    async fn send(&self, meanwhile: impl FnOnce()) -> Heard {
+        let message = Message::new(self.topic.clone(), "test").with_key("a").unwrap();
+        let stored = Arc::new(Stored::new(Position(1), Timestamp::now(), message));
+        let flight = Flight::new(vec![0]);
+        let sent = self.producer.send(&[&Record::new(stored, "/test".into(), 0)], &flight);
+        meanwhile();
+        timeout(PATIENCE, sent.done()).await.unwrap();
+        flight.all()[0].1
+    }
+
+    /// The client would go on, and still nothing is handed over.
+    async fn takes_nothing_more(&self) {
+        assert!(
+            self.producer.client().fatal_error().is_none(),
+            "the client itself has ended: this shows nothing"
+        );
+        assert!(self.producer.is_broken());
+        assert_eq!(self.send(|| {}).await, Heard::NotSent);
+    }
+}
+
+/// The broker says that it had such a message long before: nobody knows whether it has this one.
+#[tokio::test]
+async fn behind_a_message_without_an_offset_nothing_is_handed_over() {
+    let subject = Subject::new().await;
+    subject.cluster.request_errors(Api::Produce, &[Code::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER]);
+    assert_eq!(subject.send(|| {}).await, Heard::WithoutOffset);
+    subject.takes_nothing_more().await;
+}
+
+#[tokio::test]
+async fn behind_a_message_that_was_given_up_nothing_is_handed_over() {
+    let subject = Subject::new().await;
+    subject.cluster.broker_down(-1).unwrap();
+    let heard = subject.send(|| subject.producer.purge()).await;
+    assert!(matches!(heard, Heard::Failed(_)), "{heard:?}");
+    subject.cluster.broker_up(-1).unwrap();
+    subject.takes_nothing_more().await;
+}

@@ -1,0 +1,230 @@
+//! How the client and the brokers show each other who they are: TLS, certificates, passwords.
+//!
+//! Promises: nothing secret is printed; what librdkafka was not built with is refused before anything is connected, with the feature that adds it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How a password is shown to the brokers (SASL).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mechanism {
+    /// As it is: without TLS, everybody on the way can read it.
+    Plain,
+    /// Proved and not sent (SCRAM), with SHA-256. Needs the feature `tls`, also where no TLS is spoken.
+    ScramSha256,
+    /// Proved and not sent (SCRAM), with SHA-512. Needs the feature `tls`, also where no TLS is spoken.
+    ScramSha512,
+}
+
+impl Mechanism {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+        }
+    }
+}
+
+/// What librdkafka can be built with or without: the name that it lists, how a property shows that it is wanted, and what it is.
+const PARTS: [(&str, fn(&str, &str) -> bool, &str); 3] = [
+    ("ssl", wants_tls, "TLS"),
+    ("sasl_scram", |name, value| is_mechanism(name) && value.starts_with("SCRAM-"), "SCRAM"),
+    ("sasl_oauthbearer", |name, value| is_mechanism(name) && value == "OAUTHBEARER", "OAUTHBEARER"),
+];
+
+fn wants_tls(name: &str, value: &str) -> bool {
+    name.starts_with("ssl.") || (name == "security.protocol" && value.contains("SSL"))
+}
+
+fn is_mechanism(name: &str) -> bool {
+    same(name) == "sasl.mechanism"
+}
+
+/// One name for properties that say the same.
+fn same(property: &str) -> &str {
+    match property {
+        "sasl.mechanisms" => "sasl.mechanism",
+        "ssl.ca.location" => "ssl.ca.pem",
+        "ssl.certificate.location" => "ssl.certificate.pem",
+        "ssl.key.location" => "ssl.key.pem",
+        property => property,
+    }
+}
+
+/// What was said of TLS and passwords.
+#[derive(Clone, Default)]
+pub(crate) struct Security {
+    tls: bool,
+    authorities: Option<String>,
+    /// The certificate and its key.
+    identity: Option<(String, String)>,
+    /// How a password is shown, the user, the password.
+    credentials: Option<(Mechanism, String, String)>,
+}
+
+impl Security {
+    pub(crate) const fn tls(&mut self) {
+        self.tls = true;
+    }
+
+    /// Given authorities or an identity, nothing may go out without TLS.
+    pub(crate) fn authorities(&mut self, pem: String) {
+        self.tls = true;
+        self.authorities = Some(pem);
+    }
+
+    pub(crate) fn identity(&mut self, certificate: String, key: String) {
+        self.tls = true;
+        self.identity = Some((certificate, key));
+    }
+
+    pub(crate) fn credentials(&mut self, mechanism: Mechanism, user: String, password: String) {
+        self.credentials = Some((mechanism, user, password));
+    }
+
+    /// What the client is told. Nothing where nothing was said: then properties may.
+    pub(crate) fn properties(&self) -> Vec<(&'static str, &str)> {
+        let mut all = Vec::new();
+        match (self.tls, self.credentials.is_some()) {
+            (false, false) => {}
+            (true, false) => all.push(("security.protocol", "SSL")),
+            (false, true) => all.push(("security.protocol", "SASL_PLAINTEXT")),
+            (true, true) => all.push(("security.protocol", "SASL_SSL")),
+        }
+        if let Some(authorities) = &self.authorities {
+            all.push(("ssl.ca.pem", authorities));
+        }
+        if let Some((certificate, key)) = &self.identity {
+            all.extend([("ssl.certificate.pem", certificate.as_str()), ("ssl.key.pem", key)]);
+        }
+        if let Some((mechanism, user, password)) = &self.credentials {
+            all.extend([
+                ("sasl.mechanism", mechanism.name()),
+                ("sasl.username", user),
+                ("sasl.password", password),
+            ]);
+        }
+        all
+    }
+
+    /// What is wrong with it beside these properties, for a librdkafka that was built with what this list of names says.
+    pub(crate) fn problem(&self, properties: &BTreeMap<String, String>, built_with: &str) -> Option<String> {
+        let ours = self.properties();
+        let twice =
+            properties.keys().find(|name| ours.iter().any(|(of_ours, _)| same(of_ours) == same(name)));
+        if let Some(name) = twice {
+            return Some(format!(
+                "the property {name} is what tls, authorities, identity or credentials say too: leave one of them out"
+            ));
+        }
+        let given = properties.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        given.chain(ours).find_map(|(name, value)| {
+            let value = value.to_ascii_uppercase();
+            let part = PARTS.iter().find(|(part, wants, _)| {
+                wants(name, &value) && !built_with.split(',').any(|built| built.trim() == *part)
+            });
+            let (_, _, what) = part?;
+            Some(format!(
+                "{name} asks for {what}, which librdkafka was built without: switch on the feature `tls` of outbox-transport-kafka \
+                 (`kafka-tls` of outbox)"
+            ))
+        })
+    }
+}
+
+impl fmt::Debug for Security {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The user's name is no secret; keys and passwords are.
+        f.debug_struct("Security")
+            .field("tls", &self.tls)
+            .field("authorities", &self.authorities.is_some())
+            .field("identity", &self.identity.is_some())
+            .field("credentials", &self.credentials.as_ref().map(|(mechanism, user, _)| (mechanism, user)))
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What librdkafka lists with and without OpenSSL.
+    const WITH: &str = "gzip,snappy,ssl,sasl,regex,lz4,sasl_plain,sasl_scram,plugins,sasl_oauthbearer";
+    const WITHOUT: &str = "gzip,snappy,sasl,regex,lz4,sasl_plain,plugins";
+
+    fn properties(all: &[(&str, &str)]) -> BTreeMap<String, String> {
+        all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn security(say: impl FnOnce(&mut Security)) -> Security {
+        let mut security = Security::default();
+        say(&mut security);
+        security
+    }
+
+    fn scram(security: &mut Security) {
+        security.credentials(Mechanism::ScramSha512, "shop".to_owned(), "hush".to_owned());
+    }
+
+    #[test]
+    fn what_librdkafka_was_built_without_is_refused_with_the_feature_that_adds_it() {
+        let none = properties(&[]);
+        let by_methods = [
+            security(Security::tls),
+            security(|it| it.authorities("pem".to_owned())),
+            security(|it| it.identity("pem".to_owned(), "hush".to_owned())),
+            security(scram),
+        ];
+        for security in by_methods {
+            let problem = security.problem(&none, WITHOUT).unwrap();
+            assert!(problem.contains("feature `tls`") && !problem.contains("hush"), "{problem}");
+            assert_eq!(security.problem(&none, WITH), None);
+        }
+        let by_properties = [
+            ("security.protocol", "sasl_ssl"),
+            ("ssl.ca.location", "/etc/ssl"),
+            ("sasl.mechanisms", "SCRAM-SHA-256"),
+            ("sasl.mechanism", "OAUTHBEARER"),
+        ];
+        for property in by_properties {
+            let property = properties(&[property]);
+            let problem = Security::default().problem(&property, WITHOUT).unwrap();
+            assert!(problem.contains("feature `tls`"), "{problem}");
+            assert_eq!(Security::default().problem(&property, WITH), None);
+        }
+        let plain = security(|it| it.credentials(Mechanism::Plain, "shop".to_owned(), "hush".to_owned()));
+        assert_eq!(plain.problem(&none, WITHOUT), None, "PLAIN needs nothing");
+    }
+
+    #[test]
+    fn what_a_method_says_is_not_said_by_a_property_too() {
+        let trusting = security(|it| it.authorities("pem".to_owned()));
+        for name in ["security.protocol", "ssl.ca.location", "ssl.ca.pem"] {
+            let problem = trusting.problem(&properties(&[(name, "x")]), WITH).unwrap();
+            assert!(problem.contains(name), "{problem}");
+        }
+        let known = security(scram);
+        assert!(known.problem(&properties(&[("sasl.mechanisms", "PLAIN")]), WITH).is_some());
+        assert_eq!(trusting.problem(&properties(&[("ssl.key.password", "hush")]), WITH), None);
+    }
+
+    #[test]
+    fn authorities_and_an_identity_are_never_used_without_tls() {
+        let protocol =
+            |security: Security| security.properties().first().map(|(name, value)| format!("{name}={value}"));
+        assert_eq!(protocol(Security::default()), None);
+        assert_eq!(protocol(security(|it| it.authorities(String::new()))).unwrap(), "security.protocol=SSL");
+        assert_eq!(
+            protocol(security(|it| it.identity(String::new(), String::new()))).unwrap(),
+            "security.protocol=SSL"
+        );
+        assert_eq!(protocol(security(scram)).unwrap(), "security.protocol=SASL_PLAINTEXT");
+        let both = security(|it| {
+            scram(it);
+            it.tls();
+        });
+        assert_eq!(protocol(both).unwrap(), "security.protocol=SASL_SSL");
+    }
+}

@@ -1,0 +1,211 @@
+//! TLS with a real broker: with a certificate of the client, with passwords, and everything that can be wrong with it.
+
+#![cfg(feature = "tls")]
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+mod support;
+
+use std::time::Duration;
+
+use outbox_contract::outcome::Unavailable;
+use outbox_contract::subscription::Received;
+use outbox_contract::{Consumer, Outcome, Subscription, Transport, TransportErrorKind};
+use outbox_servers::{Kafka, KafkaServer, OrSkip};
+use outbox_transport_kafka::{KafkaTransport, KafkaTransportBuilder, Mechanism};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use support::{PATIENCE, deliver, first_of_key, fresh_topic, log, numbered, publish, stored};
+
+/// For chunks that must go through.
+const LONG: Duration = Duration::from_secs(60);
+/// For chunks that can't, and whose reason must not need all of it to be found.
+const VERY_LONG: Duration = Duration::from_secs(1200);
+
+/// A broker with TLS that asks clients for a certificate.
+fn asking() -> Option<KafkaServer> {
+    Kafka::newest().asks_for_certificates().shared().or_skip()
+}
+
+fn authorities(server: &KafkaServer) -> String {
+    std::fs::read_to_string(server.authorities()).unwrap()
+}
+
+fn identity(server: &KafkaServer) -> (String, String) {
+    let (certificate, key) = server.identity();
+    (std::fs::read_to_string(certificate).unwrap(), std::fs::read_to_string(key).unwrap())
+}
+
+/// A certificate of an authority that nobody knows, its key, and the authority itself.
+fn stranger() -> (String, String, String) {
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let (key, client_key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let pem = authority.self_signed(&key).unwrap().pem();
+    let client = CertificateParams::new(vec!["client".to_owned()]).unwrap();
+    let signed = client.signed_by(&client_key, &Issuer::new(authority, key)).unwrap();
+    (signed.pem(), client_key.serialize_pem(), pem)
+}
+
+/// What is right in everything.
+fn right(server: &KafkaServer) -> KafkaTransportBuilder {
+    let (certificate, key) = identity(server);
+    KafkaTransport::builder(&server.tls_url()).authorities(authorities(server)).identity(certificate, key)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_go_and_come_with_certificates_on_both_sides() {
+    let Some(server) = asking() else { return };
+    let topic = fresh_topic(&server.internal_url(), 2, &[]).await;
+    let transport = right(&server).build().unwrap();
+    transport.check().await.unwrap();
+    let messages = stored((0..30).map(|at| numbered(&topic, &format!("key-{}", at % 3), at)));
+    deliver(&transport, &messages, LONG).await;
+    let there = log(&server.internal_url(), &topic).await;
+    for of in 0..3 {
+        assert_eq!(first_of_key(&there, &format!("key-{of}")), (of..30).step_by(3).collect::<Vec<_>>());
+    }
+
+    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic]);
+    let deliveries = transport.subscribe(subscription).await.unwrap();
+    let mut received = Vec::new();
+    let receiving = async {
+        while received.len() < 30 {
+            if let Received::Deliveries(some) = deliveries.next().await.unwrap() {
+                received.extend(some);
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, receiving).await.unwrap();
+    let tags: Vec<_> = received.into_iter().map(|delivery| delivery.tag).collect();
+    deliveries.acknowledge(&tags).await.unwrap();
+    deliveries.close().await.unwrap();
+}
+
+/// Checks, publishes and subscribes, which all end with the same reason, and long before their time is over.
+async fn is_refused(
+    builder: KafkaTransportBuilder,
+    server: &KafkaServer,
+    kind: TransportErrorKind,
+    class: &str,
+    remedy: &str,
+) {
+    let topic = fresh_topic(&server.internal_url(), 1, &[]).await;
+    let transport = builder.build().unwrap();
+    let error = transport.check().await.unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(remedy), "{error}");
+
+    let messages = stored([numbered(&topic, "a", 0)]);
+    let published = publish(&transport, &messages, VERY_LONG);
+    let outcomes = tokio::time::timeout(PATIENCE, published).await.unwrap();
+    let Some(Outcome::Unavailable(Unavailable::Route, failure)) = &outcomes[0] else {
+        panic!("{outcomes:?}")
+    };
+    assert_eq!(failure.class, class, "{failure:?}");
+    assert!(failure.message.contains(remedy), "{failure:?}");
+
+    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic]);
+    let error = transport.subscribe(subscription).await.err().unwrap();
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(remedy), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_of_an_authority_that_is_not_trusted_is_refused() {
+    let Some(server) = asking() else { return };
+    let (_, _, other) = stranger();
+    let kind = TransportErrorKind::NotPermitted;
+    is_refused(right(&server).authorities(other), &server, kind, "certificate", "(authorities)").await;
+    // The system knows nothing of it either.
+    let system = KafkaTransport::builder(&server.tls_url()).tls();
+    is_refused(system, &server, kind, "certificate", "(authorities)").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_without_a_certificate_that_the_broker_takes_is_told_so() {
+    let Some(server) = asking() else { return };
+    let kind = TransportErrorKind::NotPermitted;
+    let nobody = KafkaTransport::builder(&server.tls_url()).authorities(authorities(&server));
+    is_refused(nobody.clone(), &server, kind, "certificate", "(identity)").await;
+    let (certificate, key, _) = stranger();
+    is_refused(nobody.identity(certificate, key), &server, kind, "certificate", "(identity)").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_with_tls_that_is_taken_for_one_without_and_the_other_way_round_is_named() {
+    let Some(server) = asking() else { return };
+    let kind = TransportErrorKind::Unavailable;
+    is_refused(KafkaTransport::builder(&server.tls_url()), &server, kind, "tls", "(tls)").await;
+    let without = KafkaTransport::builder(&server.url()).authorities(authorities(&server));
+    is_refused(without, &server, kind, "tls", "is this a listener with TLS").await;
+}
+
+/// Every way to show a password, with TLS; and SCRAM without, which needs no less of librdkafka.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_is_shown_in_every_way_and_a_wrong_one_is_refused() {
+    let Some(server) = Kafka::newest().authorised().tls().shared().or_skip() else { return };
+    // Of the same name as one that may do everything.
+    let (name, password) = Kafka::ADMIN;
+    let made = {
+        let (server, brokers) = (server.clone(), server.internal_url());
+        move || {
+            // Both in one go are refused.
+            for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+                let secret = format!("{mechanism}=[iterations=4096,password={password}]");
+                let of_user = [
+                    "--bootstrap-server",
+                    &brokers,
+                    "--alter",
+                    "--entity-type",
+                    "users",
+                    "--entity-name",
+                    name,
+                ];
+                server
+                    .tool("kafka.admin.ConfigCommand", &[&of_user[..], &["--add-config", &secret]].concat())
+                    .unwrap();
+            }
+        }
+    };
+    tokio::task::spawn_blocking(made).await.unwrap();
+    let topic = fresh_topic(&server.internal_url(), 1, &[]).await;
+    let with_tls = KafkaTransport::builder(&server.tls_url()).authorities(authorities(&server));
+    let without = KafkaTransport::builder(&server.url());
+    let ways = [
+        (with_tls.clone(), Mechanism::Plain),
+        (with_tls.clone(), Mechanism::ScramSha256),
+        (with_tls.clone(), Mechanism::ScramSha512),
+        (without, Mechanism::ScramSha256),
+    ];
+    for (at, (builder, mechanism)) in ways.into_iter().enumerate() {
+        let transport = builder.credentials(mechanism, name, password).build().unwrap();
+        transport.check().await.unwrap();
+        deliver(&transport, &stored([numbered(&topic, "a", at)]), LONG).await;
+    }
+    assert_eq!(first_of_key(&log(&server.internal_url(), &topic).await, "a"), [0, 1, 2, 3]);
+
+    for mechanism in [Mechanism::Plain, Mechanism::ScramSha512] {
+        let wrong = with_tls.clone().credentials(mechanism, name, "not-the-secret");
+        let kind = TransportErrorKind::NotPermitted;
+        is_refused(wrong.clone(), &server, kind, "not-authorised", "refuses these credentials").await;
+        let error = wrong.build().unwrap().check().await.unwrap_err();
+        assert!(!error.to_string().contains("not-the-secret"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_certificate_and_no_key_is_refused_and_not_shown() {
+    let (certificate, _, _) = stranger();
+    let builder = || KafkaTransport::builder("127.0.0.1:1");
+    let wrong = [
+        (builder().authorities("hush"), "ssl.ca.pem"),
+        (builder().identity("hush", "hush"), "ssl.certificate.pem"),
+        (builder().identity(certificate, "hush"), "ssl.key.pem"),
+    ];
+    for (builder, what) in wrong {
+        let shown = format!("{builder:?}");
+        let error = builder.build().unwrap_err();
+        assert_eq!(error.kind(), TransportErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+        assert!(!format!("{shown} {error} {error:?}").contains("hush"), "{shown} {error:?}");
+    }
+}
