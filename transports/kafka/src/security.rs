@@ -27,11 +27,27 @@ impl Mechanism {
     }
 }
 
-/// What librdkafka can be built with or without: the name that it lists, how a property shows that it is wanted, and what it is.
-const PARTS: [(&str, fn(&str, &str) -> bool, &str); 3] = [
-    ("ssl", wants_tls, "TLS"),
-    ("sasl_scram", |name, value| is_mechanism(name) && value.starts_with("SCRAM-"), "SCRAM"),
-    ("sasl_oauthbearer", |name, value| is_mechanism(name) && value == "OAUTHBEARER", "OAUTHBEARER"),
+/// What librdkafka can be built with or without.
+struct Part {
+    /// As librdkafka lists it.
+    name: &'static str,
+    what: &'static str,
+    /// Whether a property of this name and value, in capital letters, asks for it.
+    wanted: fn(&str, &str) -> bool,
+}
+
+const PARTS: [Part; 3] = [
+    Part { name: "ssl", what: "TLS", wanted: wants_tls },
+    Part {
+        name: "sasl_scram",
+        what: "SCRAM",
+        wanted: |name, value| is_mechanism(name) && value.starts_with("SCRAM-"),
+    },
+    Part {
+        name: "sasl_oauthbearer",
+        what: "OAUTHBEARER",
+        wanted: |name, value| is_mechanism(name) && value == "OAUTHBEARER",
+    },
 ];
 
 fn wants_tls(name: &str, value: &str) -> bool {
@@ -122,10 +138,9 @@ impl Security {
         let given = properties.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         given.chain(ours).find_map(|(name, value)| {
             let value = value.to_ascii_uppercase();
-            let part = PARTS.iter().find(|(part, wants, _)| {
-                wants(name, &value) && !built_with.split(',').any(|built| built.trim() == *part)
-            });
-            let (_, _, what) = part?;
+            let is_built = |part: &Part| built_with.split(',').any(|built| built.trim() == part.name);
+            let part = PARTS.iter().find(|part| (part.wanted)(name, &value) && !is_built(part))?;
+            let what = part.what;
             Some(format!(
                 "{name} asks for {what}, which librdkafka was built without: switch on the feature `tls` of outbox-transport-kafka \
                  (`kafka-tls` of outbox)"
