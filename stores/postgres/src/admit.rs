@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use outbox_contract::transactional::{Admission, inbox_route};
 use outbox_contract::{Consumer, Message, MessageId};
 use sqlx::Row;
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use crate::sql::Statements;
@@ -21,17 +21,10 @@ pub(crate) async fn admit(
         return Ok(Vec::new());
     }
     let route = inbox_route(consumer);
-    let order_keys: Vec<_> = messages.iter().map(|message| message.order_key()).collect();
-    let rows = sql
-        .query(&sql.admit)
-        .bind(consumer.as_str())
-        .bind(route.as_str())
-        .bind(messages.iter().map(|message| message.id.as_uuid()).collect::<Vec<_>>())
-        .bind(messages.iter().map(|message| message.topic.as_str()).collect::<Vec<_>>())
-        .bind(order_keys.iter().map(|key| key.as_str()).collect::<Vec<_>>())
-        .bind(messages.iter().map(|message| message.key.as_ref().map(|key| key.as_str())).collect::<Vec<_>>())
-        .fetch_all(&mut *connection)
-        .await?;
+    let rows = match messages {
+        [message] => alone(connection, sql, (consumer, route.as_str()), message).await?,
+        _ => together(connection, sql, (consumer, route.as_str()), messages).await?,
+    };
     let mut new = HashSet::with_capacity(rows.len());
     for row in &rows {
         new.insert(row.try_get::<Uuid, _>(0)?);
@@ -47,6 +40,43 @@ pub(crate) async fn admit(
         admissions.push(admission);
     }
     Ok(admissions)
+}
+
+/// Notes a message; gives its id, if it is new.
+async fn alone(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    (consumer, route): (&Consumer, &str),
+    message: &Message,
+) -> Result<Vec<PgRow>, sqlx::Error> {
+    sql.query(&sql.admit_single)
+        .bind(consumer.as_str())
+        .bind(route)
+        .bind(message.id.as_uuid())
+        .bind(message.topic.as_str())
+        .bind(message.order_key().as_str())
+        .bind(message.key.as_ref().map(|key| key.as_str()))
+        .fetch_all(connection)
+        .await
+}
+
+/// Notes messages; gives the ids of those that are new.
+async fn together(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    (consumer, route): (&Consumer, &str),
+    messages: &[&Message],
+) -> Result<Vec<PgRow>, sqlx::Error> {
+    let order_keys: Vec<_> = messages.iter().map(|message| message.order_key()).collect();
+    sql.query(&sql.admit)
+        .bind(consumer.as_str())
+        .bind(route)
+        .bind(messages.iter().map(|message| message.id.as_uuid()).collect::<Vec<_>>())
+        .bind(messages.iter().map(|message| message.topic.as_str()).collect::<Vec<_>>())
+        .bind(order_keys.iter().map(|key| key.as_str()).collect::<Vec<_>>())
+        .bind(messages.iter().map(|message| message.key.as_ref().map(|key| key.as_str())).collect::<Vec<_>>())
+        .fetch_all(connection)
+        .await
 }
 
 /// Why a message was not noted with the others; notes it where nothing is in its way any more.

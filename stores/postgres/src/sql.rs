@@ -36,6 +36,7 @@ statements! {
     admit
     admit_first
     admit_one
+    admit_single
     admitted
     append_many
     append_one

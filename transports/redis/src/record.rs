@@ -20,10 +20,10 @@ pub(crate) fn encode(stored: &Stored, source: &str, mut add: impl FnMut(&[u8])) 
     add(&message.payload);
     add(cloudevents::CONTENT_TYPE.as_bytes());
     add(message.content_type.as_bytes());
-    for (name, value) in cloudevents::encode(message, source, stored.position, cloudevents::HTTP_PREFIX) {
+    cloudevents::each(message, source, stored.position, cloudevents::HTTP_PREFIX, |name, value| {
         add(name.as_bytes());
         add(value.as_bytes());
-    }
+    });
 }
 
 /// Reads an entry.

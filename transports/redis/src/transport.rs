@@ -210,14 +210,21 @@ impl Shared {
             let epoch = chunk.epochs.get(bucket).map(|epoch| epoch.0.to_string()).unwrap_or_default();
             call.arg(bucket.0).arg(epoch);
         }
-        let mut strings: Vec<Vec<u8>> = Vec::with_capacity(32);
+        // The strings of a message, one behind the other, and where each ends: their number goes in front of them.
+        let (mut strings, mut ends) = (Vec::new(), Vec::with_capacity(32));
         for (_, stored) in &batch.messages {
             strings.clear();
-            record::encode(stored, &chunk.source, |string| strings.push(string.to_vec()));
+            ends.clear();
+            record::encode(stored, &chunk.source, |string| {
+                strings.extend_from_slice(string);
+                ends.push(strings.len());
+            });
             let Bucket(bucket) = stored.bucket;
-            call.arg(bucket).arg(strings.len());
-            for string in &strings {
-                call.arg(string.as_slice());
+            call.arg(bucket).arg(ends.len());
+            let mut begin = 0;
+            for end in &ends {
+                call.arg(&strings[begin..*end]);
+                begin = *end;
             }
         }
     }
