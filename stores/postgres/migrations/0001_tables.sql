@@ -213,13 +213,13 @@ create table outbox_pause (
     constraint outbox_pause_pkey primary key (route, topic)
 );
 
--- What consumers have handled.
+-- What consumers have handled. Counted for the planner only once it is large: plans that were made for a few rows, and are kept, would read all of it.
 create table outbox_admitted (
     admitted_at bigint not null default (date_part('epoch', clock_timestamp()) * 1000000)::bigint,
     id          uuid not null,
     consumer    text not null,
     constraint outbox_admitted_pkey primary key (consumer, id)
-);
+) with (autovacuum_analyze_threshold = 10000);
 
 create index outbox_admitted_at on outbox_admitted (admitted_at);
 

@@ -1,17 +1,19 @@
 -- Notes that a consumer handles messages: $1 the consumer, $2 its route, and arrays: $3 ids, $4 topics, $5 what each is ordered by, $6 keys.
 -- What comes back is new. What does not is a duplicate, or others of its key wait in front of it: the next statement tells. Of a key of which
 -- any wait, only the first one here can be new: a repeat further back may be of the one that waits, and must not let those in front of it pass.
+-- The offsets make each question about keys and handled messages a look into an index. As a join, with a plan that was made while few were noted,
+-- all that the consumer has ever handled would be read for every message.
 insert into outbox_admitted (consumer, id)
 select $1::text, a.id
 from (select distinct on (u.id) u.*, row_number() over (partition by u.topic, u.order_key order by u.at) as place
       from unnest($3::uuid[], $4::text[], $5::text[], $6::text[]) with ordinality u(id, topic, order_key, key, at)
       order by u.id, u.at) a
-where not exists (select from outbox_key k where k.route = $2 and k.topic = a.topic and k.key = a.order_key)
+where not exists (select from outbox_key k where k.route = $2 and k.topic = a.topic and k.key = a.order_key offset 0)
   and coalesce(
       (select m.id = a.id and a.place = 1
        from outbox_message m
        where m.route = $2 and m.topic = a.topic and m.key = a.key and m.route >= 'inbox/' and m.route < 'inbox0'
-         and not exists (select from outbox_admitted d where d.consumer = $1 and d.id = m.id)
+         and not exists (select from outbox_admitted d where d.consumer = $1 and d.id = m.id offset 0)
        order by m.position
        limit 1),
       true)

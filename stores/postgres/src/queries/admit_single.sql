@@ -1,5 +1,6 @@
 -- As the statement for many, for one message: $1 the consumer, $2 its route, $3 the id, $4 the topic, $5 what it is ordered by, $6 the key. Of
 -- arrays the server guesses more elements than one, so it would plan the other one anew each time, which takes longer than to run it.
+-- The offset: see admit.sql.
 insert into outbox_admitted (consumer, id)
 select $1::text, $3::uuid
 where not exists (select from outbox_key k where k.route = $2::text and k.topic = $4::text and k.key = $5::text)
@@ -7,7 +8,7 @@ where not exists (select from outbox_key k where k.route = $2::text and k.topic 
       (select m.id
        from outbox_message m
        where m.route = $2::text and m.topic = $4::text and m.key = $6::text and m.route >= 'inbox/' and m.route < 'inbox0'
-         and not exists (select from outbox_admitted d where d.consumer = $1::text and d.id = m.id)
+         and not exists (select from outbox_admitted d where d.consumer = $1::text and d.id = m.id offset 0)
        order by m.position
        limit 1),
       $3::uuid) = $3::uuid

@@ -104,7 +104,7 @@ async fn settling_finds_each_row_by_the_primary_key() {
 }
 
 #[tokio::test]
-async fn what_is_due_and_admitted_is_found_by_an_index() {
+async fn what_is_due_is_found_by_an_index() {
     let Some(fixture) = Fixture::new().await else { return };
     let mut connection = fixture.connection().await;
     run(&mut connection, PINNED).await;
@@ -118,10 +118,25 @@ async fn what_is_due_and_admitted_is_found_by_an_index() {
     assert_has(&due, "outbox_key_due");
     assert_has(&due, "outbox_parked_key");
     assert_no_scan(&due);
-    let admit = include_str!("../../src/queries/admit.sql");
-    let admit = plan(&mut connection, admit, "'c', 'inbox/c', '{}', '{}', '{}', '{}'").await;
-    assert_has(&admit, "outbox_message_inbox");
-    assert_has(&admit, "outbox_key_pkey");
-    assert_no_scan(&admit);
     fixture.store.check().await.unwrap();
+}
+
+/// On the user's connection, with settings that are the user's, and with a plan that is made while nothing has been handled yet, and kept.
+#[tokio::test]
+async fn what_waits_in_front_of_a_message_is_found_by_indexes_however_much_was_handled() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut connection = fixture.connection().await;
+    run(&mut connection, "set plan_cache_mode = force_generic_plan").await;
+    let id = "gen_random_uuid()";
+    for (statement, arguments) in [
+        (include_str!("../../src/queries/admit.sql"), "'c', 'inbox/c', '{}', '{}', '{}', '{}'".to_owned()),
+        (include_str!("../../src/queries/admit_single.sql"), format!("'c', 'inbox/c', {id}, 't', 'k', 'k'")),
+        (include_str!("../../src/queries/admit_first.sql"), format!("'c', 'inbox/c', 't', 'k', 'k', {id}")),
+    ] {
+        let plan = plan(&mut connection, statement, &arguments).await;
+        assert_has(&plan, "using outbox_message_inbox");
+        assert_has(&plan, "using outbox_key_pkey on outbox_key k");
+        assert_has(&plan, "Index Cond: ((consumer = $1) AND (id = m.id))");
+        assert_no_scan(&plan);
+    }
 }
