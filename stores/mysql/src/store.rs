@@ -14,6 +14,7 @@ use outbox_contract::{
     Backlog, BucketSet, Lease, LeaseRequest, Leased, Position, RelayId, Route, Store, StoreError,
     StoreErrorKind, StripeMark, async_trait,
 };
+use sqlx::Connection as _;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 
 use crate::config::MySqlOptions;
@@ -26,6 +27,9 @@ use crate::{check, divert, due, fetch, history, lease, maintain, settle};
 
 /// How often partitions of the history are looked after.
 const TURNS: Duration = Duration::from_secs(60);
+
+/// How long a connection may take to get ready for its next user.
+const READY: Duration = Duration::from_secs(5);
 
 /// An outbox in a MySQL or MariaDB database. Cheap to clone: clones share their connections.
 ///
@@ -50,7 +54,8 @@ impl MySqlStore {
     /// A store in the database of a pool, with the default options.
     ///
     /// Appends happen in transactions of this pool. Everything that relays do runs on six connections of our own to the same database, opened
-    /// when they are first needed with the pool's options, so that neither waits for the other's connections.
+    /// when they are first needed with the pool's options, so that neither waits for the other's connections. Make the pool with
+    /// [`pool_options`](Self::pool_options), or a cancelled query may cost it a connection.
     #[must_use]
     pub fn new(pool: MySqlPool) -> Self {
         Self::of(pool, MySqlOptions::default())
@@ -98,16 +103,42 @@ impl MySqlStore {
                 "the URL names no database; put its name at the end: mysql://user:password@host:port/database",
             );
         }
-        let pool = MySqlPoolOptions::new()
+        let pool = Self::pool_options()
             .max_connections(options.connections)
             .acquire_timeout(options.connect_timeout)
-            // A round trip before each transaction; one that meets a broken connection is Unavailable, as it may be in its middle too.
-            .test_before_acquire(false)
             .connect_lazy_with(address);
         let store = Self::of(pool, options);
         // Kept for nothing else: the pool and the lines open what they need.
         store.inner.way.open().await.map_err(|error| store_error(OPERATION, error))?;
         Ok(store)
+    }
+
+    /// Options of a pool of your own, as [`connect`](Self::connect) has them: a connection that does not get ready for its next user within 5
+    /// seconds is closed.
+    ///
+    /// With the driver's own options it would be lost to the pool for good: where the future of a query is dropped while its statement is being
+    /// prepared, as a timeout does, the driver afterwards waits for an answer to its ROLLBACK that it has taken for another one (seen with sqlx 0.9).
+    ///
+    /// ```no_run
+    /// # use outbox_store_mysql::MySqlStore;
+    /// # async fn example() -> Result<(), sqlx::Error> {
+    /// let pool = MySqlStore::pool_options().max_connections(20).connect("mysql://shop@localhost/shop").await?;
+    /// let store = MySqlStore::new(pool);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pool_options() -> MySqlPoolOptions {
+        MySqlPoolOptions::new()
+            // A round trip before each transaction; one that meets a broken connection is Unavailable, as it may be in its middle too.
+            .test_before_acquire(false)
+            .after_release(|connection, _| {
+                Box::pin(async move {
+                    match tokio::time::timeout(READY, connection.ping()).await {
+                        Ok(ready) => ready.map(|()| true),
+                        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+                    }
+                })
+            })
     }
 
     fn check_options(options: &MySqlOptions) -> Result<(), StoreError> {

@@ -248,8 +248,8 @@ macro_rules! __store_properties {
                 of_handlers_at_once_exactly_one_commits
                 what_a_handler_emits_commits_with_its_admission
                 a_message_goes_behind_those_that_wait_for_its_consumer
-                a_message_goes_behind_those_that_are_parked_for_its_consumer
                 a_repeat_further_back_lets_nothing_in_front_of_it_pass
+                a_message_goes_behind_those_that_are_parked_for_its_consumer
                 a_handled_message_is_a_duplicate_even_when_others_wait
             }
             upkeep {

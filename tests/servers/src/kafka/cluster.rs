@@ -41,7 +41,7 @@ impl KafkaCluster {
     }
 
     /// Their addresses with TLS. For a cluster that was asked for with [`Kafka::tls`]. Each broker has an authority of its own: see
-    /// [`KafkaServer::authorities`].
+    /// `authorities` of a [`KafkaServer`].
     ///
     /// # Panics
     ///

@@ -143,12 +143,21 @@ fn read(brokers: &str, topic: &Topic) -> Vec<(i32, String, String)> {
     let metadata = consumer.fetch_metadata(Some(topic.as_str()), PATIENCE).unwrap();
     let mut all = Vec::new();
     for partition in 0..i32::try_from(metadata.topics()[0].partitions().len()).unwrap() {
-        let (low, high) = consumer.fetch_watermarks(topic.as_str(), partition, PATIENCE).unwrap();
+        let start = Instant::now();
+        let (low, high) = loop {
+            // A new topic has no leader yet, where it was just made.
+            match consumer.fetch_watermarks(topic.as_str(), partition, PATIENCE) {
+                Ok(marks) => break marks,
+                Err(error) => {
+                    assert!(start.elapsed() < PATIENCE, "the log of {topic} can't be read: {error}")
+                }
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        };
         let mut next = low;
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(topic.as_str(), partition, Offset::Offset(low)).unwrap();
         consumer.assign(&list).unwrap();
-        let start = Instant::now();
         while next < high {
             assert!(start.elapsed() < PATIENCE, "the log of {topic} can't be read");
             let Some(Ok(record)) = consumer.poll(Duration::from_millis(100)) else { continue };
