@@ -1,8 +1,11 @@
 //! Transactions that the server rolls back behind the driver's back: nothing is committed of them, and nothing without them (promise P1).
 
+use std::time::Duration;
+
 use outbox_contract::transactional::Committed;
 use outbox_contract::{AppendError, Consumer, StoreErrorKind, Transactional};
 use sqlx::{AssertSqlSafe, Connection};
+use tokio::time::timeout;
 
 use super::support::{
     Fixture, LONG, append, both, both_with, fetch, message, messages, number, options, relay,
@@ -180,5 +183,39 @@ async fn settings_of_a_transaction_are_put_back_when_it_ends() {
             assert_eq!(number(&mut connection, SETTINGS).await, users);
             assert_eq!(number(&mut connection, AUTOCOMMIT).await, 1);
         }
+    }
+}
+
+/// The driver mistakes what is left of the answer for that of its ROLLBACK, and would wait for more for ever.
+#[tokio::test]
+async fn a_query_that_is_dropped_while_it_is_prepared_costs_the_pool_no_connection() {
+    let mut one = options();
+    one.connections = 1;
+    for fixture in both_with(one).await {
+        fixture.run("create table changing (id int, n int)").await;
+        let (mut reader, mut other) = (fixture.connection().await, fixture.connection().await);
+        let mut reads = reader.begin().await.unwrap();
+        sqlx::raw_sql("select id from changing").execute(&mut *reads).await.unwrap();
+        const CHANGE: &str = "alter table changing add column m int, algorithm = copy";
+        let changing = tokio::spawn(async move { sqlx::raw_sql(CHANGE).execute(&mut other).await });
+        let waits = format!(
+            "select count(*) from information_schema.processlist where info = '{CHANGE}' and state like '%metadata lock'"
+        );
+        let mut looks = fixture.connection().await;
+        let waiting = async {
+            while number(&mut looks, &waits).await == 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(LONG, waiting).await.expect("the change waits for who reads");
+        let mut tx = fixture.store.begin().await.unwrap();
+        // To prepare it, the server looks at the table, behind who changes it. Too short a wait would only let a mistake pass.
+        let query = sqlx::query("select id, n from changing where id = ?").bind(1).execute(&mut *tx);
+        assert!(timeout(Duration::from_millis(300), query).await.is_err(), "it waits for the table");
+        drop(tx);
+        reads.commit().await.unwrap();
+        changing.await.unwrap().unwrap();
+        let begun = fixture.store.begin().await.unwrap();
+        fixture.store.rollback(begun).await.unwrap();
     }
 }
