@@ -127,6 +127,7 @@ impl MySqlStore {
     /// # Ok(())
     /// # }
     /// ```
+    #[must_use]
     pub fn pool_options() -> MySqlPoolOptions {
         MySqlPoolOptions::new()
             // A round trip before each transaction; one that meets a broken connection is Unavailable, as it may be in its middle too.

@@ -217,7 +217,7 @@ async fn passwords_are_not_shown() {
     let by_method = builder().credentials(Mechanism::Plain, "shop", "hush");
     assert!(!format!("{by_property:?} {by_method:?}").contains("hush"));
     assert!(!format!("{:?}", by_method.build().unwrap()).contains("hush"));
-    for (name, value) in [("sasl.pasword", "hush"), ("socket.timeout.ms", "hush")] {
+    for (name, value) in [("sasl.passphrase", "hush"), ("socket.timeout.ms", "hush")] {
         let error = builder().property(name, value).build().unwrap_err();
         assert_eq!(error.kind(), TransportErrorKind::Invalid, "{error}");
         assert!(!format!("{error} {error:?}").contains("hush"), "{error:?}");
