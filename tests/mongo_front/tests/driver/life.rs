@@ -69,16 +69,15 @@ async fn a_kill_is_over_when_nothing_of_the_server_is_left_in_the_engine() {
     assert!(!processes.is_empty(), "the transaction is open in the engine");
 
     processes.iter().for_each(|process| kill_process(*process, Signal::STOP).unwrap());
-    let killing = tokio::task::spawn_blocking({
+    let mut killing = tokio::task::spawn_blocking({
         let server = server.clone();
         move || server.kill()
     });
     // Too short a wait would only let a mistake pass; it never fails what is right.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let was_over = killing.is_finished();
+    let early = timeout(Duration::from_secs(1), &mut killing).await;
     processes.iter().for_each(|process| kill_process(*process, Signal::CONT).unwrap());
+    assert!(early.is_err(), "it did not wait for what it ends");
     killing.await.unwrap();
-    assert!(!was_over, "it did not wait for what it ends");
     assert_eq!(left(), "");
 }
 

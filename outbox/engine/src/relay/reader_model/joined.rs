@@ -56,6 +56,17 @@ impl Scene {
         self.reader.look();
         std::iter::from_fn(|| self.read()).flat_map(|(_, rows)| rows).collect()
     }
+
+    /// Lets the main window show a new row of the other topic; then closes the topic, and says what there is when it is open again.
+    fn close_and_open(&mut self) -> Vec<Position> {
+        let other = self.commit(OTHER, 1);
+        self.reader.look();
+        assert_eq!(self.read().unwrap(), (None, other));
+        self.reader.close_topic(the_topic(topic_of(LATE)));
+        assert!(self.read_all().is_empty(), "it is closed");
+        self.reader.open_topic(the_topic(topic_of(LATE)));
+        self.read_all()
+    }
 }
 
 #[test]
@@ -69,13 +80,7 @@ fn what_a_bucket_that_was_taken_over_has_not_shown_is_read_with_the_topic() {
     // Committed below what the bucket's window has shown, and the main window hears of it.
     let late = scene.commit(LATE, 1);
     assert!(late < ahead);
-    let other = scene.commit(OTHER, 1);
-    scene.reader.look();
-    assert_eq!(scene.read().unwrap(), (None, other));
-    scene.reader.close_topic(the_topic(topic_of(LATE)));
-    assert!(scene.read_all().is_empty(), "it is closed");
-    scene.reader.open_topic(the_topic(topic_of(LATE)));
-    assert_eq!(scene.read_all(), late);
+    assert_eq!(scene.close_and_open(), late);
 }
 
 /// The last row of a fetch was committed behind the question, so it counts for nothing yet.
@@ -94,11 +99,5 @@ fn what_came_too_early_for_a_key_is_read_with_the_topic() {
     let early = scene.commit(LATE, 1);
     let read = scene.reader.fetched(&plan, scene.table.fetch(&plan.request));
     assert!(read.early && read.rows.len() == 1);
-    let other = scene.commit(OTHER, 1);
-    scene.reader.look();
-    assert_eq!(scene.read().unwrap(), (None, other));
-    scene.reader.close_topic(the_topic(topic_of(LATE)));
-    assert!(scene.read_all().is_empty(), "it is closed");
-    scene.reader.open_topic(the_topic(topic_of(LATE)));
-    assert_eq!(scene.read_all(), early);
+    assert_eq!(scene.close_and_open(), early);
 }
