@@ -136,6 +136,6 @@ async fn a_key_that_keeps_failing_lets_ten_thousand_others_flow_on_one_partition
     let Some(kafka) = Kafka::newest().shared().or_skip() else { return };
     let topic = fresh_topic();
     make_kafka_topic(&kafka.url(), &topic, 1).await.unwrap();
-    let transport = KafkaTransport::builder(&kafka.url()).build().unwrap();
+    let transport = KafkaTransport::builder(kafka.url()).build().unwrap();
     others_flow(&database, Arc::new(transport), &topic).await;
 }

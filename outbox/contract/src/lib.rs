@@ -11,6 +11,7 @@ pub mod error;
 pub mod event;
 pub mod failure;
 pub mod fetch;
+pub mod finished;
 mod forward;
 pub mod headers;
 pub mod hints;

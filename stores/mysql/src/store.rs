@@ -14,12 +14,11 @@ use outbox_contract::{
     Backlog, BucketSet, Lease, LeaseRequest, Leased, Position, RelayId, Route, Store, StoreError,
     StoreErrorKind, StripeMark, async_trait,
 };
-use sqlx::Connection as _;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 
 use crate::config::MySqlOptions;
 use crate::error::store_error;
-use crate::line::{Line, Way};
+use crate::line::{Line, Way, run};
 use crate::lines::Lines;
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::stripes::{self, KnownRoutes};
@@ -113,11 +112,13 @@ impl MySqlStore {
         Ok(store)
     }
 
-    /// Options of a pool of your own, as [`connect`](Self::connect) has them: a connection that does not get ready for its next user within 5
-    /// seconds is closed.
+    /// Options of a pool of your own, as [`connect`](Self::connect) has them: what is open on a connection that comes back is rolled back, and
+    /// one that does not get ready for its next user within 5 seconds is closed.
     ///
-    /// With the driver's own options it would be lost to the pool for good: where the future of a query is dropped while its statement is being
-    /// prepared, as a timeout does, the driver afterwards waits for an answer to its ROLLBACK that it has taken for another one (seen with sqlx 0.9).
+    /// Both are for futures that are dropped before they are done, as a timeout does (seen with sqlx 0.9). Of a query whose statement is being
+    /// prepared: the driver afterwards waits for an answer to its ROLLBACK that it has taken for another one, and the connection would be lost to
+    /// the pool for good. Of `pool.begin()`: the driver knows nothing of the transaction that the server has begun, and whoever used the connection
+    /// next, without one of their own, would write into it.
     ///
     /// ```no_run
     /// # use outbox_store_mysql::MySqlStore;
@@ -134,7 +135,7 @@ impl MySqlStore {
             .test_before_acquire(false)
             .after_release(|connection, _| {
                 Box::pin(async move {
-                    match tokio::time::timeout(READY, connection.ping()).await {
+                    match tokio::time::timeout(READY, run(connection, "rollback")).await {
                         Ok(ready) => ready.map(|()| true),
                         Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
                     }

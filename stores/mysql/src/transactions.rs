@@ -1,5 +1,6 @@
 //! The writing side: the user's transactions.
 
+use outbox_contract::finished::Finished;
 use outbox_contract::hints::Hints;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
@@ -25,12 +26,14 @@ const RESTORE: &str = "set session innodb_lock_wait_timeout = cast(coalesce(@out
                        session autocommit = cast(coalesce(@outbox_autocommit, @@autocommit + 0) as unsigned), \
                        @outbox_locks = null, @outbox_idle = null, @outbox_autocommit = null";
 
-/// Begins with timeouts for this transaction and with autocommit on, and remembers what they were: the connection is the user's. Where autocommit is
-/// off, a statement that only read has left a transaction open, in which no other can be described. It is remembered as a number: else MariaDB's
-/// `coalesce` makes the word `ON` of it, which would be put back as 0.
+/// Begins with timeouts for this transaction and with autocommit on, and remembers what they were: the connection is the user's.
+///
+/// What is open is rolled back first, since it is nobody's any more and no other can be described in it: of a `begin` of the driver's that was dropped
+/// half way, or of a read where autocommit is off. `autocommit` is remembered as a number: else MariaDB's `coalesce` makes the word `ON` of it, which
+/// would be put back as 0.
 fn begin_statement(options: &MySqlOptions) -> String {
     format!(
-        "set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
+        "rollback; set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
          @outbox_autocommit = coalesce(@outbox_autocommit, @@autocommit + 0), \
          session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = 1; \
          set transaction isolation level read committed; start transaction",
@@ -60,8 +63,10 @@ impl Transactional for MySqlStore {
         let most = self.pool().size().min(MOST_BROKEN);
         let mut broken = 0;
         loop {
-            let statement = AssertSqlSafe(begin_statement(self.options())).into_sql_str();
-            match self.pool().begin_with(statement).await {
+            let (pool, statement) =
+                (self.pool().clone(), AssertSqlSafe(begin_statement(self.options())).into_sql_str());
+            // Dropped half way, the driver would give the connection back with a transaction open that it knows nothing of.
+            match Finished::new(async move { pool.begin_with(statement).await }).await {
                 Ok(tx) => return Ok(tx),
                 Err(sqlx::Error::Io(_)) if broken < most => broken += 1,
                 Err(error) if !is_sound(&error) && error.as_database_error().is_some() && broken < most => {

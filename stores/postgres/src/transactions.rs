@@ -1,5 +1,6 @@
 //! The writing side: the user's transactions.
 
+use outbox_contract::finished::Finished;
 use outbox_contract::hints::Hints;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
@@ -29,7 +30,9 @@ impl Transactional for PostgresStore {
         let most = self.pool().size().min(MOST_BROKEN);
         let mut broken = 0;
         loop {
-            match self.pool().begin_with(self.begin_statement()).await {
+            let (pool, statement) = (self.pool().clone(), self.begin_statement());
+            // Dropped half way, the driver would give the connection back with a transaction open that it knows nothing of.
+            match Finished::new(async move { pool.begin_with(statement).await }).await {
                 Ok(tx) => return Ok(tx),
                 Err(sqlx::Error::Io(_)) if broken < most => broken += 1,
                 Err(error) if !is_sound(&error) && error.as_database_error().is_some() && broken < most => {

@@ -241,10 +241,10 @@ pub struct KafkaTransportBuilder {
 }
 
 impl KafkaTransportBuilder {
-    pub(crate) fn new(brokers: &str) -> Self {
+    pub(crate) fn new(brokers: String) -> Self {
         Self {
             config: Config {
-                brokers: brokers.to_owned(),
+                brokers,
                 properties: BTreeMap::new(),
                 security: Security::default(),
                 // The broker's own default (message.max.bytes).

@@ -98,8 +98,8 @@ impl Drop for Shared {
 impl KafkaTransport {
     /// Starts to build a transport for the brokers at these addresses, such as `kafka-1:9092,kafka-2:9092`. A few are enough: the others are
     /// learnt from them.
-    pub fn builder(brokers: &str) -> KafkaTransportBuilder {
-        KafkaTransportBuilder::new(brokers)
+    pub fn builder(brokers: impl Into<String>) -> KafkaTransportBuilder {
+        KafkaTransportBuilder::new(brokers.into())
     }
 
     pub(crate) fn with_config(config: Config) -> Result<Self, TransportError> {

@@ -85,7 +85,7 @@ async fn answers_that_are_swallowed_cost_repeats_and_nothing_else() {
     let Some(server) = blocking(|| Kafka::newest().proxied().start().or_skip()).await else { return };
     let topic = fresh_name();
     make_topic(&server.internal_url(), &topic, 1, &[]).await;
-    let transport = KafkaTransport::builder(&server.url()).build().unwrap();
+    let transport = KafkaTransport::builder(server.url()).build().unwrap();
     let messages = stored((0..60).map(|at| numbered(&topic, &format!("key-{}", at % 3), at)));
     deliver(&transport, &messages[..3], LONG).await;
     server.proxy().swallow_answers();
@@ -102,7 +102,7 @@ async fn answers_that_are_swallowed_cost_repeats_and_nothing_else() {
 }
 
 fn of_user(server: &KafkaServer, (name, password): (&str, &str)) -> KafkaTransport {
-    KafkaTransport::builder(&server.url())
+    KafkaTransport::builder(server.url())
         .property("security.protocol", "SASL_PLAINTEXT")
         .property("sasl.mechanism", "PLAIN")
         .property("sasl.username", name)

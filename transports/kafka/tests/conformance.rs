@@ -18,7 +18,7 @@ struct Kafka<const CONSUMER: bool> {
 
 impl<const CONSUMER: bool> Kafka<CONSUMER> {
     fn build(broker: &KafkaServer) -> KafkaTransport {
-        let builder = KafkaTransport::builder(&broker.url());
+        let builder = KafkaTransport::builder(broker.url());
         if CONSUMER {
             builder.group_protocol(GroupProtocol::Consumer).build().unwrap()
         } else {

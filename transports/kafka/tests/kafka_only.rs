@@ -125,7 +125,7 @@ async fn nothing_follows_a_refused_first_message_into_a_cold_partition() {
     let Some(server) = Kafka::newest().shared().or_skip() else { return };
     let topic = fresh_topic(&server.url(), 1, &[("max.message.bytes", "20000")]).await;
     let transport =
-        KafkaTransport::builder(&server.url()).property("batch.num.messages", "1").build().unwrap();
+        KafkaTransport::builder(server.url()).property("batch.num.messages", "1").build().unwrap();
     let mut messages: Vec<Message> = (0..20).map(|at| numbered(&topic, "a", at)).collect();
     messages[0] = messages[0].clone().with_payload(vec![b'x'; 50_000]);
     let outcomes = publish(&transport, &stored(messages), LONG).await;

@@ -48,7 +48,7 @@ fn stranger() -> (String, String, String) {
 /// What is right in everything.
 fn right(server: &KafkaServer) -> KafkaTransportBuilder {
     let (certificate, key) = identity(server);
-    KafkaTransport::builder(&server.tls_url()).authorities(authorities(server)).identity(certificate, key)
+    KafkaTransport::builder(server.tls_url()).authorities(authorities(server)).identity(certificate, key)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,7 +116,7 @@ async fn a_broker_of_an_authority_that_is_not_trusted_is_refused() {
     let kind = TransportErrorKind::NotPermitted;
     is_refused(right(&server).authorities(other), &server, kind, "certificate", "(authorities)").await;
     // The system knows nothing of it either.
-    let system = KafkaTransport::builder(&server.tls_url()).tls();
+    let system = KafkaTransport::builder(server.tls_url()).tls();
     is_refused(system, &server, kind, "certificate", "(authorities)").await;
 }
 
@@ -124,7 +124,7 @@ async fn a_broker_of_an_authority_that_is_not_trusted_is_refused() {
 async fn a_client_without_a_certificate_that_the_broker_takes_is_told_so() {
     let Some(server) = asking() else { return };
     let kind = TransportErrorKind::NotPermitted;
-    let nobody = KafkaTransport::builder(&server.tls_url()).authorities(authorities(&server));
+    let nobody = KafkaTransport::builder(server.tls_url()).authorities(authorities(&server));
     is_refused(nobody.clone(), &server, kind, "certificate", "(identity)").await;
     let (certificate, key, _) = stranger();
     is_refused(nobody.identity(certificate, key), &server, kind, "certificate", "(identity)").await;
@@ -134,8 +134,8 @@ async fn a_client_without_a_certificate_that_the_broker_takes_is_told_so() {
 async fn a_listener_with_tls_that_is_taken_for_one_without_and_the_other_way_round_is_named() {
     let Some(server) = asking() else { return };
     let kind = TransportErrorKind::Unavailable;
-    is_refused(KafkaTransport::builder(&server.tls_url()), &server, kind, "tls", "(tls)").await;
-    let without = KafkaTransport::builder(&server.url()).authorities(authorities(&server));
+    is_refused(KafkaTransport::builder(server.tls_url()), &server, kind, "tls", "(tls)").await;
+    let without = KafkaTransport::builder(server.url()).authorities(authorities(&server));
     is_refused(without, &server, kind, "tls", "is this a listener with TLS").await;
 }
 
@@ -168,8 +168,8 @@ async fn a_password_is_shown_in_every_way_and_a_wrong_one_is_refused() {
     };
     tokio::task::spawn_blocking(made).await.unwrap();
     let topic = fresh_topic(&server.internal_url(), 1, &[]).await;
-    let with_tls = KafkaTransport::builder(&server.tls_url()).authorities(authorities(&server));
-    let without = KafkaTransport::builder(&server.url());
+    let with_tls = KafkaTransport::builder(server.tls_url()).authorities(authorities(&server));
+    let without = KafkaTransport::builder(server.url());
     let ways = [
         (with_tls.clone(), Mechanism::Plain),
         (with_tls.clone(), Mechanism::ScramSha256),

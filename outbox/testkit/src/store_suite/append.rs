@@ -150,6 +150,23 @@ pub async fn a_message_of_a_dropped_transaction_never_exists<H: StoreHarness>(ha
     assert_eq!(stored_ids(&relay.read().await), [kept.id]);
 }
 
+/// A `begin` that is dropped before it is done (a timeout, a task that was ended) leaves no transaction open on a connection that others use: what
+/// they begin is their own.
+pub async fn a_begin_that_is_dropped_half_way_leaves_nothing_open<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let mut kept = Vec::new();
+    // Often enough for each connection of a pool to have its turn.
+    for _ in 0..20 {
+        // It is polled once: what it sends is on its way.
+        let _ = tokio::time::timeout(Duration::ZERO, store.begin()).await;
+        let message = message("orders", "a");
+        kept.push(message.id);
+        write(&*store, [message]).await;
+    }
+    assert_eq!(stored_ids(&relay.read().await), kept);
+}
+
 /// What is not committed yet can't be fetched; once it is committed, the very next fetch has it.
 pub async fn a_message_appears_with_its_commit_and_not_before<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;

@@ -84,6 +84,7 @@ macro_rules! __store_properties {
                 the_extremes_of_numbers_are_kept
                 a_rolled_back_message_never_exists
                 a_message_of_a_dropped_transaction_never_exists
+                a_begin_that_is_dropped_half_way_leaves_nothing_open
                 a_message_appears_with_its_commit_and_not_before
                 all_messages_are_validated_before_the_first_is_written
                 appending_nothing_is_allowed

@@ -5,6 +5,7 @@ use std::time::Duration;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{AppendError, Consumer, Store, StoreErrorKind, Transactional};
 use outbox_servers::{OrSkip, Postgres, Proxy};
+use tokio::time::timeout;
 
 use super::support::{Fixture, LONG, append, message, open, options, run};
 
@@ -66,6 +67,27 @@ async fn nothing_is_left_open_behind_a_commit() {
     assert_eq!(fixture.number("select count(*) from outbox_message").await, 5);
     let warnings = fixture.server.log().matches("there is no transaction in progress").count();
     assert_eq!(warnings, 0, "no commit or rollback is sent without a transaction");
+}
+
+/// The driver counts a transaction when its BEGIN is answered: dropped before, it would give the connection back with one open.
+#[tokio::test]
+async fn a_begin_that_is_dropped_half_way_leaves_no_transaction_on_its_connection() {
+    // Of its own, for its log.
+    let Some(server) = Postgres::newest().start().or_skip() else { return };
+    let mut one = options();
+    one.connections = 1;
+    let fixture = Fixture::on(server, one).await;
+    append(&fixture.store, [message("a")]).await;
+    for _ in 0..20 {
+        // Polled once: the BEGIN is on its way, and mostly not answered yet.
+        let _ = timeout(Duration::ZERO, fixture.store.begin()).await;
+        // By itself, and so committed at once.
+        sqlx::query("select pg_current_xact_id()").execute(fixture.store.pool()).await.unwrap();
+        append(&fixture.store, [message("a")]).await;
+    }
+    assert_eq!(fixture.number("select count(*) from outbox_message").await, 21);
+    let warnings = fixture.server.log().matches("there is already a transaction in progress").count();
+    assert_eq!(warnings, 0, "no transaction is begun within another");
 }
 
 #[tokio::test]

@@ -1,0 +1,117 @@
+//! Calls that are finished though nobody waits for them any more.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// A call that runs to its end even when the one who waits for it is gone.
+///
+/// For authors of stores whose driver does not know what it has when a call is dropped half way: a `BEGIN` that was sent, say, and whose
+/// answer nobody read. Dropped before it is done, the rest is spawned on the tokio runtime that is current, and what comes of it is dropped
+/// there. Without a runtime there is nobody to finish it, and it is dropped as it is.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use outbox_contract::finished::Finished;
+/// use tokio::{sync::oneshot, time};
+///
+/// let (done, is_done) = oneshot::channel();
+/// let call = Finished::new(async move {
+///     time::sleep(Duration::from_millis(20)).await;
+///     done.send(()).unwrap();
+/// });
+/// time::timeout(Duration::from_millis(1), call).await.unwrap_err();
+/// is_done.await.expect("it went on");
+/// # });
+/// ```
+#[must_use = "a call does nothing until it is awaited"]
+pub struct Finished<T: Send + 'static> {
+    // None when it is done.
+    call: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    // One that was never looked at has begun nothing.
+    begun: bool,
+}
+
+impl<T: Send + 'static> Finished<T> {
+    /// Wraps a call. It begins when it is first polled.
+    pub fn new(call: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { call: Some(Box::pin(call)), begun: false }
+    }
+}
+
+impl<T: Send + 'static> Future for Finished<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        self.begun = true;
+        // Behind its end it is as any other future: it is not to be polled again, and never answers.
+        let Some(call) = &mut self.call else { return Poll::Pending };
+        let polled = call.as_mut().poll(context);
+        if polled.is_ready() {
+            self.call = None;
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Finished<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Finished").field("begun", &self.begun).field("done", &self.call.is_none()).finish()
+    }
+}
+
+impl<T: Send + 'static> Drop for Finished<T> {
+    fn drop(&mut self) {
+        if let (true, Some(call), Ok(runtime)) =
+            (self.begun, self.call.take(), tokio::runtime::Handle::try_current())
+        {
+            drop(runtime.spawn(call));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+    use tokio::time::{Duration, timeout};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_not_begun_never_runs() {
+        let (done, is_done) = oneshot::channel();
+        drop(Finished::new(async move { done.send(()) }));
+        is_done.await.unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_begun_runs_to_its_end_and_what_comes_of_it_is_dropped() {
+        struct Noticed(Option<oneshot::Sender<()>>);
+        impl Drop for Noticed {
+            fn drop(&mut self) {
+                self.0.take().map(|sender| sender.send(()));
+            }
+        }
+        let (dropped, is_dropped) = oneshot::channel();
+        let call = Finished::new(async move {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            Noticed(Some(dropped))
+        });
+        assert!(timeout(Duration::from_secs(1), call).await.is_err());
+        is_dropped.await.unwrap();
+    }
+
+    #[test]
+    fn without_a_runtime_it_is_dropped_as_it_is() {
+        let (done, mut is_done) = oneshot::channel::<()>();
+        let mut call = Box::pin(Finished::new(async move {
+            std::future::pending::<()>().await;
+            drop(done);
+        }));
+        assert!(call.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())).is_pending());
+        drop(call);
+        assert_eq!(is_done.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    }
+}
