@@ -1,10 +1,15 @@
 //! Hints: how an append in this process tells a relay in this process to look.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How long after an append a commit may be of its transaction. Longer than nearly all transactions that write are open.
+const LATELY: Duration = Duration::from_secs(10);
 
 /// A bell that `append` rings and relays of the same process listen to.
 ///
@@ -31,6 +36,8 @@ pub struct Hints {
 struct Bell {
     appended: AtomicU64,
     committed: AtomicU64,
+    // Held for a copy.
+    appended_at: Mutex<Option<Instant>>,
     rung: Notify,
 }
 
@@ -65,6 +72,7 @@ impl Hints {
 
     /// Says that something was appended and will be committed, if at all, soon.
     pub fn appended(&self) {
+        *self.bell.appended_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.bell.appended.fetch_add(1, Ordering::SeqCst);
         self.bell.rung.notify_waiters();
     }
@@ -73,6 +81,17 @@ impl Hints {
     pub fn committed(&self) {
         self.bell.committed.fetch_add(1, Ordering::SeqCst);
         self.bell.rung.notify_waiters();
+    }
+
+    /// Says that a transaction was committed, for stores that can't see whether anything was appended in it: rings where something was appended here
+    /// within the last 10 seconds. A consumer commits for each message, and mostly appends nothing: nobody has to look.
+    ///
+    /// What was appended longer ago is found by polling.
+    pub fn transaction_committed(&self) {
+        let appended_at = *self.bell.appended_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if appended_at.is_some_and(|at| at.elapsed() <= LATELY) {
+            self.committed();
+        }
     }
 
     /// Listens from now on.
@@ -104,5 +123,26 @@ impl HintListener {
             }
             rung.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_rings_for_ten_seconds_behind_an_append() {
+        let hints = Hints::new();
+        let mut listener = hints.listen();
+        hints.transaction_committed();
+        assert!(tokio::time::timeout(Duration::ZERO, listener.next()).await.is_err(), "nothing was appended");
+        hints.appended();
+        assert_eq!(listener.next().await, Wakeup::Soon);
+        tokio::time::advance(LATELY).await;
+        hints.transaction_committed();
+        assert_eq!(listener.next().await, Wakeup::Now);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        hints.transaction_committed();
+        assert!(tokio::time::timeout(Duration::ZERO, listener.next()).await.is_err(), "it is too long ago");
     }
 }

@@ -26,7 +26,7 @@ impl Transactional for MemoryStore {
             return Committed::No(error);
         }
         tx.commit();
-        self.shared.hints.committed();
+        self.shared.hints.transaction_committed();
         Committed::Yes
     }
 

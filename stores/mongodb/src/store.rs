@@ -289,7 +289,7 @@ impl Transactional for MongoDbStore {
         match tx.commit_transaction().await {
             Ok(()) => {
                 self.database().note(&tx);
-                self.bell().committed();
+                self.bell().transaction_committed();
                 Committed::Yes
             }
             Err(error) if is_unknown_commit(&error) => Committed::Unknown(store_error("commit", error)),

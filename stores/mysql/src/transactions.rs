@@ -84,7 +84,7 @@ impl Transactional for MySqlStore {
         match run(&mut tx, format!("{REQUIRE_TRANSACTION}; commit; {RESTORE}")).await {
             Ok(()) => {
                 drop(tx);
-                self.bell().committed();
+                self.bell().transaction_committed();
                 Committed::Yes
             }
             Err(error) if is_surely_not_committed(&error) => Committed::No(store_error("commit", error)),

@@ -47,7 +47,8 @@ impl Transactional for PostgresStore {
         match sqlx::raw_sql(COMMIT).execute(&mut *tx).await {
             Ok(_) => {
                 drop(tx);
-                self.ring_committed();
+                // Other programs hear of it by the notifier, which runs since the append.
+                self.bell().transaction_committed();
                 Committed::Yes
             }
             Err(error) if is_surely_not_committed(&error) => Committed::No(store_error("commit", error)),

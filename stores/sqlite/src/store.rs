@@ -274,7 +274,7 @@ impl Transactional for SqliteStore {
     async fn commit(&self, tx: Self::Tx<'static>) -> Committed {
         match tx.commit().await {
             Ok(()) => {
-                self.bell().committed();
+                self.bell().transaction_committed();
                 Committed::Yes
             }
             Err(error) if is_surely_not_committed(&error) => Committed::No(in_transaction("commit", error)),

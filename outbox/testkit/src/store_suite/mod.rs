@@ -265,6 +265,7 @@ macro_rules! __store_properties {
                 buckets_that_nobody_works_on_are_counted
                 buckets_with_parked_messages_that_nobody_works_on_are_counted
                 the_bell_rings_at_append_and_at_commit
+                a_commit_without_an_append_rings_nothing
                 every_listener_is_woken_by_a_commit
                 a_listener_that_is_dropped_hinders_nobody
                 an_error_says_what_was_attempted

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use outbox_contract::hints::Wakeup;
-use outbox_contract::{Admin, Outgoing, RelayId, Store, StoreErrorKind, Timestamp, Transactional};
+use outbox_contract::{Admin, Consumer, Outgoing, RelayId, Store, StoreErrorKind, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{
@@ -189,6 +189,18 @@ pub async fn the_bell_rings_at_append_and_at_commit<H: StoreHarness>(harness: &H
     store.commit(tx).await.into_result().expect("the transaction commits");
     let heard = tokio::time::timeout(PATIENCE, listener.next()).await;
     assert_eq!(heard.expect("a commit rings"), Wakeup::Now);
+}
+
+/// An inbox commits for each message that it handles, and mostly appends nothing: nobody looks for that.
+pub async fn a_commit_without_an_append_rings_nothing<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let mut listener = store.hints().listen();
+    let mut tx = store.begin().await.expect("a transaction begins");
+    let consumer = Consumer::new("inventory").expect("a valid name");
+    store.admit(&mut tx, &consumer, &[&message("orders", "a")]).await.expect("a message is admitted");
+    store.commit(tx).await.into_result().expect("the transaction commits");
+    let heard = tokio::time::timeout(Duration::ZERO, listener.next()).await;
+    assert!(heard.is_err(), "nothing was appended, and it rang: {heard:?}");
 }
 
 /// Whoever waits for wake-ups is woken by a commit; every listener for itself; and the stream does not end.
