@@ -5,24 +5,33 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+/// What is left of a call that nobody waits for any more.
+pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A call that runs to its end even when the one who waits for it is gone.
 ///
 /// For authors of stores whose driver does not know what it has when a call is dropped half way: a `BEGIN` that was sent, say, and whose
-/// answer nobody read. Dropped before it is done, the rest is spawned on the tokio runtime that is current, and what comes of it is dropped
-/// there. Without a runtime there is nobody to finish it, and it is dropped as it is.
+/// answer nobody read. Dropped before it is done, the rest goes to a function of the store, which spawns it where it can; what comes of the call
+/// is dropped with it. One that was never polled has begun nothing, and is just dropped.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// use std::time::Duration;
-/// use outbox_contract::finished::Finished;
-/// use tokio::{sync::oneshot, time};
+/// use outbox_contract::finished::{Finished, Rest};
+/// use tokio::{runtime::Handle, sync::oneshot, time};
+///
+/// fn spawn(rest: Rest) {
+///     if let Ok(runtime) = Handle::try_current() {
+///         runtime.spawn(rest);
+///     }
+/// }
 ///
 /// let (done, is_done) = oneshot::channel();
-/// let call = Finished::new(async move {
+/// let call = async move {
 ///     time::sleep(Duration::from_millis(20)).await;
 ///     done.send(()).unwrap();
-/// });
-/// time::timeout(Duration::from_millis(1), call).await.unwrap_err();
+/// };
+/// time::timeout(Duration::from_millis(1), Finished::new(call, spawn)).await.unwrap_err();
 /// is_done.await.expect("it went on");
 /// # });
 /// ```
@@ -30,14 +39,14 @@ use std::task::{Context, Poll};
 pub struct Finished<T: Send + 'static> {
     // None when it is done.
     call: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
-    // One that was never looked at has begun nothing.
     begun: bool,
+    spawn: fn(Rest),
 }
 
 impl<T: Send + 'static> Finished<T> {
-    /// Wraps a call. It begins when it is first polled.
-    pub fn new(call: impl Future<Output = T> + Send + 'static) -> Self {
-        Self { call: Some(Box::pin(call)), begun: false }
+    /// Wraps a call, which begins when it is first polled, and names who finishes it.
+    pub fn new(call: impl Future<Output = T> + Send + 'static, spawn: fn(Rest)) -> Self {
+        Self { call: Some(Box::pin(call)), begun: false, spawn }
     }
 }
 
@@ -64,10 +73,8 @@ impl<T: Send + 'static> fmt::Debug for Finished<T> {
 
 impl<T: Send + 'static> Drop for Finished<T> {
     fn drop(&mut self) {
-        if let (true, Some(call), Ok(runtime)) =
-            (self.begun, self.call.take(), tokio::runtime::Handle::try_current())
-        {
-            drop(runtime.spawn(call));
+        if let (true, Some(call)) = (self.begun, self.call.take()) {
+            (self.spawn)(Box::pin(async move { drop(call.await) }));
         }
     }
 }
@@ -79,10 +86,14 @@ mod tests {
 
     use super::*;
 
+    fn spawn(rest: Rest) {
+        tokio::spawn(rest);
+    }
+
     #[tokio::test]
     async fn what_was_not_begun_never_runs() {
         let (done, is_done) = oneshot::channel();
-        drop(Finished::new(async move { done.send(()) }));
+        drop(Finished::new(async move { done.send(()) }, spawn));
         is_done.await.unwrap_err();
     }
 
@@ -95,23 +106,17 @@ mod tests {
             }
         }
         let (dropped, is_dropped) = oneshot::channel();
-        let call = Finished::new(async move {
+        let call = async move {
             tokio::time::sleep(Duration::from_secs(60)).await;
             Noticed(Some(dropped))
-        });
-        assert!(timeout(Duration::from_secs(1), call).await.is_err());
+        };
+        assert!(timeout(Duration::from_secs(1), Finished::new(call, spawn)).await.is_err());
         is_dropped.await.unwrap();
     }
 
-    #[test]
-    fn without_a_runtime_it_is_dropped_as_it_is() {
-        let (done, mut is_done) = oneshot::channel::<()>();
-        let mut call = Box::pin(Finished::new(async move {
-            std::future::pending::<()>().await;
-            drop(done);
-        }));
-        assert!(call.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())).is_pending());
-        drop(call);
-        assert_eq!(is_done.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    #[tokio::test]
+    async fn what_is_done_is_not_finished_again() {
+        let call = Finished::new(async { 7 }, |_| panic!("nothing is left of it"));
+        assert_eq!(call.await, 7);
     }
 }

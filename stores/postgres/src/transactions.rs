@@ -1,6 +1,6 @@
 //! The writing side: the user's transactions.
 
-use outbox_contract::finished::Finished;
+use outbox_contract::finished::{Finished, Rest};
 use outbox_contract::hints::Hints;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
@@ -21,6 +21,13 @@ const COMMIT: &str = "set local outbox.committing = ''; commit; begin";
 /// server that was restarted has broken them all.
 const MOST_BROKEN: u32 = 100;
 
+/// Finishes a `begin` that nobody waits for any more. Without a runtime there is nobody to do it.
+fn finish(rest: Rest) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(rest);
+    }
+}
+
 #[async_trait]
 impl Transactional for PostgresStore {
     type Tx<'t> = sqlx::Transaction<'t, Postgres>;
@@ -32,7 +39,7 @@ impl Transactional for PostgresStore {
         loop {
             let (pool, statement) = (self.pool().clone(), self.begin_statement());
             // Dropped half way, the driver would give the connection back with a transaction open that it knows nothing of.
-            match Finished::new(async move { pool.begin_with(statement).await }).await {
+            match Finished::new(async move { pool.begin_with(statement).await }, finish).await {
                 Ok(tx) => return Ok(tx),
                 Err(sqlx::Error::Io(_)) if broken < most => broken += 1,
                 Err(error) if !is_sound(&error) && error.as_database_error().is_some() && broken < most => {
