@@ -18,7 +18,7 @@ pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// use std::time::Duration;
 /// use outbox_contract::finished::{Finished, Rest};
-/// use tokio::{runtime::Handle, sync::oneshot, time};
+/// use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 ///
 /// fn spawn(rest: Rest) {
 ///     if let Ok(runtime) = Handle::try_current() {
@@ -26,13 +26,12 @@ pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///     }
 /// }
 ///
+/// let (answer, answered) = oneshot::channel();
 /// let (done, is_done) = oneshot::channel();
-/// let call = async move {
-///     time::sleep(Duration::from_millis(20)).await;
-///     done.send(()).unwrap();
-/// };
-/// time::timeout(Duration::from_millis(1), Finished::new(call, spawn)).await.unwrap_err();
-/// is_done.await.expect("it went on");
+/// let call = async move { done.send(answered.await) };
+/// timeout(Duration::ZERO, Finished::new(call, spawn)).await.expect_err("no answer yet");
+/// answer.send("begun").unwrap();
+/// assert_eq!(is_done.await.unwrap(), Ok("begun"));
 /// # });
 /// ```
 #[must_use = "a call does nothing until it is awaited"]
@@ -97,7 +96,7 @@ mod tests {
         is_done.await.unwrap_err();
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn what_was_begun_runs_to_its_end_and_what_comes_of_it_is_dropped() {
         struct Noticed(Option<oneshot::Sender<()>>);
         impl Drop for Noticed {
@@ -105,12 +104,14 @@ mod tests {
                 self.0.take().map(|sender| sender.send(()));
             }
         }
+        let (answer, answered) = oneshot::channel();
         let (dropped, is_dropped) = oneshot::channel();
         let call = async move {
-            tokio::time::sleep(Duration::from_secs(60)).await;
+            answered.await.unwrap();
             Noticed(Some(dropped))
         };
-        assert!(timeout(Duration::from_secs(1), Finished::new(call, spawn)).await.is_err());
+        assert!(timeout(Duration::ZERO, Finished::new(call, spawn)).await.is_err());
+        answer.send(()).unwrap();
         is_dropped.await.unwrap();
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use outbox_contract::transactional::Committed;
 use outbox_contract::{AppendError, Consumer, StoreErrorKind, Transactional};
+use outbox_testkit::eventually;
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::time::timeout;
 
@@ -201,13 +202,8 @@ async fn a_query_that_is_dropped_while_it_is_prepared_costs_the_pool_no_connecti
         let waits = format!(
             "select count(*) from information_schema.processlist where info = '{CHANGE}' and state like '%metadata lock'"
         );
-        let mut looks = fixture.connection().await;
-        let waiting = async {
-            while number(&mut looks, &waits).await == 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(LONG, waiting).await.expect("the change waits for who reads");
+        let waiting = eventually(LONG, async || fixture.number(&waits).await != 0).await;
+        assert!(waiting, "the change waits for who reads");
         let mut tx = fixture.store.begin().await.unwrap();
         // To prepare it, the server looks at the table, behind who changes it. Too short a wait would only let a mistake pass.
         let query = sqlx::query("select id, n from changing where id = ?").bind(1).execute(&mut *tx);
