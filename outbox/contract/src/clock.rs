@@ -118,7 +118,23 @@ impl fmt::Display for Timestamp {
         let (year, month, day) = civil_from_days(seconds.div_euclid(SECONDS_PER_DAY));
         let of_day = seconds.rem_euclid(SECONDS_PER_DAY);
         let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+        if !(0..10_000).contains(&year) {
+            return write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z");
+        }
+        // Written for each message that is sent: without the machinery of formatting.
+        let mut text = *b"0000-00-00T00:00:00.000000Z";
+        for (end, mut number) in
+            [(4, year), (7, month), (10, day), (13, hour), (16, minute), (19, second), (26, micros)]
+        {
+            for digit in text[..end].iter_mut().rev() {
+                if number == 0 {
+                    break;
+                }
+                *digit = b'0' + u8::try_from(number % 10).unwrap_or_default();
+                number /= 10;
+            }
+        }
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
     }
 }
 

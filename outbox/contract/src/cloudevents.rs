@@ -10,11 +10,12 @@
 //! | `source` | the relay's configured source |
 //! | `type` | the event type |
 //! | `time` | when it occurred |
-//! | `subject` | the key, where there is one |
-//! | `partitionkey` | the same (extension "Partitioning") |
 //! | `sequence` | the position in the outbox (extension "Sequence") |
-//! | `schemaversion` | the schema version (extension of ours) |
-//! | `topic` | the topic (extension of ours), for brokers whose address is something else |
+//! | `schemaversion` | the schema version (extension of ours), where it is not 1 |
+//! | `partitionkey` | the key (extension "Partitioning"), where there is one |
+//! | `topic` | the topic (extension of ours) |
+//!
+//! Where a protocol's own fields carry key and topic ([`Binding::is_addressed`]), the last two are left out: each header of each message costs everybody on its way.
 //!
 //! The content type is the protocol's own property. The message's headers stand beside the attributes under their own names;
 //! `traceparent` and `tracestate` among them, as W3C Trace Context wants it.
@@ -30,15 +31,27 @@ use crate::message::Message;
 use crate::name::Topic;
 use crate::subscription::{Origin, Undecodable};
 
-/// The prefix of attributes in Kafka's headers.
-pub const KAFKA_PREFIX: &str = "ce_";
-/// The prefix of attributes in AMQP's application properties.
-pub const AMQP_PREFIX: &str = "cloudEvents:";
-/// The prefix of attributes in HTTP's headers, and where nothing says otherwise.
-pub const HTTP_PREFIX: &str = "ce-";
+/// How a protocol carries attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// What their names begin with.
+    pub prefix: &'static str,
+    /// Whether the protocol has fields of its own for topic and key.
+    pub is_addressed: bool,
+}
+
+/// Kafka: a record has a topic and a key.
+pub const KAFKA: Binding = Binding { prefix: "ce_", is_addressed: true };
+/// AMQP, in application properties.
+pub const AMQP: Binding = Binding { prefix: "cloudEvents:", is_addressed: false };
+/// HTTP, and where nothing says otherwise.
+pub const HTTP: Binding = Binding { prefix: "ce-", is_addressed: false };
 
 /// The header in which protocols without a property of their own for it carry the content type.
 pub const CONTENT_TYPE: &str = "content-type";
+
+/// How many attributes a message has at most.
+pub const MOST_ATTRIBUTES: usize = 9;
 
 /// The attributes and headers of a message, as names and texts: attributes first, prefixed, then the message's own headers.
 ///
@@ -46,14 +59,19 @@ pub const CONTENT_TYPE: &str = "content-type";
 /// use outbox_contract::{Message, Position, Topic, cloudevents};
 ///
 /// let message = Message::new(Topic::new("orders")?, "order.placed").with_key("order-1")?;
-/// let headers = cloudevents::encode(&message, "/shop", Position(7), cloudevents::KAFKA_PREFIX);
+/// let headers = cloudevents::encode(&message, "/shop", Position(7), cloudevents::KAFKA);
 /// assert!(headers.contains(&("ce_type".into(), "order.placed".into())));
 /// # Ok::<(), outbox_contract::NameError>(())
 /// ```
 #[must_use]
-pub fn encode(message: &Message, source: &str, position: Position, prefix: &str) -> Vec<(String, String)> {
-    let mut out = Vec::with_capacity(10 + message.headers.len());
-    each(message, source, position, prefix, |name, value| out.push((name.to_owned(), value.to_owned())));
+pub fn encode(
+    message: &Message,
+    source: &str,
+    position: Position,
+    binding: Binding,
+) -> Vec<(String, String)> {
+    let mut out = Vec::with_capacity(MOST_ATTRIBUTES + message.headers.len());
+    each(message, source, position, binding, |name, value| out.push((name.to_owned(), value.to_owned())));
     out
 }
 
@@ -63,13 +81,13 @@ pub fn each(
     message: &Message,
     source: &str,
     position: Position,
-    prefix: &str,
+    binding: Binding,
     mut take: impl FnMut(&str, &str),
 ) {
     let mut name = String::with_capacity(32);
     let mut attribute = |attribute: &str, value: &str| {
         name.clear();
-        name.push_str(prefix);
+        name.push_str(binding.prefix);
         name.push_str(attribute);
         take(&name, value);
     };
@@ -79,14 +97,17 @@ pub fn each(
     attribute("source", source);
     attribute("type", &message.event_type);
     attribute("time", printed(&mut text, format_args!("{}", message.occurred_at)));
-    if let Some(key) = &message.key {
-        attribute("subject", key.as_str());
-        attribute("partitionkey", key.as_str());
-    }
     // Twenty digits with leading zeros: the Sequence extension orders by text.
     attribute("sequence", printed(&mut text, format_args!("{:020}", position.0)));
-    attribute("schemaversion", printed(&mut text, format_args!("{}", message.schema_version)));
-    attribute("topic", message.topic.as_str());
+    if message.schema_version != 1 {
+        attribute("schemaversion", printed(&mut text, format_args!("{}", message.schema_version)));
+    }
+    if !binding.is_addressed {
+        if let Some(key) = &message.key {
+            attribute("partitionkey", key.as_str());
+        }
+        attribute("topic", message.topic.as_str());
+    }
     message.headers.iter().for_each(|(name, value)| take(name, value));
 }
 
@@ -101,7 +122,8 @@ fn printed<'t>(text: &'t mut String, value: fmt::Arguments<'_>) -> &'t str {
 /// Reads a message from its attributes, headers, content type and payload.
 ///
 /// What another producer leaves out is filled in where that is honest: schema version 1, `application/octet-stream`, the topic that it
-/// came from. An id that is no UUID becomes one that is computed from source and id, so that the same event has the same id again.
+/// came from; the key is its `subject`, where it names no `partitionkey`. A protocol that has a field for the key looks there when the message has
+/// none. An id that is no UUID becomes one that is computed from source and id, so that the same event has the same id again.
 ///
 /// # Errors
 ///
@@ -111,8 +133,9 @@ pub fn decode<'h>(
     content_type: Option<&str>,
     payload: Bytes,
     came_from: &Topic,
-    prefix: &str,
+    binding: Binding,
 ) -> Result<(Message, Option<Origin>), Undecodable> {
+    let prefix = binding.prefix;
     let headers: Vec<(&str, &str)> = headers.into_iter().collect();
     let attribute = |name: &str| {
         headers.iter().find(|(header, _)| header.strip_prefix(prefix) == Some(name)).map(|(_, value)| *value)
@@ -146,8 +169,8 @@ fn read<'h>(
         Some(topic) => Topic::new(topic).map_err(|error| error.to_string())?,
         None => came_from.clone(),
     };
-    let mut message = Message::new(topic, required("type")?)
-        .with_id(id.parse().unwrap_or_else(|_| foreign_id(source, id)))
+    let id = id.parse().unwrap_or_else(|_| foreign_id(source, id));
+    let mut message = Message::of(id, topic, required("type")?)
         .with_content_type(content_type.unwrap_or("application/octet-stream"))
         .with_payload(payload.clone());
     if let Some(key) = attribute("partitionkey").or_else(|| attribute("subject")) {
@@ -200,15 +223,15 @@ mod tests {
 
     fn decode_pairs(
         pairs: &[(String, String)],
-        prefix: &str,
+        binding: Binding,
     ) -> Result<(Message, Option<Origin>), Undecodable> {
         let pairs = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        decode(pairs, Some("application/json"), Bytes::from_static(b"{}"), &topic(), prefix)
+        decode(pairs, Some("application/json"), Bytes::from_static(b"{}"), &topic(), binding)
     }
 
     #[test]
     fn a_message_survives_the_wire_under_every_prefix() {
-        for prefix in [KAFKA_PREFIX, AMQP_PREFIX, HTTP_PREFIX] {
+        for binding in [KAFKA, AMQP, HTTP] {
             let message = Message::new(topic(), "order.placed")
                 .with_key("order-1")
                 .unwrap()
@@ -216,11 +239,39 @@ mod tests {
                 .with_payload("{}")
                 .with_header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
                 .unwrap();
-            let wire = encode(&message, "/shop", Position(42), prefix);
-            let (read, origin) = decode_pairs(&wire, prefix).unwrap();
+            let wire = encode(&message, "/shop", Position(42), binding);
+            let (mut read, origin) = decode_pairs(&wire, binding).unwrap();
+            if binding.is_addressed {
+                assert_eq!(read.key.take(), None, "the protocol carries it");
+                read.key.clone_from(&message.key);
+            }
             assert_eq!(read, message);
             assert_eq!(origin, Some(Origin { source: "/shop".into(), sequence: 42 }));
         }
+    }
+
+    #[test]
+    fn what_goes_without_saying_is_not_said() {
+        let message = Message::new(topic(), "order.placed").with_key("order-1").unwrap();
+        let names = |message: &Message, binding| {
+            let wire = encode(message, "/shop", Position(42), binding);
+            wire.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(&message, KAFKA), "ce_specversion ce_id ce_source ce_type ce_time ce_sequence");
+        assert_eq!(
+            names(&message, HTTP),
+            "ce-specversion ce-id ce-source ce-type ce-time ce-sequence ce-partitionkey ce-topic"
+        );
+        let newer = names(&message.with_schema_version(2), HTTP);
+        assert_eq!(newer.split(' ').count(), MOST_ATTRIBUTES);
+        assert!(newer.contains("ce-schemaversion"), "{newer}");
+    }
+
+    #[test]
+    fn a_foreign_event_may_name_its_key_as_subject() {
+        let pairs = [("specversion", "1.0"), ("id", "1"), ("source", "/s"), ("type", "x"), ("subject", "k")];
+        let pairs = pairs.map(|(name, value)| (format!("ce-{name}"), value.to_owned()));
+        assert_eq!(decode_pairs(&pairs, HTTP).unwrap().0.key.unwrap().as_str(), "k");
     }
 
     #[test]
@@ -229,14 +280,14 @@ mod tests {
             [("ce_specversion", "1.0"), ("ce_id", id), ("ce_source", "/legacy"), ("ce_type", "x")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
         };
-        let id = |text| decode_pairs(&pairs(text), KAFKA_PREFIX).unwrap().0.id;
+        let id = |text| decode_pairs(&pairs(text), KAFKA).unwrap().0.id;
         assert_eq!(id("17"), id("17"));
         assert_ne!(id("17"), id("18"));
     }
 
     #[test]
     fn what_is_not_an_event_says_why_and_keeps_the_payload() {
-        let error = decode_pairs(&[("ce_id".to_owned(), "1".to_owned())], KAFKA_PREFIX).unwrap_err();
+        let error = decode_pairs(&[("ce_id".to_owned(), "1".to_owned())], KAFKA).unwrap_err();
         assert_eq!(error.reason, "the CloudEvents attribute ce_specversion is missing");
         assert_eq!(error.payload, "{}");
         assert_eq!(error.headers.len(), 1);
@@ -247,7 +298,7 @@ mod tests {
         fn nothing_from_the_wire_makes_the_reader_panic(
             pairs in proptest::collection::vec(("(ce_)?[a-z]{0,12}", "\\PC{0,20}"), 0..12),
         ) {
-            let _ = decode_pairs(&pairs, KAFKA_PREFIX);
+            let _ = decode_pairs(&pairs, KAFKA);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The message: what is written with the transaction, relayed, and handled once.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 
@@ -60,16 +60,22 @@ impl Message {
     /// A message without key, headers and payload, made now, of schema version 1, `application/json`.
     #[must_use]
     pub fn new(topic: Topic, event_type: impl Into<Arc<str>>) -> Self {
+        Self { occurred_at: Timestamp::now(), ..Self::of(MessageId::new(), topic, event_type) }
+    }
+
+    /// A message that was made before: as [`new`](Self::new) gives it, with nothing made that is known.
+    pub(crate) fn of(id: MessageId, topic: Topic, event_type: impl Into<Arc<str>>) -> Self {
+        static JSON: LazyLock<Arc<str>> = LazyLock::new(|| "application/json".into());
         Self {
-            id: MessageId::new(),
+            id,
             topic,
             key: None,
             event_type: event_type.into(),
             schema_version: 1,
-            content_type: "application/json".into(),
+            content_type: Arc::clone(&JSON),
             headers: Headers::new(),
             payload: Bytes::new(),
-            occurred_at: Timestamp::now(),
+            occurred_at: Timestamp::default(),
         }
     }
 

@@ -44,6 +44,11 @@ impl std::error::Error for NameError {}
 
 /// Checks a text that will stand in a table, in a header and in a log line.
 pub(crate) fn check(what: &'static str, value: &str, most: usize) -> Result<(), NameError> {
+    // Almost all are of printable ASCII, which is told a word at a time.
+    let plain = value.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if plain && (1..=most).contains(&value.len()) {
+        return Ok(());
+    }
     let problem = if value.is_empty() {
         Problem::Empty
     } else if value.len() > most {

@@ -123,7 +123,7 @@ fn complete(chosen: Chosen, messages: &HashMap<(i64, Uuid), PgRow>) -> Option<Du
 }
 
 fn read(key: &KeyId, row: &PgRow) -> Option<Arc<Stored>> {
-    match Raw::new(row).message() {
+    match Raw::new(row).message(None) {
         Ok(stored) => Some(stored),
         // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
         Err(not) => {

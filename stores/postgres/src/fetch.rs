@@ -1,8 +1,9 @@
 //! Fetching: one statement under a bound of rows, and a second one for content that did not come along.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, RowId, Scope};
+use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, RowId, Scope, Stored};
 use outbox_contract::{BucketSet, Position};
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
@@ -60,7 +61,8 @@ pub(crate) async fn fetch(
     let mut reached = Position::START;
     let mut bytes: usize = 0;
     let mut cut = false;
-    let mut taken: Vec<&PgRow> = Vec::with_capacity(rows.len());
+    // Each with its state, and whether its content came along.
+    let mut taken: Vec<(&PgRow, i64, bool)> = Vec::with_capacity(rows.len());
     let mut without_content: Vec<RowId> = Vec::new();
     for row in &rows {
         let state: i64 = row.try_get_unchecked(STATE)?;
@@ -77,24 +79,30 @@ pub(crate) async fn fetch(
             cut = true;
             continue;
         }
-        taken.push(row);
-        if !has_content(row, state)? {
+        let is_whole = has_content(row, state)?;
+        taken.push((row, state, is_whole));
+        if !is_whole {
             without_content.push(Raw::new(row).waiting().at);
         }
     }
     let full = cut || taken.len() >= limit;
     let content = read_content(connection, sql, &without_content).await?;
     let mut fetched = Vec::with_capacity(taken.len());
-    for row in taken {
-        let state: i64 = row.try_get_unchecked(STATE)?;
-        let position = Raw::new(row).position();
-        if has_content(row, state)? {
-            fetched.push(classify(&Raw::new(row), state));
-        } else if let Some(content) = content.get(&position.0) {
-            // Else it was settled in the meantime.
-            let (headers, payload) = (content.try_get_unchecked(1)?, content.try_get_unchecked(2)?);
-            fetched.push(classify(&Raw::with_content(row, headers, payload), state));
+    let mut before = None;
+    for (row, state, is_whole) in taken {
+        let raw = if is_whole {
+            Raw::new(row)
+        } else if let Some(content) = content.get(&Raw::new(row).position().0) {
+            Raw::with_content(row, content.try_get_unchecked(1)?, content.try_get_unchecked(2)?)
+        } else {
+            // It was settled in the meantime.
+            continue;
+        };
+        let row = classify(&raw, state, before.as_deref());
+        if let FetchedRow::Message(stored) = &row {
+            before = Some(Arc::clone(stored));
         }
+        fetched.push(row);
     }
     Ok(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached } })
 }
@@ -125,11 +133,11 @@ async fn read_content(
     rows.into_iter().map(|row| Ok((row.try_get(0)?, row))).collect()
 }
 
-fn classify(raw: &Raw<'_>, state: i64) -> FetchedRow {
+fn classify(raw: &Raw<'_>, state: i64, before: Option<&Stored>) -> FetchedRow {
     if state == MUTED {
         return FetchedRow::Muted(raw.position());
     }
-    match raw.message() {
+    match raw.message(before) {
         // What is no message becomes a dead letter even where its key is failing: parked, it could never go out.
         Err(not) => FetchedRow::Malformed(not.waiting, not.reason),
         Ok(_) if state == FAILING => FetchedRow::Failing(raw.waiting()),

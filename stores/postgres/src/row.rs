@@ -92,13 +92,13 @@ impl<'r> Raw<'r> {
         }
     }
 
-    /// The message; or why the row is none.
-    pub(crate) fn message(&self) -> Result<Arc<Stored>, Box<NotAMessage>> {
-        self.strict().map_err(|reason| Box::new(NotAMessage { waiting: self.waiting(), reason }))
+    /// The message; or why the row is none. Most rows are like the one `before`.
+    pub(crate) fn message(&self, before: Option<&Stored>) -> Result<Arc<Stored>, Box<NotAMessage>> {
+        self.strict(before).map_err(|reason| Box::new(NotAMessage { waiting: self.waiting(), reason }))
     }
 
-    fn strict(&self) -> Result<Arc<Stored>, String> {
-        let message = self.raw().message()?;
+    fn strict(&self, before: Option<&Stored>) -> Result<Arc<Stored>, String> {
+        let message = self.raw().message_like(before.map(|before| &before.message))?;
         let appended_at = Timestamp::from_micros(self.integer(Column::AppendedAt));
         let stored = Stored::new(self.position(), appended_at, message);
         let bucket = self.integer(Column::Bucket);

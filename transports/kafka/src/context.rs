@@ -54,7 +54,10 @@ impl Events {
 
     /// The broker has answered: what was wrong is over.
     pub(crate) fn clear(&self) {
-        self.trouble.send_replace(None);
+        // Each acknowledgement says so, and mostly nothing was wrong.
+        if self.trouble.borrow().is_some() {
+            self.trouble.send_replace(None);
+        }
     }
 }
 

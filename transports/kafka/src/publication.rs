@@ -130,17 +130,17 @@ impl<'a> Attempt<'a> {
     async fn run(&self, entries: &[Entry], deadline: Instant) {
         let mut cold: BTreeMap<Partition, Vec<&Entry>> = BTreeMap::new();
         let mut warm: Vec<&Entry> = Vec::with_capacity(entries.len());
-        let mut known: BTreeMap<(&Topic, i32), bool> = BTreeMap::new();
-        for entry in entries {
-            let (topic, partition) = (entry.record.topic(), entry.record.partition);
-            let is_warm = known
-                .entry((topic, partition))
-                .or_insert_with(|| self.producer.is_warm(&(topic.clone(), partition)));
-            if *is_warm {
-                warm.push(entry);
-            } else {
-                cold.entry((topic.clone(), partition)).or_default().push(entry);
+        let partitions = distinct(entries.iter().map(|entry| &entry.record));
+        for (topic, partition) in partitions {
+            let partition = (topic.clone(), partition);
+            if !self.producer.is_warm(&partition) {
+                cold.insert(partition, Vec::new());
             }
+        }
+        for entry in entries {
+            let partition = || (entry.record.topic().clone(), entry.record.partition);
+            let line = if cold.is_empty() { None } else { cold.get_mut(&partition()) };
+            line.unwrap_or(&mut warm).push(entry);
         }
         let all = async {
             let cold = join_all(cold.iter().map(|(partition, entries)| self.follow_lead(partition, entries)));
@@ -185,12 +185,8 @@ impl<'a> Attempt<'a> {
         flight.done().await;
         let delivered = flight.is_delivered();
         if delivered {
-            let mut last = None;
-            for record in records {
-                if last != Some((record.topic(), record.partition)) {
-                    last = Some((record.topic(), record.partition));
-                    self.producer.warmed(&(record.topic().clone(), record.partition));
-                }
+            for (topic, partition) in distinct(records) {
+                self.producer.warmed(&(topic.clone(), partition));
             }
         } else if flight.all().iter().any(|(_, heard)| *heard == Heard::NotSent) {
             // The producer is closed: nothing more is to come.
@@ -232,6 +228,18 @@ impl Drop for Attempt<'_> {
             self.pool.retire(self.producer);
         }
     }
+}
+
+/// The partitions of records, each once. There are few.
+fn distinct<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<(&'r Topic, i32)> {
+    let mut partitions: Vec<(&Topic, i32)> = Vec::new();
+    for record in records {
+        let (topic, partition) = (record.topic(), record.partition);
+        if !partitions.iter().any(|known| known.1 == partition && known.0 == topic) {
+            partitions.push((topic, partition));
+        }
+    }
+    partitions
 }
 
 /// Says of each message what became of it.

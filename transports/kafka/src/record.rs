@@ -38,11 +38,11 @@ impl Record {
     /// The headers, for the client to take over.
     pub(crate) fn headers(&self) -> OwnedHeaders {
         let Stored { message, position, .. } = &*self.stored;
-        let all = OwnedHeaders::new_with_capacity(11 + message.headers.len());
+        let all = OwnedHeaders::new_with_capacity(1 + cloudevents::MOST_ATTRIBUTES + message.headers.len());
         let value: &str = &message.content_type;
         // Each step takes them and gives them back.
         let mut all = Some(all.insert(Header { key: cloudevents::CONTENT_TYPE, value: Some(value) }));
-        cloudevents::each(message, &self.source, *position, cloudevents::KAFKA_PREFIX, |key, value| {
+        cloudevents::each(message, &self.source, *position, cloudevents::KAFKA, |key, value| {
             all = all.take().map(|headers| headers.insert(Header { key, value: Some(value) }));
         });
         all.unwrap_or_default()
@@ -63,10 +63,18 @@ pub(crate) fn read(
         headers.into_iter().partition(|(name, _)| name.eq_ignore_ascii_case(cloudevents::CONTENT_TYPE));
     let content_type = named.first().map(|(_, value)| value.as_str());
     let pairs = rest.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    match cloudevents::decode(pairs, content_type, payload, topic, cloudevents::KAFKA_PREFIX) {
-        Ok((message, origin)) => (Ok(message), origin),
+    match cloudevents::decode(pairs, content_type, payload, topic, cloudevents::KAFKA) {
+        Ok((mut message, origin)) => {
+            message.key = message.key.or_else(|| key(record));
+            (Ok(message), origin)
+        }
         Err(undecodable) => (Err(undecodable), None),
     }
+}
+
+/// The key of a record. Other producers write keys that are no names: such a record is ordered with nothing.
+fn key(record: &BorrowedMessage<'_>) -> Option<Key> {
+    std::str::from_utf8(record.key()?).ok().and_then(|key| Key::new(key).ok())
 }
 
 /// The headers of a record, as far as their values are text.

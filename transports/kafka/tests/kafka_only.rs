@@ -8,10 +8,15 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use outbox_contract::outcome::Unavailable;
+use outbox_contract::subscription::Received;
 use outbox_contract::{Consumer, Message, Outcome, Stored, Subscription, Transport, TransportErrorKind};
 use outbox_servers::{Kafka, OrSkip, Proxy};
 use outbox_transport_kafka::{KafkaTransport, Mechanism};
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use support::{
     PATIENCE, deliver, first_of_key, fresh_name, fresh_topic, log, make_topic, numbered, publish, stored,
 };
@@ -66,6 +71,45 @@ async fn keys_go_to_the_partitions_of_the_java_client() {
         let at = log.iter().find(|(_, of, _)| of == key).map(|(partition, _, _)| *partition);
         assert_eq!(at, Some((hash & i32::MAX) % 50), "{key}");
     }
+}
+
+/// A record's own key is the message's; a key that is no name, or none, leaves a message that is ordered with nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_of_other_producers_are_read_with_their_keys() {
+    let Some(server) = Kafka::newest().shared().or_skip() else { return };
+    let topic = fresh_topic(&server.url(), 1, &[]).await;
+    let (brokers, name) = (server.url(), topic.clone());
+    let write = move || {
+        let producer: ThreadedProducer<DefaultProducerContext> =
+            ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap();
+        for (id, key) in [("1", Some(&b"order-1"[..])), ("2", Some(b"\xff")), ("3", None)] {
+            let attributes = [("specversion", "1.0"), ("id", id), ("source", "/legacy"), ("type", "x")];
+            let headers = attributes.iter().fold(OwnedHeaders::new(), |headers, (attribute, value)| {
+                headers.insert(Header { key: &format!("ce_{attribute}"), value: Some(*value) })
+            });
+            let mut record = BaseRecord::to(name.as_str()).payload(id).headers(headers);
+            if let Some(key) = key {
+                record = record.key(key);
+            }
+            producer.send(record).map_err(|(error, _)| error).unwrap();
+        }
+        producer.flush(PATIENCE).unwrap();
+    };
+    tokio::task::spawn_blocking(write).await.unwrap();
+
+    let subscription = Subscription::new(Consumer::new("reader").unwrap(), [topic]);
+    let deliveries = transport(&server.url()).subscribe(subscription).await.unwrap();
+    let mut keys = Vec::new();
+    while keys.len() < 3 {
+        let next = tokio::time::timeout(PATIENCE, deliveries.next()).await.unwrap().unwrap();
+        let Received::Deliveries(received) = next else { continue };
+        for delivery in received {
+            let message = delivery.message.unwrap();
+            keys.push((message.payload.clone(), message.key.map(|key| key.to_string())));
+        }
+    }
+    let expected = [("1", Some("order-1")), ("2", None), ("3", None)];
+    assert_eq!(keys, expected.map(|(id, key)| (Bytes::from(id), key.map(str::to_owned))));
 }
 
 /// The topic takes less than the transport was told. A record batch is rejected as a whole: only the guilty message is said to be, what

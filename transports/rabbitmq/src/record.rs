@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use outbox_contract::cloudevents::{self, AMQP_PREFIX};
+use outbox_contract::cloudevents::{self, AMQP};
 use outbox_contract::subscription::{Origin, Undecodable};
 use outbox_contract::{Failure, Message, MessageId, Rejection, Stored, Topic};
 
@@ -31,7 +31,7 @@ const OF_THE_BROKER_TOO: [&str; 2] = ["x-first-death-", "x-last-death-"];
 pub(crate) fn encode(stored: &Stored, source: &str) -> Result<BasicProperties, Rejection> {
     let message = &stored.message;
     let mut headers = FieldTable::default();
-    for (name, value) in cloudevents::encode(message, source, stored.position, AMQP_PREFIX) {
+    for (name, value) in cloudevents::encode(message, source, stored.position, AMQP) {
         headers.insert(short("header", name)?, AMQPValue::LongString(value.into()));
     }
     Ok(BasicProperties::default()
@@ -65,7 +65,7 @@ pub(crate) fn decode(
         .collect();
     let pairs = headers.iter().map(|(name, value)| (&**name, &**value));
     let content_type = properties.content_type().as_ref().map(ShortString::as_str);
-    cloudevents::decode(pairs, content_type, Bytes::from(body), came_from, AMQP_PREFIX)
+    cloudevents::decode(pairs, content_type, Bytes::from(body), came_from, AMQP)
 }
 
 pub(crate) fn short(what: &str, text: String) -> Result<ShortString, Rejection> {
@@ -83,7 +83,7 @@ fn own_name(name: &str) -> Option<Cow<'_, str>> {
         return None;
     }
     Some(match name.strip_prefix(OTHER_PREFIX) {
-        Some(attribute) => format!("{AMQP_PREFIX}{attribute}").into(),
+        Some(attribute) => format!("{}{attribute}", AMQP.prefix).into(),
         None => name.into(),
     })
 }

@@ -20,7 +20,7 @@ pub(crate) fn encode(stored: &Stored, source: &str, mut add: impl FnMut(&[u8])) 
     add(&message.payload);
     add(cloudevents::CONTENT_TYPE.as_bytes());
     add(message.content_type.as_bytes());
-    cloudevents::each(message, source, stored.position, cloudevents::HTTP_PREFIX, |name, value| {
+    cloudevents::each(message, source, stored.position, cloudevents::HTTP, |name, value| {
         add(name.as_bytes());
         add(value.as_bytes());
     });
@@ -61,7 +61,7 @@ pub(crate) fn decode(
     let Some(payload) = payload else {
         return Err(wrong(format!("the field {DATA}, which holds the payload, is missing"), Bytes::new()));
     };
-    cloudevents::decode(headers.iter().copied(), content_type, payload, came_from, cloudevents::HTTP_PREFIX)
+    cloudevents::decode(headers.iter().copied(), content_type, payload, came_from, cloudevents::HTTP)
 }
 
 /// Whether a message can be an entry at all, on a server that takes strings of so many bytes.

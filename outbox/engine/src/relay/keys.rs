@@ -268,20 +268,21 @@ impl Keys {
 
     /// A key that has left its line, if it has something to send from there. If it belongs elsewhere by now, it goes there.
     fn leave_line(&mut self, key: &KeyId, suspect: bool) -> Option<&mut KeyState> {
-        let state = self.keys.get_mut(key)?;
+        let Entry::Occupied(mut entry) = self.keys.entry(key.clone()) else { return None };
+        let state = entry.get_mut();
         state.in_line = false;
         if state.busy != Busy::No || state.resting {
             return None;
         }
         if state.is_empty() {
-            self.keys.remove(key);
+            entry.remove();
             return None;
         }
         if state.needs_step() || state.is_suspect() != suspect {
             self.lines.stand(key, state);
             return None;
         }
-        self.keys.get_mut(key)
+        Some(entry.into_mut())
     }
 
     fn plan(&mut self, sent: Vec<Sent>) -> Option<ChunkPlan> {

@@ -3,8 +3,10 @@ with lazily as materialized (
     select set_config('synchronous_commit', 'off', true) as is
 ), gone as (
     delete from outbox_message m
-    using lazily, unnest($1::bigint[], $2::uuid[]) d(position, id)
-    where m.position = d.position and m.id = d.id and lazily.is is not null
+    using lazily
+    where m.position = any($1::bigint[])
+      and case when (m.position, m.id) in (select d.position, d.id from unnest($1::bigint[], $2::uuid[]) d(position, id)) then true end
+      and lazily.is is not null
     returning m.*
 )
 insert into outbox_history

@@ -99,6 +99,9 @@ async fn settling_finds_each_row_by_the_primary_key() {
     {
         let plan = plan(&mut connection, statement, "'{1}', array[gen_random_uuid()]").await;
         assert_has(&plan, "Index Scan using outbox_message_pkey on outbox_message m");
+        // All positions in one scan, and the pairs looked up, not searched for.
+        assert_has(&plan, "Index Cond: (\"position\" = ANY ($1))");
+        assert_has(&plan, "hashed SubPlan");
         assert_no_scan(&plan);
     }
 }

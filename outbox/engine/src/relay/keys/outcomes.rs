@@ -42,11 +42,11 @@ impl Keys {
         for sent in sent {
             let outcome = outcomes.next().flatten();
             if run.last().is_some_and(|(last, _)| last.key != sent.key) {
-                self.key_outcomes(std::mem::take(&mut run), &back, effects);
+                self.key_outcomes(&mut run, &back, effects);
             }
             run.push((sent, outcome));
         }
-        self.key_outcomes(run, &back, effects);
+        self.key_outcomes(&mut run, &back, effects);
         self.delivered = back.delivered;
         // Now that the keys of this chunk have their messages back: what is forgotten is all that they have.
         let broken: Vec<Topic> = effects.broken.iter().map(|(topic, _)| topic.clone()).collect();
@@ -56,13 +56,14 @@ impl Keys {
         }
     }
 
-    fn key_outcomes(&mut self, run: Vec<(Sent, Option<Outcome>)>, back: &Back, effects: &mut Effects) {
+    /// Takes the outcomes of a key's messages, and leaves none.
+    fn key_outcomes(&mut self, run: &mut Vec<(Sent, Option<Outcome>)>, back: &Back, effects: &mut Effects) {
         let Some((first, _)) = run.first() else { return };
         let key = first.key.clone();
         let state = self.keys.get_mut(&key).filter(|state| state.generation == first.generation);
         let Some(state) = state else {
             // An earlier stay of the key: what was delivered may be deleted, nothing else.
-            for (sent, outcome) in run {
+            for (sent, outcome) in run.drain(..) {
                 if !sent.parked && outcome == Some(Outcome::Delivered) {
                     effects.counts.delivered += 1;
                     effects.delivered.push(sent.held.into());
@@ -71,7 +72,7 @@ impl Keys {
             return;
         };
         state.busy = Busy::No;
-        let mut rest = run.into_iter();
+        let mut rest = run.drain(..);
         let mut stopped = None;
         for (sent, outcome) in rest.by_ref() {
             if outcome != Some(Outcome::Delivered) {
@@ -91,7 +92,11 @@ impl Keys {
             }
         }
         let Some((first, outcome)) = stopped else {
-            self.lines.stand(&key, state);
+            if state.is_empty() && !state.in_line && !state.resting {
+                self.keys.remove(&key);
+            } else {
+                self.lines.stand(&key, state);
+            }
             return;
         };
         let row = first.held.stored.row();

@@ -1,6 +1,7 @@
 //! Rows that were read and are not gone from the store yet.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
 use outbox_contract::{Bucket, BucketSet, KeyId, Position};
 
@@ -8,7 +9,26 @@ use outbox_contract::{Bucket, BucketSet, KeyId, Position};
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     rows: BTreeMap<Position, Row>,
-    by_key: HashMap<u64, usize>,
+    by_key: HashMap<u64, usize, BuildHasherDefault<Hashed>>,
+}
+
+/// The hash of what is one already.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Not used for a number, but there has to be one.
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +90,6 @@ impl InFlight {
 
 /// A number that stands for a key where only counting depends on it: two keys that share one are counted together.
 fn fingerprint(key: &KeyId) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
     // Fixed keys: a run must be the same again.
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
