@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 mod broken_key;
+mod connections;
 mod constraint;
 mod consumer;
 mod emitted;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use fastrand::Rng;
@@ -133,6 +134,10 @@ impl Deliveries for Repeated {
 
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         self.inner.acknowledge(tags).await
+    }
+
+    fn acknowledgement_delay(&self) -> Duration {
+        self.inner.acknowledgement_delay()
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {

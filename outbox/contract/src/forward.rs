@@ -179,6 +179,10 @@ impl<T: Transactional> Transactional for Arc<T> {
         (**self).commit(tx).await
     }
 
+    async fn commit_and_begin(&self, tx: Self::Tx<'static>) -> (Committed, Option<Self::Tx<'static>>) {
+        (**self).commit_and_begin(tx).await
+    }
+
     async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
         (**self).rollback(tx).await
     }

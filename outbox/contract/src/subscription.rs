@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -173,6 +174,12 @@ pub trait Deliveries: Send + Sync {
     /// - *Errors*: `Unavailable`: unknown; they may come again. A stale incarnation is no error.
     /// - *Cancellation*: safe, unknown. *Concurrency*: any. *Repeat*: harmless.
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError>;
+
+    /// How long acknowledgements may wait for others, so that one call names several: for brokers to which each call costs as much as one that names
+    /// many. Default: not at all, but what is finished while a call is under way goes into the next. Pure.
+    fn acknowledgement_delay(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Stops dispatching from these units until [`resume`](Self::resume), without losing them. Repeat: harmless.
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError>;

@@ -28,6 +28,17 @@ pub trait Transactional: Store {
     /// - *Cancellation*: unknown. Ask with [`admitted`](Self::admitted).
     async fn commit(&self, tx: Self::Tx<'static>) -> Committed;
 
+    /// Commits as [`commit`](Self::commit) does, and begins the next transaction on the same connection where the driver can do both in one round
+    /// trip: what a pool asks of a connection that comes back and goes out again is saved.
+    ///
+    /// For an inbox with more to handle. *Begun*: as by [`begin`](Self::begin), and only where it was committed. It is to be used soon: the
+    /// connection is missing elsewhere. None, which is the default, is as good: then the caller begins its own.
+    ///
+    /// - *Cancellation*: unknown, as of a commit. Nothing stays begun.
+    async fn commit_and_begin(&self, tx: Self::Tx<'static>) -> (Committed, Option<Self::Tx<'static>>) {
+        (self.commit(tx).await, None)
+    }
+
     /// Rolls back. Dropping the transaction does the same, later. *Errors*: `Unavailable`; it is rolled back all the same.
     async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError>;
 

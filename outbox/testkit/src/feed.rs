@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use outbox_contract::subscription::{Received, Tag, Undecodable, Unit};
 use outbox_contract::{
@@ -34,6 +35,9 @@ struct State {
     units: BTreeMap<Unit, Queue>,
     members: u64,
     away: bool,
+    acknowledgement_delay: Duration,
+    /// How often members have acknowledged something.
+    acknowledgements: u64,
     /// Called with each message that is acknowledged, for a test that wants to look around at that moment.
     watch: Option<Watch>,
 }
@@ -111,6 +115,17 @@ impl Feed {
         self.state().watch = Some(Box::new(watch));
     }
 
+    /// Lets members gather acknowledgements for this long, as RabbitMQ does. For those that subscribe from now on.
+    pub fn delay_acknowledgements(&self, delay: Duration) {
+        self.state().acknowledgement_delay = delay;
+    }
+
+    /// How many acknowledgements came, each of one delivery or of several.
+    #[must_use]
+    pub fn acknowledgements(&self) -> u64 {
+        self.state().acknowledgements
+    }
+
     /// How many deliveries are not acknowledged.
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
@@ -165,6 +180,7 @@ impl Transport for Feed {
             me: state.members,
             topics: subscription.topics.into_iter().collect(),
             prefetch: subscription.prefetch,
+            acknowledgement_delay: state.acknowledgement_delay,
             drained: AtomicBool::new(false),
         }))
     }
@@ -185,6 +201,7 @@ struct Member {
     me: u64,
     topics: BTreeSet<Topic>,
     prefetch: usize,
+    acknowledgement_delay: Duration,
     drained: AtomicBool,
 }
 
@@ -249,6 +266,7 @@ impl Deliveries for Member {
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         let mut state = self.feed.state();
         check(&state, "acknowledge")?;
+        state.acknowledgements += 1;
         let State { units, watch, .. } = &mut *state;
         for tag in tags {
             let Some(queue) = units.get_mut(&tag.unit) else { continue };
@@ -265,6 +283,10 @@ impl Deliveries for Member {
         drop(state);
         self.feed.0.changed.notify_waiters();
         Ok(())
+    }
+
+    fn acknowledgement_delay(&self) -> Duration {
+        self.acknowledgement_delay
     }
 
     async fn pause(&self, _units: &[Unit]) -> Result<(), TransportError> {

@@ -26,6 +26,9 @@ const RESTORE: &str = "set session innodb_lock_wait_timeout = cast(coalesce(@out
                        session autocommit = cast(coalesce(@outbox_autocommit, @@autocommit + 0) as unsigned), \
                        @outbox_locks = null, @outbox_idle = null, @outbox_autocommit = null";
 
+/// Begins with READ COMMITTED, whatever the connection's own level is.
+const BEGIN: &str = "set transaction isolation level read committed; start transaction";
+
 /// Begins with timeouts for this transaction and with autocommit on, and remembers what they were: the connection is the user's.
 ///
 /// What is open is rolled back first, since it is nobody's any more and no other can be described in it: of a `begin` of the driver's that was dropped
@@ -35,14 +38,28 @@ fn begin_statement(options: &MySqlOptions) -> String {
     format!(
         "rollback; set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
          @outbox_autocommit = coalesce(@outbox_autocommit, @@autocommit + 0), \
-         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = 1; \
-         set transaction isolation level read committed; start transaction",
+         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = 1; {BEGIN}",
         seconds(options.lock_timeout),
         seconds(options.transaction_idle_timeout)
     )
 }
 
 impl MySqlStore {
+    /// Commits, and does something behind it, in one round trip.
+    ///
+    /// A COMMIT of a transaction that the server has rolled back before is answered as if all were well. So something goes in front of it that is
+    /// refused where there is no transaction: then the COMMIT is not run.
+    async fn end(&self, connection: &mut MySqlConnection, behind: &str) -> Committed {
+        match run(connection, format!("{REQUIRE_TRANSACTION}; commit; {behind}")).await {
+            Ok(()) => {
+                self.bell().transaction_committed();
+                Committed::Yes
+            }
+            Err(error) if is_surely_not_committed(&error) => Committed::No(store_error("commit", error)),
+            Err(error) => Committed::Unknown(store_error("commit", error)),
+        }
+    }
+
     /// Sees to it that the stripes of these messages' routes have their rows, before a user's transaction has locked anything of them.
     async fn know_routes(&self, messages: &[Outgoing]) -> Result<(), StoreError> {
         for route in self.routes().unknown(messages.iter().map(|outgoing| &outgoing.route)) {
@@ -84,18 +101,17 @@ impl Transactional for MySqlStore {
         }
     }
 
-    /// A COMMIT of a transaction that the server has rolled back before is answered as if all were well. So something goes in front of it, in the
-    /// same round trip, that is refused where there is no transaction: then the COMMIT is not run. What the driver sends later, when it ends the
-    /// transaction that it takes to be open, does nothing.
+    /// What the driver sends later, when it ends the transaction that it takes to be open, does nothing.
     async fn commit(&self, mut tx: Self::Tx<'static>) -> Committed {
-        match run(&mut tx, format!("{REQUIRE_TRANSACTION}; commit; {RESTORE}")).await {
-            Ok(()) => {
-                drop(tx);
-                self.bell().transaction_committed();
-                Committed::Yes
-            }
-            Err(error) if is_surely_not_committed(&error) => Committed::No(store_error("commit", error)),
-            Err(error) => Committed::Unknown(store_error("commit", error)),
+        self.end(&mut tx, RESTORE).await
+    }
+
+    /// The timeouts stay as they are: they are restored when it is the last.
+    async fn commit_and_begin(&self, mut tx: Self::Tx<'static>) -> (Committed, Option<Self::Tx<'static>>) {
+        // To the driver it is the same transaction all along.
+        match self.end(&mut tx, BEGIN).await {
+            Committed::Yes => (Committed::Yes, Some(tx)),
+            failed => (failed, None),
         }
     }
 

@@ -25,6 +25,7 @@ use crate::lines::{Lines, own_options};
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::notifier::{Notifier, Way};
 use crate::sql::Statements;
+use crate::transactions::commit_and_begin;
 use crate::{check, divert, due, fetch, lease, maintain, settle, wakeups, writers};
 
 /// How often partitions of the history are looked after.
@@ -45,6 +46,7 @@ struct Inner {
     sql: Statements,
     /// How [`begin`](outbox_contract::Transactional::begin) begins.
     begin: SqlStr,
+    commit_and_begin: SqlStr,
     hints: Hints,
     options: PostgresOptions,
     /// Which store this is, among all that wake one another.
@@ -138,6 +140,7 @@ impl PostgresStore {
         Self {
             inner: Arc::new(Inner {
                 sql: Statements::of(options.schema.as_deref(), !options.transaction_pooler),
+                commit_and_begin: AssertSqlSafe(commit_and_begin(&begin)).into_sql_str(),
                 begin: AssertSqlSafe(begin).into_sql_str(),
                 hints: Hints::new(),
                 sender: Uuid::now_v7().to_string(),
@@ -184,6 +187,10 @@ impl PostgresStore {
 
     pub(crate) fn begin_statement(&self) -> SqlStr {
         self.inner.begin.clone()
+    }
+
+    pub(crate) fn commit_and_begin_statement(&self) -> SqlStr {
+        self.inner.commit_and_begin.clone()
     }
 
     /// Says, here and to other programs, that something was committed.

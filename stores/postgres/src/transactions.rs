@@ -6,7 +6,8 @@ use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
     AppendError, Consumer, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
 };
-use sqlx::Postgres;
+use sqlx::postgres::PgConnection;
+use sqlx::{Postgres, SqlSafeStr, SqlStr};
 
 use crate::error::{is_conflict, is_sound, is_surely_not_committed, store_error};
 use crate::store::PostgresStore;
@@ -17,6 +18,11 @@ use crate::{admit, append};
 /// begun behind it is what the driver ends, later and without anybody waiting: it takes a transaction to be open until it has ended it itself.
 const COMMIT: &str = "set local outbox.committing = ''; commit; begin";
 
+/// A COMMIT as above, with the next transaction begun behind it.
+pub(crate) fn commit_and_begin(begin: &str) -> String {
+    format!("set local outbox.committing = ''; commit; {begin}")
+}
+
 /// How often a transaction is begun again on another connection of the pool, when one of them turns out to be broken: nothing has happened yet. A
 /// server that was restarted has broken them all.
 const MOST_BROKEN: u32 = 100;
@@ -25,6 +31,21 @@ const MOST_BROKEN: u32 = 100;
 fn finish(rest: Rest) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(rest);
+    }
+}
+
+impl PostgresStore {
+    /// Commits by a statement that does so.
+    async fn end(&self, connection: &mut PgConnection, statement: SqlStr) -> Committed {
+        match sqlx::raw_sql(statement).execute(connection).await {
+            Ok(_) => {
+                // Other programs hear of it by the notifier, which runs since the append.
+                self.bell().transaction_committed();
+                Committed::Yes
+            }
+            Err(error) if is_surely_not_committed(&error) => Committed::No(store_error("commit", error)),
+            Err(error) => Committed::Unknown(store_error("commit", error)),
+        }
     }
 }
 
@@ -51,15 +72,14 @@ impl Transactional for PostgresStore {
     }
 
     async fn commit(&self, mut tx: Self::Tx<'static>) -> Committed {
-        match sqlx::raw_sql(COMMIT).execute(&mut *tx).await {
-            Ok(_) => {
-                drop(tx);
-                // Other programs hear of it by the notifier, which runs since the append.
-                self.bell().transaction_committed();
-                Committed::Yes
-            }
-            Err(error) if is_surely_not_committed(&error) => Committed::No(store_error("commit", error)),
-            Err(error) => Committed::Unknown(store_error("commit", error)),
+        self.end(&mut tx, COMMIT.into_sql_str()).await
+    }
+
+    async fn commit_and_begin(&self, mut tx: Self::Tx<'static>) -> (Committed, Option<Self::Tx<'static>>) {
+        // To the driver it is the same transaction all along.
+        match self.end(&mut tx, self.commit_and_begin_statement()).await {
+            Committed::Yes => (Committed::Yes, Some(tx)),
+            failed => (failed, None),
         }
     }
 

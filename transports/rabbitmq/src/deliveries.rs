@@ -1,6 +1,7 @@
 //! One member of a consumer, as the inbox sees it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -14,6 +15,9 @@ use crate::config::Config;
 use crate::consumption::Taken;
 use crate::error::Fault;
 use crate::member::{self, Leave, Shared};
+
+/// A quorum queue keeps each acknowledgement in its log, whether it names one delivery or all up to one.
+const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(5);
 
 /// Dropped without `close`, it cuts its connection: everything unacknowledged comes again, in order.
 pub(crate) struct RabbitMqDeliveries {
@@ -68,6 +72,10 @@ impl Deliveries for RabbitMqDeliveries {
         let written = try_join_all(writes).await;
         let told = written.map_err(|error| Fault::asking("acknowledging", error).waited_for());
         told.map(drop).map_err(|fault| fault.to_error("acknowledge"))
+    }
+
+    fn acknowledgement_delay(&self) -> Duration {
+        ACKNOWLEDGEMENT_DELAY
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {

@@ -5,18 +5,22 @@ use std::time::Duration;
 
 use outbox_contract::subscription::Unit;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+use tokio::sync::Semaphore;
 
+use super::acknowledger::AcknowledgerMsg;
 use super::context::Context;
 use super::dispatcher::{Dispatcher, Item, Job};
-use super::source::Source;
 use super::worker::{Finished, Worker};
+
+/// Half of them are in their transactions, the others are between two jobs, or have one and wait for a turn.
+const WORKERS_PER_TURN: usize = 2;
 
 pub(crate) struct Mailboxes;
 
 /// What they are started with.
 pub(crate) struct MailboxesSetup {
     pub(crate) context: Arc<Context>,
-    pub(crate) source: Arc<Source>,
+    pub(crate) acknowledger: ActorRef<AcknowledgerMsg>,
 }
 
 pub(crate) enum MailboxesMsg {
@@ -38,6 +42,7 @@ pub(crate) struct MailboxesState {
     context: Arc<Context>,
     dispatcher: Dispatcher,
     workers: Vec<(ActorRef<Job>, bool)>,
+    turns: Arc<Semaphore>,
     random: fastrand::Rng,
     wake_at: Option<Duration>,
     halting: Option<RpcReplyPort<()>>,
@@ -50,13 +55,16 @@ impl Mailboxes {
         myself: ActorRef<MailboxesMsg>,
         setup: MailboxesSetup,
     ) -> Result<MailboxesState, ActorProcessingErr> {
-        let MailboxesSetup { context, source } = setup;
-        let mut workers = Vec::with_capacity(context.config.concurrency);
-        for _ in 0..context.config.concurrency {
+        let MailboxesSetup { context, acknowledger } = setup;
+        let concurrency = context.config.concurrency.min(Semaphore::MAX_PERMITS);
+        let turns = Arc::new(Semaphore::new(concurrency));
+        let mut workers = Vec::new();
+        for _ in 0..concurrency.saturating_mul(WORKERS_PER_TURN) {
             let worker = Worker {
                 context: Arc::clone(&context),
-                source: Arc::clone(&source),
+                acknowledger: acknowledger.clone(),
                 mailboxes: myself.clone(),
+                turns: Arc::clone(&turns),
             };
             let (worker, _) = Actor::spawn_linked(None, worker, (), myself.get_cell()).await?;
             workers.push((worker, false));
@@ -66,6 +74,7 @@ impl Mailboxes {
             random: fastrand::Rng::with_seed(context.seed),
             context,
             workers,
+            turns,
             wake_at: None,
             halting: None,
         })
@@ -113,6 +122,8 @@ impl MailboxesState {
             MailboxesMsg::Wake => self.wake_at = None,
             MailboxesMsg::Halt(reply) => {
                 self.dispatcher.halt();
+                // Whoever waits for a turn gives its job back.
+                self.turns.close();
                 self.halting = Some(reply);
             }
         }

@@ -3,12 +3,14 @@
 //! ```text
 //! InboxHandle ─┬─ InboxSupervisor   subscribes, and starts again what fails
 //!              │    ├─ Receiver     takes deliveries; in stored mode writes them to the store
-//!              │    └─ Mailboxes    keep the order of keys, as Dispatcher decides ── Worker × concurrency ─┐
+//!              │    ├─ Acknowledger tells the broker what is finished
+//!              │    └─ Mailboxes    keep the order of keys, as Dispatcher decides ── Worker × 2 concurrency ┐
 //!              └─ a relay of the consumer's route ── Drain, its transport ────────────────────────────────┴─ Processor
 //! ```
 //!
 //! The processor is the only way into a handler: begin, admit, handle, append, commit.
 
+mod acknowledger;
 mod builder;
 mod config;
 mod context;
@@ -21,9 +23,11 @@ mod mailboxes;
 mod process;
 mod receiver;
 mod source;
+mod spares;
 mod stats;
 mod steps;
 mod supervisor;
+mod transactions;
 mod upcast;
 mod verdict;
 mod worker;

@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, TryFutureExt};
-use outbox_contract::transactional::{Admission, Committed, inbox_route};
+use outbox_contract::transactional::{Admission, inbox_route};
 use outbox_contract::{
-    AppendError, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, StoreError,
-    Transactional,
+    AppendError, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Transactional,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
@@ -18,8 +17,10 @@ use tracing::Instrument;
 
 use super::handler::{Emitted, HandlerContext, HandlerFailure};
 use super::handlers::{Action, Handlers};
+use super::spares::Open;
 use super::stats::Counters;
 use super::steps::{Step, Steps};
+use super::transactions::Transactions;
 use super::verdict::{Broken, Done, Trouble, Verdict};
 use crate::observe::consume_span;
 use crate::unit_of_work::is_conflict;
@@ -66,8 +67,6 @@ pub(crate) trait Process: Send + Sync + 'static {
 
 /// How often a transaction is started again after a conflict, before others get their turn.
 const CONFLICT_TRIES: u32 = 6;
-/// How often it is asked what became of a commit.
-const QUESTIONS: u32 = 3;
 
 pub(crate) struct Processor<S: Transactional> {
     pub(crate) store: Arc<S>,
@@ -77,10 +76,7 @@ pub(crate) struct Processor<S: Transactional> {
     pub(crate) handlers: Arc<Handlers<S::Tx<'static>>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) steps: Steps,
-    pub(crate) store_timeout: Duration,
-    pub(crate) first_delay: Duration,
-    // Draws for pauses; held for one draw.
-    pub(crate) random: Mutex<fastrand::Rng>,
+    pub(crate) transactions: Transactions<S>,
 }
 
 impl<S: Transactional> Processor<S> {
@@ -97,31 +93,25 @@ impl<S: Transactional> Processor<S> {
         seed: u64,
     ) -> Self {
         let route = inbox_route(&consumer);
-        let random = Mutex::new(fastrand::Rng::with_seed(seed));
-        Self { store, outbox, consumer, route, handlers, counters, steps, store_timeout, first_delay, random }
-    }
-
-    /// One call to the store, no longer than it may take. A store that panics is not to be had.
-    async fn call<T>(
-        &self,
-        what: &str,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, Trouble> {
-        // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
-        match timeout(self.store_timeout, AssertUnwindSafe(call).catch_unwind()).await {
-            Ok(Ok(Ok(value))) => Ok(value),
-            Ok(Ok(Err(error))) => Err(Trouble::of(&error)),
-            Ok(Err(_)) => Err(away(format!("{what}: it panicked; its message was printed"))),
-            Err(_) => Err(away(format!("{what}: no answer within {:?}", self.store_timeout))),
-        }
+        let transactions =
+            Transactions::new(Arc::clone(&store), consumer.clone(), store_timeout, first_delay, seed);
+        Self { store, outbox, consumer, route, handlers, counters, steps, transactions }
     }
 
     async fn append(&self, call: impl Future<Output = Result<(), AppendError>>) -> Result<(), Trouble> {
-        match timeout(self.store_timeout, AssertUnwindSafe(call).catch_unwind()).await {
-            Ok(Ok(appended)) => appended.map_err(|error| append_trouble(&error)),
-            Ok(Err(_)) => Err(away("append: it panicked; its message was printed".to_owned())),
-            Err(_) => Err(away(format!("append: no answer within {:?}", self.store_timeout))),
-        }
+        self.transactions.in_time("append", call, append_trouble).await
+    }
+
+    async fn begin(&self) -> Result<Open<S::Tx<'static>>, Trouble> {
+        let open = self.transactions.begin().await?;
+        self.steps.over(Step::Begun);
+        Ok(open)
+    }
+
+    async fn commit(&self, open: Open<S::Tx<'static>>, noted: Option<MessageId>) -> Result<(), Trouble> {
+        self.transactions.commit(open, noted).await?;
+        self.steps.over(Step::Committed);
+        Ok(())
     }
 
     /// Runs messages through one transaction, started again after conflicts.
@@ -131,7 +121,7 @@ impl<S: Transactional> Processor<S> {
             match self.run(place, works).await {
                 Err(Trouble::Again(failure)) if tries < CONFLICT_TRIES => {
                     tracing::debug!(consumer = %self.consumer, %failure, tries, "a transaction is started again");
-                    self.pause(tries).await;
+                    self.transactions.pause(tries).await;
                     tries += 1;
                 }
                 other => return other,
@@ -139,32 +129,23 @@ impl<S: Transactional> Processor<S> {
         }
     }
 
-    async fn pause(&self, tries: u32) {
-        let draw = self.random.lock().unwrap_or_else(PoisonError::into_inner).f64();
-        let bound = self.first_delay.saturating_mul(1 << tries.min(6));
-        tokio::time::sleep(bound.mul_f64(0.1 + draw * 0.9)).await;
-    }
-
     /// One transaction. One answer per message; None: it stays where it is, behind others.
     async fn run(&self, place: Place, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
         let _permits = self.permits(works).await;
-        let mut tx = self.call("begin", self.store.begin()).await?;
-        self.steps.over(Step::Begun);
-        let (done, first_new) = match self.work(&mut tx, place, works).await {
+        let mut open = self.begin().await?;
+        let (done, first_new) = match self.work(&mut open.tx, place, works).await {
             Ok(worked) => worked,
             Err(trouble) => {
-                // Dropping it does the same, later; whatever is said here, the transaction is over.
-                let _ = self.call("rollback", self.store.rollback(tx)).await;
+                self.transactions.roll_back(open).await;
                 return Err(trouble);
             }
         };
         if done.iter().all(|done| !matches!(done, Some(Done::Handled | Done::Stored))) {
             // Nothing was written: that they are duplicates is committed already.
-            let _ = self.call("rollback", self.store.rollback(tx)).await;
+            self.transactions.roll_back(open).await;
             return Ok(done);
         }
-        self.commit(tx, first_new).await?;
-        self.steps.over(Step::Committed);
+        self.commit(open, first_new).await?;
         Ok(done)
     }
 
@@ -176,10 +157,13 @@ impl<S: Transactional> Processor<S> {
         works: &[Work<'_>],
     ) -> Result<(Vec<Option<Done>>, Option<MessageId>), Trouble> {
         let messages: Vec<&Message> = works.iter().map(|work| work.message).collect();
-        let admissions = self.call("admit", self.store.admit(tx, &self.consumer, &messages)).await?;
+        let admissions =
+            self.transactions.call("admit", self.store.admit(tx, &self.consumer, &messages)).await?;
         if admissions.len() != works.len() {
             let (asked, got) = (works.len(), admissions.len());
-            return Err(away(format!("admit: {got} answers for {asked} messages; the store is broken")));
+            return Err(Trouble::away(format!(
+                "admit: {got} answers for {asked} messages; the store is broken"
+            )));
         }
         self.steps.over(Step::Admitted);
         if let Some(id) = overtaking(&messages, &admissions) {
@@ -264,35 +248,6 @@ impl<S: Transactional> Processor<S> {
         }
     }
 
-    async fn commit(&self, tx: S::Tx<'static>, first_new: Option<MessageId>) -> Result<(), Trouble> {
-        let limit = self.store_timeout;
-        let error = match timeout(limit, AssertUnwindSafe(self.store.commit(tx)).catch_unwind()).await {
-            Ok(Ok(Committed::Yes)) => return Ok(()),
-            Ok(Ok(Committed::No(error))) => return Err(Trouble::of_work("commit", &error)),
-            Ok(Ok(Committed::Unknown(error))) => error.to_string(),
-            Ok(Err(_)) => "commit: it panicked; its message was printed".to_owned(),
-            Err(_) => format!("commit: no answer within {limit:?}"),
-        };
-        self.find_out(first_new, error).await
-    }
-
-    /// What became of a commit whose result is unknown. All of it is committed or nothing is, so one message tells for all.
-    async fn find_out(&self, noted: Option<MessageId>, error: String) -> Result<(), Trouble> {
-        let not_committed = || Trouble::Again(Failure::new("not-committed", error.clone()));
-        // Nothing but messages that go behind others: they may be written twice, and are handled once.
-        let Some(id) = noted else { return Err(not_committed()) };
-        for question in 1..=QUESTIONS {
-            match self.call("admitted", self.store.admitted(&self.consumer, id)).await {
-                Ok(true) => return Ok(()),
-                // It may still be on its way: then the next transaction waits for it, and finds a duplicate.
-                Ok(false) => return Err(not_committed()),
-                Err(_) if question < QUESTIONS => self.pause(question).await,
-                Err(_) => {}
-            }
-        }
-        Err(Trouble::Broken(Broken::Unknown(error)))
-    }
-
     /// The permits of all handlers of a transaction, always in the same order, so that two transactions never wait for each other.
     async fn permits(&self, works: &[Work<'_>]) -> Vec<OwnedSemaphorePermit> {
         let wanted: BTreeSet<usize> = works.iter().filter_map(|work| self.handler_of(work.message)).collect();
@@ -305,16 +260,13 @@ impl<S: Transactional> Processor<S> {
     }
 
     async fn store_once(&self, rows: &[Outgoing]) -> Result<(), Trouble> {
-        let mut tx = self.call("begin", self.store.begin()).await?;
-        self.steps.over(Step::Begun);
-        if let Err(trouble) = self.append(self.store.append(&mut tx, rows)).await {
-            let _ = self.call("rollback", self.store.rollback(tx)).await;
+        let mut open = self.begin().await?;
+        if let Err(trouble) = self.append(self.store.append(&mut open.tx, rows)).await {
+            self.transactions.roll_back(open).await;
             return Err(trouble);
         }
         self.steps.over(Step::Appended);
-        self.commit(tx, None).await?;
-        self.steps.over(Step::Committed);
-        Ok(())
+        self.commit(open, None).await
     }
 }
 
@@ -404,7 +356,7 @@ impl<S: Transactional> Process for Processor<S> {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Broken(broken)) => return Err(broken),
                 Err(_) if tries < CONFLICT_TRIES => {
-                    self.pause(tries).await;
+                    self.transactions.pause(tries).await;
                     tries += 1;
                 }
                 Err(trouble) => return Err(Broken::Away(format!("{trouble:?}"))),
@@ -429,10 +381,6 @@ fn overtaking(messages: &[&Message], admissions: &[Admission]) -> Option<Message
         }
     }
     None
-}
-
-fn away(words: String) -> Trouble {
-    Trouble::Broken(Broken::Away(words))
 }
 
 /// What it means that rows could not be appended.

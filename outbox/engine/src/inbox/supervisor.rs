@@ -11,6 +11,7 @@ use ractor::{
     Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent, call_t,
 };
 
+use super::acknowledger::{Acknowledger, AcknowledgerMsg};
 use super::context::Context;
 use super::mailboxes::{Mailboxes, MailboxesMsg, MailboxesSetup};
 use super::receiver::{BROKER_TIMEOUT, Receiver, ReceiverMsg};
@@ -47,7 +48,13 @@ const PAUSE_POLL: Duration = Duration::from_secs(1);
 struct Incarnation {
     source: Arc<Source>,
     receiver: ActorRef<ReceiverMsg>,
-    mailboxes: Option<ActorRef<MailboxesMsg>>,
+    direct: Option<Direct>,
+}
+
+/// The parts that handle what comes in.
+struct Direct {
+    mailboxes: ActorRef<MailboxesMsg>,
+    acknowledger: ActorRef<AcknowledgerMsg>,
 }
 
 /// Failures count together for this long.
@@ -90,10 +97,10 @@ impl InboxSupervisor {
             }
             InboxMsg::Ended => self.start_again(&myself, state, "the broker ended the subscription").await,
             InboxMsg::Paused => {
-                let mailboxes = state.incarnation.as_ref().and_then(|parts| parts.mailboxes.as_ref());
-                if let Some(mailboxes) = mailboxes {
+                let direct = state.incarnation.as_ref().and_then(|parts| parts.direct.as_ref());
+                if let Some(direct) = direct {
                     // Gone only when all of this incarnation is; the next one looks for itself.
-                    let _ = mailboxes.cast(MailboxesMsg::Paused);
+                    let _ = direct.mailboxes.cast(MailboxesMsg::Paused);
                 }
             }
             InboxMsg::Stop(reply) => {
@@ -142,10 +149,15 @@ impl InboxSupervisor {
                 return self.plan(myself, state, &format!("subscribe: no answer within {BROKER_TIMEOUT:?}"));
             }
         };
+        let delay = deliveries.acknowledgement_delay();
         let source = Arc::new(Source::new(deliveries, BROKER_TIMEOUT));
-        let mailboxes = if context.config.mode == super::config::Mode::Direct {
-            let setup = MailboxesSetup { context: Arc::clone(context), source: Arc::clone(&source) };
-            Some(Actor::spawn_linked(None, Mailboxes, setup, myself.get_cell()).await?.0)
+        let direct = if context.config.mode == super::config::Mode::Direct {
+            let acknowledger =
+                Acknowledger { context: Arc::clone(context), source: Arc::clone(&source), delay };
+            let (acknowledger, _) = Actor::spawn_linked(None, acknowledger, (), myself.get_cell()).await?;
+            let setup = MailboxesSetup { context: Arc::clone(context), acknowledger: acknowledger.clone() };
+            let (mailboxes, _) = Actor::spawn_linked(None, Mailboxes, setup, myself.get_cell()).await?;
+            Some(Direct { mailboxes, acknowledger })
         } else {
             None
         };
@@ -153,11 +165,11 @@ impl InboxSupervisor {
             context: Arc::clone(context),
             source: Arc::clone(&source),
             supervisor: myself.clone(),
-            mailboxes: mailboxes.clone(),
+            mailboxes: direct.as_ref().map(|direct| direct.mailboxes.clone()),
         };
         let (receiver, _) = Actor::spawn_linked(None, receiver, (), myself.get_cell()).await?;
         context.subscribed.store(true, Ordering::Release);
-        state.incarnation = Some(Incarnation { source, receiver, mailboxes });
+        state.incarnation = Some(Incarnation { source, receiver, direct });
         Ok(())
     }
 
@@ -203,8 +215,9 @@ impl InboxSupervisor {
         let limit = millis(self.context.longest_job());
         let mut clean = incarnation.source.drain().await.is_ok();
         clean &= call_t!(incarnation.receiver, ReceiverMsg::Finish, limit).is_ok();
-        if let Some(mailboxes) = &incarnation.mailboxes {
+        if let Some(Direct { mailboxes, acknowledger }) = &incarnation.direct {
             clean &= call_t!(mailboxes, MailboxesMsg::Halt, limit).is_ok();
+            clean &= call_t!(acknowledger, AcknowledgerMsg::Flush, millis(BROKER_TIMEOUT * 3)).is_ok();
         }
         incarnation.end();
         clean &= incarnation.source.close().await.is_ok();
@@ -214,8 +227,9 @@ impl InboxSupervisor {
 
 impl Incarnation {
     fn cells(&self) -> impl Iterator<Item = ActorCell> {
-        let mailboxes = self.mailboxes.as_ref().map(|mailboxes| mailboxes.get_cell());
-        std::iter::once(self.receiver.get_cell()).chain(mailboxes)
+        let direct = self.direct.iter();
+        let direct = direct.flat_map(|direct| [direct.mailboxes.get_cell(), direct.acknowledger.get_cell()]);
+        std::iter::once(self.receiver.get_cell()).chain(direct)
     }
 
     fn has(&self, who: ActorId) -> bool {

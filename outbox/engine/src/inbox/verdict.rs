@@ -81,6 +81,10 @@ impl Trouble {
         Self::Handler(Verdict::Failed(Failure::new(what, error.to_string())))
     }
 
+    pub(crate) const fn away(words: String) -> Self {
+        Self::Broken(Broken::Away(words))
+    }
+
     pub(crate) fn conflict(error: impl fmt::Display) -> Self {
         Self::Again(Failure::new("conflict", error.to_string()))
     }

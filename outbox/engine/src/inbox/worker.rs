@@ -1,24 +1,27 @@
-//! A worker: one job at a time through the store, then its acknowledgement.
+//! A worker: one job at a time through the store. What is finished goes to the acknowledger, all of it back to the mailboxes.
 
 use std::sync::Arc;
 
 use outbox_contract::Message;
 use outbox_contract::subscription::Tag;
 use ractor::{ActorId, ActorProcessingErr, ActorRef};
+use tokio::sync::Semaphore;
 use tracing::Instrument;
 
+use super::acknowledger::AcknowledgerMsg;
 use super::context::Context;
 use super::dispatcher::{Item, Job, What};
 use super::mailboxes::MailboxesMsg;
 use super::process::{Place, Work};
-use super::source::Source;
-use super::steps::Step;
 use super::verdict::{Broken, Done, Verdict};
 
 pub(crate) struct Worker {
     pub(crate) context: Arc<Context>,
-    pub(crate) source: Arc<Source>,
+    pub(crate) acknowledger: ActorRef<AcknowledgerMsg>,
     pub(crate) mailboxes: ActorRef<MailboxesMsg>,
+    /// One for each transaction that may be open. There are more workers than turns, so that none is left unused while a worker waits for its next
+    /// job. Closed when nothing is to begin any more.
+    pub(crate) turns: Arc<Semaphore>,
 }
 
 /// A job that is over.
@@ -46,7 +49,10 @@ impl Worker {
             messages = job.items.len(),
             attempt = job.attempt
         );
-        let verdicts = self.work(&job).instrument(span).await.map_err(|broken| broken.to_string())?;
+        let verdicts = match self.turns.acquire().await {
+            Ok(_turn) => self.work(&job).instrument(span).await.map_err(|broken| broken.to_string())?,
+            Err(_) => vec![Verdict::NotTried; job.items.len()],
+        };
         let tags: Vec<Tag> = job
             .items
             .iter()
@@ -54,8 +60,9 @@ impl Worker {
             .filter(|(_, verdict)| matches!(verdict, Verdict::Done(_)))
             .map(|(item, _)| item.tag.clone())
             .collect();
-        self.source.acknowledge(&tags).await;
-        self.context.steps.over(Step::Acknowledged);
+        if !tags.is_empty() {
+            self.acknowledger.cast(AcknowledgerMsg::Finished(tags))?;
+        }
         let results = job.items.into_iter().zip(verdicts).collect();
         let finished = Finished { worker: myself.get_id(), number: job.number, results };
         Ok(self.mailboxes.cast(MailboxesMsg::Finished(finished))?)

@@ -1,7 +1,9 @@
 //! Direct mode: begin, admit, handle, append, commit, acknowledge.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use futures_util::FutureExt;
 use outbox_engine::HandlerFailure;
 use outbox_testkit::{StoreCall, StoreFault};
 
@@ -123,4 +125,55 @@ async fn a_broker_that_goes_away_and_comes_back_delivers_on() {
     within(S * 30, || world.feed.unacknowledged() == 0).await;
     world.ledger.assert_once_and_in_order(&sent);
     assert!(inbox.stop(S * 10).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_transactions_are_open_at_once_as_there_may_be_and_no_more() {
+    let world = World::concurrent(1);
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let most_running = Arc::clone(&most);
+    let inbox = world.inbox_that(move |_, _| {
+        let (running, most) = (Arc::clone(&running), Arc::clone(&most_running));
+        async move {
+            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::time::sleep(MS * 10).await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        }
+        .boxed()
+    });
+    let sent: Vec<_> = (0..40).flat_map(|key| world.send(&format!("key-{key}"), 2)).collect();
+    let _inbox = inbox.concurrency(3).start().await.unwrap();
+    within(S * 60, || world.feed.unacknowledged() == 0).await;
+    world.ledger.assert_once_and_in_order(&sent);
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn acknowledgements_are_gathered_and_a_stop_forgets_none() {
+    let world = World::concurrent(1);
+    world.feed.delay_acknowledgements(S * 10);
+    let sent: Vec<_> = (0..20).flat_map(|key| world.send(&format!("key-{key}"), 5)).collect();
+    let inbox = world.inbox().start().await.unwrap();
+    let took = within(S * 60, || world.ledger.len() == sent.len()).await;
+    assert!(took < S, "handling waits for no acknowledgement, and took {took:?}");
+    assert_eq!((world.feed.unacknowledged(), world.feed.acknowledgements()), (100, 0));
+    within(S * 60, || world.feed.unacknowledged() == 0).await;
+    assert_eq!(world.feed.acknowledgements(), 1);
+    let more = world.send("key-1", 1);
+    within(S, || world.ledger.has(more[0].id)).await;
+    assert!(inbox.stop(S * 20).await);
+    assert_eq!((world.feed.unacknowledged(), world.feed.acknowledgements()), (0, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_prefetch_waits_for_no_acknowledgement() {
+    for prefetch in [1, 3, 8] {
+        let world = World::concurrent(1);
+        world.feed.delay_acknowledgements(S * 3_600);
+        let sent: Vec<_> = (0..10).flat_map(|key| world.send(&format!("key-{key}"), 10)).collect();
+        let _inbox = world.inbox().prefetch(prefetch).start().await.unwrap();
+        within(S * 60, || world.ledger.len() == sent.len()).await;
+        world.ledger.assert_once_and_in_order(&sent);
+    }
 }

@@ -33,9 +33,11 @@ async fn a_stop_with_a_full_prefetch_finishes_what_is_begun_and_another_takes_ov
     let first = slow(&world).prefetch(200).start().await.unwrap();
     within(S * 5, || world.ledger.len() > 20).await;
     assert!(world.feed.in_flight() > 150, "it has much more than it works on");
+    let begun_before = begun.load(Ordering::SeqCst);
     assert!(first.stop(S * 20).await);
     let handled = world.ledger.len();
     assert_eq!(begun.load(Ordering::SeqCst), handled, "what was begun is finished");
+    assert_eq!(handled, begun_before, "and nothing else is begun");
     assert_eq!(world.feed.unacknowledged(), 400 - handled, "all that was handled is acknowledged");
     let second = slow(&world).start().await.unwrap();
     within(S * 60, || world.feed.unacknowledged() == 0).await;

@@ -159,6 +159,31 @@ impl<S: Store + ?Sized> Admin for ChaosStore<S> {
     }
 }
 
+impl<S: Transactional> ChaosStore<S> {
+    async fn fail_commit(&self, tx: S::Tx<'static>, fault: StoreFault, surely: bool) -> Committed {
+        match fault {
+            StoreFault::Before => {
+                // Whether the rollback succeeds does not matter: the transaction is over.
+                let _ = self.inner.rollback(tx).await;
+                let error = injected(StoreCall::Commit);
+                if surely { Committed::No(error) } else { Committed::Unknown(error) }
+            }
+            StoreFault::After => match self.inner.commit(tx).await {
+                Committed::Yes => Committed::Unknown(injected(StoreCall::Commit)),
+                failed => failed,
+            },
+            StoreFault::HangBefore => {
+                let _held = tx;
+                self.hang().await
+            }
+            StoreFault::HangAfter => {
+                let _unheard = self.inner.commit(tx).await;
+                self.hang().await
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl<S: Transactional> Transactional for ChaosStore<S> {
     type Tx<'t> = S::Tx<'t>;
@@ -172,24 +197,16 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
         plan.hold_back().await;
         match plan.fault {
             None => self.inner.commit(tx).await,
-            Some(StoreFault::Before) => {
-                // Whether the rollback succeeds does not matter: the transaction is over.
-                let _ = self.inner.rollback(tx).await;
-                let error = injected(StoreCall::Commit);
-                if plan.heads { Committed::No(error) } else { Committed::Unknown(error) }
-            }
-            Some(StoreFault::After) => match self.inner.commit(tx).await {
-                Committed::Yes => Committed::Unknown(injected(StoreCall::Commit)),
-                failed => failed,
-            },
-            Some(StoreFault::HangBefore) => {
-                let _held = tx;
-                self.hang().await
-            }
-            Some(StoreFault::HangAfter) => {
-                let _unheard = self.inner.commit(tx).await;
-                self.hang().await
-            }
+            Some(fault) => self.fail_commit(tx, fault, plan.heads).await,
+        }
+    }
+
+    async fn commit_and_begin(&self, tx: Self::Tx<'static>) -> (Committed, Option<Self::Tx<'static>>) {
+        let plan = lock(&self.state).plan(StoreCall::Commit);
+        plan.hold_back().await;
+        match plan.fault {
+            None => self.inner.commit_and_begin(tx).await,
+            Some(fault) => (self.fail_commit(tx, fault, plan.heads).await, None),
         }
     }
 

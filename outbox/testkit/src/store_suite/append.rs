@@ -179,6 +179,42 @@ pub async fn a_message_appears_with_its_commit_and_not_before<H: StoreHarness>(h
     assert_eq!(stored_ids(&relay.read().await), [appended.id]);
 }
 
+/// What is begun together with a commit is a transaction of its own. A store that begins none is as good: then the next is begun as ever.
+pub async fn what_is_begun_with_a_commit_is_another_transaction<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let mut kept = Vec::new();
+    let mut next = None;
+    for ends_by_itself in [true, false, true, false] {
+        let mut tx = match next.take() {
+            Some(begun) => begun,
+            None => store.begin().await.expect("a transaction begins"),
+        };
+        let appended = message("orders", "a");
+        kept.push(appended.id);
+        store.append(&mut tx, &[appended.into()]).await.expect("a valid message is appended");
+        let (committed, begun) = store.commit_and_begin(tx).await;
+        committed.into_result().expect("the transaction commits");
+        assert_eq!(stored_ids(&relay.read().await), kept, "it is committed, whatever was begun behind it");
+        let Some(mut tx) = begun else { continue };
+        store.append(&mut tx, &[message("orders", "b").into()]).await.expect("a valid message is appended");
+        if ends_by_itself {
+            drop(tx);
+        } else {
+            store.rollback(tx).await.expect("the transaction is rolled back");
+        }
+        let appended = message("orders", "a");
+        kept.push(appended.id);
+        let mut tx = store.begin().await.expect("a transaction begins");
+        store.append(&mut tx, &[appended.into()]).await.expect("a valid message is appended");
+        let (committed, begun) = store.commit_and_begin(tx).await;
+        committed.into_result().expect("the transaction commits");
+        next = begun;
+    }
+    drop(next);
+    assert_eq!(stored_ids(&relay.read().await), kept, "nothing else was");
+}
+
 /// One message that can't be one among others: none is written, and the transaction can go on.
 pub async fn all_messages_are_validated_before_the_first_is_written<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;

@@ -86,6 +86,7 @@ macro_rules! __store_properties {
                 a_message_of_a_dropped_transaction_never_exists
                 a_begin_that_is_dropped_half_way_leaves_nothing_open
                 a_message_appears_with_its_commit_and_not_before
+                what_is_begun_with_a_commit_is_another_transaction
                 all_messages_are_validated_before_the_first_is_written
                 appending_nothing_is_allowed
                 a_batch_of_thousands_is_written_whole_and_in_order

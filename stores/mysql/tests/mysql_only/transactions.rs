@@ -5,6 +5,7 @@ use std::time::Duration;
 use outbox_contract::transactional::Committed;
 use outbox_contract::{AppendError, Consumer, StoreErrorKind, Transactional};
 use outbox_testkit::eventually;
+use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::time::timeout;
 
@@ -68,14 +69,22 @@ async fn an_append_after_a_deadlock_that_was_passed_over_writes_nothing() {
 
 #[tokio::test]
 async fn a_commit_after_a_deadlock_that_was_passed_over_says_no() {
-    for fixture in both().await {
-        let tx = deadlocked(&fixture).await;
-        match fixture.store.commit(tx).await {
-            Committed::No(error) => assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}"),
-            other => panic!("nothing was committed, and the commit said {other:?}"),
+    for begins_another in [false, true] {
+        for fixture in both().await {
+            let tx = deadlocked(&fixture).await;
+            let (committed, begun) = if begins_another {
+                fixture.store.commit_and_begin(tx).await
+            } else {
+                (fixture.store.commit(tx).await, None)
+            };
+            match committed {
+                Committed::No(error) => assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}"),
+                other => panic!("nothing was committed, and the commit said {other:?}"),
+            }
+            assert!(begun.is_none());
+            // The connection can be used again.
+            append(&fixture.store, [message("a")]).await;
         }
-        // The connection can be used again.
-        append(&fixture.store, [message("a")]).await;
     }
 }
 
@@ -162,6 +171,13 @@ async fn rolling_back_to_a_savepoint_takes_the_numbers_back_too() {
     }
 }
 
+/// Of the transaction that is open, which has to have read something.
+async fn isolation(connection: &mut MySqlConnection) -> String {
+    const OWN: &str = "select trx_isolation_level from information_schema.innodb_trx where trx_mysql_thread_id = connection_id()";
+    sqlx::raw_sql("select count(*) from outbox_message").execute(&mut *connection).await.unwrap();
+    sqlx::query_scalar(OWN).fetch_one(connection).await.unwrap()
+}
+
 /// The connections of the pool are the user's, and so are their settings.
 #[tokio::test]
 async fn settings_of_a_transaction_are_put_back_when_it_ends() {
@@ -175,6 +191,11 @@ async fn settings_of_a_transaction_are_put_back_when_it_ends() {
         for commits in [true, false] {
             let mut tx = fixture.store.begin().await.unwrap();
             assert_eq!(number(&mut tx, SETTINGS).await, ours);
+            let (committed, begun) = fixture.store.commit_and_begin(tx).await;
+            committed.into_result().unwrap();
+            let mut tx = begun.unwrap();
+            assert_eq!(number(&mut tx, SETTINGS).await, ours);
+            assert_eq!(isolation(&mut tx).await, "READ COMMITTED");
             if commits {
                 fixture.store.commit(tx).await.into_result().unwrap();
             } else {

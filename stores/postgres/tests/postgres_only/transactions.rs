@@ -14,12 +14,17 @@ use super::support::{Fixture, LONG, append, message, open, options, run};
 async fn a_transaction_in_which_a_statement_failed_is_never_committed() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = &fixture.store;
-    let mut tx = store.begin().await.unwrap();
-    store.append(&mut tx, &[message("a").into()]).await.unwrap();
-    sqlx::query("select 1 / 0").execute(&mut *tx).await.unwrap_err();
-    match store.commit(tx).await {
-        Committed::No(error) => assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}"),
-        other => panic!("{other:?}"),
+    for begins_another in [false, true] {
+        let mut tx = store.begin().await.unwrap();
+        store.append(&mut tx, &[message("a").into()]).await.unwrap();
+        sqlx::query("select 1 / 0").execute(&mut *tx).await.unwrap_err();
+        let (committed, begun) =
+            if begins_another { store.commit_and_begin(tx).await } else { (store.commit(tx).await, None) };
+        match committed {
+            Committed::No(error) => assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(begun.is_none());
     }
     assert_eq!(fixture.number("select count(*) from outbox_message").await, 0);
     // Its connection goes on in the pool.
@@ -60,6 +65,9 @@ async fn nothing_is_left_open_behind_a_commit() {
     let fixture = Fixture::on(server, options()).await;
     for _ in 0..5 {
         append(&fixture.store, [message("a")]).await;
+        let (committed, begun) = fixture.store.commit_and_begin(fixture.store.begin().await.unwrap()).await;
+        committed.into_result().unwrap();
+        drop(begun.unwrap());
     }
     let idle = "select case when count(*) = 0 then 1::bigint else 0 end from pg_stat_activity \
                 where datname = current_database() and state like 'idle in transaction%'";
@@ -121,13 +129,19 @@ async fn transactions_that_are_begun_here_have_their_timeouts() {
     options.transaction_idle_timeout = Duration::from_millis(11_500);
     let Some(fixture) = Fixture::with(options).await else { return };
     let mut tx = fixture.store.begin().await.unwrap();
-    let set: (String, String) = sqlx::query_as(
-        "select current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')",
-    )
-    .fetch_one(&mut *tx)
-    .await
-    .unwrap();
-    assert_eq!(set, ("4500ms".to_owned(), "11500ms".to_owned()));
+    for _ in 0..2 {
+        let set: (String, String) = sqlx::query_as(
+            "select current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout')",
+        )
+        .fetch_one(&mut *tx)
+        .await
+        .unwrap();
+        assert_eq!(set, ("4500ms".to_owned(), "11500ms".to_owned()));
+        // And so has what is begun with a commit.
+        let (committed, begun) = fixture.store.commit_and_begin(tx).await;
+        committed.into_result().unwrap();
+        tx = begun.unwrap();
+    }
     fixture.store.rollback(tx).await.unwrap();
     // For the transaction alone: the connection is the user's.
     let mut connection = fixture.store.pool().acquire().await.unwrap();
