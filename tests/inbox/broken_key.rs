@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use outbox_contract::{Message, Store, Topic, Transport};
@@ -27,13 +27,23 @@ const ATTEMPTS: u32 = 15;
 /// Fewer than the failing key has messages: it would fill it.
 const PREFETCH: usize = 40;
 const CONCURRENCY: usize = 8;
-/// What may be in memory: all that is unacknowledged, and what each worker has acknowledged and not yet put away.
+/// What may be in memory: all that is unacknowledged, and what was acknowledged and not yet put away.
 const MOST: usize = PREFETCH * (1 + CONCURRENCY);
 /// Under which name handlers write.
 const CONSUMER: &str = "inventory";
 
+/// How long the key goes on failing when all others are handled: `OUTBOX_FAILING_SECONDS`, none by default.
+fn goes_on() -> Duration {
+    let seconds = std::env::var("OUTBOX_FAILING_SECONDS");
+    Duration::from_secs(seconds.map_or(0, |seconds| seconds.parse().expect("a number of seconds")))
+}
+
+fn of_key(topic: &Topic, key: &str) -> Message {
+    Message::new(topic.clone(), "order.placed").with_key(key).unwrap()
+}
+
 fn messages(topic: &Topic) -> Vec<Message> {
-    let message = |key: &str| Message::new(topic.clone(), "order.placed").with_key(key).unwrap();
+    let message = |key: &str| of_key(topic, key);
     let others = (0..OTHERS).map(|number| (number, message(&format!("key-{}", number % OTHER_KEYS))));
     others
         .flat_map(|(number, other)| {
@@ -97,6 +107,19 @@ async fn others_flow(database: &Database, transport: Arc<dyn Transport>, topic: 
         attempts.load(Ordering::SeqCst) >= ATTEMPTS
     })
     .await;
+    let (mut sent, mut others, end) = (sent, OTHERS, Instant::now() + goes_on());
+    while Instant::now() < end {
+        let more: Vec<Message> = (0..10).map(|key| of_key(topic, &format!("key-{key}"))).collect();
+        publish(&*transport, &more).await;
+        others += more.len();
+        sent.extend(more);
+        until("what comes meanwhile handled", async || {
+            within_bounds();
+            database.effects_besides(CONSUMER, FAILING).await == others
+        })
+        .await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
     let failing = OTHERS / EVERY;
     until("the failing key off the broker", async || {
         let backlog = database.store.backlog(inbox.route()).await.unwrap();

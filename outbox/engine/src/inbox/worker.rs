@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outbox_contract::Message;
 use outbox_contract::subscription::Tag;
 use ractor::{ActorId, ActorProcessingErr, ActorRef};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::Instrument;
 
 use super::acknowledger::AcknowledgerMsg;
@@ -49,9 +49,9 @@ impl Worker {
             messages = job.items.len(),
             attempt = job.attempt
         );
-        let verdicts = match self.turns.acquire().await {
-            Ok(_turn) => self.work(&job).instrument(span).await.map_err(|broken| broken.to_string())?,
-            Err(_) => vec![Verdict::NotTried; job.items.len()],
+        let verdicts = match self.turn(&job).await {
+            Some(_turn) => self.work(&job).instrument(span).await.map_err(|broken| broken.to_string())?,
+            None => vec![Verdict::NotTried; job.items.len()],
         };
         let tags: Vec<Tag> = job
             .items
@@ -70,6 +70,16 @@ impl Worker {
 }
 
 impl Worker {
+    /// Waits for a turn. None: the inbox was stopped meanwhile, or what the job is about was paused.
+    async fn turn(&self, job: &Job) -> Option<SemaphorePermit<'_>> {
+        if let Ok(turn) = self.turns.try_acquire() {
+            return Some(turn);
+        }
+        let turn = self.turns.acquire().await.ok()?;
+        let paused = self.context.paused();
+        (!job.items.iter().any(|item| paused.covers(&item.key.topic))).then_some(turn)
+    }
+
     async fn work(&self, job: &Job) -> Result<Vec<Verdict>, Broken> {
         match job.what {
             What::Handle => {

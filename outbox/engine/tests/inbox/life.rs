@@ -113,6 +113,31 @@ async fn nothing_is_handled_while_the_consumer_is_paused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_being_handled_at_a_pause_is_finished_and_nothing_else_begins() {
+    let world = World::concurrent(1);
+    let begun = Arc::new(AtomicUsize::new(0));
+    let beginning = Arc::clone(&begun);
+    let inbox = world.inbox_that(move |_, _| {
+        beginning.fetch_add(1, Ordering::SeqCst);
+        async {
+            tokio::time::sleep(S * 5).await;
+            Ok(())
+        }
+        .boxed()
+    });
+    let sent: Vec<_> = (0..20).flat_map(|key| world.send(&format!("key-{key}"), 1)).collect();
+    let inbox = inbox.concurrency(3).start().await.unwrap();
+    within(S, || begun.load(Ordering::SeqCst) == 3).await;
+    tokio::time::sleep(S).await;
+    inbox.pause().await.unwrap();
+    tokio::time::sleep(S * 60).await;
+    assert_eq!((begun.load(Ordering::SeqCst), world.ledger.len()), (3, 3));
+    inbox.resume().await.unwrap();
+    within(S * 100, || world.feed.unacknowledged() == 0).await;
+    world.ledger.assert_once_and_in_order(&sent);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_operator_pauses_a_consumer_by_its_route() {
     let world = World::new();
     let inbox = world.inbox().start().await.unwrap();
