@@ -1,5 +1,10 @@
 //! A key whose handler fails again and again, beside ten thousand messages of others on the same partition, or queue: the others flow to the
-//! end, and neither memory nor prefetch fills up.
+//! end, and neither memory nor prefetch fills up. It fails for seconds; for longer, with others still coming, where `OUTBOX_FAILING_SECONDS` says
+//! so:
+//!
+//! ```text
+//! OUTBOX_FAILING_SECONDS=600 cargo test -p outbox-tests --test inbox keeps_failing
+//! ```
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -32,7 +32,7 @@ pub(crate) struct AcknowledgerState {
     is_planned: bool,
 }
 
-/// More are never gathered than this part of the prefetch, for which the broker holds back others.
+/// This part of the prefetch is told at once: the broker sends nothing in place of what it was not told of.
 const MOST_OF_PREFETCH: usize = 4;
 
 #[ractor::actor(message = AcknowledgerMsg, state = AcknowledgerState)]

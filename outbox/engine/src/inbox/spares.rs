@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 
 /// How long a transaction waits for the next message. A worker that has more to do comes back within a fraction of this; a connection that
@@ -57,9 +57,11 @@ impl<T: Send + 'static> Spares<T> {
         Arc::new(Self { waiting, end: Box::new(end) })
     }
 
-    /// The one that was put last, so that those that nobody needs grow old.
+    /// The one that was put last, so that those that nobody needs grow old. None that has waited for too long: when the whole process was paused,
+    /// the server may have ended it.
     pub(crate) fn take(&self) -> Option<Open<T>> {
-        self.lock().spares.pop().map(|(_, open)| open)
+        let spare = self.lock().spares.pop_if(|(since, _)| since.elapsed() < MOST_IDLE);
+        spare.map(|(_, open)| open)
     }
 
     /// Puts what was begun behind a transaction. Called in a runtime.
@@ -90,9 +92,7 @@ async fn sweep<T: Send + 'static>(spares: Arc<Spares<T>>) {
     loop {
         tokio::time::sleep(MOST_IDLE).await;
         let (old, more) = spares.age(Instant::now());
-        for open in old {
-            (spares.end)(open.tx).await;
-        }
+        join_all(old.into_iter().map(|open| (spares.end)(open.tx))).await;
         if !more {
             return;
         }
@@ -130,6 +130,16 @@ mod tests {
         drop(spares);
         assert_eq!(ended.recv().await, Some(3));
         assert_eq!(ended.recv().await, None, "nobody looks after nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_waited_for_too_long_is_not_taken() {
+        let (spares, mut ended) = spares();
+        spares.put(1, 1);
+        // Nothing else runs meanwhile, as in a process that is paused.
+        tokio::time::advance(MOST_IDLE * 1_000).await;
+        assert!(spares.take().is_none());
+        assert_eq!(ended.recv().await, Some(1));
     }
 
     #[tokio::test(start_paused = true)]
