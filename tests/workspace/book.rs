@@ -7,6 +7,7 @@ use std::path::Path;
 use outbox_contract::metric;
 
 use crate::anchors::anchored;
+use crate::files::written_files;
 
 fn read(path: impl AsRef<Path>) -> String {
     let path = outbox_tests::root().join(path);
@@ -82,6 +83,27 @@ fn the_tables_of_settings_name_every_setting_and_no_other() {
     for row in tables {
         let name = row.split('`').nth(1).unwrap_or_default();
         assert!(known.contains(name), "the book names a setting that is not there: {row}");
+    }
+}
+
+/// A promise is worth what its test is.
+#[test]
+fn the_tests_that_the_promises_name_are_there() {
+    let page = read("book/src/promises.md");
+    let rows = page.split("the test that fails without |").nth(1).expect("the page has the table");
+    let rows: Vec<&str> = rows.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(rows.len(), 8, "a row for each backend");
+    let sources: Vec<String> = written_files()
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .map(read)
+        .collect();
+    for row in rows {
+        let name = row.trim_end_matches([' ', '|', '`']).rsplit('`').next().unwrap_or_default();
+        let functions = [format!("fn {name}("), format!("fn {name}<")];
+        let is_there =
+            sources.iter().any(|source| functions.iter().any(|function| source.contains(function)));
+        assert!(is_there, "no test is called {name}: {row}");
     }
 }
 

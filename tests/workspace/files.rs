@@ -30,7 +30,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
 ];
 
 /// Every file of the repository that people write, from its top; what builds make and git keeps is left out.
-fn written_files() -> Vec<PathBuf> {
+pub(crate) fn written_files() -> Vec<PathBuf> {
     fn walk(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) {
         let entries = fs::read_dir(root.join(folder)).expect("the repository can be read");
         for entry in entries {
