@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use outbox_contract::{Message, Outbox};
 use outbox_store_postgres::PostgresStore;
 use serde::{Deserialize, Serialize};
+use sqlx::postgres::PgConnection;
 
 use crate::bench::{Bench, KEYS};
 use crate::child::{Child, Done, Role, finished, measured, ready, tell};
@@ -28,6 +29,9 @@ pub(crate) enum Variant {
     Plain,
     /// A statement that does nothing: a round trip.
     RoundTrip,
+    /// A row like a message's in a table like ours, with the next number of a sequence: no key is locked, and nobody reads it. An append can't
+    /// cost less.
+    Insert,
     /// A message.
     Message,
     /// A message, and nobody is woken.
@@ -35,9 +39,10 @@ pub(crate) enum Variant {
 }
 
 const WRITERS: u64 = 8;
-const VARIANTS: [(Variant, &str); 4] = [
+const VARIANTS: [(Variant, &str); 5] = [
     (Variant::Plain, "three statements"),
     (Variant::RoundTrip, "and `select 1`"),
+    (Variant::Insert, "and a plain insert of as much"),
     (Variant::Message, "and an append"),
     (Variant::Silent, "and an append, wake-up off"),
 ];
@@ -83,10 +88,9 @@ async fn write(
             Variant::RoundTrip => {
                 sqlx::query("select 1").execute(&mut *tx).await?;
             }
+            Variant::Insert => insert_plainly(&mut tx, &message(written * WRITERS + number)).await?,
             Variant::Message | Variant::Silent => {
-                let message = Message::new(topic(), "bench.made").with_payload(vec![b'x'; 300]);
-                let key = (written * WRITERS + number) % KEYS;
-                let message = message.with_key(format!("key-{key}")).expect("a valid key");
+                let message = message(written * WRITERS + number);
                 outbox.append_message(&mut tx, message).await.expect("appended");
             }
         }
@@ -96,10 +100,39 @@ async fn write(
     Ok(written)
 }
 
+fn message(number: u64) -> Message {
+    let message = Message::new(topic(), "bench.made").with_payload(vec![b'x'; 300]);
+    message.with_key(format!("key-{}", number % KEYS)).expect("a valid key")
+}
+
+const PLAIN_TABLE: &str = "
+    create table plain (like outbox_message including all);
+    create sequence plain_position;
+    alter table plain alter position set default nextval('plain_position')";
+
+async fn insert_plainly(connection: &mut PgConnection, message: &Message) -> Result<(), sqlx::Error> {
+    let insert = "insert into plain (id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
+                  values ($1, 'default', 7, $2, $3, $4, $5, $6, $7, $8, $9)";
+    sqlx::query(insert)
+        .bind(message.id.as_uuid())
+        .bind(message.topic.as_str())
+        .bind(message.key.as_ref().map(|key| key.as_str()))
+        .bind(&*message.event_type)
+        .bind(i64::from(message.schema_version))
+        .bind(&*message.content_type)
+        .bind(message.headers.to_bytes())
+        .bind(&message.payload[..])
+        .bind(message.occurred_at.as_micros())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 pub(crate) fn run(bench: &mut Bench) {
     let (seconds, repetitions) = bench.profile.pick((3, 2), (10, 5));
     let mut runs: Vec<Vec<(f64, f64)>> = vec![Vec::new(); VARIANTS.len()];
     let store = bench.store();
+    bench.postgres().query(&store, PLAIN_TABLE);
     for repetition in 1..=repetitions {
         for ((variant, label), runs) in VARIANTS.iter().zip(&mut runs) {
             bench.say(format!("append {repetition}/{repetitions}: {label}"));
