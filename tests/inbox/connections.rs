@@ -26,7 +26,8 @@ async fn a_busy_inbox_keeps_its_connection_for_a_while_and_an_idle_one_gives_it_
     let Some(database) = Database::new().await else { return };
     let taken = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&taken);
-    let pool = PgPoolOptions::new().before_acquire(move |_, _| {
+    // As many connections as there may be transactions, and none to spare.
+    let pool = PgPoolOptions::new().max_connections(1).before_acquire(move |_, _| {
         counted.fetch_add(1, Ordering::Relaxed);
         async { Ok(true) }.boxed()
     });

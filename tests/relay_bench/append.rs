@@ -111,20 +111,10 @@ const PLAIN_TABLE: &str = "
     alter table plain alter position set default nextval('plain_position')";
 
 async fn insert_plainly(connection: &mut PgConnection, message: &Message) -> Result<(), sqlx::Error> {
-    let insert = "insert into plain (id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
-                  values ($1, 'default', 7, $2, $3, $4, $5, $6, $7, $8, $9)";
-    sqlx::query(insert)
-        .bind(message.id.as_uuid())
-        .bind(message.topic.as_str())
-        .bind(message.key.as_ref().map(|key| key.as_str()))
-        .bind(&*message.event_type)
-        .bind(i64::from(message.schema_version))
-        .bind(&*message.content_type)
-        .bind(message.headers.to_bytes())
-        .bind(&message.payload[..])
-        .bind(message.occurred_at.as_micros())
-        .execute(connection)
-        .await?;
+    let insert = "insert into plain (id, bucket, topic, key, event_type, occurred_at, payload)
+                  values ($1, 7, 'bench', $2, 'bench.made', 1, $3)";
+    let insert = sqlx::query(insert).bind(message.id.as_uuid()).bind(message.order_key().as_str());
+    insert.bind(&message.payload[..]).execute(connection).await?;
     Ok(())
 }
 

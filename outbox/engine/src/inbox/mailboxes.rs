@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use outbox_contract::subscription::Unit;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
-use tokio::sync::Semaphore;
 
 use super::acknowledger::AcknowledgerMsg;
 use super::context::Context;
 use super::dispatcher::{Dispatcher, Item, Job};
+use super::turns::Turns;
 use super::worker::{Finished, Worker};
 
 /// Half of them are in their transactions, the others are between two jobs, or have one and wait for a turn.
@@ -42,7 +42,7 @@ pub(crate) struct MailboxesState {
     context: Arc<Context>,
     dispatcher: Dispatcher,
     workers: Vec<(ActorRef<Job>, bool)>,
-    turns: Arc<Semaphore>,
+    turns: Arc<Turns>,
     random: fastrand::Rng,
     wake_at: Option<Duration>,
     halting: Option<RpcReplyPort<()>>,
@@ -56,8 +56,8 @@ impl Mailboxes {
         setup: MailboxesSetup,
     ) -> Result<MailboxesState, ActorProcessingErr> {
         let MailboxesSetup { context, acknowledger } = setup;
-        let concurrency = context.config.concurrency.min(Semaphore::MAX_PERMITS);
-        let turns = Arc::new(Semaphore::new(concurrency));
+        let concurrency = context.config.concurrency;
+        let turns = Arc::new(Turns::new(concurrency));
         let mut workers = Vec::new();
         for _ in 0..concurrency.saturating_mul(WORKERS_PER_TURN) {
             let worker = Worker {
@@ -110,7 +110,10 @@ impl MailboxesState {
             MailboxesMsg::Deliveries(items) => {
                 items.into_iter().for_each(|item| self.dispatcher.push(item));
             }
-            MailboxesMsg::Revoked(units) => self.dispatcher.revoke(&units),
+            MailboxesMsg::Revoked(units) => {
+                self.dispatcher.revoke(&units);
+                self.turns.revoke();
+            }
             MailboxesMsg::Finished(Finished { worker, number, results }) => {
                 if let Some((_, busy)) = self.workers.iter_mut().find(|(other, _)| other.get_id() == worker) {
                     *busy = false;

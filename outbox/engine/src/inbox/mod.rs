@@ -28,6 +28,7 @@ mod stats;
 mod steps;
 mod supervisor;
 mod transactions;
+mod turns;
 mod upcast;
 mod verdict;
 mod worker;

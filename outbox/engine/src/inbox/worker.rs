@@ -5,7 +5,6 @@ use std::sync::Arc;
 use outbox_contract::Message;
 use outbox_contract::subscription::Tag;
 use ractor::{ActorId, ActorProcessingErr, ActorRef};
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::Instrument;
 
 use super::acknowledger::AcknowledgerMsg;
@@ -13,15 +12,14 @@ use super::context::Context;
 use super::dispatcher::{Item, Job, What};
 use super::mailboxes::MailboxesMsg;
 use super::process::{Place, Work};
+use super::turns::Turns;
 use super::verdict::{Broken, Done, Verdict};
 
 pub(crate) struct Worker {
     pub(crate) context: Arc<Context>,
     pub(crate) acknowledger: ActorRef<AcknowledgerMsg>,
     pub(crate) mailboxes: ActorRef<MailboxesMsg>,
-    /// One for each transaction that may be open. There are more workers than turns, so that none is left unused while a worker waits for its next
-    /// job. Closed when nothing is to begin any more.
-    pub(crate) turns: Arc<Semaphore>,
+    pub(crate) turns: Arc<Turns>,
 }
 
 /// A job that is over.
@@ -49,7 +47,11 @@ impl Worker {
             messages = job.items.len(),
             attempt = job.attempt
         );
-        let verdicts = match self.turn(&job).await {
+        let is_paused = || {
+            let paused = self.context.paused();
+            job.items.iter().any(|item| paused.covers(&item.key.topic))
+        };
+        let verdicts = match self.turns.take(is_paused).await {
             Some(_turn) => self.work(&job).instrument(span).await.map_err(|broken| broken.to_string())?,
             None => vec![Verdict::NotTried; job.items.len()],
         };
@@ -70,16 +72,6 @@ impl Worker {
 }
 
 impl Worker {
-    /// Waits for a turn. None: the inbox was stopped meanwhile, or what the job is about was paused.
-    async fn turn(&self, job: &Job) -> Option<SemaphorePermit<'_>> {
-        if let Ok(turn) = self.turns.try_acquire() {
-            return Some(turn);
-        }
-        let turn = self.turns.acquire().await.ok()?;
-        let paused = self.context.paused();
-        (!job.items.iter().any(|item| paused.covers(&item.key.topic))).then_some(turn)
-    }
-
     async fn work(&self, job: &Job) -> Result<Vec<Verdict>, Broken> {
         match job.what {
             What::Handle => {

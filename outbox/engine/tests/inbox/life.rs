@@ -97,6 +97,26 @@ async fn units_that_are_taken_away_again_and_again_change_nothing() {
     world.ledger.assert_once_and_in_order(&sent);
 }
 
+/// What was begun is finished, and found to be a duplicate when it comes again. What only waited is dropped, and handled when it comes again.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_turn_when_its_unit_is_taken_away_is_not_begun() {
+    let world = World::concurrent(1);
+    let inbox = world.inbox_that(|_, _| {
+        async {
+            tokio::time::sleep(S).await;
+            Ok(())
+        }
+        .boxed()
+    });
+    let sent: Vec<_> = (0..5).flat_map(|key| world.send(&format!("key-{key}"), 1)).collect();
+    let inbox = inbox.concurrency(1).start().await.unwrap();
+    tokio::time::sleep(MS * 500).await;
+    world.feed.rebalance();
+    within(S * 60, || world.feed.unacknowledged() == 0).await;
+    world.ledger.assert_once_and_in_order(&sent);
+    assert_eq!(inbox.stats().duplicates, 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn nothing_is_handled_while_the_consumer_is_paused() {
     let world = World::new();
