@@ -1,20 +1,19 @@
-//! One connection to the broker: made within a time limit, watched, and cut when it must be.
+//! A connection that consumes: made within a time limit, and cut when it must be.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use lapin::options::ConfirmSelectOptions;
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::tcp::AsyncTcpStream;
-use lapin::{Channel, ConnectionProperties, Event};
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use lapin::types::FieldTable;
+use lapin::{Channel, ConnectionProperties, ExchangeKind};
 use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::error::Fault;
+use crate::topology::{Declaration, Declares};
 
 /// The most bytes of a frame. The client library has buffers of 32 frames for each direction and connection: 1 MiB each with this, 4 MiB with what
 /// RabbitMQ offers. Larger messages take several frames.
@@ -24,9 +23,6 @@ const FRAME_BYTES: u32 = 32 * 1024;
 pub(crate) struct Connection {
     inner: lapin::Connection,
     plug: Arc<Plug>,
-    /// Why the broker takes nothing for now; written by the watcher.
-    blocked: watch::Receiver<Option<String>>,
-    watcher: JoinHandle<()>,
     timeout: Duration,
 }
 
@@ -68,54 +64,13 @@ impl Connection {
         let inner = connected
             .map_err(|_| Fault::silent(&config.address, "connecting", config.timeout))?
             .map_err(|error| Fault::connecting(&config.address, error))?;
-        let (sender, blocked) = watch::channel(None);
-        let mut events = Box::pin(inner.events_listener());
-        let watcher = tokio::spawn(async move {
-            while let Some(event) = events.next().await {
-                match event {
-                    Event::ConnectionBlocked(reason) => sender.send_replace(Some(reason)),
-                    Event::ConnectionUnblocked => sender.send_replace(None),
-                    _ => None,
-                };
-            }
-        });
         guard.disarm();
-        Ok(Self { inner, plug, blocked, watcher, timeout: config.timeout })
-    }
-
-    /// Whether it can be used, as far as is known.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.inner.status().connected()
-    }
-
-    /// Why the broker takes nothing for now.
-    pub(crate) fn blocked_by(&self) -> Option<String> {
-        self.blocked.borrow().clone()
-    }
-
-    /// Waits until the broker takes nothing any more, and says why.
-    pub(crate) fn blocked(&self) -> impl Future<Output = String> + use<> {
-        let mut blocked = self.blocked.clone();
-        async move {
-            if let Ok(reason) = blocked.wait_for(Option::is_some).await {
-                return reason.clone().unwrap_or_default();
-            }
-            // The connection is over: whoever uses it hears of that from their channel.
-            std::future::pending().await
-        }
+        Ok(Self { inner, plug, timeout: config.timeout })
     }
 
     /// Opens a channel.
     pub(crate) async fn channel(&self) -> Result<Channel, Fault> {
         self.answer("opening a channel", self.inner.create_channel()).await
-    }
-
-    /// Opens a channel on which the broker confirms what is published.
-    pub(crate) async fn confirming_channel(&self) -> Result<Channel, Fault> {
-        let channel = self.channel().await?;
-        let confirm = channel.confirm_select(ConfirmSelectOptions::default());
-        self.answer("asking for confirmations", confirm).await?;
-        Ok(channel)
     }
 
     /// Waits for an answer of the broker, for as long as it may take.
@@ -126,7 +81,7 @@ impl Connection {
     ) -> Result<T, Fault> {
         match timeout(self.timeout, asked).await {
             Ok(answer) => answer.map_err(|error| Fault::asking(what, error)),
-            Err(_) => Err(Fault::asking(format!("{what}: no answer within {:?}", self.timeout), timed_out())),
+            Err(_) => Err(Fault::unanswered(what, self.timeout)),
         }
     }
 
@@ -147,12 +102,37 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // First of all: handles of the library that are dropped after this would still talk to the broker.
         self.cut();
-        self.watcher.abort();
     }
 }
 
-fn timed_out() -> lapin::Error {
-    io::Error::from(io::ErrorKind::TimedOut).into()
+impl Declares for Connection {
+    async fn declare(&self, what: String, declaration: Declaration) -> Result<(), Fault> {
+        let channel = self.channel().await?;
+        match declaration {
+            Declaration::Exchange { name, kind, is_passive } => {
+                let options = ExchangeDeclareOptions {
+                    passive: is_passive,
+                    durable: true,
+                    ..ExchangeDeclareOptions::default()
+                };
+                let kind = ExchangeKind::Custom(kind.to_owned());
+                let asked = channel.exchange_declare(name, kind, options, FieldTable::default());
+                self.answer(what, asked).await
+            }
+            Declaration::Queue { name, arguments, is_passive } => {
+                let options = QueueDeclareOptions {
+                    passive: is_passive,
+                    durable: true,
+                    ..QueueDeclareOptions::default()
+                };
+                self.answer(what, channel.queue_declare(name, options, arguments)).await.map(drop)
+            }
+            Declaration::Binding { queue, exchange, routing_key } => {
+                let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
+                self.answer(what, channel.queue_bind(queue, exchange, routing_key, options, arguments)).await
+            }
+        }
+    }
 }
 
 /// A second handle of the same socket.

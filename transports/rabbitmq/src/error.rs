@@ -5,6 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use lapin::ErrorKind;
+use lapin::protocol::{AMQPError, AMQPErrorKind, AMQPHardError};
+use lapin::types::ShortString;
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{Failure, Outcome, TransportError, TransportErrorKind};
 
@@ -47,6 +49,23 @@ impl Fault {
             format!(
                 "{address} did not answer within {after:?} ({what}); is it RabbitMQ, and does the network let it through?"
             ),
+        )
+    }
+
+    /// The broker did not answer a question in time.
+    pub(crate) fn unanswered(what: impl fmt::Display, after: Duration) -> Self {
+        Self::asking(
+            format!("{what}: no answer within {after:?}"),
+            io::Error::from(io::ErrorKind::TimedOut).into(),
+        )
+    }
+
+    /// A connection has all the channels that it may have.
+    pub(crate) fn no_channel() -> Self {
+        Self::new(
+            TransportErrorKind::Unavailable,
+            "channel-limit",
+            "a connection has all the channels that the broker lets it have; raise channel_max of the broker, or connections",
         )
     }
 
@@ -140,6 +159,12 @@ impl fmt::Display for Fault {
     }
 }
 
+/// An error that the broker names by number.
+pub(crate) fn said_by_broker(code: u16, text: ShortString) -> lapin::Error {
+    let unknown = AMQPError::new(AMQPErrorKind::Hard(AMQPHardError::INTERNALERROR), text.clone());
+    ErrorKind::ProtocolError(AMQPError::from_id(code, text).unwrap_or(unknown)).into()
+}
+
 type Row = (TransportErrorKind, &'static str, String);
 
 /// What the socket says.
@@ -203,8 +228,6 @@ fn of_refusal(address: &Address, code: u16, said: &str) -> Row {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use lapin::protocol::AMQPError;
 
     use super::*;
 

@@ -2,21 +2,26 @@
 
 mod address;
 mod arguments;
+mod channel;
 mod config;
-mod confirms;
 mod connection;
 mod consumption;
 mod deliveries;
 mod error;
+mod frames;
 mod inequivalent;
+mod login;
 mod member;
 mod pauses;
 mod pool;
 mod publication;
 mod record;
 mod routing;
+mod switchboard;
+mod tags;
 mod topology;
 mod transport;
+mod wire;
 
 pub use config::{ConfigError, RabbitMqTransportBuilder, Topology};
 pub use transport::RabbitMqTransport;

@@ -3,16 +3,8 @@
 //! Promises: one message in flight per key, so that behind a message that was not delivered none of its key is (the key-prefix property); one
 //! outcome per message; *delivered* only for what the broker confirmed and did not return.
 //!
-//! # Returned messages
-//!
-//! RabbitMQ sends an unroutable message back, and then confirms it all the same. The client library hands what came back to whichever
-//! confirmation it handles next, in no order within one frame. What follows from that:
-//!
-//! - a returned message is known by its id alone, never by the confirmation that carries it;
-//! - a confirmation without a message says that nothing was waiting to be handed over: whatever came back before it is in an earlier
-//!   confirmation, and all of them are looked at first;
-//! - a message whose confirmation carries *another* one may have come back itself, and be carried by a later one. It is decided only when
-//!   nothing is in flight any more.
+//! RabbitMQ sends an unroutable message back, and then confirms it all the same. It comes back without its number, so it is known by its id; it
+//! always comes before its own confirmation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,14 +14,16 @@ use outbox_contract::{Failure, MessageId, Outcome, Stored};
 
 use crate::error::Fault;
 
-/// What came of sending one message.
+/// What the broker said of a message, named by its place in the chunk.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// The broker took it or, if it is not this message that came back with it, may have taken it.
-    Confirmed(Option<Returned>),
+    /// This one came back. Its confirmation follows.
+    Returned(Returned),
+    /// The broker took it, or it came back before.
+    Confirmed(usize),
     /// The broker did not take it.
-    Refused(Option<Returned>),
-    /// The channel broke meanwhile.
+    Refused(usize),
+    /// The channel broke: nothing more comes.
     Broken(Fault),
 }
 
@@ -44,8 +38,6 @@ pub(crate) struct Returned {
 enum Stage {
     Waiting,
     InFlight,
-    /// Confirmed, while another message came back with it: decided when nothing is in flight.
-    Undecided,
     Decided,
 }
 
@@ -66,7 +58,6 @@ pub(crate) struct Publication {
     /// What may be sent now, in the order of the chunk.
     ready: std::collections::VecDeque<usize>,
     in_flight: usize,
-    undecided: usize,
     left: usize,
     /// What came back, by place.
     returned: HashMap<usize, String>,
@@ -90,7 +81,7 @@ impl Publication {
                 None => ready.push_back(index),
             }
         }
-        Self { left: slots.len(), slots, ready, in_flight: 0, undecided: 0, returned: HashMap::new() }
+        Self { left: slots.len(), slots, ready, in_flight: 0, returned: HashMap::new() }
     }
 
     /// The next message to send. From now on it is in flight.
@@ -99,6 +90,11 @@ impl Publication {
         self.slots[index].stage = Stage::InFlight;
         self.in_flight += 1;
         Some(index)
+    }
+
+    /// Whether there is a message that may be sent now.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Whether something was said of every message.
@@ -114,32 +110,17 @@ impl Publication {
         reports
     }
 
-    /// Takes in what came of several messages: everything that is known at the moment, and nothing less (see above).
-    pub(crate) fn answered(
-        &mut self,
-        answers: Vec<(usize, Answer)>,
-        topic_of: impl Fn(usize) -> String,
-    ) -> Reports {
-        for (_, answer) in &answers {
-            if let Answer::Confirmed(Some(returned)) | Answer::Refused(Some(returned)) = answer {
-                self.note_return(returned);
-            }
-        }
-        let (mut reports, mut broken) = (Reports::new(), None);
-        for (index, answer) in answers {
+    /// Takes in what the broker said, in the order in which it said it.
+    pub(crate) fn answered(&mut self, answers: Vec<Answer>, topic_of: impl Fn(usize) -> String) -> Reports {
+        let mut reports = Reports::with_capacity(answers.len());
+        for answer in answers {
             match answer {
-                Answer::Confirmed(carried) => {
+                Answer::Returned(returned) => self.note_return(returned),
+                Answer::Confirmed(index) => {
                     self.leave_flight(index);
-                    let carries_another =
-                        carried.is_some_and(|carried| carried.id != Some(self.slots[index].id));
-                    if carries_another && !self.returned.contains_key(&index) {
-                        self.slots[index].stage = Stage::Undecided;
-                        self.undecided += 1;
-                    } else {
-                        self.decide(index, &topic_of, &mut reports);
-                    }
+                    self.decide(index, &topic_of, &mut reports);
                 }
-                Answer::Refused(_) => {
+                Answer::Refused(index) => {
                     self.leave_flight(index);
                     let failure = Failure::new(
                         "refused",
@@ -150,15 +131,11 @@ impl Publication {
                     );
                     self.fail(index, Outcome::Unavailable(Unavailable::Topic, failure), &mut reports);
                 }
-                Answer::Broken(fault) => broken = Some(fault),
+                Answer::Broken(fault) => {
+                    let alone = self.in_flight == 1;
+                    self.give_up(&fault.of_messages_under_way(alone), &fault.unavailable(), &mut reports);
+                }
             }
-        }
-        if self.undecided > 0 && (self.in_flight == 0 || !self.returned.is_empty()) {
-            self.decide_held(&topic_of, &mut reports);
-        }
-        if let Some(fault) = broken {
-            let alone = self.in_flight == 1;
-            self.give_up(&fault.of_messages_under_way(alone), &fault.unavailable(), &mut reports);
         }
         reports
     }
@@ -177,10 +154,6 @@ impl Publication {
                     self.leave_flight(index);
                     self.fail(index, in_flight.clone(), reports);
                 }
-                Stage::Undecided => {
-                    self.undecided -= 1;
-                    self.fail(index, in_flight.clone(), reports);
-                }
                 Stage::Waiting => self.fail(index, waiting.clone(), reports),
                 Stage::Decided => {}
             }
@@ -188,23 +161,11 @@ impl Publication {
         self.ready.clear();
     }
 
-    fn note_return(&mut self, returned: &Returned) {
-        let place = self.slots.iter().position(|slot| {
-            Some(slot.id) == returned.id && matches!(slot.stage, Stage::InFlight | Stage::Undecided)
-        });
+    fn note_return(&mut self, returned: Returned) {
+        let place =
+            self.slots.iter().position(|slot| Some(slot.id) == returned.id && slot.stage == Stage::InFlight);
         if let Some(place) = place {
-            self.returned.insert(place, returned.reason.clone());
-        }
-    }
-
-    /// Decides the confirmed messages that carried others: those that came back, and all of them when nothing is in flight.
-    fn decide_held(&mut self, topic_of: &impl Fn(usize) -> String, reports: &mut Reports) {
-        for index in 0..self.slots.len() {
-            let held = self.slots[index].stage == Stage::Undecided;
-            if held && (self.in_flight == 0 || self.returned.contains_key(&index)) {
-                self.undecided -= 1;
-                self.decide(index, topic_of, reports);
-            }
+            self.returned.insert(place, returned.reason);
         }
     }
 

@@ -7,10 +7,12 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use lapin::BasicProperties;
-use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::types::{AMQPValue, ShortString};
 use outbox_contract::cloudevents::{self, AMQP};
 use outbox_contract::subscription::{Origin, Undecodable};
-use outbox_contract::{Failure, Message, MessageId, Rejection, Stored, Topic};
+use outbox_contract::{Message, MessageId, Rejection, Stored, Topic};
+
+use crate::frames::{counted, short};
 
 /// Kept on disk (`delivery-mode` of AMQP 0-9-1).
 const PERSISTENT: u8 = 2;
@@ -23,22 +25,39 @@ const OF_THE_BROKER: [&str; 5] =
     ["x-delivery-count", "x-acquired-count", "x-death", "x-stream-offset", "x-opt-deaths"];
 const OF_THE_BROKER_TOO: [&str; 2] = ["x-first-death-", "x-last-death-"];
 
-/// Everything of a message but its payload, as it goes out.
+/// Which properties there are, by their place in the standard: content type, headers, delivery mode, message id.
+const FLAGS: u16 = 1 << 15 | 1 << 13 | 1 << 12 | 1 << 7;
+
+/// Writes everything of a message but its payload, as it goes out.
 ///
 /// # Errors
 ///
 /// A header whose name, or a content type that, is too long for AMQP. Messages that a store took have none.
-pub(crate) fn encode(stored: &Stored, source: &str) -> Result<BasicProperties, Rejection> {
+pub(crate) fn encode(out: &mut Vec<u8>, stored: &Stored, source: &str) -> Result<(), Rejection> {
     let message = &stored.message;
-    let mut headers = FieldTable::default();
-    for (name, value) in cloudevents::encode(message, source, stored.position, AMQP) {
-        headers.insert(short("header", name)?, AMQPValue::LongString(value.into()));
-    }
-    Ok(BasicProperties::default()
-        .with_content_type(short("content type", message.content_type.to_string())?)
-        .with_delivery_mode(PERSISTENT)
-        .with_message_id(short("id", message.id.to_string())?)
-        .with_headers(headers))
+    out.extend_from_slice(&FLAGS.to_be_bytes());
+    short(out, "content type", &message.content_type)?;
+    counted(out, |out| {
+        let mut written = Ok(());
+        cloudevents::each(message, source, stored.position, AMQP, |name, value| {
+            if written.is_ok() {
+                written = header(out, name, value);
+            }
+        });
+        written
+    })?;
+    out.push(PERSISTENT);
+    short(out, "id", &message.id.to_string())
+}
+
+/// One header: a text.
+fn header(out: &mut Vec<u8>, name: &str, value: &str) -> Result<(), Rejection> {
+    short(out, "header's name", name)?;
+    out.push(b'S');
+    counted(out, |out| {
+        out.extend_from_slice(value.as_bytes());
+        Ok(())
+    })
 }
 
 /// Which message this is, by its properties.
@@ -66,15 +85,6 @@ pub(crate) fn decode(
     let pairs = headers.iter().map(|(name, value)| (&**name, &**value));
     let content_type = properties.content_type().as_ref().map(ShortString::as_str);
     cloudevents::decode(pairs, content_type, Bytes::from(body), came_from, AMQP)
-}
-
-pub(crate) fn short(what: &str, text: String) -> Result<ShortString, Rejection> {
-    ShortString::try_new(text).map_err(|error| {
-        Rejection(Failure::new(
-            "header-not-valid",
-            format!("a {what} is too long for AMQP: {error}; shorten it"),
-        ))
-    })
 }
 
 /// The name of a header that is not the broker's.
@@ -107,9 +117,24 @@ fn text_of(value: &AMQPValue) -> Option<Cow<'_, str>> {
 
 #[cfg(test)]
 mod tests {
+    use amq_protocol::frame::AMQPFrame;
+    use lapin::types::FieldTable;
     use outbox_contract::{Position, Timestamp};
 
     use super::*;
+    use crate::frames::{Incoming, Publish};
+
+    /// The properties as somebody else's codec reads them.
+    fn encoded(stored: &Stored) -> BasicProperties {
+        let mut bytes = Vec::new();
+        let publish = Publish { channel: 1, exchange: "outbox", routing_key: "orders", payload: b"" };
+        publish.write(&mut bytes, 4_096, |out| encode(out, stored, "/shop")).unwrap();
+        let mut incoming = Incoming::new(4_096);
+        incoming.push(&bytes);
+        incoming.next().unwrap();
+        let Some(AMQPFrame::Header(1, header)) = incoming.next().unwrap() else { panic!("no header") };
+        header.properties
+    }
 
     fn topic() -> Topic {
         Topic::new("orders").unwrap()
@@ -128,7 +153,7 @@ mod tests {
     #[test]
     fn a_message_survives_the_wire_and_what_the_broker_adds_to_it() {
         let stored = stored();
-        let properties = encode(&stored, "/shop").unwrap();
+        let properties = encoded(&stored);
         assert_eq!(id_of(&properties), Some(stored.message.id));
         assert_eq!(*properties.delivery_mode(), Some(2));
         let mut headers = properties.headers().clone().unwrap();

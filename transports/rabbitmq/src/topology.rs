@@ -1,17 +1,28 @@
 //! Exchanges, queues and bindings: made on request, else looked at.
 
-use lapin::ExchangeKind;
-use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
 use outbox_contract::subscription::Unit;
 use outbox_contract::{Consumer, Topic, TransportErrorKind};
 
 use crate::arguments::Arguments;
 use crate::config::{Config, Topology};
-use crate::connection::Connection;
 use crate::error::Fault;
 use crate::inequivalent::Inequivalent;
 use crate::routing::{MOST_NAME_BYTES, problem_of};
+
+/// Something that is to be there. All of it is durable.
+#[derive(Clone, Debug)]
+pub(crate) enum Declaration {
+    Exchange { name: ShortString, kind: &'static str, is_passive: bool },
+    Queue { name: ShortString, arguments: FieldTable, is_passive: bool },
+    Binding { queue: ShortString, exchange: ShortString, routing_key: ShortString },
+}
+
+/// A connection over which the broker can be asked for it.
+pub(crate) trait Declares {
+    /// Makes it, or looks whether it is there (`is_passive`), on a channel of its own: the broker closes a channel with each refusal.
+    async fn declare(&self, what: String, declaration: Declaration) -> Result<(), Fault>;
+}
 
 /// A queue that is consumed.
 #[derive(Clone, Debug)]
@@ -22,7 +33,7 @@ pub(crate) struct Queue {
 }
 
 /// Makes what publishing needs, if anything is to be made.
-pub(crate) async fn prepare_publishing(connection: &Connection, config: &Config) -> Result<(), Fault> {
+pub(crate) async fn prepare_publishing(connection: &impl Declares, config: &Config) -> Result<(), Fault> {
     if config.topology != Topology::Declared {
         return Ok(());
     }
@@ -38,17 +49,15 @@ pub(crate) async fn prepare_publishing(connection: &Connection, config: &Config)
 }
 
 /// Looks whether what publishing needs is there.
-pub(crate) async fn check_publishing(connection: &Connection, config: &Config) -> Result<(), Fault> {
-    let channel = connection.channel().await?;
-    let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+pub(crate) async fn check_publishing(connection: &impl Declares, config: &Config) -> Result<(), Fault> {
     let name = config.exchange.clone();
-    let asked = channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default());
-    connection.answer(format!("exchange {:?}", config.exchange.as_str()), asked).await
+    let what = format!("exchange {:?}", name.as_str());
+    connection.declare(what, Declaration::Exchange { name, kind: "direct", is_passive: true }).await
 }
 
 /// Makes or looks at the queues of a consumer.
 pub(crate) async fn prepare_consuming(
-    connection: &Connection,
+    connection: &impl Declares,
     config: &Config,
     consumer: &Consumer,
     topics: &[Topic],
@@ -92,72 +101,59 @@ fn queues(config: &Config, consumer: &Consumer, topic: &Topic) -> Result<Vec<Que
         .collect()
 }
 
-const DURABLE: QueueDeclareOptions = QueueDeclareOptions {
-    passive: false,
-    durable: true,
-    exclusive: false,
-    auto_delete: false,
-    nowait: false,
-};
-
-async fn declare_exchanges(connection: &Connection, config: &Config) -> Result<(), Fault> {
-    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-    let exchanges = [
-        (Some(&config.exchange), ExchangeKind::Direct),
-        (config.dead_letters.as_ref(), ExchangeKind::Fanout),
-    ];
-    let channel = connection.channel().await?;
-    for (name, kind) in exchanges {
+async fn declare_exchanges(connection: &impl Declares, config: &Config) -> Result<(), Fault> {
+    for (name, kind) in [(Some(&config.exchange), "direct"), (config.dead_letters.as_ref(), "fanout")] {
         if let Some(name) = name {
-            let asked = channel.exchange_declare(name.clone(), kind, options, FieldTable::default());
-            connection.answer(format!("exchange {:?}", name.as_str()), asked).await?;
+            let what = format!("exchange {:?}", name.as_str());
+            let exchange = Declaration::Exchange { name: name.clone(), kind, is_passive: false };
+            connection.declare(what, exchange).await?;
         }
     }
     if let Some(name) = &config.dead_letters {
         let what = format!("queue {:?}", name.as_str());
-        let asked = channel.queue_declare(name.clone(), DURABLE, Arguments::of_dead_letters().table());
-        connection.answer(&what, asked).await?;
-        let options = QueueBindOptions::default();
-        let asked = channel.queue_bind(name.clone(), name.clone(), "".into(), options, FieldTable::default());
-        connection.answer(&what, asked).await?;
+        let arguments = Arguments::of_dead_letters().table();
+        let queue = Declaration::Queue { name: name.clone(), arguments, is_passive: false };
+        connection.declare(what.clone(), queue).await?;
+        let (queue, exchange, routing_key) = (name.clone(), name.clone(), ShortString::default());
+        connection.declare(what, Declaration::Binding { queue, exchange, routing_key }).await?;
     }
     Ok(())
 }
 
-async fn declare_queue(connection: &Connection, config: &Config, queue: &Queue) -> Result<(), Fault> {
-    let channel = connection.channel().await?;
+async fn declare_queue(connection: &impl Declares, config: &Config, queue: &Queue) -> Result<(), Fault> {
+    let what = format!("queue {:?}", queue.name.as_str());
     let arguments = Arguments::wanted(config).table();
-    let asked = channel.queue_declare(queue.name.clone(), DURABLE, arguments);
-    connection.answer(format!("queue {:?}", queue.name.as_str()), asked).await?;
-    let options = QueueBindOptions::default();
-    let (name, exchange, key) = (queue.name.clone(), config.exchange.clone(), queue.routing_key.clone());
-    let asked = channel.queue_bind(name, exchange, key, options, FieldTable::default());
-    connection.answer(format!("binding of queue {:?}", queue.name.as_str()), asked).await
+    let binding = Declaration::Binding {
+        queue: queue.name.clone(),
+        exchange: config.exchange.clone(),
+        routing_key: queue.routing_key.clone(),
+    };
+    let declared = Declaration::Queue { name: queue.name.clone(), arguments, is_passive: false };
+    connection.declare(what.clone(), declared).await?;
+    connection.declare(format!("binding of {what}"), binding).await
 }
 
 /// Whether the queue is there.
-async fn look_at(connection: &Connection, queue: &Queue) -> Result<(), Fault> {
-    let channel = connection.channel().await?;
-    let options = QueueDeclareOptions { passive: true, ..DURABLE };
-    let asked = channel.queue_declare(queue.name.clone(), options, FieldTable::default());
-    connection.answer(format!("queue {:?}", queue.name.as_str()), asked).await.map(drop)
+async fn look_at(connection: &impl Declares, queue: &Queue) -> Result<(), Fault> {
+    let what = format!("queue {:?}", queue.name.as_str());
+    let (name, arguments) = (queue.name.clone(), FieldTable::default());
+    connection.declare(what, Declaration::Queue { name, arguments, is_passive: true }).await
 }
 
 /// Whether the queue is one that keeps order and drops nothing in silence.
 ///
 /// Declaring a queue that is there changes nothing: either it is the same, or the broker names the first difference. So the declaration is made alike, one
 /// difference after the other, and then is what the queue is.
-async fn look_into(connection: &Connection, config: &Config, queue: &Queue) -> Result<(), Fault> {
+async fn look_into(connection: &impl Declares, config: &Config, queue: &Queue) -> Result<(), Fault> {
     // A queue has a dozen arguments in all.
     const MOST_DIFFERENCES: usize = 20;
     let what = format!("queue {:?}", queue.name.as_str());
     let mut arguments = Arguments::wanted(config);
     for _ in 0..MOST_DIFFERENCES {
-        // The broker closes a channel with each difference.
-        let channel = connection.channel().await?;
-        let asked = channel.queue_declare(queue.name.clone(), DURABLE, arguments.table());
-        let fault = match connection.answer(&what, asked).await {
-            Ok(_) => return arguments.problem().map_or(Ok(()), |problem| Err(unfit(&what, &problem))),
+        let (name, arguments_now) = (queue.name.clone(), arguments.table());
+        let alike = Declaration::Queue { name, arguments: arguments_now, is_passive: false };
+        let fault = match connection.declare(what.clone(), alike).await {
+            Ok(()) => return arguments.problem().map_or(Ok(()), |problem| Err(unfit(&what, &problem))),
             Err(fault) if fault.kind == TransportErrorKind::NotPermitted => {
                 return Err(Fault::new(
                     TransportErrorKind::NotPermitted,

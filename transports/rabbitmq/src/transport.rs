@@ -1,24 +1,21 @@
 //! The transport itself: chunks go out over a pool of connections, each member that consumes has a connection of its own.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lapin::message::BasicReturnMessage;
-use lapin::options::BasicPublishOptions;
-use lapin::types::ShortString;
-use lapin::{BasicProperties, Channel, Confirmation};
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcome, Outcomes, Rejection, Stored, Subscription, Transport, TransportError,
+    Chunk, Deliveries, Message, Outcome, Outcomes, Rejection, Subscription, Transport, TransportError,
 };
 use tokio::sync::watch;
 
+use crate::channel::{Channel, Word};
 use crate::config::{Config, RabbitMqTransportBuilder};
 use crate::deliveries::RabbitMqDeliveries;
 use crate::error::Fault;
-use crate::pool::{Borrowed, Pool};
-use crate::publication::{Answer, Publication, Reports, Returned};
+use crate::frames::Publish;
+use crate::pool::Pool;
+use crate::publication::{Publication, Reports};
 use crate::record;
 
 /// Publishes to an exchange of RabbitMQ, and consumes queues of it.
@@ -75,8 +72,8 @@ impl Transport for RabbitMqTransport {
 
     async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
         match self.shared.pool.borrow().await {
-            Ok(borrowed) => {
-                Publishing { config: &self.shared.config, borrowed, chunk: &chunk, outcomes }.run().await
+            Ok(channel) => {
+                Publishing { config: &self.shared.config, channel, chunk: &chunk, outcomes }.run().await;
             }
             Err(fault) => outcomes.report_rest(&fault.unavailable()),
         }
@@ -101,52 +98,66 @@ impl Transport for RabbitMqTransport {
 /// Dropped half-way, it starts nothing more; what it has started goes on, one message per key.
 struct Publishing<'c> {
     config: &'c Config,
-    borrowed: Borrowed,
+    channel: Channel,
     chunk: &'c Chunk,
     outcomes: &'c Outcomes,
 }
 
+/// So many bytes are written at once, and one message.
+const PIECE_BYTES: usize = 64 * 1024;
+
 impl Publishing<'_> {
     async fn run(mut self) {
         let mut publication = Publication::new(&self.chunk.messages);
-        let mut blocked = pin!(self.borrowed.blocked());
         loop {
-            while let Some(index) = publication.start() {
-                if let Err(Rejection(failure)) = self.send(index) {
-                    self.report(publication.unsendable(index, Outcome::Rejected(failure)));
-                }
+            while publication.has_ready() && self.channel.has_room() {
+                self.send(&mut publication);
             }
             if publication.is_complete() {
                 return;
             }
             let topic_of = |index: usize| self.chunk.messages[index].message.topic.to_string();
-            let reports = tokio::select! {
-                // What is confirmed is confirmed, whatever else happens.
-                biased;
-                answers = self.borrowed.confirms.ready() => publication.answered(answers, topic_of),
-                reason = &mut blocked => {
+            let reports = match self.channel.news(publication.has_ready()).await {
+                Word::Answers(answers) => publication.answered(answers, topic_of),
+                Word::Blocked(reason) => {
                     let fault = Fault::blocked(&reason);
                     publication.given_up(&fault.unknown(), &fault.unavailable())
                 }
+                Word::Room => continue,
             };
             self.report(reports);
         }
     }
 
-    /// Hands a message to the client library. None of the futures is awaited by itself.
-    fn send(&mut self, index: usize) -> Result<(), Rejection> {
+    /// Sends as many of the messages that may go as one piece holds.
+    fn send(&mut self, publication: &mut Publication) {
+        let (mut bytes, mut sent) = (Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 8), Vec::new());
+        while bytes.len() < PIECE_BYTES
+            && let Some(index) = publication.start()
+        {
+            match self.write(&mut bytes, index) {
+                Ok(()) => sent.push(index),
+                Err(Rejection(failure)) => {
+                    self.report(publication.unsendable(index, Outcome::Rejected(failure)));
+                }
+            }
+        }
+        self.channel.send(bytes, sent);
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>, index: usize) -> Result<(), Rejection> {
         let stored = &self.chunk.messages[index];
         self.config.validate(&stored.message)?;
-        let properties = record::encode(stored, &self.chunk.source)?;
         let partitions = self.config.partitions;
-        let routing_key = record::short(
-            "routing key",
-            partitions.routing_key(&stored.message.topic, partitions.of(stored.bucket)),
-        )?;
-        let (channel, exchange) = (Arc::clone(&self.borrowed.channel), self.config.exchange.clone());
-        let sent = send(channel, exchange, routing_key, Arc::clone(stored), properties);
-        self.borrowed.confirms.push(Box::pin(async move { (index, sent.await) }));
-        Ok(())
+        let publish = Publish {
+            channel: self.channel.id(),
+            exchange: self.config.exchange.as_str(),
+            routing_key: &partitions.routing_key(&stored.message.topic, partitions.of(stored.bucket)),
+            payload: &stored.message.payload,
+        };
+        publish.write(bytes, self.channel.most_frame_bytes(), |bytes| {
+            record::encode(bytes, stored, &self.chunk.source)
+        })
     }
 
     fn report(&self, reports: Reports) {
@@ -154,34 +165,4 @@ impl Publishing<'_> {
             self.outcomes.report(index, outcome);
         }
     }
-}
-
-async fn send(
-    channel: Arc<Channel>,
-    exchange: ShortString,
-    routing_key: ShortString,
-    stored: Arc<Stored>,
-    properties: BasicProperties,
-) -> Answer {
-    // Mandatory: what reaches no queue comes back, instead of being confirmed and dropped.
-    let options = BasicPublishOptions { mandatory: true, immediate: false };
-    let payload = &stored.message.payload;
-    let confirmed = match channel.basic_publish(exchange, routing_key, options, payload, properties).await {
-        Ok(confirm) => confirm.await,
-        Err(error) => Err(error),
-    };
-    match confirmed {
-        Ok(Confirmation::Ack(carried)) => Answer::Confirmed(carried.as_ref().map(returned)),
-        Ok(Confirmation::Nack(carried)) => Answer::Refused(carried.as_ref().map(returned)),
-        // The channel was opened with confirmations; without one nothing is known.
-        Ok(Confirmation::NotRequested) => {
-            Answer::Broken(Fault::asking("publishing", lapin::ErrorKind::FutureCompleted.into()))
-        }
-        Err(error) => Answer::Broken(Fault::asking("publishing", error)),
-    }
-}
-
-fn returned(message: &BasicReturnMessage) -> Returned {
-    let reason = format!("{} {}", message.reply_code, message.reply_text);
-    Returned { id: record::id_of(&message.delivery.properties), reason }
 }

@@ -80,6 +80,41 @@ async fn a_message_over_the_limit_of_the_broker_is_rejected_when_it_is_alone() {
     deliver(&transport, &rest).await;
 }
 
+/// Headers have to fit into one frame: a broker ends the whole connection over larger ones, with all that is on its way.
+#[tokio::test]
+async fn headers_over_a_frame_are_rejected_before_they_are_sent_and_payloads_take_several() {
+    let Some((_server, url)) = vhost() else { return };
+    let url = format!("{url}?frame_max=8192");
+    let transport = declared(&url).build().unwrap();
+    let member = subscribe(&transport).await;
+    let orders = topic("orders");
+    let mut heavy = (*message(&orders, "a", 2)).clone();
+    heavy.message = heavy.message.with_header("long", "x".repeat(8_192)).unwrap();
+    let chunk = [Arc::new(heavy), message(&orders, "a", 2), message(&orders, "b", 100_000)];
+    let outcomes = publish(&transport, &chunk, PATIENCE).await;
+    assert!(
+        matches!(&outcomes[0], Some(Outcome::Rejected(failure)) if failure.class == "headers-too-large"),
+        "{outcomes:?}"
+    );
+    assert_eq!(outcomes[1..], [Some(Outcome::Blocked), Some(Outcome::Delivered)]);
+    finish(&*member, &chunk[2..]).await;
+}
+
+/// A chunk that was given up leaves a channel behind; the broker closes it, and its number is used again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_that_were_given_up_take_no_channels_with_them() {
+    let Some((_server, url)) = vhost() else { return };
+    let transport = declared(&format!("{url}?channel_max=4")).connections(1).build().unwrap();
+    let orders = topic("orders");
+    deliver(&transport, &[message(&orders, "a", 2)]).await;
+    for _ in 0..50 {
+        let chunk = messages(&orders, &["a", "b", "c"]);
+        let outcomes = publish(&transport, &chunk, Duration::from_micros(200)).await;
+        assert!(!outcomes.iter().any(|it| matches!(it, Some(Outcome::Rejected(_) | Outcome::Failed(_)))));
+        deliver(&transport, &chunk).await;
+    }
+}
+
 #[tokio::test]
 async fn an_exchange_that_is_missing_makes_everything_unavailable() {
     let Some((_server, url)) = vhost() else { return };
