@@ -272,7 +272,7 @@ impl RabbitMqTransportBuilder {
         self.config().map(RabbitMqTransport::with_config)
     }
 
-    fn config(self) -> Result<Config, ConfigError> {
+    pub(crate) fn config(self) -> Result<Config, ConfigError> {
         let mut problems = Vec::new();
         let address = Address::parse(&self.url).map_err(|problem| problems.push(problem)).ok();
         let mut name = |what: &str, name: String| {

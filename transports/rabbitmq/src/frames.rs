@@ -15,6 +15,9 @@ pub(crate) const HELLO: &[u8] = b"AMQP\0\x00\x09\x01";
 /// Says that this side is there.
 pub(crate) const HEARTBEAT: [u8; 8] = [constants::FRAME_HEARTBEAT, 0, 0, 0, 0, 0, 0, constants::FRAME_END];
 
+const KINDS: [u8; 4] =
+    [constants::FRAME_METHOD, constants::FRAME_HEADER, constants::FRAME_BODY, constants::FRAME_HEARTBEAT];
+
 /// The bytes of a frame around its content: kind, channel and length in front of it, a mark behind it.
 const AROUND: usize = 8;
 
@@ -168,17 +171,18 @@ impl Incoming {
     /// What is no frame, or one that is larger than was agreed on. Nothing that comes after it can be read.
     pub(crate) fn next(&mut self) -> io::Result<Option<AMQPFrame>> {
         let unread = &self.bytes[self.read..];
-        if let [kind, _, _, length @ ..] = unread
-            && let Some(length) = length.first_chunk::<4>()
-            && *kind != HELLO[0]
-        {
-            let bytes = AROUND as u64 + u64::from(u32::from_be_bytes(*length));
-            if bytes > self.most_frame_bytes as u64 {
-                let most = self.most_frame_bytes;
-                return Err(invalid(format!(
-                    "a frame of {bytes} bytes came, and at most {most} were agreed on"
-                )));
+        match unread {
+            [kind, _, _, length @ ..] if KINDS.contains(kind) => {
+                let bytes = length.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+                let (bytes, most) = (AROUND as u64 + u64::from(bytes), self.most_frame_bytes);
+                if bytes > most as u64 {
+                    return Err(invalid(format!(
+                        "a frame of {bytes} bytes came, and at most {most} were agreed on"
+                    )));
+                }
             }
+            [kind, ..] if !KINDS.contains(kind) && *kind != HELLO[0] => return Err(no_frame()),
+            _ => {}
         }
         match parse_frame(unread) {
             Ok((rest, frame)) => {
@@ -186,9 +190,13 @@ impl Incoming {
                 Ok(Some(frame))
             }
             Err(error) if error.is_incomplete() => Ok(None),
-            Err(_) => Err(invalid("what came is no frame of AMQP 0-9-1".to_owned())),
+            Err(_) => Err(no_frame()),
         }
     }
+}
+
+fn no_frame() -> io::Error {
+    invalid("what came is no frame of AMQP 0-9-1".to_owned())
 }
 
 fn invalid(words: String) -> io::Error {

@@ -275,3 +275,7 @@ fn lock(board: &Mutex<Switchboard>) -> MutexGuard<'_, Switchboard> {
     // A change is made in one step, or panics before it: what is there is whole.
     board.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;
