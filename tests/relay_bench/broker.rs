@@ -39,7 +39,7 @@ impl BrokerServer {
             Broker::RabbitMq => Self::RabbitMq(RabbitMq::newest().start()?),
             Broker::Kafka => {
                 let server = Self::Kafka(Kafka::newest().start()?);
-                let publish = Publish { broker: server.fresh(), messages: WARMING };
+                let publish = Publish { broker: server.fresh(), messages: WARMING, by_hand: false };
                 run::<crate::child::Done>(&Role::Publish(publish));
                 server
             }
@@ -85,7 +85,7 @@ impl BrokerServer {
 }
 
 impl Address {
-    /// The transport to it. Everybody publishes through this, so that relays differ by their shape alone.
+    /// The transport to it. Everybody publishes through this but those who publish to RabbitMQ by hand.
     pub(crate) fn transport(&self) -> Arc<dyn Transport> {
         match self.broker {
             // One quorum queue.

@@ -7,6 +7,7 @@
 mod append;
 mod bench;
 mod broker;
+mod by_hand;
 mod child;
 mod database;
 mod fetch;
@@ -66,6 +67,9 @@ Servers: PostgreSQL 18 and the broker, started here on free ports, from the fold
 How to read it: what else runs on the machine moves rates by a factor of two, and CPU time per message by little. Compare
 rows of one run, whose variants take turns; quote medians, with the machine. Nothing else should run meanwhile.
 
+The usual shape publishes to RabbitMQ as one would by hand: with the client library and nothing of ours between, over a connection
+for each worker. To Kafka and Redis it publishes through our transport, which is a thin layer over the client library there.
+
   cargo bench -p outbox-tests --bench relay -- throughput           ours, the usual shape, and the parts alone
   cargo bench -p outbox-tests --bench relay -- throughput --pair postgres-kafka
                                                                     and the least loop that there can be
@@ -74,7 +78,8 @@ rows of one run, whose variants take turns; quote medians, with the machine. Not
 
 #[derive(Subcommand)]
 enum What {
-    /// Messages per second and CPU per message: ours, default and tuned; the usual shape; fetch and settle alone; publish alone.
+    /// Messages per second and CPU per message: ours, default and tuned; the usual shape; fetch and settle alone; publish
+    /// alone, to RabbitMQ also by the client library alone.
     Throughput,
     /// From commit to consumer, at fixed rates.
     Latency,

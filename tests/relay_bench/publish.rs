@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::future::{join_all, try_join_all};
+use futures_util::{Stream, StreamExt};
 use outbox_contract::{
     Chunk, Message, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Transport,
 };
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::KEYS;
 use crate::broker::Address;
+use crate::by_hand::ByHand;
 use crate::child::{finished, measured, ready, tell};
 use crate::ours::topic;
 
@@ -19,26 +21,46 @@ use crate::ours::topic;
 pub(crate) struct Publish {
     pub(crate) broker: Address,
     pub(crate) messages: u64,
+    /// With the client library alone. To RabbitMQ only.
+    pub(crate) by_hand: bool,
 }
 
 /// As many messages as a chunk of a relay has.
 pub(crate) const CHUNK: usize = 250;
 /// Lanes times depth of a relay.
 const AT_ONCE: usize = 8;
+/// As many connections as our transport to RabbitMQ has unless it is told otherwise.
+const CONNECTIONS: usize = 2;
 
 impl Publish {
     pub(crate) async fn play(self) {
         let transport = self.broker.transport();
         transport.check().await.expect("the broker answers");
         let stored: Vec<Arc<Stored>> = (0..self.messages).map(made).collect();
+        let chunks = futures_util::stream::iter(stored.chunks(CHUNK));
+        if self.by_hand {
+            transport.close().await;
+            return self.by_hand(chunks).await;
+        }
         ready().await;
-        let work = async {
-            let chunks = futures_util::stream::iter(stored.chunks(CHUNK));
-            chunks.for_each_concurrent(AT_ONCE, |chunk| publish(&*transport, chunk.to_vec())).await;
-        };
+        let work = chunks.for_each_concurrent(AT_ONCE, |chunk| publish(&*transport, chunk.to_vec()));
         tell(&measured(self.messages, work).await);
         finished().await;
         transport.close().await;
+    }
+
+    /// The same chunks, as many at once.
+    async fn by_hand(&self, chunks: impl Stream<Item = &[Arc<Stored>]>) {
+        let connect = (0..CONNECTIONS).map(|_| ByHand::connect(&self.broker.url));
+        let connections: Vec<ByHand> = try_join_all(connect).await.expect("the broker answers");
+        ready().await;
+        let work = chunks.enumerate().for_each_concurrent(AT_ONCE, |(number, chunk)| {
+            let published = connections[number % CONNECTIONS].publish(chunk);
+            async { published.await.expect("the broker answers") }
+        });
+        tell(&measured(self.messages, work).await);
+        finished().await;
+        join_all(connections.into_iter().map(ByHand::close)).await;
     }
 }
 

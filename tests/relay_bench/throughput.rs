@@ -18,7 +18,7 @@ enum Variant {
     Usual { workers: usize, checkpoint: bool },
     Minimal,
     Settle,
-    Publish,
+    Publish { by_hand: bool },
 }
 
 impl Variant {
@@ -31,10 +31,14 @@ impl Variant {
             Self::Usual { workers, checkpoint } => format!("usual, {workers} workers{}", behind(checkpoint)),
             Self::Minimal => "the least loop".to_owned(),
             Self::Settle => "part: fetch and settle".to_owned(),
-            Self::Publish => "part: publish".to_owned(),
+            Self::Publish { by_hand: false } => "part: publish".to_owned(),
+            Self::Publish { by_hand: true } => BY_HAND.to_owned(),
         }
     }
 }
+
+/// The same without our transport.
+const BY_HAND: &str = "part: publish, by the client library";
 
 /// What one run has used, in microseconds of processor time and bytes for each message.
 #[derive(Clone, Copy, Default)]
@@ -93,7 +97,11 @@ pub(crate) fn run(bench: &mut Bench) {
             variants.push(usual(8, false));
         }
     }
-    variants.extend([Variant::Settle, Variant::Publish, ours(true, false)]);
+    variants.extend([Variant::Settle, Variant::Publish { by_hand: false }]);
+    if bench.pair.broker == Broker::RabbitMq {
+        variants.push(Variant::Publish { by_hand: true });
+    }
+    variants.push(ours(true, false));
     if bench.pair.database == Database::Postgres {
         variants.extend([ours(false, true), usual(4, true)]);
     }
@@ -113,8 +121,13 @@ pub(crate) fn run(bench: &mut Bench) {
         }
     }
 
+    let usual = match bench.pair.broker {
+        _ if bench.pair.database != Database::Postgres => "",
+        Broker::RabbitMq => "; the usual shape publishes with the client library alone",
+        Broker::Kafka | Broker::Redis => "; the usual shape publishes through our transport",
+    };
     let about = format!(
-        "{}: {messages} messages of 300 bytes and {KEYS} keys; medians of {repetitions}; processor time for each message",
+        "{}: {messages} messages of 300 bytes and {KEYS} keys; medians of {repetitions}; processor time for each message{usual}",
         bench.pair
     );
     let mut table = Table::new("throughput", about, &COLUMNS);
@@ -148,18 +161,18 @@ fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
         Variant::Usual { .. } => {
             &["delete from usual_outbox where processed_at is not null", "vacuum usual_outbox"]
         }
-        Variant::Publish => &[],
+        Variant::Publish { .. } => &[],
     };
     let checkpoint = match variant {
         Variant::Ours { checkpoint, .. } | Variant::Usual { checkpoint, .. } => checkpoint,
-        Variant::Minimal | Variant::Settle | Variant::Publish => false,
+        Variant::Minimal | Variant::Settle | Variant::Publish { .. } => false,
     };
     match variant {
         Variant::Usual { .. } => bench.fill_usual(&store, messages),
         Variant::Ours { .. } | Variant::Minimal | Variant::Settle => {
             bench.fill(&store, TOPIC, messages, KEYS)
         }
-        Variant::Publish => {}
+        Variant::Publish { .. } => {}
     }
     if checkpoint {
         // Each page that is changed from now on is written whole to the WAL once.
@@ -177,7 +190,7 @@ fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
         Variant::Usual { workers, .. } => {
             Role::Usual(Usual { store: store.clone(), broker, workers, messages })
         }
-        Variant::Publish => Role::Publish(Publish { broker, messages }),
+        Variant::Publish { by_hand } => Role::Publish(Publish { broker, messages, by_hand }),
     };
     let used = measure(bench, &role);
     let before = bench.database.cpu();
@@ -219,6 +232,8 @@ fn ratios(table: &Table) -> Table {
     let least = |column| table.value("the least loop", column);
     ratios.row("messages/s, ours to the least loop", [ratio(ours("messages/s"), least("messages/s"))]);
     ratios.row("sum of processor time, ours to the least loop", [ratio(ours("sum us"), least("sum us"))]);
+    let publish = table.value(BY_HAND, "sum us");
+    ratios.row("sum of processor time, publish by the client library to publish", [ratio(publish, parts[1])]);
     let sum = parts.iter().copied().sum::<Option<f64>>();
     ratios.row("sum of processor time, ours to the parts alone", [ratio(ours("sum us"), sum)]);
     ratios
