@@ -24,19 +24,10 @@ pub(crate) enum DatabaseServer {
 }
 
 impl DatabaseServer {
-    /// Starts one. PostgreSQL writes through to the disk, and neither makes a checkpoint nor cleans up by itself in the time that is measured.
+    /// Starts one.
     pub(crate) fn start(database: Database) -> Result<Self, Missing> {
         Ok(match database {
-            Database::Postgres => {
-                let postgres = Postgres::newest()
-                    .durable()
-                    .config("shared_buffers = 1GB")
-                    .config("max_wal_size = 16GB")
-                    .config("checkpoint_timeout = 1h")
-                    // It comes when it likes; what it costs is measured apart.
-                    .config("autovacuum = off");
-                Self::Postgres(postgres.start()?)
-            }
+            Database::Postgres => Self::Postgres(durable().start()?),
             Database::Sqlite => {
                 Self::Sqlite(TempDir::new().expect("a folder for files can be made"), AtomicUsize::new(0))
             }
@@ -69,6 +60,17 @@ impl DatabaseServer {
             }
         }
     }
+}
+
+/// A PostgreSQL that writes through to the disk, and neither makes a checkpoint nor cleans up by itself in the time that is measured.
+pub(crate) fn durable() -> Postgres {
+    Postgres::newest()
+        .durable()
+        .config("shared_buffers = 1GB")
+        .config("max_wal_size = 16GB")
+        .config("checkpoint_timeout = 1h")
+        // It comes when it likes; what it costs is measured apart.
+        .config("autovacuum = off")
 }
 
 /// The store in the database of a URL.

@@ -1,58 +1,165 @@
-//! What a relay costs that has nothing to do.
+//! What a relay costs that has nothing to do: statements, and processor time of its own, of the database and of the broker.
+//!
+//! The servers have work of their own while nobody asks anything of them, so each round measures them alone and then with a relay; what
+//! lies between is the relay's. The queue, the topic or the stream is there in both. The database is a server of its own that counts statements by itself. They
+//! are read from another database of it, which leaves out the questions, and so does the time that is measured.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use outbox_servers::PostgresServer;
+
 use crate::bench::Bench;
-use crate::child::{Child, Role};
+use crate::broker::Address;
+use crate::child::{Child, Role, run as run_child};
+use crate::database::durable;
 use crate::ours::Ours;
-use crate::report::Table;
+use crate::report::{Table, figures};
 use crate::stats::median;
 
+/// What there is to ask of.
+struct Idle<'b> {
+    bench: &'b Bench,
+    postgres: PostgresServer,
+    store: String,
+    broker: Address,
+    /// How long servers are left alone before a sample, and how long a sample takes.
+    calm: Duration,
+    sample: Duration,
+}
+
+/// What was used in one second.
+#[derive(Clone, Default)]
+struct Used {
+    /// How often each statement ran.
+    statements: BTreeMap<String, f64>,
+    /// Milliseconds of processor time: of the relay, of the database, of the broker.
+    cpu: [f64; 3],
+}
+
+const COLUMNS: [&str; 5] = ["statements/s", "own ms/s", "database ms/s", "broker ms/s", "sum ms/s"];
+/// What a relay should cost at most.
+const MOST: [Option<f64>; COLUMNS.len()] = [Some(2.0), None, None, None, Some(20.0)];
+/// How much of a statement is shown.
+const SHOWN: usize = 90;
+
 pub(crate) fn run(bench: &mut Bench) {
-    let (calm, seconds, samples) = bench.profile.pick((5, 15, 1), (15, 60, 5));
-    bench.say(format!("idle: {samples} times {seconds} s, twice"));
-    let (store, broker) = (bench.store(), bench.broker.fresh());
-    // The servers' own, without a relay.
-    let bare = sampled(bench, &store, seconds, samples, None);
-    let ours = Ours { store: store.clone(), broker: Some(broker), settings: vec![], messages: 0 };
-    let mut relay = Child::start(&Role::Ours(ours));
-    relay.go();
-    std::thread::sleep(Duration::from_secs(calm));
-    let idle = sampled(bench, &store, seconds, samples, Some(&relay));
-    let columns = ["transactions/s", "own ms/s", "database ms/s", "broker ms/s"];
+    let (calm, seconds, rounds) = bench.profile.pick((5, 15, 2), (15, 60, 5));
+    let (calm, sample) = (Duration::from_secs(calm), Duration::from_secs(seconds));
+    let idle = Idle::start(bench, calm, sample);
+    // What the first relay makes and finds cold is not what an idle one costs.
+    drop(idle.relay());
+    let (mut alone, mut with) = (Vec::new(), Vec::new());
+    for round in 1..=rounds {
+        std::thread::sleep(calm);
+        alone.push(idle.used(None));
+        let relay = idle.relay();
+        with.push(idle.used(Some(&relay)));
+        for (label, used) in [("alone", &alone), ("with a relay", &with)] {
+            let shown: Vec<String> = used[round - 1].values().iter().copied().map(figures).collect();
+            bench.say(format!(
+                "idle {round}/{rounds}: {label}: {} ({})",
+                shown.join(", "),
+                COLUMNS.join(", ")
+            ));
+        }
+    }
     let about = format!(
-        "each statement is a transaction of its own; processor time per second; medians of {samples} samples of {seconds} s"
+        "{}: medians of {rounds} samples of {seconds} s, in turns; processor time per second; the benchmark's own questions are left out",
+        bench.pair
     );
-    let mut table = Table::new("idle", about, &columns);
-    table.row("servers alone", bare);
-    table.row("with a relay", idle);
+    let mut table = Table::new("idle", about, &COLUMNS);
+    let (alone, relayed) = (medians(&alone), medians(&with));
+    table.row("servers alone", alone);
+    table.row("with a relay", relayed);
+    table.row("the relay's share", std::array::from_fn::<_, 5, _>(|at| Some(relayed[at]? - alone[at]?)));
+    table.row("what it should be at most", MOST);
+    let asked = asked(&with);
     bench.report(table);
+    bench.report(asked);
 }
 
-fn sampled(
-    bench: &Bench,
-    store: &str,
-    seconds: u64,
-    samples: usize,
-    relay: Option<&Child>,
-) -> [Option<f64>; 4] {
-    let all: Vec<[f64; 4]> = (0..samples).map(|_| used(bench, store, seconds, relay)).collect();
-    std::array::from_fn(|figure| median(&all.iter().map(|sample| sample[figure]).collect::<Vec<_>>()))
+/// In each column.
+fn medians(all: &[Used]) -> [Option<f64>; COLUMNS.len()] {
+    let values: Vec<_> = all.iter().map(Used::values).collect();
+    std::array::from_fn(|column| median(&values.iter().map(|values| values[column]).collect::<Vec<_>>()))
 }
 
-fn used(bench: &Bench, store: &str, seconds: u64, relay: Option<&Child>) -> [f64; 4] {
-    let name = store.rsplit('/').next().unwrap_or_default();
-    // Asked through another database, so that the question does not count.
-    let sql = format!("select xact_commit + xact_rollback from pg_stat_database where datname = '{name}'");
-    let figures = || {
-        let transactions = bench.number(&bench.postgres().url(), &sql);
-        let own = relay.map(Child::cpu).unwrap_or_default();
-        let cpu = [own, bench.postgres().usage().cpu, bench.broker.cpu()];
-        (transactions, cpu.map(|time| time.as_secs_f64() * 1e3))
-    };
-    let (before, started) = (figures(), Instant::now());
-    std::thread::sleep(Duration::from_secs(seconds));
-    let (after, took) = (figures(), started.elapsed().as_secs_f64());
-    let each = |figure: usize| (after.1[figure] - before.1[figure]) / took;
-    [(after.0 - before.0) / took, each(0), each(1), each(2)]
+/// What a relay asks, the most frequent first.
+fn asked(all: &[Used]) -> Table {
+    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+    for (statement, rate) in all.iter().flat_map(|used| &used.statements) {
+        *sums.entry(statement).or_default() += rate / all.len() as f64;
+    }
+    let mut sums: Vec<(&str, f64)> = sums.into_iter().collect();
+    sums.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let mut table = Table::new("asked", "what the database was asked with a relay; means", &["per s"]);
+    for (statement, rate) in sums {
+        table.row(statement, [Some(rate)]);
+    }
+    table
+}
+
+impl Used {
+    /// As the columns have it.
+    fn values(&self) -> [f64; COLUMNS.len()] {
+        let [own, database, broker] = self.cpu;
+        [self.statements.values().sum(), own, database, broker, own + database + broker]
+    }
+}
+
+impl<'b> Idle<'b> {
+    fn start(bench: &'b Bench, calm: Duration, sample: Duration) -> Self {
+        let postgres = durable().config("shared_preload_libraries = 'pg_stat_statements'");
+        let postgres = postgres.start().expect("the database starts a second time");
+        postgres.query(&postgres.url(), "create extension pg_stat_statements");
+        let store = postgres.fresh_database();
+        run_child::<()>(&Role::Migrate { store: store.clone() });
+        Self { bench, postgres, store, broker: bench.broker.fresh(), calm, sample }
+    }
+
+    /// A relay that has nothing to do, and had time to notice.
+    fn relay(&self) -> Child {
+        let (store, broker) = (self.store.clone(), Some(self.broker.clone()));
+        let mut relay = Child::start(&Role::Ours(Ours { store, broker, settings: vec![], messages: 0 }));
+        relay.go();
+        std::thread::sleep(self.calm);
+        relay
+    }
+
+    fn used(&self, relay: Option<&Child>) -> Used {
+        self.ask("select pg_stat_statements_reset()");
+        let cpu = || {
+            let own = relay.map(Child::cpu).unwrap_or_default();
+            [own, self.postgres.usage().cpu, self.bench.broker.cpu()]
+        };
+        let (before, started) = (cpu(), Instant::now());
+        std::thread::sleep(self.sample);
+        let (after, seconds) = (cpu(), started.elapsed().as_secs_f64());
+        let spent = |at: usize| (after[at] - before[at]).as_secs_f64() * 1e3 / seconds;
+        Used { statements: self.statements(), cpu: std::array::from_fn(spent) }
+    }
+
+    /// What has run in the relay's database since the counters were reset, per second of that time.
+    fn statements(&self) -> BTreeMap<String, f64> {
+        let name = self.store.rsplit('/').next().unwrap_or_default();
+        let counted = self.ask(&format!(
+            "select (sum(calls) / extract(epoch from clock_timestamp() - (select stats_reset from pg_stat_statements_info)))::float8,
+                    left(regexp_replace(trim(query), '\\s+', ' ', 'g'), {SHOWN}) as statement
+             from pg_stat_statements join pg_database on pg_database.oid = dbid where datname = '{name}' group by statement"
+        ));
+        let rate = |line: &str| {
+            let (rate, statement) = line.split_once('|')?;
+            Some((statement.to_owned(), rate.parse().ok()?))
+        };
+        let read = |line| rate(line).unwrap_or_else(|| panic!("{line:?} is no rate of a statement"));
+        counted.lines().filter(|line| !line.is_empty()).map(read).collect()
+    }
+
+    /// Asks through another database than the relay's, and waits until the server is done with the connection.
+    fn ask(&self, sql: &str) -> String {
+        let answer = self.postgres.query(&self.postgres.url(), sql);
+        std::thread::sleep(Duration::from_millis(500));
+        answer
+    }
 }

@@ -83,7 +83,7 @@ enum What {
     Throughput,
     /// From commit to consumer, at fixed rates.
     Latency,
-    /// What a relay costs that has nothing to do.
+    /// What a relay costs that has nothing to do: statements and processor time, the servers' own taken away.
     Idle,
     /// What an append costs a transaction, and what waking the relay costs it.
     Append,
