@@ -22,7 +22,7 @@ pub(crate) struct Append {
     pub(crate) seconds: u64,
 }
 
-/// What a transaction has besides its three statements.
+/// What a transaction has besides its four statements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Variant {
     /// Nothing.
@@ -40,7 +40,7 @@ pub(crate) enum Variant {
 
 const WRITERS: u64 = 8;
 const VARIANTS: [(Variant, &str); 5] = [
-    (Variant::Plain, "three statements"),
+    (Variant::Plain, "four statements"),
     (Variant::RoundTrip, "and `select 1`"),
     (Variant::Insert, "and a plain insert of as much"),
     (Variant::Message, "and an append"),
@@ -83,6 +83,8 @@ async fn write(
         update.bind(id).execute(&mut *tx).await?;
         let select = sqlx::query("select body from business where id = $1");
         select.bind(id).fetch_one(&mut *tx).await?;
+        let insert = "insert into business (body) values ('z')";
+        sqlx::query(insert).execute(&mut *tx).await?;
         match variant {
             Variant::Plain => {}
             Variant::RoundTrip => {
