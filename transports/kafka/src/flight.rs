@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::Notify;
 
+use crate::gapless::Partition;
+
 /// What was heard of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
@@ -22,9 +24,10 @@ pub(crate) enum Heard {
     Failed(RDKafkaErrorCode),
 }
 
-/// Messages under way together.
+/// Messages of one partition under way together.
 #[derive(Debug)]
 pub(crate) struct Flight {
+    partition: Partition,
     /// Where each message stands in its chunk.
     indices: Vec<usize>,
     // A plain mutex: held for a store into a slot, by the thread of the client.
@@ -37,13 +40,21 @@ struct Slots {
     heard: Vec<Heard>,
     /// How many were handed over and not reported.
     open: usize,
+    /// Whether messages are still to be handed over.
+    handing: bool,
+}
+
+impl Slots {
+    const fn is_done(&self) -> bool {
+        !self.handing && self.open == 0
+    }
 }
 
 impl Flight {
-    /// A flight of the messages at these places of a chunk.
-    pub(crate) fn new(indices: Vec<usize>) -> Arc<Self> {
-        let slots = Slots { heard: vec![Heard::NotSent; indices.len()], open: 0 };
-        Arc::new(Self { indices, slots: Mutex::new(slots), done: Notify::new() })
+    /// A flight to this partition, of the messages at these places of a chunk.
+    pub(crate) fn new(partition: Partition, indices: Vec<usize>) -> Arc<Self> {
+        let slots = Slots { heard: vec![Heard::NotSent; indices.len()], open: 0, handing: true };
+        Arc::new(Self { partition, indices, slots: Mutex::new(slots), done: Notify::new() })
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
@@ -51,33 +62,58 @@ impl Flight {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The message in this slot is about to be handed over.
-    pub(crate) fn sending(&self, slot: usize) {
-        let mut slots = self.slots();
-        if let Some(heard) = slots.heard.get_mut(slot) {
-            *heard = Heard::Nothing;
-            slots.open += 1;
-        }
+    /// Where they go.
+    pub(crate) fn partition(&self) -> &Partition {
+        &self.partition
     }
 
-    /// Something was heard of the message in this slot. Only the first report of a slot counts.
-    pub(crate) fn heard(&self, slot: usize, what: Heard) {
+    /// How many messages there are.
+    pub(crate) fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// The messages are about to be handed over, from the first one on.
+    pub(crate) fn sending(&self) {
         let mut slots = self.slots();
-        if let Some(heard) = slots.heard.get_mut(slot)
-            && *heard == Heard::Nothing
-        {
-            *heard = what;
-            slots.open -= 1;
-        }
-        // One permit is kept while nobody waits.
-        if slots.open == 0 {
+        slots.open = slots.heard.len();
+        slots.heard.fill(Heard::Nothing);
+    }
+
+    /// So many messages were handed over, or refused, and no more will be. Says whether all of those have been reported.
+    pub(crate) fn handed_over(&self, count: usize) -> bool {
+        let mut slots = self.slots();
+        let left = slots.heard.get_mut(count..).unwrap_or_default();
+        let taken_back = left.iter().filter(|heard| **heard == Heard::Nothing).count();
+        left.fill(Heard::NotSent);
+        slots.open -= taken_back;
+        slots.handing = false;
+        let is_done = slots.is_done();
+        if is_done {
             self.done.notify_one();
         }
+        is_done
     }
 
-    /// Whether everything that was handed over has been reported.
+    /// Something was heard of the message in this slot. Only the first report of a slot counts. Says whether it was the last one that was
+    /// waited for.
+    pub(crate) fn heard(&self, slot: usize, what: Heard) -> bool {
+        let mut slots = self.slots();
+        let counts = slots.heard.get(slot) == Some(&Heard::Nothing);
+        if counts {
+            slots.heard[slot] = what;
+            slots.open -= 1;
+        }
+        let is_done = slots.is_done();
+        // One permit is kept while nobody waits.
+        if is_done {
+            self.done.notify_one();
+        }
+        counts && is_done
+    }
+
+    /// Whether everything that was handed over has been reported, and nothing is still to be.
     pub(crate) fn is_done(&self) -> bool {
-        self.slots().open == 0
+        self.slots().is_done()
     }
 
     /// Waits until everything that was handed over has been reported. For one waiter; dropping it loses nothing.
@@ -154,12 +190,10 @@ impl Flights {
         Ticket::new(flight, slot)
     }
 
-    /// Something was heard of a message.
-    pub(crate) fn heard(&self, ticket: Ticket, what: Heard) {
-        let flight = self.table().flights.get(&ticket.flight()).map(Arc::clone);
-        if let Some(flight) = flight {
-            flight.heard(ticket.slot(), what);
-        }
+    /// Something was heard of a message. Gives its flight, where it was the last one that was waited for.
+    pub(crate) fn heard(&self, ticket: Ticket, what: Heard) -> Option<Arc<Flight>> {
+        let flight = self.table().flights.get(&ticket.flight()).map(Arc::clone)?;
+        flight.heard(ticket.slot(), what).then_some(flight)
     }
 
     /// Forgets a flight: later reports go nowhere.
@@ -170,29 +204,53 @@ impl Flights {
 
 #[cfg(test)]
 mod tests {
+    use outbox_contract::Topic;
+
     use super::*;
+
+    fn flight(indices: Vec<usize>) -> Arc<Flight> {
+        Flight::new((Topic::new("orders").unwrap(), 0), indices)
+    }
 
     #[test]
     fn a_report_finds_its_slot_and_only_the_first_counts() {
         let flights = Flights::default();
-        let (one, other) = (Flight::new(vec![7, 9]), Flight::new(vec![8]));
+        let (one, other) = (flight(vec![7, 9]), flight(vec![8]));
         let (a, b) = (flights.add(&one), flights.add(&other));
-        one.sending(0);
-        one.sending(1);
-        other.sending(0);
-        flights.heard(Flights::ticket(a, 1), Heard::Acknowledged);
-        flights.heard(Flights::ticket(a, 1), Heard::Failed(RDKafkaErrorCode::PurgeQueue));
-        flights.heard(Flights::ticket(b, 0), Heard::WithoutOffset);
+        one.sending();
+        one.handed_over(2);
+        other.sending();
+        assert!(flights.heard(Flights::ticket(a, 1), Heard::Acknowledged).is_none());
+        assert!(flights.heard(Flights::ticket(a, 1), Heard::Failed(RDKafkaErrorCode::PurgeQueue)).is_none());
+        assert!(flights.heard(Flights::ticket(b, 0), Heard::WithoutOffset).is_none());
+        assert!(!other.is_done(), "more of it may still be handed over");
+        assert!(other.handed_over(1));
         assert_eq!(one.all(), [(7, Heard::Nothing), (9, Heard::Acknowledged)]);
         assert!(!one.is_done());
         assert!(other.is_done() && !other.is_delivered());
+        assert!(
+            flights.heard(Flights::ticket(a, 0), Heard::Acknowledged).is_some_and(|it| it.is_delivered())
+        );
+    }
+
+    #[test]
+    fn what_is_not_handed_over_is_waited_for_no_longer() {
+        let some = flight(vec![0, 1, 2]);
+        some.sending();
+        some.heard(0, Heard::Acknowledged);
+        some.heard(1, Heard::Failed(RDKafkaErrorCode::QueueFull));
+        assert!(some.handed_over(2));
+        assert_eq!(some.all()[2], (2, Heard::NotSent));
+        let never = flight(vec![0]);
+        assert!(!never.is_done());
+        assert!(never.handed_over(0) && never.all() == [(0, Heard::NotSent)]);
     }
 
     #[test]
     fn a_number_in_use_is_not_given_out_again() {
         let flights = Flights::default();
-        let numbers: Vec<usize> = (0..3).map(|_| flights.add(&Flight::new(vec![0]))).collect();
+        let numbers: Vec<usize> = (0..3).map(|_| flights.add(&flight(vec![0]))).collect();
         flights.table().next = numbers[0];
-        assert!(!numbers.contains(&flights.add(&Flight::new(vec![0]))));
+        assert!(!numbers.contains(&flights.add(&flight(vec![0]))));
     }
 }

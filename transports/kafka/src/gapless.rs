@@ -4,17 +4,17 @@
 //! the same key among them. `enable.gapless.guarantee` makes such a failure fatal; but a producer that failed once may also hold back
 //! everything else without a word. So this one is closed at its first failure, and another takes its place.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use outbox_contract::{Topic, TransportError, TransportErrorKind};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
-use rdkafka::message::DeliveryResult;
-use rdkafka::message::Message as _;
+use rdkafka::message::{DeliveryResult, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::watch;
@@ -24,6 +24,7 @@ use crate::context::Events;
 use crate::flight::{Flight, Flights, Heard, Ticket};
 use crate::record::Record;
 use crate::trouble::Trouble;
+use crate::turns::{Parcel, Turns};
 
 /// How long a partition counts as one whose broker knows this producer, after its last acknowledgement. Brokers forget an idle producer
 /// after `producer.id.expiration.ms`: a day by default, and no sensible setting is below this.
@@ -50,24 +51,30 @@ struct Reports {
     gate: Gate,
     /// Whether failures close the producer.
     closes: bool,
+    /// The client that reports: what waits for a report is handed over when it comes.
+    client: OnceLock<Weak<BaseProducer<Self>>>,
 }
 
 /// Open until the first failure. Held while messages are handed over, so that none is after a purge: it would go out without
 /// the purged ones before it.
 #[derive(Debug)]
 struct Gate {
-    open: Mutex<bool>,
+    /// Whose turn it is on each partition. None: closed.
+    turns: Mutex<Option<Turns>>,
     broken: watch::Sender<bool>,
 }
 
 impl Gate {
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Turns>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn close(&self) {
-        *self.lock() = false;
+        let turns = self.lock().take();
         self.broken.send_replace(true);
+        for parcel in turns.into_iter().flat_map(|mut turns| turns.clear()) {
+            parcel.flight.handed_over(0);
+        }
     }
 }
 
@@ -104,7 +111,80 @@ impl ProducerContext for Reports {
         } else if self.closes {
             self.gate.close();
         }
-        self.flights.heard(Ticket(ticket), heard);
+        // Failures of a producer for single messages leave it as it is; there, none waits for another.
+        if let Some(flight) = self.flights.heard(Ticket(ticket), heard)
+            && self.closes
+        {
+            self.turn_over(&flight);
+        }
+    }
+}
+
+impl Reports {
+    /// All of a flight has been reported: hands over what waits for it.
+    fn turn_over(&self, flight: &Flight) {
+        let Some(client) = self.client.get().and_then(Weak::upgrade) else { return };
+        let mut gate = self.gate.lock();
+        let Some(turns) = gate.as_mut() else { return };
+        let mut refused = false;
+        for Parcel { number, flight, records } in turns.over(flight.partition(), flight.len()) {
+            if refused {
+                flight.handed_over(0);
+            } else {
+                // Reports come on this very thread: none is there before this returns.
+                refused = hand_over(&client, number, &flight, records) == HandedOver::Refused;
+            }
+        }
+        drop(gate);
+        if refused {
+            self.gate.close();
+        }
+    }
+}
+
+/// What came of handing over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HandedOver {
+    /// All are under way.
+    All,
+    /// All of them, and they have been reported too.
+    Reported,
+    /// The client refused one, and none behind it was handed over.
+    Refused,
+}
+
+/// Hands messages of a flight over, in order, and stops at the first that is refused.
+fn hand_over<R: Borrow<Record>>(
+    client: &BaseProducer<Reports>,
+    number: usize,
+    flight: &Flight,
+    records: impl IntoIterator<Item = (R, OwnedHeaders)>,
+) -> HandedOver {
+    flight.sending();
+    let mut count = 0;
+    let mut refused = false;
+    for (slot, (record, headers)) in records.into_iter().enumerate() {
+        let record: &Record = record.borrow();
+        count += 1;
+        let ticket = Flights::ticket(number, slot);
+        let mut message = BaseRecord::with_opaque_to(record.topic().as_str(), ticket.0)
+            .partition(record.partition)
+            .payload(record.payload())
+            .headers(headers);
+        if let Some(key) = record.key() {
+            message = message.key(key.as_str());
+        }
+        if let Err((error, _)) = client.send(message) {
+            let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+            flight.heard(slot, Heard::Failed(code));
+            refused = true;
+            break;
+        }
+    }
+    match (refused, flight.handed_over(count)) {
+        (true, _) => HandedOver::Refused,
+        (false, true) => HandedOver::Reported,
+        (false, false) => HandedOver::All,
     }
 }
 
@@ -120,11 +200,16 @@ impl Gapless {
     }
 
     fn with_client(config: &rdkafka::ClientConfig, closes: bool) -> Result<Self, TransportError> {
-        let gate = Gate { open: Mutex::new(true), broken: watch::Sender::new(false) };
-        let reports = Reports { events: Events::default(), flights: Flights::default(), gate, closes };
+        let most_bytes = config.get("batch.size").and_then(|bytes| bytes.parse().ok()).unwrap_or(usize::MAX);
+        let gate =
+            Gate { turns: Mutex::new(Some(Turns::new(most_bytes))), broken: watch::Sender::new(false) };
+        let (events, flights) = (Events::default(), Flights::default());
+        let reports = Reports { events, flights, gate, closes, client: OnceLock::new() };
         let client: BaseProducer<Reports> =
             config.create_with_context(reports).map_err(|error| not_taken("build", error))?;
         let (client, over) = (Arc::new(client), Arc::new(AtomicBool::new(false)));
+        // Nothing is reported before something was sent.
+        let _ = client.context().client.set(Arc::downgrade(&client));
         let polled = (Arc::clone(&client), Arc::clone(&over));
         let thread = std::thread::Builder::new().name("outbox-kafka-reports".to_owned());
         thread.spawn(move || poll(&polled.0, &polled.1)).map_err(|error| {
@@ -164,36 +249,30 @@ impl Gapless {
         Some(Trouble { code, words }).filter(Trouble::is_refusal)
     }
 
-    /// Hands messages over, in order, and stops at the first that is refused. Nothing is handed over once the producer is closed.
+    /// Sends messages of one partition, in order, up to the first that is refused: at once, or when those of the same partition that are under
+    /// way are reported. Nothing is handed over once the producer is closed.
     pub(crate) fn send(&self, records: &[&Record], flight: &Arc<Flight>) -> Sent<'_> {
         let reports = self.reports();
         let number = reports.flights.add(flight);
         let sent = Sent { flights: &reports.flights, number, flight: Arc::clone(flight) };
-        let open = reports.gate.lock();
-        if !*open {
+        // Made before they are handed over: what takes longer than the client lingers goes out in two requests, the second after the first.
+        let headers: Vec<OwnedHeaders> = records.iter().map(|record| record.headers()).collect();
+        let mut gate = reports.gate.lock();
+        let Some(turns) = gate.as_mut() else {
+            flight.handed_over(0);
+            return sent;
+        };
+        if reports.closes && !turns.take(flight.partition(), records.len()) {
+            let records = records.iter().map(|record| (*record).clone()).zip(headers).collect();
+            turns.wait(Parcel { number, flight: Arc::clone(flight), records });
             return sent;
         }
-        let mut refused = false;
-        for (slot, record) in records.iter().enumerate() {
-            flight.sending(slot);
-            let ticket = Flights::ticket(number, slot);
-            let mut message = BaseRecord::with_opaque_to(record.topic().as_str(), ticket.0)
-                .partition(record.partition)
-                .payload(record.payload())
-                .headers(record.headers());
-            if let Some(key) = record.key() {
-                message = message.key(key.as_str());
-            }
-            if let Err((error, _)) = self.client.send(message) {
-                let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
-                flight.heard(slot, Heard::Failed(code));
-                refused = true;
-                break;
-            }
-        }
-        drop(open);
-        if refused && reports.closes {
-            reports.gate.close();
+        let handed_over = hand_over(&self.client, number, flight, records.iter().copied().zip(headers));
+        drop(gate);
+        match handed_over {
+            HandedOver::Refused if reports.closes => reports.gate.close(),
+            HandedOver::Reported if reports.closes => reports.turn_over(flight),
+            _ => {}
         }
         sent
     }

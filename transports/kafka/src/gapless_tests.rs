@@ -11,7 +11,7 @@ use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Code};
 use tokio::time::timeout;
 
 use crate::flight::{Flight, Heard};
-use crate::gapless::Gapless;
+use crate::gapless::{Gapless, Sent};
 use crate::record::Record;
 use crate::transport::KafkaTransport;
 
@@ -38,13 +38,20 @@ impl Subject {
 
     /// What is heard of a message, something being done once it was handed over.
     async fn send(&self, meanwhile: impl FnOnce()) -> Heard {
-        let message = Message::new(self.topic.clone(), "test").with_key("a").unwrap();
-        let stored = Arc::new(Stored::new(Position(1), Timestamp::now(), message));
-        let flight = Flight::new(vec![0]);
-        let sent = self.producer.send(&[&Record::new(stored, "/test".into(), 0)], &flight);
+        let (flight, sent) = self.begin(1);
         meanwhile();
         timeout(PATIENCE, sent.done()).await.unwrap();
         flight.all()[0].1
+    }
+
+    /// Sends so many messages together.
+    fn begin(&self, messages: usize) -> (Arc<Flight>, Sent<'_>) {
+        let message = Message::new(self.topic.clone(), "test").with_key("a").unwrap();
+        let stored = Arc::new(Stored::new(Position(1), Timestamp::now(), message));
+        let flight = Flight::new((self.topic.clone(), 0), vec![0; messages]);
+        let record = Record::new(stored, "/test".into(), 0);
+        let sent = self.producer.send(&vec![&record; messages], &flight);
+        (flight, sent)
     }
 
     /// The client would go on, and still nothing is handed over.
@@ -75,4 +82,32 @@ async fn behind_a_message_that_was_given_up_nothing_is_handed_over() {
     assert!(matches!(heard, Heard::Failed(_)), "{heard:?}");
     subject.cluster.broker_up(-1).unwrap();
     subject.takes_nothing_more().await;
+}
+
+#[tokio::test]
+async fn what_comes_while_the_client_is_full_is_handed_over_when_that_is_reported() {
+    let subject = Subject::new().await;
+    subject.cluster.broker_down(-1).unwrap();
+    let (first, first_sent) = subject.begin(5);
+    let (second, second_sent) = subject.begin(2);
+    assert!(first.all().iter().all(|(_, heard)| *heard == Heard::Nothing));
+    assert!(second.all().iter().all(|(_, heard)| *heard == Heard::NotSent));
+    subject.cluster.broker_up(-1).unwrap();
+    timeout(PATIENCE, second_sent.done()).await.unwrap();
+    assert!(first.is_delivered() && second.is_delivered());
+    drop(first_sent);
+}
+
+#[tokio::test]
+async fn what_waits_for_its_turn_when_the_producer_is_closed_is_never_handed_over() {
+    let subject = Subject::new().await;
+    subject.cluster.broker_down(-1).unwrap();
+    let (first, first_sent) = subject.begin(5);
+    let (second, second_sent) = subject.begin(2);
+    subject.producer.close();
+    timeout(PATIENCE, second_sent.done()).await.unwrap();
+    assert!(!first.is_done());
+    subject.cluster.broker_up(-1).unwrap();
+    timeout(PATIENCE, first_sent.done()).await.unwrap();
+    assert!(second.all().iter().all(|(_, heard)| *heard == Heard::NotSent));
 }

@@ -18,6 +18,7 @@ mod security;
 mod topics;
 mod transport;
 mod trouble;
+mod turns;
 mod verdict;
 
 pub use config::{GroupProtocol, KafkaTransportBuilder};

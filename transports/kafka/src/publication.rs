@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Chunk, Failure, KeyId, Outcome, Outcomes, Topic};
+use outbox_contract::{Chunk, Failure, Key, KeyId, Outcome, Outcomes, Topic};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::Config;
@@ -30,7 +30,6 @@ const REPORTS: Duration = Duration::from_secs(5);
 struct Entry {
     /// Where it stands in the chunk.
     index: usize,
-    key: KeyId,
     record: Record,
 }
 
@@ -88,26 +87,24 @@ async fn prepare(shared: &Shared, chunk: &Chunk, outcomes: &Outcomes, deadline: 
     let mut cuts = Cuts::default();
     let mut entries = Vec::with_capacity(chunk.messages.len());
     for (index, stored) in chunk.messages.iter().enumerate() {
-        let key = stored.message.key_id();
-        if cuts.has(&key) {
+        if !cuts.is_empty() && cuts.has(&stored.message.key_id()) {
             outcomes.report(index, Outcome::Blocked);
             continue;
         }
         let outcome = match (shared.config().validate(&stored.message), counts.get(&stored.message.topic)) {
             (Err(rejection), _) => Outcome::Rejected(rejection.0),
             (Ok(()), Some(Ok(count))) => {
-                let partition = crate::murmur2::partition_of(key.key.as_str().as_bytes(), *count);
-                entries.push(Entry {
-                    index,
-                    key,
-                    record: Record::new(Arc::clone(stored), Arc::clone(&chunk.source), partition),
-                });
+                let partition_of = |key: &Key| crate::murmur2::partition_of(key.as_str().as_bytes(), *count);
+                let key = stored.message.key.as_ref();
+                let partition = key.map_or_else(|| partition_of(&stored.message.order_key()), partition_of);
+                let record = Record::new(Arc::clone(stored), Arc::clone(&chunk.source), partition);
+                entries.push(Entry { index, record });
                 continue;
             }
             (Ok(()), Some(Err((what, failure)))) => Outcome::Unavailable(*what, failure.clone()),
             (Ok(()), None) => Outcome::Blocked,
         };
-        cuts.cut(&key);
+        cuts.cut(&stored.message.key_id());
         outcomes.report(index, outcome);
     }
     entries
@@ -128,24 +125,16 @@ impl<'a> Attempt<'a> {
 
     /// Sends everything; returns when all is acknowledged, the producer has failed, or the deadline is over.
     async fn run(&self, entries: &[Entry], deadline: Instant) {
-        let mut cold: BTreeMap<Partition, Vec<&Entry>> = BTreeMap::new();
-        let mut warm: Vec<&Entry> = Vec::with_capacity(entries.len());
-        let partitions = distinct(entries.iter().map(|entry| &entry.record));
-        for (topic, partition) in partitions {
-            let partition = (topic.clone(), partition);
-            if !self.producer.is_warm(&partition) {
-                cold.insert(partition, Vec::new());
-            }
-        }
+        // The number first: it tells most apart.
+        let mut lines: BTreeMap<(i32, &Topic), Vec<&Entry>> = BTreeMap::new();
         for entry in entries {
-            let partition = || (entry.record.topic().clone(), entry.record.partition);
-            let line = if cold.is_empty() { None } else { cold.get_mut(&partition()) };
-            line.unwrap_or(&mut warm).push(entry);
+            lines.entry((entry.record.partition, entry.record.topic())).or_default().push(entry);
         }
-        let all = async {
-            let cold = join_all(cold.iter().map(|(partition, entries)| self.follow_lead(partition, entries)));
-            tokio::join!(self.send(&warm), cold);
-        };
+        let lines: Vec<(Partition, Vec<&Entry>)> = lines
+            .into_iter()
+            .map(|((partition, topic), entries)| ((topic.clone(), partition), entries))
+            .collect();
+        let all = join_all(lines.iter().map(|(partition, entries)| self.follow_lead(partition, entries)));
         tokio::select! {
             // Past the deadline everything that is open is given up.
             _ = timeout_at(deadline, all) => {}
@@ -157,37 +146,35 @@ impl<'a> Attempt<'a> {
     ///
     /// Such a broker takes any first number. Were several under way, a later one could be taken after an earlier one was rejected or lost.
     async fn follow_lead(&self, partition: &Partition, entries: &[&Entry]) {
-        let lead = self.producer.lead(partition);
         let mut rest = entries;
-        {
+        if !self.producer.is_warm(partition) {
+            let lead = self.producer.lead(partition);
             let _lead = lead.lock().await;
             if !self.producer.is_warm(partition)
                 && let Some((first, others)) = entries.split_first()
             {
-                if !self.send(&[first]).await {
+                if !self.send(partition, &[first]).await {
                     return;
                 }
                 rest = others;
             }
         }
-        self.send(rest).await;
+        self.send(partition, rest).await;
     }
 
-    /// Sends messages and waits for all reports; says whether all were acknowledged.
-    async fn send(&self, entries: &[&Entry]) -> bool {
+    /// Sends messages of a partition and waits for all reports; says whether all were acknowledged.
+    async fn send(&self, partition: &Partition, entries: &[&Entry]) -> bool {
         if entries.is_empty() {
             return true;
         }
-        let flight = Flight::new(entries.iter().map(|entry| entry.index).collect());
+        let flight = Flight::new(partition.clone(), entries.iter().map(|entry| entry.index).collect());
         let records: Vec<&Record> = entries.iter().map(|entry| &entry.record).collect();
         let sent = self.producer.send(&records, &flight);
         self.flights.lock().unwrap_or_else(PoisonError::into_inner).push((Arc::clone(&flight), sent));
         flight.done().await;
         let delivered = flight.is_delivered();
         if delivered {
-            for (topic, partition) in distinct(records) {
-                self.producer.warmed(&(topic.clone(), partition));
-            }
+            self.producer.warmed(partition);
         } else if flight.all().iter().any(|(_, heard)| *heard == Heard::NotSent) {
             // The producer is closed: nothing more is to come.
             self.producer.broken().await;
@@ -230,18 +217,6 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// The partitions of records, each once. There are few.
-fn distinct<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<(&'r Topic, i32)> {
-    let mut partitions: Vec<(&Topic, i32)> = Vec::new();
-    for record in records {
-        let (topic, partition) = (record.topic(), record.partition);
-        if !partitions.iter().any(|known| known.1 == partition && known.0 == topic) {
-            partitions.push((topic, partition));
-        }
-    }
-    partitions
-}
-
 /// Says of each message what became of it.
 struct Judge<'a> {
     shared: &'a Shared,
@@ -256,37 +231,40 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     async fn judge(&self) {
+        // Mostly so: then it is said at once of all of which nothing was said yet, and those are the ones that were sent.
+        if self.entries.iter().all(|entry| self.heard.get(entry.index) == Some(&Heard::Acknowledged)) {
+            return self.outcomes.report_rest(&Outcome::Delivered);
+        }
+        let keys: Vec<KeyId> = self.entries.iter().map(|entry| entry.record.key_id()).collect();
         // Nothing to do with what was cut before: of such a key only messages in front of the cut were sent.
         let mut cuts = Cuts::default();
         // Keys whose first undelivered message is judged alone, with the messages that follow it.
         let mut alone: BTreeMap<&KeyId, Vec<(&Entry, Heard)>> = BTreeMap::new();
         let mut unknown: Vec<(&Entry, Failure)> = Vec::new();
-        for entry in self.entries {
+        for (entry, key) in self.entries.iter().zip(&keys) {
             let heard = self.heard.get(entry.index).copied().unwrap_or(Heard::NotSent);
-            if let Some(waiting) = alone.get_mut(&entry.key) {
+            if let Some(waiting) = alone.get_mut(key) {
                 waiting.push((entry, heard));
-            } else if cuts.has(&entry.key) {
+            } else if cuts.has(key) {
                 self.outcomes.report(entry.index, Outcome::Blocked);
             } else {
                 match (first_of(heard, entry.record.topic().as_str()), &self.refused) {
                     (Ok(Outcome::Delivered), _) => self.outcomes.report(entry.index, Outcome::Delivered),
                     (Ok(_) | Err(Meaning::Unknown(_)), Some(why)) => {
-                        cuts.cut(&entry.key);
+                        cuts.cut(key);
                         self.absent(entry, Unavailable::Route, why.clone());
                     }
                     (Ok(outcome), None) => {
-                        cuts.cut(&entry.key);
+                        cuts.cut(key);
                         self.outcomes.report(entry.index, outcome);
                     }
-                    (Err(Meaning::MayBeRejected(_)), _) => {
-                        drop(alone.insert(&entry.key, vec![(entry, heard)]))
-                    }
+                    (Err(Meaning::MayBeRejected(_)), _) => drop(alone.insert(key, vec![(entry, heard)])),
                     (Err(Meaning::Unavailable(what, failure)), _) => {
-                        cuts.cut(&entry.key);
+                        cuts.cut(key);
                         self.absent(entry, what, failure);
                     }
                     (Err(Meaning::Unknown(failure)), None) => {
-                        cuts.cut(&entry.key);
+                        cuts.cut(key);
                         unknown.push((entry, failure));
                     }
                 }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use outbox_contract::fetch::Stored;
 use outbox_contract::subscription::{Origin, Undecodable};
-use outbox_contract::{Key, Message, Topic, cloudevents};
+use outbox_contract::{Key, KeyId, Message, Topic, cloudevents};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 
+use crate::gapless::Partition;
+
 /// A message, ready to be sent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Record {
     stored: Arc<Stored>,
     source: Arc<str>,
@@ -33,6 +35,21 @@ impl Record {
 
     pub(crate) fn payload(&self) -> &[u8] {
         &self.stored.message.payload
+    }
+
+    /// What it is ordered by.
+    pub(crate) fn key_id(&self) -> KeyId {
+        self.stored.message.key_id()
+    }
+
+    /// What it has in bytes, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.stored.message.bytes()
+    }
+
+    /// Where it goes.
+    pub(crate) fn partition(&self) -> Partition {
+        (self.topic().clone(), self.partition)
     }
 
     /// The headers, for the client to take over.

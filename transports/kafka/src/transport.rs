@@ -67,7 +67,7 @@ impl Shared {
             while !self.alone.is_idle() {
                 sleep(LOOK).await;
             }
-            let flight = Flight::new(vec![0]);
+            let flight = Flight::new(record.partition(), vec![0]);
             let sent = self.alone.send(&[record], &flight);
             // Within a few seconds the client itself gives it up.
             sent.done().await;

@@ -87,6 +87,11 @@ pub(crate) fn not_enough_replicas(topic: &str) -> Failure {
 pub(crate) struct Cuts(BTreeSet<KeyId>);
 
 impl Cuts {
+    /// Whether everything was delivered so far.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether an earlier message of the key was not delivered.
     pub(crate) fn has(&self, key: &KeyId) -> bool {
         self.0.contains(key)

@@ -1,0 +1,155 @@
+//! Whose turn it is on each partition: what the client has of it, and what waits here until that is confirmed.
+//!
+//! The client sends nothing more to a partition while five messages of it are under way (it counts messages, not requests). What it was given by
+//! then and has lingered over, its thread looks at again and again without a pause, until the answer is there: measured, most of the
+//! processor time of a relay on a busy machine. So no more than one round's worth is given to it, and what waits here goes out together.
+//!
+//! Nothing in here waits or calls: the lock around it is the gate of the producer.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use rdkafka::message::OwnedHeaders;
+
+use crate::flight::Flight;
+use crate::gapless::Partition;
+use crate::record::Record;
+
+/// From how many messages under way on, the client sends no more to a partition.
+const FULL: usize = 5;
+
+/// The partitions of a producer.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    partitions: HashMap<Partition, Line>,
+    most_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    /// How many messages the client has that are not all reported, flight by flight.
+    at_client: usize,
+    waiting: VecDeque<Parcel>,
+}
+
+/// Messages of one partition that wait for their turn.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    /// The number of the flight.
+    pub(crate) number: usize,
+    pub(crate) flight: Arc<Flight>,
+    /// With the headers of each.
+    pub(crate) records: Vec<(Record, OwnedHeaders)>,
+}
+
+impl Turns {
+    /// `most_bytes`: how much is given to the client in one turn, about; a flight that has more goes whole.
+    pub(crate) fn new(most_bytes: usize) -> Self {
+        Self { partitions: HashMap::new(), most_bytes }
+    }
+
+    /// Whether so many messages of this partition may be handed over now; then they count as handed over. Else they are to
+    /// [`wait`](Self::wait).
+    pub(crate) fn take(&mut self, partition: &Partition, messages: usize) -> bool {
+        let line = self.line(partition);
+        let free = line.at_client < FULL && line.waiting.is_empty();
+        if free {
+            line.at_client += messages;
+        }
+        free
+    }
+
+    /// Keeps messages until it is their turn.
+    pub(crate) fn wait(&mut self, parcel: Parcel) {
+        let flight = Arc::clone(&parcel.flight);
+        self.line(flight.partition()).waiting.push_back(parcel);
+    }
+
+    fn line(&mut self, partition: &Partition) -> &mut Line {
+        self.partitions.entry(partition.clone()).or_default()
+    }
+
+    /// So many messages of this partition are reported: what is to be handed over now, in order.
+    pub(crate) fn over(&mut self, partition: &Partition, messages: usize) -> Vec<Parcel> {
+        let Some(line) = self.partitions.get_mut(partition) else { return Vec::new() };
+        line.at_client = line.at_client.saturating_sub(messages);
+        let mut next = Vec::new();
+        if line.at_client >= FULL {
+            return next;
+        }
+        let mut bytes = 0;
+        while let Some(parcel) = line.waiting.front() {
+            bytes += parcel.records.iter().map(|(record, _)| record.bytes()).sum::<usize>();
+            if bytes > self.most_bytes && !next.is_empty() {
+                break;
+            }
+            line.at_client += parcel.records.len();
+            next.extend(line.waiting.pop_front());
+        }
+        next
+    }
+
+    /// Everything that waits, on all partitions: nothing more is handed over.
+    pub(crate) fn clear(&mut self) -> Vec<Parcel> {
+        self.partitions.drain().flat_map(|(_, line)| line.waiting).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use outbox_contract::{Message, Position, Stored, Timestamp, Topic};
+
+    use super::*;
+
+    fn partition(number: i32) -> Partition {
+        (Topic::new("orders").unwrap(), number)
+    }
+
+    fn parcel(number: usize, messages: usize) -> Parcel {
+        let message = Message::new(partition(0).0, "x");
+        let stored = Arc::new(Stored::new(Position(1), Timestamp::default(), message));
+        let record = Record::new(stored, "/test".into(), 0);
+        let records = vec![(record, OwnedHeaders::new()); messages];
+        Parcel { number, flight: Flight::new(partition(0), vec![0; messages]), records }
+    }
+
+    fn numbers(parcels: &[Parcel]) -> Vec<usize> {
+        parcels.iter().map(|parcel| parcel.number).collect()
+    }
+
+    #[test]
+    fn what_comes_while_the_client_is_full_waits_and_goes_out_together() {
+        let mut turns = Turns::new(1_000_000);
+        let (one, other) = (partition(0), partition(1));
+        assert!(turns.take(&one, 3));
+        assert!(turns.take(&one, 10), "fewer than five are under way");
+        assert!(!turns.take(&one, 1));
+        turns.wait(parcel(3, 1));
+        assert!(!turns.take(&one, 2));
+        turns.wait(parcel(4, 2));
+        assert!(turns.take(&other, 1), "another partition has its own turn");
+        assert!(turns.over(&one, 3).is_empty(), "ten are under way");
+        assert_eq!(numbers(&turns.over(&one, 10)), [3, 4]);
+        assert!(turns.over(&one, 3).is_empty());
+        assert!(turns.take(&one, 1));
+    }
+
+    #[test]
+    fn nothing_passes_what_waits() {
+        let bytes = parcel(1, 1).records[0].0.bytes();
+        let mut turns = Turns::new(bytes * 6);
+        let partition = partition(0);
+        assert!(turns.take(&partition, 5));
+        assert!(!turns.take(&partition, 7));
+        turns.wait(parcel(2, 7));
+        assert!(!turns.take(&partition, 1));
+        turns.wait(parcel(3, 1));
+        assert_eq!(numbers(&turns.over(&partition, 5)), [2], "larger than a turn: it goes whole, and alone");
+        assert!(!turns.take(&partition, 1));
+        turns.wait(parcel(4, 1));
+        assert_eq!(numbers(&turns.clear()), [3, 4]);
+        assert!(turns.over(&partition, 7).is_empty(), "of what was cleared nothing comes");
+    }
+}
