@@ -152,4 +152,17 @@ mod tests {
         assert_eq!(numbers(&turns.clear()), [3, 4]);
         assert!(turns.over(&partition, 7).is_empty(), "of what was cleared nothing comes");
     }
+
+    #[test]
+    fn what_stays_behind_for_its_size_is_not_passed_either() {
+        let mut turns = Turns::new(1);
+        let partition = partition(0);
+        assert!(turns.take(&partition, FULL));
+        turns.wait(parcel(1, 1));
+        turns.wait(parcel(2, 1));
+        assert_eq!(numbers(&turns.over(&partition, FULL)), [1]);
+        assert!(!turns.take(&partition, 1), "the client is far from full, but another one is first");
+        assert_eq!(numbers(&turns.over(&partition, 1)), [2]);
+        assert!(turns.take(&partition, 1));
+    }
 }
