@@ -24,7 +24,7 @@ use crate::context::Events;
 use crate::flight::{Flight, Flights, Heard, Ticket};
 use crate::record::Record;
 use crate::trouble::Trouble;
-use crate::turns::{Parcel, Turns};
+use crate::turns::{HandedOver, Parcel, Turns};
 
 /// How long a partition counts as one whose broker knows this producer, after its last acknowledgement. Brokers forget an idle producer
 /// after `producer.id.expiration.ms`: a day by default, and no sensible setting is below this.
@@ -126,31 +126,14 @@ impl Reports {
         let Some(client) = self.client.get().and_then(Weak::upgrade) else { return };
         let mut gate = self.gate.lock();
         let Some(turns) = gate.as_mut() else { return };
-        let mut refused = false;
-        for Parcel { number, flight, records } in turns.over(flight.partition(), flight.len()) {
-            if refused {
-                flight.handed_over(0);
-            } else {
-                // Reports come on this very thread: none is there before this returns.
-                refused = hand_over(&client, number, &flight, records) == HandedOver::Refused;
-            }
-        }
+        let refused = turns.go_on(flight.partition(), flight.len(), |Parcel { number, flight, records }| {
+            hand_over(&client, number, &flight, records)
+        });
         drop(gate);
         if refused {
             self.gate.close();
         }
     }
-}
-
-/// What came of handing over.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum HandedOver {
-    /// All are under way.
-    All,
-    /// All of them, and they have been reported too.
-    Reported,
-    /// The client refused one, and none behind it was handed over.
-    Refused,
 }
 
 /// Hands messages of a flight over, in order, and stops at the first that is refused.

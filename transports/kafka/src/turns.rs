@@ -18,6 +18,17 @@ use crate::record::Record;
 /// From how many messages under way on, the client sends no more to a partition.
 const FULL: usize = 5;
 
+/// What came of handing messages over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandedOver {
+    /// All are under way.
+    All,
+    /// All of them, and they have been reported too.
+    Reported,
+    /// The client refused one, and none behind it was handed over.
+    Refused,
+}
+
 /// The partitions of a producer.
 #[derive(Debug)]
 pub(crate) struct Turns {
@@ -69,8 +80,36 @@ impl Turns {
         self.partitions.entry(partition.clone()).or_default()
     }
 
+    /// So many messages of this partition are reported: hands over what waits, as long as there is room. What is reported while it is handed over
+    /// makes room as well: nobody else would say so. Says whether the client refused something; behind that nothing is handed over.
+    pub(crate) fn go_on(
+        &mut self,
+        partition: &Partition,
+        messages: usize,
+        mut hand_over: impl FnMut(Parcel) -> HandedOver,
+    ) -> bool {
+        let (mut reported, mut refused) = (messages, false);
+        while reported > 0 && !refused {
+            let next = self.over(partition, reported);
+            reported = 0;
+            for parcel in next {
+                let (flight, messages) = (Arc::clone(&parcel.flight), parcel.records.len());
+                if refused {
+                    flight.handed_over(0);
+                    continue;
+                }
+                match hand_over(parcel) {
+                    HandedOver::All => {}
+                    HandedOver::Reported => reported += messages,
+                    HandedOver::Refused => refused = true,
+                }
+            }
+        }
+        refused
+    }
+
     /// So many messages of this partition are reported: what is to be handed over now, in order.
-    pub(crate) fn over(&mut self, partition: &Partition, messages: usize) -> Vec<Parcel> {
+    fn over(&mut self, partition: &Partition, messages: usize) -> Vec<Parcel> {
         let Some(line) = self.partitions.get_mut(partition) else { return Vec::new() };
         line.at_client = line.at_client.saturating_sub(messages);
         let mut next = Vec::new();
@@ -164,5 +203,34 @@ mod tests {
         assert!(!turns.take(&partition, 1), "the client is far from full, but another one is first");
         assert_eq!(numbers(&turns.over(&partition, 1)), [2]);
         assert!(turns.take(&partition, 1));
+    }
+
+    #[test]
+    fn what_is_reported_while_it_is_handed_over_makes_room_too() {
+        let mut turns = Turns::new(1);
+        let partition = partition(0);
+        assert!(turns.take(&partition, FULL));
+        (1..5).for_each(|number| turns.wait(parcel(number, FULL)));
+        let mut handed = Vec::new();
+        let refused = turns.go_on(&partition, FULL, |parcel| {
+            handed.push(parcel.number);
+            if parcel.number < 3 { HandedOver::Reported } else { HandedOver::All }
+        });
+        assert_eq!((handed, refused), (vec![1, 2, 3], false));
+        assert!(turns.go_on(&partition, FULL, |_| HandedOver::Refused));
+    }
+
+    #[test]
+    fn behind_what_is_refused_nothing_is_handed_over() {
+        let mut turns = Turns::new(1_000_000);
+        let partition = partition(0);
+        assert!(turns.take(&partition, FULL));
+        (1..4).for_each(|number| turns.wait(parcel(number, 1)));
+        let mut handed = Vec::new();
+        let refused = turns.go_on(&partition, FULL, |parcel| {
+            handed.push(parcel.number);
+            if parcel.number == 2 { HandedOver::Refused } else { HandedOver::All }
+        });
+        assert_eq!((handed, refused), (vec![1, 2], true));
     }
 }

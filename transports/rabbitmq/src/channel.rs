@@ -76,13 +76,13 @@ impl Channel {
 
     /// Whether more can be sent now.
     pub(crate) fn has_room(&self) -> bool {
-        self.wire.board().has_room()
+        self.wire.board().has_room_for(self.id)
     }
 
     /// Sends the frames of these messages, in this order.
     pub(crate) fn send(&mut self, bytes: Vec<u8>, messages: impl IntoIterator<Item = usize>) {
         messages.into_iter().for_each(|index| self.tags.sent(index));
-        self.wire.board().queue(bytes);
+        self.wire.board().send(self.id, bytes);
     }
 
     /// Waits for news; for room too, if it is wanted.

@@ -69,6 +69,14 @@ impl Fault {
         )
     }
 
+    /// Something came back that is none of what is under way.
+    pub(crate) fn unknown_return(reason: &str) -> Self {
+        let words = format!(
+            "a message came back ({reason}), and it can't be told which one; does something change messages on their way?"
+        );
+        Self::new(TransportErrorKind::Unavailable, "unknown-return", words)
+    }
+
     /// What kept us from having a connection.
     pub(crate) fn connecting(address: &Address, error: lapin::Error) -> Self {
         let (kind, class, remedy) = match error.kind() {
@@ -215,6 +223,11 @@ fn of_refusal(address: &Address, code: u16, said: &str) -> Row {
             TransportErrorKind::Missing,
             "missing",
             format!("there is no vhost {vhost:?}; add it, or correct the name"),
+        ),
+        530 if said.contains("negotiated") => (
+            TransportErrorKind::Invalid,
+            "limits",
+            "the broker does not agree to frame_max or channel_max of the URL; lower them".to_owned(),
         ),
         530 => (
             TransportErrorKind::NotPermitted,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use amq_protocol::auth::{Credentials, SASLMechanism};
 use amq_protocol::frame::AMQPFrame;
+use amq_protocol::protocol::AMQPClass;
 use amq_protocol::protocol::connection::{self, AMQPMethod};
-use amq_protocol::protocol::{AMQPClass, constants};
 use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::uri::AMQPUri;
@@ -51,7 +51,7 @@ pub(crate) async fn login(
     let AMQPMethod::Tune(offered) = talk.next().await? else {
         return Err(unexpected("what to agree on (is the mechanism one that needs more than one answer?)"));
     };
-    let (tune, agreed) = agree(&offered, uri);
+    let (tune, agreed) = agree(&offered, uri)?;
     talk.say(AMQPMethod::TuneOk(tune)).await?;
     talk.incoming.set_most_frame_bytes(agreed.most_frame_bytes);
     let virtual_host = ShortString::try_new(uri.vhost.as_str())
@@ -106,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Talk<'_, S> {
 }
 
 /// Of each limit the lower one. 0 is none, but for the size of frames, where both sides always have one.
-fn agree(offered: &connection::Tune, uri: &AMQPUri) -> (connection::TuneOk, Agreed) {
+fn agree(offered: &connection::Tune, uri: &AMQPUri) -> Result<(connection::TuneOk, Agreed), lapin::Error> {
     let lower = |ours: u32, theirs: u32| match (ours, theirs) {
         (0, limit) | (limit, 0) => limit,
         (ours, theirs) => ours.min(theirs),
@@ -114,7 +114,13 @@ fn agree(offered: &connection::Tune, uri: &AMQPUri) -> (connection::TuneOk, Agre
     let channels = lower(u32::from(uri.query.channel_max.unwrap_or(0)), u32::from(offered.channel_max));
     let most_channels = u16::try_from(channels).unwrap_or(u16::MAX);
     let frame = lower(uri.query.frame_max.unwrap_or(0), offered.frame_max);
-    let frame_max = if frame == 0 { MOST_FRAME_BYTES } else { frame.max(constants::FRAME_MIN_SIZE) };
+    let frame_max = if frame == 0 { MOST_FRAME_BYTES } else { frame };
+    if frame_max < LEAST_FRAME_BYTES {
+        let words = format!(
+            "frames of at most {frame_max} bytes; AMQP wants {LEAST_FRAME_BYTES} at least: raise frame_max of the URL or of the broker"
+        );
+        return Err(other(words));
+    }
     // What the URL or the configuration says goes, as a broker takes any interval; 0 is none.
     let heartbeat = uri.query.heartbeat.unwrap_or(offered.heartbeat);
     let agreed = Agreed {
@@ -122,8 +128,11 @@ fn agree(offered: &connection::Tune, uri: &AMQPUri) -> (connection::TuneOk, Agre
         most_frame_bytes: frame_max as usize,
         heartbeat: (heartbeat > 0).then(|| Duration::from_secs(heartbeat.into())),
     };
-    (connection::TuneOk { channel_max: most_channels, frame_max, heartbeat }, agreed)
+    Ok((connection::TuneOk { channel_max: most_channels, frame_max, heartbeat }, agreed))
 }
+
+/// What AMQP 0-9-1 lets nobody go below (`frame-min-size`).
+const LEAST_FRAME_BYTES: u32 = 4_096;
 
 /// What RabbitMQ offers by default; more would only be more memory.
 pub(crate) const MOST_FRAME_BYTES: u32 = 128 * 1024;
@@ -162,7 +171,7 @@ mod tests {
     fn agreed(offered: (u16, u32, u16), url: &str) -> (u16, usize, Option<u64>) {
         let (channel_max, frame_max, heartbeat) = offered;
         let offered = connection::Tune { channel_max, frame_max, heartbeat };
-        let (said, agreed) = agree(&offered, &url.parse().unwrap());
+        let (said, agreed) = agree(&offered, &url.parse().unwrap()).unwrap();
         assert_eq!(
             (said.frame_max as usize, u64::from(said.heartbeat)),
             (agreed.most_frame_bytes, agreed.heartbeat.map_or(0, |it| it.as_secs()))
@@ -180,6 +189,10 @@ mod tests {
         );
         assert_eq!(agreed(offered, "amqp://broker?frame_max=99999999"), (2_047, 131_072, Some(60)));
         assert_eq!(agreed((0, 0, 0), "amqp://broker"), (u16::MAX, 131_072, None));
-        assert_eq!(agreed((1, 1, 0), "amqp://broker").1, 8_192, "less than AMQP allows is not agreed on");
+        assert_eq!(agreed((1, 4_096, 0), "amqp://broker"), (1, 4_096, None), "never more than was offered");
+        for (offer, url) in [(1, "amqp://broker"), (131_072, "amqp://broker?frame_max=100")] {
+            let offered = connection::Tune { channel_max: 0, frame_max: offer, heartbeat: 0 };
+            assert!(agree(&offered, &url.parse().unwrap()).is_err(), "{offer} {url}");
+        }
     }
 }

@@ -3,14 +3,14 @@
 //! Promises: one message in flight per key, so that behind a message that was not delivered none of its key is (the key-prefix property); one
 //! outcome per message; *delivered* only for what the broker confirmed and did not return.
 //!
-//! RabbitMQ sends an unroutable message back, and then confirms it all the same. It comes back without its number, so it is known by its id; it
-//! always comes before its own confirmation.
+//! RabbitMQ sends an unroutable message back, and then confirms it all the same. It comes back without its number, so it is known by its id and its
+//! position (two messages of one chunk may have one id: a copy for another topic). It always comes before its own confirmation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Failure, MessageId, Outcome, Stored};
+use outbox_contract::{Failure, MessageId, Outcome, Position, Stored};
 
 use crate::error::Fault;
 
@@ -31,6 +31,7 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Returned {
     pub(crate) id: Option<MessageId>,
+    pub(crate) position: Option<Position>,
     pub(crate) reason: String,
 }
 
@@ -45,6 +46,7 @@ enum Stage {
 struct Slot {
     stage: Stage,
     id: MessageId,
+    position: Position,
     /// The next message of the same key.
     follower: Option<usize>,
 }
@@ -70,7 +72,12 @@ impl Publication {
         let mut ready = std::collections::VecDeque::with_capacity(messages.len());
         for (index, stored) in messages.iter().enumerate() {
             let message = &stored.message;
-            slots.push(Slot { stage: Stage::Waiting, id: message.id, follower: None });
+            slots.push(Slot {
+                stage: Stage::Waiting,
+                id: message.id,
+                position: stored.position,
+                follower: None,
+            });
             // What has no key is ordered with nothing.
             let earlier = message
                 .key
@@ -92,9 +99,9 @@ impl Publication {
         Some(index)
     }
 
-    /// Whether there is a message that may be sent now.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+    /// How many messages may be sent now.
+    pub(crate) fn ready(&self) -> usize {
+        self.ready.len()
     }
 
     /// Whether something was said of every message.
@@ -115,7 +122,16 @@ impl Publication {
         let mut reports = Reports::with_capacity(answers.len());
         for answer in answers {
             match answer {
-                Answer::Returned(returned) => self.note_return(returned),
+                Answer::Returned(returned) => {
+                    if let Err(returned) = self.note_return(returned) {
+                        // Its confirmation would be taken for a delivery.
+                        let fault = Fault::unknown_return(&returned.reason);
+                        self.give_up(&fault.unknown(), &fault.unavailable(), &mut reports);
+                    }
+                }
+                // Of what was given up nothing more is wanted.
+                Answer::Confirmed(index) | Answer::Refused(index)
+                    if self.slots[index].stage != Stage::InFlight => {}
                 Answer::Confirmed(index) => {
                     self.leave_flight(index);
                     self.decide(index, &topic_of, &mut reports);
@@ -161,11 +177,17 @@ impl Publication {
         self.ready.clear();
     }
 
-    fn note_return(&mut self, returned: Returned) {
-        let place =
-            self.slots.iter().position(|slot| Some(slot.id) == returned.id && slot.stage == Stage::InFlight);
-        if let Some(place) = place {
-            self.returned.insert(place, returned.reason);
+    fn note_return(&mut self, returned: Returned) -> Result<(), Returned> {
+        let is_it = |slot: &Slot| {
+            (Some(slot.id), Some(slot.position)) == (returned.id, returned.position)
+                && slot.stage == Stage::InFlight
+        };
+        match self.slots.iter().position(is_it) {
+            Some(place) => {
+                self.returned.insert(place, returned.reason);
+                Ok(())
+            }
+            None => Err(returned),
         }
     }
 

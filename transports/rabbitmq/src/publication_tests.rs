@@ -47,7 +47,8 @@ const fn confirmed(index: usize) -> Answer {
 }
 
 fn returned(stored: &Stored) -> Answer {
-    Answer::Returned(Returned { id: Some(stored.message.id), reason: "312 NO_ROUTE".to_owned() })
+    let (id, position) = (Some(stored.message.id), Some(stored.position));
+    Answer::Returned(Returned { id, position, reason: "312 NO_ROUTE".to_owned() })
 }
 
 fn broken(code: u16) -> Answer {
@@ -87,14 +88,30 @@ fn what_came_back_is_known_by_its_id_whenever_it_is_confirmed() {
     assert_eq!(answered(&mut publication, vec![confirmed(1)]), [(1, "no topic"), (2, "blocked")]);
 }
 
+/// One event for two topics is two messages with one id.
 #[test]
-fn what_came_back_and_is_not_of_this_chunk_is_nothing() {
-    let (messages, others) = (chunk("a"), chunk("a"));
+fn of_two_messages_with_one_id_the_one_that_came_back_is_not_delivered() {
+    let mut messages = chunk("ab");
+    let mut copy = messages[1].message.clone();
+    copy.id = messages[0].message.id;
+    messages[1] = Arc::new(Stored::new(messages[1].position, Timestamp::now(), copy));
     let mut publication = Publication::new(&messages);
     started(&mut publication);
-    let unknown = Answer::Returned(Returned { id: None, reason: String::new() });
-    let reports = answered(&mut publication, vec![returned(&others[0]), unknown, confirmed(0)]);
-    assert_eq!(reports, [(0, "delivered")]);
+    let reports = answered(&mut publication, vec![returned(&messages[1]), confirmed(1), confirmed(0)]);
+    assert_eq!(reports, [(1, "no topic"), (0, "delivered")]);
+}
+
+#[test]
+fn when_it_cannot_be_told_what_came_back_nothing_is_delivered() {
+    let (messages, others) = (chunk("aab"), chunk("a"));
+    for id in [Some(others[0].message.id), None] {
+        let mut publication = Publication::new(&messages);
+        started(&mut publication);
+        let unknown = Answer::Returned(Returned { id, position: None, reason: String::new() });
+        let reports = answered(&mut publication, vec![unknown, confirmed(0), confirmed(2)]);
+        assert_eq!(reports, [(0, "unknown"), (1, "blocked"), (2, "unknown")]);
+        assert!(publication.is_complete());
+    }
 }
 
 #[test]

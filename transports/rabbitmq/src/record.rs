@@ -10,9 +10,11 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, ShortString};
 use outbox_contract::cloudevents::{self, AMQP};
 use outbox_contract::subscription::{Origin, Undecodable};
-use outbox_contract::{Message, MessageId, Rejection, Stored, Topic};
+use outbox_contract::{Message, MessageId, Position, Rejection, Stored, Topic};
 
 use crate::frames::{counted, short};
+
+const SEQUENCE: &str = "cloudEvents:sequence";
 
 /// Kept on disk (`delivery-mode` of AMQP 0-9-1).
 const PERSISTENT: u8 = 2;
@@ -63,6 +65,13 @@ fn header(out: &mut Vec<u8>, name: &str, value: &str) -> Result<(), Rejection> {
 /// Which message this is, by its properties.
 pub(crate) fn id_of(properties: &BasicProperties) -> Option<MessageId> {
     properties.message_id().as_ref()?.as_str().parse().ok()
+}
+
+/// Where it stood in the outbox, by its properties.
+pub(crate) fn position_of(properties: &BasicProperties) -> Option<Position> {
+    let headers = properties.headers().as_ref()?;
+    let sequence = headers.inner().get(SEQUENCE)?;
+    text_of(sequence)?.parse().ok().map(Position)
 }
 
 /// Reads a message from what came out of a queue of a topic.
@@ -119,7 +128,7 @@ fn text_of(value: &AMQPValue) -> Option<Cow<'_, str>> {
 mod tests {
     use amq_protocol::frame::AMQPFrame;
     use lapin::types::FieldTable;
-    use outbox_contract::{Position, Timestamp};
+    use outbox_contract::Timestamp;
 
     use super::*;
     use crate::frames::{Incoming, Publish};
@@ -155,6 +164,7 @@ mod tests {
         let stored = stored();
         let properties = encoded(&stored);
         assert_eq!(id_of(&properties), Some(stored.message.id));
+        assert_eq!(position_of(&properties), Some(Position(42)));
         assert_eq!(*properties.delivery_mode(), Some(2));
         let mut headers = properties.headers().clone().unwrap();
         headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(3));

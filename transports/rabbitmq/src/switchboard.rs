@@ -108,9 +108,18 @@ impl Switchboard {
         self.blocked.as_ref()
     }
 
-    /// Whether more may be queued.
-    pub(crate) const fn has_room(&self) -> bool {
+    const fn has_room(&self) -> bool {
         self.queued_bytes < MOST_QUEUED_BYTES
+    }
+
+    /// Whether more may be sent on a channel.
+    pub(crate) fn has_room_for(&self, id: u16) -> bool {
+        self.has_room() && self.is_open(id)
+    }
+
+    /// Whether neither side has closed it.
+    fn is_open(&self, id: u16) -> bool {
+        self.over.is_none() && self.lines.get(&id).is_some_and(|line| line.over.is_none() && !line.is_closing)
     }
 
     /// How many channels were closed without the broker having said so.
@@ -154,7 +163,9 @@ impl Switchboard {
 
     /// Asks something on a channel, one thing at a time.
     pub(crate) fn ask(&mut self, id: u16, method: AMQPClass) {
-        if let Some(line) = self.lines.get_mut(&id) {
+        if self.is_open(id)
+            && let Some(line) = self.lines.get_mut(&id)
+        {
             (line.is_asked, line.answer) = (true, None);
             self.queue_method(id, method);
         }
@@ -196,8 +207,16 @@ impl Switchboard {
         Poll::Pending
     }
 
+    /// Sends whole frames on a channel. On one that is closed they go nowhere: the broker ends the whole connection over a frame that comes behind
+    /// the end of its channel.
+    pub(crate) fn send(&mut self, id: u16, bytes: Vec<u8>) {
+        if self.is_open(id) {
+            self.queue(bytes);
+        }
+    }
+
     /// Puts whole frames behind what waits to be written.
-    pub(crate) fn queue(&mut self, bytes: Vec<u8>) {
+    fn queue(&mut self, bytes: Vec<u8>) {
         if self.over.is_none() && !bytes.is_empty() {
             self.queued_bytes += bytes.len();
             self.queue.push_back(bytes);
@@ -297,7 +316,7 @@ impl Switchboard {
             }
             AMQPFrame::Method(id, AMQPClass::Basic(basic::AMQPMethod::Return(returned))) => {
                 let reason = format!("{} {}", returned.reply_code, returned.reply_text);
-                let returned = Returned { id: None, reason };
+                let returned = Returned { id: None, position: None, reason };
                 self.tell(id, |line| line.returning = Some(Returning { returned, bytes_left: None }));
             }
             AMQPFrame::Method(id, method) => self.tell(id, |line| {
@@ -307,7 +326,9 @@ impl Switchboard {
             }),
             AMQPFrame::Header(id, header) => self.tell(id, |line| {
                 if let Some(returning) = &mut line.returning {
-                    returning.returned.id = record::id_of(&header.properties);
+                    let properties = &header.properties;
+                    returning.returned.id = record::id_of(properties);
+                    returning.returned.position = record::position_of(properties);
                     returning.bytes_left = Some(header.body_size);
                 }
                 line.came_back();

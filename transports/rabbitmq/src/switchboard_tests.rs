@@ -6,7 +6,8 @@ use std::task::Wake;
 
 use amq_protocol::frame::AMQPContentHeader;
 use amq_protocol::protocol::{BasicProperties, confirm};
-use outbox_contract::MessageId;
+use lapin::types::{AMQPValue, FieldTable};
+use outbox_contract::{MessageId, Position};
 
 use super::*;
 use crate::frames::Incoming;
@@ -104,6 +105,12 @@ fn close(id: u16, code: u16) -> AMQPFrame {
     of_channel(id, channel::AMQPMethod::Close(close))
 }
 
+fn sequence(position: i64) -> FieldTable {
+    let mut headers = FieldTable::default();
+    headers.insert("cloudEvents:sequence".into(), AMQPValue::LongString(format!("{position:020}").into()));
+    headers
+}
+
 /// The frames of a message that comes back.
 fn comes_back(channel: u16, id: &str, pieces: &[&str]) -> Vec<AMQPFrame> {
     let returned =
@@ -111,7 +118,7 @@ fn comes_back(channel: u16, id: &str, pieces: &[&str]) -> Vec<AMQPFrame> {
     let header = AMQPContentHeader {
         class_id: 60,
         body_size: pieces.iter().map(|piece| piece.len() as u64).sum(),
-        properties: BasicProperties::default().with_message_id(id.into()),
+        properties: BasicProperties::default().with_message_id(id.into()).with_headers(sequence(7)),
     };
     let bodies = pieces.iter().map(|piece| AMQPFrame::Body(channel, piece.as_bytes().to_vec()));
     let method = AMQPFrame::Method(channel, AMQPClass::Basic(basic::AMQPMethod::Return(returned)));
@@ -138,7 +145,8 @@ fn what_the_broker_says_comes_in_its_order_to_the_channel_that_it_is_about() {
 fn a_message_has_come_back_when_all_of_it_is_there() {
     let (mut test, id) = Test::with_channel();
     let message = MessageId::new();
-    let returned = Returned { id: Some(message), reason: "312 NO_ROUTE".to_owned() };
+    let reason = "312 NO_ROUTE".to_owned();
+    let returned = Returned { id: Some(message), position: Some(Position(7)), reason };
     for pieces in [&["abc", "de"][..], &["abcde"], &[]] {
         let frames = comes_back(id, &message.to_string(), pieces);
         let last = frames.len() - 1;
@@ -163,6 +171,10 @@ fn what_was_said_is_heard_before_the_end() {
     test.board.take(ack(id, 1, false));
     test.board.take(close(id, 404));
     assert_eq!(test.said(id).len(), 1);
+    // What was said may let more go: it does not go out behind the end of its channel, over which the broker would end the whole connection.
+    assert!(!test.board.has_room_for(id));
+    test.board.send(id, HEARTBEAT.to_vec());
+    test.board.ask(id, AMQPClass::Channel(channel::AMQPMethod::Open(channel::Open {})));
     let Some(News::Over(error)) = test.news(id, true) else { panic!("the channel is over") };
     assert!(matches!(error.kind(), ErrorKind::ProtocolError(said) if said.get_id() == 404), "{error}");
     assert_eq!(test.written().unwrap(), [of_channel(id, channel::AMQPMethod::CloseOk(channel::CloseOk {}))]);
@@ -244,8 +256,8 @@ fn what_waits_to_be_written_is_bounded() {
     let (mut test, id) = Test::with_channel();
     assert!(matches!(test.news(id, true), Some(News::Room)));
     let mut pieces = 0;
-    while test.board.has_room() {
-        test.board.queue(vec![0; 64 * 1024]);
+    while test.board.has_room_for(id) {
+        test.board.send(id, vec![0; 64 * 1024]);
         pieces += 1;
     }
     assert_eq!(pieces, MOST_QUEUED_BYTES / (64 * 1024));

@@ -110,14 +110,14 @@ impl Publishing<'_> {
     async fn run(mut self) {
         let mut publication = Publication::new(&self.chunk.messages);
         loop {
-            while publication.has_ready() && self.channel.has_room() {
+            while publication.ready() > 0 && self.channel.has_room() {
                 self.send(&mut publication);
             }
             if publication.is_complete() {
                 return;
             }
             let topic_of = |index: usize| self.chunk.messages[index].message.topic.to_string();
-            let reports = match self.channel.news(publication.has_ready()).await {
+            let reports = match self.channel.news(publication.ready() > 0).await {
                 Word::Answers(answers) => publication.answered(answers, topic_of),
                 Word::Blocked(reason) => {
                     let fault = Fault::blocked(&reason);
@@ -131,7 +131,9 @@ impl Publishing<'_> {
 
     /// Sends as many of the messages that may go as one piece holds.
     fn send(&mut self, publication: &mut Publication) {
-        let (mut bytes, mut sent) = (Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 8), Vec::new());
+        // About as much as small messages take: what waits to be written has no empty space in it.
+        let expected = PIECE_BYTES.min(publication.ready() * 1_024);
+        let (mut bytes, mut sent) = (Vec::with_capacity(expected), Vec::new());
         while bytes.len() < PIECE_BYTES
             && let Some(index) = publication.start()
         {

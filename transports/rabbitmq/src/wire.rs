@@ -59,7 +59,7 @@ impl Wire {
             .map_err(|_| Fault::silent(&config.address, "connecting", config.timeout))?
             .map_err(|error| Fault::connecting(&config.address, error))?;
         let board = Arc::new(Mutex::new(Switchboard::new(agreed.most_channels)));
-        let task = tokio::spawn(carry(socket, incoming, Arc::clone(&board), agreed));
+        let task = tokio::spawn(carry(socket, incoming, End(Arc::clone(&board)), agreed));
         let most_frame_bytes = agreed.most_frame_bytes;
         Ok(Arc::new(Self { board, task, most_frame_bytes, timeout: config.timeout }))
     }
@@ -183,21 +183,41 @@ async fn connect(
 async fn carry(
     socket: impl AsyncRead + AsyncWrite + Send + Unpin,
     incoming: Incoming,
-    board: Arc<Mutex<Switchboard>>,
+    end: End,
     agreed: Agreed,
 ) {
+    let End(board) = &end;
     let (reader, writer) = socket.split();
-    let mut writing = pin!(write(writer, &board, agreed.heartbeat));
-    tokio::select! {
+    let mut reading = pin!(read(reader, incoming, board, agreed.heartbeat));
+    let mut writing = pin!(write(writer, board, agreed.heartbeat));
+    let error = tokio::select! {
         biased;
-        error = read(reader, incoming, &board, agreed.heartbeat) => match error {
-            Some(error) => lock(&board).end(error),
-            // The broker ended it, and gets an answer.
-            None => drop(timeout(LAST_WORD, &mut writing).await),
-        },
-        error = &mut writing => if let Some(error) = error {
-            lock(&board).end(error);
-        },
+        error = &mut reading => {
+            if error.is_none() {
+                // The broker ended it, and gets an answer.
+                let _ = timeout(LAST_WORD, writing).await;
+            }
+            error
+        }
+        error = &mut writing => {
+            if error.is_some() {
+                // The broker may have said why it takes nothing any more: then that is what is told.
+                let _ = timeout(LAST_WORD, reading).await;
+            }
+            error
+        }
+    };
+    if let Some(error) = error {
+        lock(board).end(error);
+    }
+}
+
+/// However the task ends, be it before it began, nobody waits for it.
+struct End(Arc<Mutex<Switchboard>>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        lock(&self.0).end(of_socket(std::io::ErrorKind::ConnectionAborted.into()));
     }
 }
 
