@@ -114,6 +114,15 @@ async fn a_broker_that_falls_silent_is_given_up_after_two_heartbeats() {
     assert!(!wire.is_usable());
 }
 
+/// Such as by a panic, or by the end of the runtime that it was begun on.
+#[tokio::test]
+async fn a_task_that_ends_ends_the_connection() {
+    let (wire, _broker) = connected().await;
+    wire.task.abort();
+    over(&wire).await;
+    assert!(!wire.is_usable());
+}
+
 #[tokio::test]
 async fn the_broker_sees_that_we_are_there() {
     let (_wire, mut broker) = connected().await;

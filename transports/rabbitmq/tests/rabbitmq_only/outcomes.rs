@@ -35,6 +35,29 @@ async fn what_comes_back_is_told_from_what_stays() {
     }
 }
 
+/// One event for two topics is two messages with one id, of which one may come back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_comes_back_is_told_from_the_one_that_stays() {
+    let Some((_server, url)) = vhost() else { return };
+    let transport = declared(&url).build().unwrap();
+    let (good, nowhere) = (topic("orders"), topic("nowhere"));
+    for _ in 0..20 {
+        let chunk: Vec<_> = (0..50)
+            .flat_map(|key| {
+                let first = message(&good, &format!("key-{key}"), 2);
+                let mut copy = (*message(&nowhere, &format!("key-{key}"), 2)).clone();
+                copy.message.id = first.message.id;
+                [first, Arc::new(copy)]
+            })
+            .collect();
+        let outcomes = publish(&transport, &chunk, PATIENCE).await;
+        for (stored, outcome) in chunk.iter().zip(&outcomes) {
+            let expected = if stored.message.topic == good { "delivered" } else { "unroutable" };
+            assert_eq!(class(outcome), expected, "{outcome:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_full_queue_makes_its_topic_unavailable_and_no_other() {
     let Some((_server, url)) = vhost() else { return };
