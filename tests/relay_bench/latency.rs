@@ -9,6 +9,7 @@ use outbox_contract::subscription::Received;
 use outbox_contract::{Deliveries, Message, MessageId, Outbox, Subscription, Transport as _};
 use outbox_store_postgres::PostgresStore;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::bench::{Bench, KEYS};
@@ -49,10 +50,10 @@ impl Latency {
         let store = store(&self.store).await;
         let transport = self.broker.transport();
         let subscription = Subscription::new(consumer(), [topic()]).with_prefetch(2_000);
-        let deliveries: Arc<dyn Deliveries> =
-            transport.subscribe(subscription).await.expect("subscribed").into();
+        let deliveries = transport.subscribe(subscription).await.expect("subscribed");
         let (committed, delivered) = (Times::default(), Times::default());
-        let consuming = tokio::spawn(consume(Arc::clone(&deliveries), Arc::clone(&delivered)));
+        let (enough, told) = oneshot::channel();
+        let consuming = tokio::spawn(consume(deliveries, Arc::clone(&delivered), told));
         ready().await;
 
         let begin = Instant::now();
@@ -75,7 +76,9 @@ impl Latency {
             }
         };
         tokio::time::timeout(Duration::from_secs(60), all_came).await.expect("everything arrives");
-        consuming.abort();
+        // Whoever goes without a word holds up the next one: Kafka waits for such a member for the length of its session.
+        drop(enough);
+        consuming.await.expect("the consumer does not panic").close().await.expect("closed");
         let delivered = std::mem::take(&mut *delivered.lock().expect("the consumer has not panicked"));
         let warm = committed.iter().filter(|(_, at)| **at >= begin + WARMING);
         // A delivery may overtake the answer to the commit.
@@ -105,8 +108,17 @@ async fn write(part: Latency, number: u32, begin: Instant, store: PostgresStore,
     }
 }
 
-async fn consume(deliveries: Arc<dyn Deliveries>, delivered: Times) {
-    while let Ok(received) = deliveries.next().await {
+/// Consumes until it is told that it is enough.
+async fn consume(
+    deliveries: Box<dyn Deliveries>,
+    delivered: Times,
+    mut enough: oneshot::Receiver<()>,
+) -> Box<dyn Deliveries> {
+    loop {
+        let received = tokio::select! {
+            received = deliveries.next() => received.expect("the broker answers"),
+            _ = &mut enough => return deliveries,
+        };
         let Received::Deliveries(came) = received else { continue };
         let now = Instant::now();
         {
