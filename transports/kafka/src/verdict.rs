@@ -107,7 +107,7 @@ impl Cuts {
 pub(crate) fn first_of(heard: Heard, topic: &str) -> Result<Outcome, Meaning> {
     match heard {
         Heard::Acknowledged => Ok(Outcome::Delivered),
-        // It waited for another: the lead of its partition, or a producer that is closed.
+        // It waited for another: the lead of its partition, those that are under way to it, or a producer that is closed.
         Heard::NotSent => Ok(Outcome::Blocked),
         Heard::Nothing => Err(Meaning::Unknown(Failure::new(
             "unconfirmed",

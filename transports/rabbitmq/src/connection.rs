@@ -79,10 +79,7 @@ impl Connection {
         what: impl std::fmt::Display,
         asked: impl Future<Output = lapin::Result<T>>,
     ) -> Result<T, Fault> {
-        match timeout(self.timeout, asked).await {
-            Ok(answer) => answer.map_err(|error| Fault::asking(what, error)),
-            Err(_) => Err(Fault::unanswered(what, self.timeout)),
-        }
+        Fault::unless_answered(what, self.timeout, asked).await
     }
 
     /// Ends it politely, if that goes quickly.

@@ -9,6 +9,7 @@ use lapin::protocol::{AMQPError, AMQPErrorKind, AMQPHardError};
 use lapin::types::ShortString;
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{Failure, Outcome, TransportError, TransportErrorKind};
+use tokio::time::timeout;
 
 use crate::address::Address;
 
@@ -52,12 +53,17 @@ impl Fault {
         )
     }
 
-    /// The broker did not answer a question in time.
-    pub(crate) fn unanswered(what: impl fmt::Display, after: Duration) -> Self {
-        Self::asking(
-            format!("{what}: no answer within {after:?}"),
-            io::Error::from(io::ErrorKind::TimedOut).into(),
-        )
+    /// Waits for an answer of the broker to a question, for so long at most.
+    pub(crate) async fn unless_answered<T>(
+        what: impl fmt::Display,
+        within: Duration,
+        asked: impl Future<Output = lapin::Result<T>>,
+    ) -> Result<T, Self> {
+        let silence = || io::Error::from(io::ErrorKind::TimedOut).into();
+        match timeout(within, asked).await {
+            Ok(answer) => answer.map_err(|error| Self::asking(what, error)),
+            Err(_) => Err(Self::asking(format!("{what}: no answer within {within:?}"), silence())),
+        }
     }
 
     /// A connection has all the channels that it may have.

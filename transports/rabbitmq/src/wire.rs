@@ -97,12 +97,9 @@ impl Wire {
     pub(crate) async fn answer<T>(
         &self,
         what: impl fmt::Display,
-        asked: impl Future<Output = Result<T, lapin::Error>>,
+        asked: impl Future<Output = lapin::Result<T>>,
     ) -> Result<T, Fault> {
-        match timeout(self.timeout, asked).await {
-            Ok(answer) => answer.map_err(|error| Fault::asking(what, error)),
-            Err(_) => Err(Fault::unanswered(what, self.timeout)),
-        }
+        Fault::unless_answered(what, self.timeout, asked).await
     }
 
     /// Ends it politely, if that goes quickly.
