@@ -12,7 +12,15 @@ use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{Key, KeyId, Route, Topic};
 
-/// Which of many are meant. Empty: all.
+/// Which of many are meant. The default: all.
+///
+/// ```
+/// use outbox_contract::admin::{Filter, MOST_PER_CALL};
+///
+/// // Nothing was selected: no message is meant, where no list at all would mean whichever.
+/// let none = Filter { ids: Some(Vec::new()), ..Filter::default() };
+/// assert_eq!((none.limit(), Filter::default().limit()), (0, MOST_PER_CALL));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Only of this route.
@@ -21,15 +29,16 @@ pub struct Filter {
     pub topic: Option<Topic>,
     /// Only of this key.
     pub key: Option<Key>,
-    /// Only these messages. Empty: whichever.
-    pub ids: Vec<MessageId>,
+    /// Only these messages; of an empty list, none. None: whichever.
+    pub ids: Option<Vec<MessageId>>,
     /// Only what was set aside, delivered, or for scheduled messages is due, at or after this instant.
     pub since: Option<Timestamp>,
     /// Only what was set aside, delivered, or is due, before this instant.
     pub before: Option<Timestamp>,
-    /// At most this many, the oldest first. None: the store's limit of 1,000.
+    /// At most this many, the oldest first; of 0, none. None, or more than that: [`MOST_PER_CALL`].
     pub limit: Option<usize>,
-    /// Pass over this many first, for browsing page by page. Verbs that change something do not use it.
+    /// Pass over this many first: for browsing page by page, and for [`replay`](Admin::replay). `requeue` and `purge` take away what they
+    /// found, so they begin with the oldest that is left, whatever it says here.
     pub offset: usize,
 }
 
@@ -37,10 +46,11 @@ pub struct Filter {
 pub const MOST_PER_CALL: usize = 1_000;
 
 impl Filter {
-    /// The limit in force: at least 1, at most [`MOST_PER_CALL`].
+    /// The limit in force: at most [`MOST_PER_CALL`], and 0 where no message is meant.
     #[must_use]
     pub fn limit(&self) -> usize {
-        self.limit.unwrap_or(MOST_PER_CALL).clamp(1, MOST_PER_CALL)
+        let most = if self.ids.as_ref().is_some_and(Vec::is_empty) { 0 } else { MOST_PER_CALL };
+        self.limit.unwrap_or(most).min(most)
     }
 }
 
@@ -181,6 +191,24 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Appends delivered messages of the history again, each at the end of its key, in their old order, with their old ids: an inbox that
     /// still knows the id drops it, a new consumer handles it. Says how many.
+    ///
+    /// They stay in the history. So to replay more than one call takes, pass over what the calls before took, until one says 0. `before` keeps
+    /// out what is delivered meanwhile, and with it what was replayed; `since` what is removed meanwhile because its time is over:
+    ///
+    /// ```
+    /// # use outbox_contract::{Admin, StoreError, Timestamp, admin::Filter};
+    /// # async fn replay(store: impl Admin, since: Timestamp, before: Timestamp) -> Result<(), StoreError> {
+    /// let mut filter = Filter { since: Some(since), before: Some(before), ..Filter::default() };
+    /// loop {
+    ///     let replayed = store.replay(&filter).await?;
+    ///     if replayed == 0 {
+    ///         break;
+    ///     }
+    ///     filter.offset += usize::try_from(replayed).unwrap_or(usize::MAX);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     async fn replay(&self, filter: &Filter) -> Result<u64, StoreError>;
 
     /// Stops publishing of a route, or of one topic of it, on every relay, from their next heartbeat on. Nothing is lost or counted.

@@ -166,8 +166,10 @@ impl MongoDbStore {
         };
         let mut session = database.session().await.map_err(failed)?;
         let wanted = matching(filter, "order_key", at);
+        // What was dead is taken away: the next call begins with what is left.
+        let offset = if were_dead { 0 } else { filter.offset };
         let mut rows =
-            browse::page(&mut session, collection, wanted, sort, filter, 0).await.map_err(failed)?;
+            browse::page(&mut session, collection, wanted, sort, filter, offset).await.map_err(failed)?;
         rows.sort_by_key(|row| crate::keys::number(row, "position"));
         let mut done = 0;
         while !rows.is_empty() {

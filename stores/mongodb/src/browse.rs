@@ -26,8 +26,8 @@ pub(crate) fn matching(filter: &Filter, key: &str, at: &str) -> Document {
     if let Some(name) = &filter.key {
         matching.insert(key, name.as_str());
     }
-    if !filter.ids.is_empty() {
-        let ids: Vec<Bson> = filter.ids.iter().map(|id| uuid(id.as_uuid())).collect();
+    if let Some(ids) = &filter.ids {
+        let ids: Vec<Bson> = ids.iter().map(|id| uuid(id.as_uuid())).collect();
         matching.insert("id", doc! { "$in": ids });
     }
     let mut instants = Document::new();
@@ -53,7 +53,7 @@ pub(crate) fn by_delivery() -> Document {
     doc! { "delivered_at": 1, "position": 1 }
 }
 
-/// Documents of one page.
+/// Documents of one page. The server takes a limit of 0 for none.
 pub(crate) async fn page(
     session: &mut ClientSession,
     collection: Collection<Document>,
@@ -62,11 +62,15 @@ pub(crate) async fn page(
     filter: &Filter,
     offset: usize,
 ) -> Result<Vec<Document>, Failed> {
+    let limit = i64::try_from(filter.limit()).unwrap_or(i64::MAX);
+    if limit == 0 {
+        return Ok(Vec::new());
+    }
     let mut cursor = collection
         .find(matching)
         .sort(sort)
         .skip(u64::try_from(offset).unwrap_or(u64::MAX))
-        .limit(i64::try_from(filter.limit()).unwrap_or(i64::MAX))
+        .limit(limit)
         .session(&mut *session)
         .await?;
     let mut rows = Vec::new();
@@ -91,8 +95,8 @@ fn failure(row: &Document, field: &str) -> Option<Failure> {
 
 pub(crate) async fn failing_keys(database: &Database, filter: &Filter) -> Result<Vec<FailingKey>, Failed> {
     let mut session = database.session().await?;
-    let mut wanted = matching(&Filter { ids: Vec::new(), ..filter.clone() }, "key", "since");
-    if !filter.ids.is_empty() {
+    let mut wanted = matching(&Filter { ids: None, ..filter.clone() }, "key", "since");
+    if filter.ids.is_some() {
         // Keys behind which one of these messages is parked.
         let of_ids = Filter { ids: filter.ids.clone(), ..Filter::default() };
         let parked = database.parked();

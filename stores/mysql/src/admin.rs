@@ -91,11 +91,12 @@ impl View {
         if let Some(before) = filter.before {
             query.push(format!(" and {} < ", self.time)).push_bind(before.as_micros());
         }
-        if !filter.ids.is_empty() {
+        // Of an empty list the limit is 0.
+        if let Some(ids) = filter.ids.as_ref().filter(|ids| !ids.is_empty()) {
             query.push(format!(" and {}", self.ids));
-            let mut ids = query.separated(", ");
-            for id in &filter.ids {
-                ids.push_bind(id.as_uuid().as_bytes().to_vec());
+            let mut list = query.separated(", ");
+            for id in ids {
+                list.push_bind(id.as_uuid().as_bytes().to_vec());
             }
             query.push("))");
         }
@@ -200,6 +201,8 @@ impl MySqlStore {
         if remove.is_some() {
             // Two operators at once: the second one finds what the first left.
             query.push(" for update");
+        } else {
+            query.push(format!(" offset {}", number(filter.offset)));
         }
         let work = async |connection: &mut MySqlConnection| {
             run(connection, "start transaction").await?;

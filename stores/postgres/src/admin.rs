@@ -38,13 +38,13 @@ fn attempts(row: &PgRow) -> Result<u32, sqlx::Error> {
 impl PostgresStore {
     /// A statement whose parameters 1 to 7 are the filter.
     fn filtered(&self, statement: &SqlStr, filter: &Filter) -> Query<'static, Postgres, PgArguments> {
-        let ids = || filter.ids.iter().map(|id| id.as_uuid()).collect::<Vec<_>>();
+        let ids = |ids: &Vec<MessageId>| ids.iter().map(|id| id.as_uuid()).collect::<Vec<_>>();
         self.sql()
             .query(statement)
             .bind(filter.route.as_ref().map(|route| route.as_str().to_owned()))
             .bind(filter.topic.as_ref().map(|topic| topic.as_str().to_owned()))
             .bind(filter.key.as_ref().map(|key| key.as_str().to_owned()))
-            .bind((!filter.ids.is_empty()).then(ids))
+            .bind(filter.ids.as_ref().map(ids))
             .bind(filter.since.map(Timestamp::as_micros))
             .bind(filter.before.map(Timestamp::as_micros))
             .bind(number(filter.limit()))
@@ -107,10 +107,9 @@ impl PostgresStore {
     async fn append_again(
         &self,
         operation: &'static str,
-        statement: &SqlStr,
-        filter: &Filter,
+        query: Query<'static, Postgres, PgArguments>,
     ) -> Result<u64, StoreError> {
-        let row = self.ask(operation, self.filtered(statement, filter)).await?;
+        let row = self.ask(operation, query).await?;
         let appended: i64 = row.try_get(0).map_err(|error| store_error(operation, error))?;
         if appended > 0 {
             self.ring_committed();
@@ -202,7 +201,7 @@ impl Admin for PostgresStore {
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.append_again("requeue", &self.sql().requeue, filter).await
+        self.append_again("requeue", self.filtered(&self.sql().requeue, filter)).await
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
@@ -210,7 +209,8 @@ impl Admin for PostgresStore {
     }
 
     async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.append_again("replay", &self.sql().replay, filter).await
+        let query = self.filtered(&self.sql().replay, filter).bind(number(filter.offset));
+        self.append_again("replay", query).await
     }
 
     async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {

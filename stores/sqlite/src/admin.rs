@@ -33,7 +33,7 @@ fn filtered<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, S
         .bind(filter.route.as_ref().map(|route| route.as_str().to_owned()))
         .bind(filter.topic.as_ref().map(|topic| topic.as_str().to_owned()))
         .bind(filter.key.as_ref().map(|key| key.as_str().to_owned()))
-        .bind((!filter.ids.is_empty()).then(|| id_list(filter.ids.iter().copied())))
+        .bind(filter.ids.as_ref().map(|ids| id_list(ids.iter().copied())))
         .bind(filter.since.map(Timestamp::as_micros))
         .bind(filter.before.map(Timestamp::as_micros))
         .bind(limit)
@@ -93,12 +93,12 @@ impl SqliteStore {
     async fn append_again(
         &self,
         operation: &'static str,
-        (choose, append, remove): (&'static str, &'static str, Option<&'static str>),
-        filter: &Filter,
+        choose: Query<'_, Sqlite, SqliteArguments>,
+        (append, remove): (&'static str, Option<&'static str>),
     ) -> Result<u64, StoreError> {
         let done = async {
             let mut tx: SqliteTransaction<'_> = self.pools().deciding.begin_with(sql::BEGIN).await?;
-            let rows = filtered(choose, filter).fetch_all(&mut *tx).await?;
+            let rows = choose.fetch_all(&mut *tx).await?;
             let mut chosen = Vec::with_capacity(rows.len());
             for row in &rows {
                 let text =
@@ -228,8 +228,8 @@ impl Admin for SqliteStore {
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let statements = (sql::REQUEUE_CHOOSE, sql::REQUEUE, Some(sql::REQUEUE_REMOVE));
-        self.append_again("requeue", statements, filter).await
+        let choose = filtered(sql::REQUEUE_CHOOSE, filter);
+        self.append_again("requeue", choose, (sql::REQUEUE, Some(sql::REQUEUE_REMOVE))).await
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
@@ -237,7 +237,9 @@ impl Admin for SqliteStore {
     }
 
     async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.append_again("replay", (sql::REPLAY_CHOOSE, sql::REPLAY, None), filter).await
+        let choose =
+            filtered(sql::REPLAY_CHOOSE, filter).bind(i64::try_from(filter.offset).unwrap_or(i64::MAX));
+        self.append_again("replay", choose, (sql::REPLAY, None)).await
     }
 
     async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {

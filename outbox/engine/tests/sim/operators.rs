@@ -55,7 +55,7 @@ impl Operator {
         let ids = self.note_dead_letters().await;
         if !ids.is_empty() {
             // As above: an operator would ask again.
-            let _ = self.store.requeue(&Filter { ids, ..Filter::default() }).await;
+            let _ = self.store.requeue(&Filter { ids: Some(ids), ..Filter::default() }).await;
         }
     }
 

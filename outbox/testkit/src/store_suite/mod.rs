@@ -227,6 +227,8 @@ macro_rules! __store_properties {
                 purged_dead_letters_are_gone
                 a_requeued_message_can_die_again
                 replayed_messages_join_at_the_end_in_their_old_order
+                a_long_history_is_replayed_call_by_call
+                a_filter_that_means_nothing_changes_nothing
                 the_history_is_filtered_and_paged
             }
             schedule {

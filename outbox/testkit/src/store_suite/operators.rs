@@ -220,7 +220,7 @@ pub async fn failing_keys_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
 
     let parked = store.parked(&by_key).await.expect("parked messages are listed");
     assert_eq!(stored_ids(&parked), expected[2].1);
-    let one = Filter { ids: vec![expected[0].1[1]], ..Filter::default() };
+    let one = Filter { ids: Some(vec![expected[0].1[1]]), ..Filter::default() };
     assert_eq!(stored_ids(&store.parked(&one).await.expect("listed")), [expected[0].1[1]]);
 }
 

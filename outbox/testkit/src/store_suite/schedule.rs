@@ -173,7 +173,7 @@ pub async fn scheduled_messages_are_listed<H: StoreHarness>(harness: &H) {
         [(at(2), c)],
         "of one key, between two instants"
     );
-    let one = Filter { ids: vec![a.id], ..Filter::default() };
+    let one = Filter { ids: Some(vec![a.id]), ..Filter::default() };
     assert_eq!(store.scheduled(&one).await.expect("listed"), [(at(1), a)]);
 }
 

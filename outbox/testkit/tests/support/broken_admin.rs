@@ -53,7 +53,7 @@ impl Admin for BrokenStore {
         }
         let dead = self.inner.dead_letters(filter).await?;
         for dead in dead.iter().rev() {
-            let one = Filter { ids: vec![dead.stored.message.id], ..filter.clone() };
+            let one = Filter { ids: Some(vec![dead.stored.message.id]), ..filter.clone() };
             self.inner.requeue(&one).await?;
         }
         Ok(dead.len() as u64)

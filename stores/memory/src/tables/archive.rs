@@ -127,7 +127,7 @@ impl Tables {
 
     /// The locks under which a replay appends.
     pub(crate) fn history_locks(&self, filter: &Filter) -> BTreeSet<LockName> {
-        let found = self.archive.find_history(filter).take(filter.limit());
+        let found = self.archive.find_history(filter).skip(filter.offset).take(filter.limit());
         let lock = |past: &Past| LockName::to_append(self.ordering, &past.route, &past.message.message);
         found.map(lock).collect()
     }
@@ -146,7 +146,7 @@ impl Tables {
     }
 
     pub(crate) fn replay(&mut self, filter: &Filter, appendable: &Appendable, now: Timestamp) -> u64 {
-        let found = self.archive.find_history(filter).take(filter.limit());
+        let found = self.archive.find_history(filter).skip(filter.offset).take(filter.limit());
         let found = found.filter(|past| appendable.covers(&past.route, &past.message.message));
         let delivered = found.map(|past| (past.route.clone(), Arc::clone(&past.message))).collect();
         self.append_again(delivered, now)
@@ -173,7 +173,7 @@ pub(super) fn covers(filter: &Filter, route: &Route, message: &Message, at: Time
     filter.route.as_ref().is_none_or(|wanted| wanted == route)
         && filter.topic.as_ref().is_none_or(|wanted| *wanted == message.topic)
         && filter.key.as_ref().is_none_or(|wanted| *wanted == message.order_key())
-        && (filter.ids.is_empty() || filter.ids.contains(&message.id))
+        && filter.ids.as_ref().is_none_or(|ids| ids.contains(&message.id))
         && is_within(filter, at)
 }
 

@@ -23,8 +23,9 @@ impl Tables {
             let means = |key: &KeyId, row: &KeyRow| {
                 filter.topic.as_ref().is_none_or(|wanted| *wanted == key.topic)
                     && filter.key.as_ref().is_none_or(|wanted| *wanted == key.key)
-                    && (filter.ids.is_empty()
-                        || row.parked.values().any(|parked| filter.ids.contains(&parked.stored.message.id)))
+                    && filter.ids.as_ref().is_none_or(|ids| {
+                        row.parked.values().any(|parked| ids.contains(&parked.stored.message.id))
+                    })
                     && is_within(filter, row.since)
             };
             let rows = tables.keys.rows().iter().filter(|(key, row)| means(key, row));

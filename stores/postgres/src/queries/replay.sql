@@ -1,5 +1,5 @@
 -- Appends delivered messages again, the oldest, and says how many.
--- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many.
+-- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 behind how many.
 select outbox_replay(array(
     select h.number
     from outbox_history h
@@ -10,5 +10,5 @@ select outbox_replay(array(
       and ($5::bigint is null or h.delivered_at >= $5)
       and ($6::bigint is null or h.delivered_at < $6)
     order by h.number
-    limit $7
+    limit $7 offset $8
 ))

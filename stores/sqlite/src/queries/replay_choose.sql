@@ -1,5 +1,6 @@
 -- Which rows of outbox_history are appended again: the oldest, in the order in which they stood in their keys.
--- ?1 route, ?2 topic, ?3 key (null: any), ?4 ids as hexadecimal (JSON; null: any), ?5 since, ?6 before (null: any), ?7 how many.
+-- ?1 route, ?2 topic, ?3 key (null: any), ?4 ids as hexadecimal (JSON; null: any), ?5 since, ?6 before (null: any), ?7 how many,
+-- ?8 behind how many.
 select number, topic, order_key
 from (
     select number, position, topic, order_key
@@ -11,6 +12,6 @@ from (
       and (?5 is null or delivered_at >= ?5)
       and (?6 is null or delivered_at < ?6)
     order by number
-    limit ?7
+    limit ?7 offset ?8
 )
 order by position, number
