@@ -37,13 +37,17 @@ pub struct Filter {
     pub before: Option<Timestamp>,
     /// At most this many, the oldest first; of 0, none. None, or more than that: [`MOST_PER_CALL`].
     pub limit: Option<usize>,
-    /// Pass over this many first: for browsing page by page, and for [`replay`](Admin::replay). `requeue` and `purge` take away what they
+    /// Pass over this many first: for browsing page by page, until a page is empty (a page of fewer than `limit` may have ended for its size,
+    /// [`MOST_BYTES_PER_CALL`]), and for [`replay`](Admin::replay). `requeue` and `purge` take away what they
     /// found, so they begin with the oldest that is left, whatever it says here.
     pub offset: usize,
 }
 
 /// The most that one call looks at or changes.
 pub const MOST_PER_CALL: usize = 1_000;
+
+/// Behind so many bytes of messages a page ends, whatever its limit: no call takes more memory than this and one message. The first message of a page always comes.
+pub const MOST_BYTES_PER_CALL: usize = 64 * 1_024 * 1_024;
 
 impl Filter {
     /// The limit in force: at most [`MOST_PER_CALL`], and 0 where no message is meant.

@@ -53,6 +53,11 @@ impl Timestamp {
         Self(self.0.saturating_add(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)))
     }
 
+    /// Whether it lies in the years 0 to 9999, as RFC 3339 has it. Any other is printed too, but can't be read back.
+    pub(crate) fn is_printable(self) -> bool {
+        (-62_167_219_200_000_000..253_402_300_800_000_000).contains(&self.0)
+    }
+
     /// How long after `earlier` this instant is; zero when it is not after it.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

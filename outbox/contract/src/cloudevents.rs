@@ -53,7 +53,20 @@ pub const CONTENT_TYPE: &str = "content-type";
 /// How many attributes a message has at most.
 pub const MOST_ATTRIBUTES: usize = 9;
 
-/// The attributes and headers of a message, as names and texts: attributes first, prefixed, then the message's own headers.
+/// What the names of attributes begin with: on the protocols of ours, and on AMQP as JMS has it.
+const PREFIXES: [&str; 4] = ["ce_", "ce-", "cloudEvents:", "cloudEvents_"];
+
+/// Whether one protocol or another carries an attribute or the content type under this name. A header of it would be taken for that, or be hidden by it.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    let begins_with = |prefix: &&str| {
+        name.get(..prefix.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(prefix))
+    };
+    name.starts_with(['c', 'C'])
+        && (name.eq_ignore_ascii_case(CONTENT_TYPE) || PREFIXES.iter().any(|prefix| begins_with(&prefix)))
+}
+
+/// The attributes and headers of a message, as names and texts: attributes first, prefixed, then the message's own headers. One that has a name of
+/// the wire's is left out.
 ///
 /// ```
 /// use outbox_contract::{Message, Position, Topic, cloudevents};
@@ -108,7 +121,7 @@ pub fn each(
         }
         attribute("topic", message.topic.as_str());
     }
-    message.headers.iter().for_each(|(name, value)| take(name, value));
+    message.headers.iter().filter(|(name, _)| !is_reserved(name)).for_each(|(name, value)| take(name, value));
 }
 
 /// A value as text, in place of what was there.
@@ -265,6 +278,46 @@ mod tests {
         let newer = names(&message.with_schema_version(2), HTTP);
         assert_eq!(newer.split(' ').count(), MOST_ATTRIBUTES);
         assert!(newer.contains("ce-schemaversion"), "{newer}");
+    }
+
+    #[test]
+    fn a_header_never_stands_in_an_attributes_place() {
+        for name in
+            ["ce_id", "ce-id", "cloudEvents:id", "cloudEvents_id", "content-type", "Content-Type", "CE_id"]
+        {
+            let message = Message::new(topic(), "order.placed")
+                .with_content_type("application/json")
+                .with_payload("{}");
+            assert!(message.clone().with_header(name, "1").unwrap_err().to_string().contains(name));
+            // A program in another language wrote it into a table.
+            let mut written = message.clone();
+            written.headers.insert(name, "1").unwrap();
+            for binding in [KAFKA, AMQP, HTTP] {
+                let wire = encode(&written, "/shop", Position(42), binding);
+                assert_eq!(decode_pairs(&wire, binding).unwrap().0, message, "{name}");
+            }
+        }
+        for name in ["ce", "cell", "cloudEvents", "content-types", "x-ce_id"] {
+            assert!(Message::new(topic(), "order.placed").with_header(name, "1").is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_valid_can_be_read_back() {
+        let at = |micros| Message::new(topic(), "x").with_occurred_at(Timestamp::from_micros(micros));
+        for micros in [-62_167_219_200_000_000, 253_402_300_799_999_999, 0] {
+            let message = at(micros);
+            message.validate().unwrap();
+            let wire = encode(&message, "/shop", Position(42), HTTP);
+            assert_eq!(decode_pairs(&wire, HTTP).unwrap().0.occurred_at, message.occurred_at);
+        }
+        // Nanoseconds in place of microseconds among them.
+        for micros in
+            [i64::MIN, -62_167_219_200_000_001, 253_402_300_800_000_000, 1_700_000_000_000_000_000, i64::MAX]
+        {
+            let error = at(micros).validate().unwrap_err().to_string();
+            assert!(error.contains(&micros.to_string()), "{error}");
+        }
     }
 
     #[test]

@@ -10,7 +10,11 @@ use crate::name::{self, NameError};
 /// The headers of a message, in the order of their names.
 ///
 /// Names and values are text without control characters. Names are compared as they are; brokers that fold case may
-/// fold them, so write them in lower case. Names that start with `ce` and a separator belong to CloudEvents.
+/// fold them, so write them in lower case.
+///
+/// `content-type`, and names that begin with `ce_`, `ce-`, `cloudEvents:` or `cloudEvents_`, are how one protocol or another carries what a message has anyway
+/// ([`cloudevents`](crate::cloudevents)). [`Message::with_header`](crate::Message::with_header) refuses them; one that stands in a table nevertheless does not
+/// go out.
 ///
 /// ```
 /// use outbox_contract::Headers;

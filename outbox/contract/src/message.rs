@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::bucket::Bucket;
 use crate::clock::Timestamp;
+use crate::cloudevents;
 use crate::codec::CodecError;
 use crate::failure::Rejection;
 use crate::headers::Headers;
@@ -128,12 +129,25 @@ impl Message {
     ///
     /// # Errors
     ///
-    /// Says what is wrong with a name or a value that can't be one.
+    /// Says what is wrong with a name or a value that can't be one, or with a name that the wire itself uses (see [`Headers`]):
+    ///
+    /// ```
+    /// use outbox_contract::{Message, Topic};
+    ///
+    /// let message = Message::new(Topic::new("orders")?, "order.placed");
+    /// assert!(message.clone().with_header("ce_id", "1").is_err());
+    /// assert!(message.with_header("Content-Type", "text/plain").is_err(), "that is with_content_type");
+    /// # Ok::<(), outbox_contract::NameError>(())
+    /// ```
     pub fn with_header(
         mut self,
         name: impl Into<String>,
         value: impl Into<String>,
     ) -> Result<Self, NameError> {
+        let name = name.into();
+        if cloudevents::is_reserved(&name) {
+            return Err(name::reserved("header name", &name));
+        }
         self.headers.insert(name, value)?;
         Ok(self)
     }
@@ -184,6 +198,9 @@ impl Message {
         self.headers.validate()?;
         if self.schema_version == 0 {
             return Err(MessageError::SchemaVersion);
+        }
+        if !self.occurred_at.is_printable() {
+            return Err(MessageError::OccurredAt(self.occurred_at));
         }
         if self.payload.len() > Self::MOST_PAYLOAD_BYTES {
             return Err(MessageError::TooLarge { bytes: self.payload.len(), most: Self::MOST_PAYLOAD_BYTES });
@@ -261,6 +278,8 @@ pub enum MessageError {
     },
     /// The schema version is 0.
     SchemaVersion,
+    /// It occurred outside of the years 0 to 9999: on the wire no consumer could read it.
+    OccurredAt(Timestamp),
     /// The event did not encode.
     Codec(CodecError),
     /// The transport can never carry it.
@@ -281,6 +300,11 @@ impl fmt::Display for MessageError {
                 "the payload has {bytes} bytes, over the limit of {most}; store the data elsewhere and send a reference"
             ),
             Self::SchemaVersion => f.write_str("the schema version is 0; versions count from 1"),
+            Self::OccurredAt(at) => write!(
+                f,
+                "it occurred {} microseconds after 1970, outside of the years 0 to 9999; other units are a common reason",
+                at.as_micros()
+            ),
             Self::Codec(error) => error.fmt(f),
             Self::Rejected(error) => error.fmt(f),
             Self::Local { event_type } => write!(
@@ -297,7 +321,7 @@ impl std::error::Error for MessageError {
             Self::Name(error) => Some(error),
             Self::Codec(error) => Some(error),
             Self::Rejected(error) => Some(error),
-            Self::TooLarge { .. } | Self::SchemaVersion | Self::Local { .. } => None,
+            Self::TooLarge { .. } | Self::SchemaVersion | Self::OccurredAt(_) | Self::Local { .. } => None,
         }
     }
 }

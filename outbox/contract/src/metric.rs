@@ -46,7 +46,8 @@ metrics! {
     REFUSED = "outbox_refused_total", Counter, "diversions", ["route"], "Diversions that the store refused: a lease was lost, or an operator was faster.";
     RESETS = "outbox_resets_total", Counter, "resets", ["route"], "Times that a relay dropped what it knew and read again.";
     RESTARTS = "outbox_restarts_total", Counter, "restarts", ["route"], "Parts of a relay that failed and were started again.";
-    OLDEST_AGE = "outbox_oldest_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message that waits, by the database's clock.";
+    OLDEST_AGE = "outbox_oldest_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message that waits, by the database's clock. While it can't be measured it grows, as if nothing moved.";
+    UNMEASURED = "outbox_unmeasured_seconds", Gauge, "seconds", ["route"], "For how long the figures of the backlog could not be measured; they are as old.";
     PENDING = "outbox_pending", Gauge, "messages", ["route"], "Messages that wait to be published, up to the store's counting limit.";
     PARKED_NOW = "outbox_parked", Gauge, "messages", ["route"], "Messages that wait behind a failing key.";
     HELD_KEYS = "outbox_held_keys", Gauge, "keys", ["route"], "Keys that wait for an operator.";

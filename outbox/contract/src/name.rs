@@ -20,6 +20,7 @@ enum Problem {
     Empty,
     TooLong { bytes: usize, most: usize },
     ControlCharacter { code: u32, at: usize },
+    Reserved,
 }
 
 impl fmt::Display for NameError {
@@ -36,11 +37,22 @@ impl fmt::Display for NameError {
                     "the {what} {value:?} has the control character U+{code:04X} at byte {at}; remove it"
                 )
             }
+            Problem::Reserved => {
+                write!(
+                    f,
+                    "the {what} {value:?} is one under which the wire carries what a message has anyway; choose another"
+                )
+            }
         }
     }
 }
 
 impl std::error::Error for NameError {}
+
+/// What is wrong with a name that is not free.
+pub(crate) fn reserved(what: &'static str, value: &str) -> NameError {
+    NameError { what, value: value.to_owned(), problem: Problem::Reserved }
+}
 
 /// Checks a text that will stand in a table, in a header and in a log line.
 pub(crate) fn check(what: &'static str, value: &str, most: usize) -> Result<(), NameError> {

@@ -163,14 +163,22 @@ impl Health {
                 self.add(Status::Degraded, format!("route {route}: the backlog has not been measured yet"))
             }
         }
-        if let Some((measured, _)) = counters.backlog()
-            && now.saturating_sub(measured) > config.observe_every * 3 + config.store_timeout
+        let is_long = |since, every| now.saturating_sub(since) > every * 3 + config.store_timeout;
+        if let Some(trouble) = counters.unmeasured()
+            && is_long(trouble.since, config.observe_every)
         {
-            let ago = now.saturating_sub(measured);
-            self.add(
-                Status::Unhealthy,
-                format!("route {route}: the backlog was last measured {ago:.1?} ago"),
+            let (span, error) = (now.saturating_sub(trouble.since), trouble.error);
+            let reason = format!("the backlog could not be measured for {span:.1?}: {error}");
+            self.add(Status::Unhealthy, format!("route {route}: {reason}"));
+        }
+        if let Some(trouble) = counters.unmaintained()
+            && is_long(trouble.since, config.maintain_every)
+        {
+            let (span, error) = (now.saturating_sub(trouble.since), trouble.error);
+            let reason = format!(
+                "maintenance has failed for {span:.1?}, scheduled messages and retention wait: {error}"
             );
+            self.add(Status::Degraded, format!("route {route}: {reason}"));
         }
     }
 

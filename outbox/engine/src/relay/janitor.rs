@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use outbox_contract::maintain::Maintained;
 use ractor::{ActorProcessingErr, ActorRef};
 
 use super::context::{Context, in_time};
@@ -25,6 +26,36 @@ pub(crate) enum JanitorMsg {
 #[derive(Default)]
 pub(crate) struct JanitorState {
     elected_until: Duration,
+    pace: Pace,
+}
+
+/// How long to wait between rounds.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Rounds in a row that moved nothing, though something is due: somebody is writing to its key.
+    in_vain: u32,
+}
+
+impl Pace {
+    /// The first pause after a round in vain; each further one is twice as long.
+    const FIRST: Duration = Duration::from_millis(50);
+
+    /// When to come again, at the latest after `every`.
+    fn after(&mut self, done: &Maintained, every: Duration) -> Duration {
+        let due = done.next_due.unwrap_or(every);
+        if done.promoted > 0 || !due.is_zero() {
+            self.in_vain = 0;
+            return due.clamp(Duration::from_millis(1), every);
+        }
+        let pause = Self::FIRST.saturating_mul(2_u32.saturating_pow(self.in_vain));
+        self.in_vain = self.in_vain.saturating_add(1);
+        pause.min(every)
+    }
+}
+
+/// Whether a round changed anything at all.
+const fn has_done(done: &Maintained) -> bool {
+    done.promoted + done.history_removed + done.admissions_removed + done.relays_removed > 0
 }
 
 /// The most rows of each kind in one round.
@@ -86,32 +117,38 @@ impl Janitor {
             match in_time(config.store_timeout, "elect", call).await {
                 // Renewed well before it runs out; not before each round, which would double the queries of an idle relay.
                 Ok(true) => state.elected_until = now + lasts / 2,
-                Ok(false) => return config.maintain_every,
+                Ok(false) => {
+                    context.counters.maintained();
+                    return config.maintain_every;
+                }
                 Err(error) => {
-                    tracing::debug!(%error, "no janitor could be elected");
+                    tracing::warn!(%error, "no janitor could be elected; scheduled messages and retention wait");
+                    context.counters.failed_to_maintain(context.now(), error.to_string());
                     return config.maintain_every;
                 }
             }
         }
-        let mut next_due = None;
+        let mut wait = config.maintain_every;
         for _ in 0..ROUNDS {
             match in_time(config.store_timeout, "maintain", context.store.maintain(ROUND)).await {
                 Ok(done) => {
                     if done.promoted > 0 {
                         tracing::debug!(promoted = done.promoted, "scheduled messages are due");
                     }
-                    next_due = done.next_due;
-                    if !done.more {
+                    context.counters.maintained();
+                    wait = state.pace.after(&done, config.maintain_every);
+                    if !done.more || !has_done(&done) {
                         break;
                     }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "maintenance failed; trying again");
-                    break;
+                    context.counters.failed_to_maintain(context.now(), error.to_string());
+                    return config.maintain_every;
                 }
             }
         }
-        next_due.unwrap_or(config.maintain_every).clamp(Duration::from_millis(1), config.maintain_every)
+        wait
     }
 }
 
@@ -133,6 +170,39 @@ async fn observe(context: &Context) {
             let breaker_open = context.breaker().away_since().is_some();
             context.counters.observe(context.now(), backlog, context.credit.out(), breaker_open);
         }
-        Err(error) => context.counters.failed_to_observe(&error.to_string()),
+        Err(error) => {
+            tracing::warn!(route = %context.route, %error, "the backlog could not be measured");
+            context.counters.failed_to_observe(context.now(), error.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(5);
+
+    fn round(promoted: u64, next_due: Option<Duration>) -> Maintained {
+        Maintained { promoted, next_due, ..Maintained::default() }
+    }
+
+    #[test]
+    fn the_next_round_is_when_something_is_due() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.after(&round(0, None), EVERY), EVERY);
+        assert_eq!(pace.after(&round(0, Some(Duration::from_secs(2))), EVERY), Duration::from_secs(2));
+        assert_eq!(pace.after(&round(0, Some(EVERY * 2)), EVERY), EVERY);
+        assert_eq!(pace.after(&round(7, Some(Duration::ZERO)), EVERY), Duration::from_millis(1));
+    }
+
+    #[test]
+    fn rounds_in_vain_become_rare() {
+        let mut pace = Pace::default();
+        let waits: Vec<_> = (0..40).map(|_| pace.after(&round(0, Some(Duration::ZERO)), EVERY)).collect();
+        assert_eq!(waits[..3], [50, 100, 200].map(Duration::from_millis));
+        assert_eq!(waits[8..], [EVERY; 32]);
+        pace.after(&round(1, Some(Duration::ZERO)), EVERY);
+        assert_eq!(pace.after(&round(0, Some(Duration::ZERO)), EVERY), Pace::FIRST);
     }
 }

@@ -33,8 +33,25 @@ pub(crate) struct Counters {
 #[derive(Clone, Debug, Default)]
 struct Observed {
     backlog: Option<(Duration, Backlog)>,
+    unmeasured: Option<Trouble>,
+    unmaintained: Option<Trouble>,
     last_error: Option<String>,
     broken: Vec<String>,
+}
+
+/// What has not worked since an instant of the relay's own clock.
+#[derive(Clone, Debug)]
+pub(crate) struct Trouble {
+    pub(crate) since: Duration,
+    /// The latest error, in words.
+    pub(crate) error: String,
+}
+
+impl Trouble {
+    /// The same trouble as before, if there was one, with a newer error.
+    fn goes_on(before: Option<Self>, now: Duration, error: String) -> Self {
+        Self { since: before.map_or(now, |before| before.since), error }
+    }
 }
 
 impl Counters {
@@ -128,11 +145,46 @@ impl Counters {
         gauge(metric::IN_FLIGHT, number(in_flight.0 as u64));
         gauge(metric::IN_FLIGHT_BYTES, number(in_flight.1 as u64));
         gauge(metric::BREAKER_OPEN, f64::from(u8::from(breaker_open)));
-        self.observed().backlog = Some((now, backlog));
+        gauge(metric::UNMEASURED, 0.0);
+        let mut observed = self.observed();
+        observed.backlog = Some((now, backlog));
+        observed.unmeasured = None;
     }
 
-    pub(crate) fn failed_to_observe(&self, error: &str) {
-        self.observed().last_error = Some(error.to_owned());
+    /// The figures are as old as the last ones that were measured; the age grows with them, as if nothing had moved since.
+    pub(crate) fn failed_to_observe(&self, now: Duration, error: String) {
+        let mut observed = self.observed();
+        let trouble = Trouble::goes_on(observed.unmeasured.take(), now, error);
+        let (measured, age) = match &observed.backlog {
+            Some((measured, backlog)) => (*measured, backlog.oldest_age.unwrap_or_default()),
+            None => (trouble.since, Duration::ZERO),
+        };
+        observed.unmeasured = Some(trouble);
+        let unmeasured = now.saturating_sub(measured);
+        let gauge = |name: &'static str, span: Duration| {
+            metrics::gauge!(name, "route" => self.route.as_str().to_owned()).set(span.as_secs_f64());
+        };
+        gauge(metric::UNMEASURED, unmeasured);
+        gauge(metric::OLDEST_AGE, age + unmeasured);
+    }
+
+    /// Since when the backlog could not be measured.
+    pub(crate) fn unmeasured(&self) -> Option<Trouble> {
+        self.observed().unmeasured.clone()
+    }
+
+    pub(crate) fn maintained(&self) {
+        self.observed().unmaintained = None;
+    }
+
+    pub(crate) fn failed_to_maintain(&self, now: Duration, error: String) {
+        let mut observed = self.observed();
+        observed.unmaintained = Some(Trouble::goes_on(observed.unmaintained.take(), now, error));
+    }
+
+    /// Since when maintenance has failed.
+    pub(crate) fn unmaintained(&self) -> Option<Trouble> {
+        self.observed().unmaintained.clone()
     }
 
     pub(crate) fn broken(&self, topics: Vec<String>) {

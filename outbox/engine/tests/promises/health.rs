@@ -2,7 +2,7 @@
 
 use outbox_contract::{Admin, Exhausted, RetryPolicy};
 use outbox_engine::{RelayHandle, Status};
-use outbox_testkit::{Fault, StoreFaultRates};
+use outbox_testkit::{Fault, StoreCall, StoreFaultRates};
 
 use crate::support::{MS, S, World, key_id, message, of_topic, route, topic, within};
 
@@ -68,6 +68,36 @@ async fn a_store_that_is_away_makes_it_unhealthy_until_it_is_back() {
     assert!(took <= S * 6, "it worked again after {took:?}");
     // Failures that came often are remembered for a minute.
     within(S * 90, || relay.health().status == Status::Healthy).await;
+}
+
+const FAILS: StoreFaultRates =
+    StoreFaultRates { before: 1.0, after: 0.0, hang_before: 0.0, hang_after: 0.0, delay: S };
+
+#[tokio::test(start_paused = true)]
+async fn a_backlog_that_could_never_be_measured_makes_it_unhealthy() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.store.set_rates_of(StoreCall::Backlog, FAILS);
+    let relay = rig.relay().start().await.unwrap();
+    within(S, || says(&relay, Status::Degraded, "has not been measured yet")).await;
+    within(S * 60, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
+    rig.store.calm();
+    within(S * 30, || relay.health().status == Status::Healthy).await;
+    rig.store.set_rates_of(StoreCall::Backlog, FAILS);
+    within(S * 60, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn maintenance_that_fails_degrades() {
+    for call in [StoreCall::Elect, StoreCall::Maintain] {
+        let world = World::new();
+        let rig = world.rig();
+        rig.store.set_rates_of(call, FAILS);
+        let relay = rig.relay().start().await.unwrap();
+        within(S * 60, || says(&relay, Status::Degraded, "maintenance has failed for")).await;
+        rig.store.calm();
+        within(S * 30, || relay.health().status == Status::Healthy).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
