@@ -3,17 +3,8 @@
 #[doc(no_inline)]
 pub use outbox_contract::*;
 pub use outbox_derive::DomainEvent;
-pub use outbox_engine::{
-    Aggregate, EventHandler, EventLog, Mediator, UnitOfWork, VersionMismatch, WorkError,
-};
-pub use outbox_engine::{
-    HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig, InboxHandle,
-    InboxStats, MessageHandler, Mode, UnknownType, handler_fn,
-};
-pub use outbox_engine::{
-    HandlerError, Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status,
-    consume_span,
-};
+#[doc(no_inline)]
+pub use outbox_engine::*;
 
 // What derived code names: see the crate `outbox-derive`.
 #[doc(hidden)]
@@ -69,6 +60,8 @@ pub mod sqlite {
 
 /// What most programs name: `use outbox::prelude::*;`.
 pub mod prelude {
+    #[cfg(feature = "kafka")]
+    pub use crate::kafka::KafkaTransport;
     pub use crate::memory::{MemoryStore, MemoryTransport};
     #[cfg(feature = "mongodb")]
     pub use crate::mongodb::MongoDbStore;
@@ -78,6 +71,8 @@ pub mod prelude {
     pub use crate::postgres::PostgresStore;
     #[cfg(feature = "rabbitmq")]
     pub use crate::rabbitmq::RabbitMqTransport;
+    #[cfg(feature = "redis")]
+    pub use crate::redis::RedisTransport;
     #[cfg(feature = "sqlite")]
     pub use crate::sqlite::SqliteStore;
     pub use crate::{

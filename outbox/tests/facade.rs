@@ -26,6 +26,27 @@ fn the_derive_works_without_saying_where_the_crate_is() {
     assert_eq!(OrderEvent::Cancelled { order_id: 7 }.key().as_deref(), Some("7"));
 }
 
+/// Each backend's main type is in the prelude, and what stands in a signature can be named.
+#[test]
+fn what_programs_name_is_there() {
+    let mut names = vec![std::any::type_name::<(MemoryStore, MemoryTransport, outbox::Step)>()];
+    #[cfg(feature = "postgres")]
+    names.push(std::any::type_name::<PostgresStore>());
+    #[cfg(feature = "mysql")]
+    names.push(std::any::type_name::<MySqlStore>());
+    #[cfg(feature = "mongodb")]
+    names.push(std::any::type_name::<MongoDbStore>());
+    #[cfg(feature = "sqlite")]
+    names.push(std::any::type_name::<SqliteStore>());
+    #[cfg(feature = "kafka")]
+    names.push(std::any::type_name::<KafkaTransport>());
+    #[cfg(feature = "rabbitmq")]
+    names.push(std::any::type_name::<RabbitMqTransport>());
+    #[cfg(feature = "redis")]
+    names.push(std::any::type_name::<RedisTransport>());
+    assert!(names.iter().all(|name| name.contains("outbox")), "{names:?}");
+}
+
 async fn round_trip(store: impl Transactional + Clone) {
     let outbox = Outbox::new(store.clone());
     let transport = MemoryTransport::new();
