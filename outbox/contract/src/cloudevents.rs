@@ -62,7 +62,7 @@ pub(crate) fn is_reserved(name: &str) -> bool {
         name.get(..prefix.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(prefix))
     };
     name.starts_with(['c', 'C'])
-        && (name.eq_ignore_ascii_case(CONTENT_TYPE) || PREFIXES.iter().any(|prefix| begins_with(prefix)))
+        && (name.eq_ignore_ascii_case(CONTENT_TYPE) || PREFIXES.iter().any(begins_with))
 }
 
 /// The attributes and headers of a message, as names and texts: attributes first, prefixed, then the message's own headers. One that has a name of
