@@ -49,8 +49,9 @@ create table outbox_message (
 
 alter sequence outbox_message_position owned by outbox_message.position;
 
--- Messages that wait for a consumer's handler, by key: only rows of routes that start with inbox/ are in it.
-create index outbox_message_inbox on outbox_message (route, topic, key, position) where route >= 'inbox/' and route < 'inbox0';
+-- Messages that wait for a consumer's handler, by key: only rows of routes that start with inbox/ are in it. Said without an order of texts: there
+-- are collations that pass over signs.
+create index outbox_message_inbox on outbox_message (route, topic, key, position) where starts_with(route, 'inbox/');
 
 -- Failing and held keys. Nearly always empty.
 create table outbox_key (

@@ -12,7 +12,7 @@ where not exists (select from outbox_key k where k.route = $2 and k.topic = a.to
   and coalesce(
       (select m.id = a.id and a.place = 1
        from outbox_message m
-       where m.route = $2 and m.topic = a.topic and m.key = a.key and m.route >= 'inbox/' and m.route < 'inbox0'
+       where m.route = $2 and m.topic = a.topic and m.key = a.key and starts_with(m.route, 'inbox/')
          and not exists (select from outbox_admitted d where d.consumer = $1 and d.id = m.id offset 0)
        order by m.position
        limit 1),

@@ -11,7 +11,7 @@ select exists (select from outbox_admitted a where a.consumer = $1 and a.id = $6
             order by p.position limit 1),
            (select m.id
             from outbox_message m
-            where m.route = $2 and m.topic = $3 and m.key = $5::text and m.route >= 'inbox/' and m.route < 'inbox0'
+            where m.route = $2 and m.topic = $3 and m.key = $5::text and starts_with(m.route, 'inbox/')
               and not exists (select from outbox_admitted a where a.consumer = $1 and a.id = m.id offset 0)
             order by m.position limit 1)
        ) as first,

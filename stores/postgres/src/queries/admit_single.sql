@@ -7,7 +7,7 @@ where not exists (select from outbox_key k where k.route = $2::text and k.topic 
   and coalesce(
       (select m.id
        from outbox_message m
-       where m.route = $2::text and m.topic = $4::text and m.key = $6::text and m.route >= 'inbox/' and m.route < 'inbox0'
+       where m.route = $2::text and m.topic = $4::text and m.key = $6::text and starts_with(m.route, 'inbox/')
          and not exists (select from outbox_admitted d where d.consumer = $1::text and d.id = m.id offset 0)
        order by m.position
        limit 1),

@@ -5,6 +5,7 @@
 
 mod altered;
 mod append_order;
+mod collation;
 mod faults;
 mod fence;
 mod foreign;
