@@ -157,40 +157,74 @@ create function outbox_append(topic text, event_type text, payload text default 
                                occurred_at, due_at)
 $$;
 
--- Appends scheduled messages that are due, in the order of their due time, then of their scheduling; at most so many, of at most 256 keys.
--- A key to which somebody is writing is left for the next round, so that no writer holds up the others.
-create function outbox_promote(most integer) returns integer
+-- Appends scheduled messages that are due at an instant, in the order of their due time, then of their scheduling; at most so many, of at most
+-- 256 keys. A key to which somebody is writing is left for the next round, and what is due of it makes room for others (a hundred thousand are
+-- passed over), so that no writer holds them up.
+create function outbox_promote(most integer, now bigint) returns integer
     language plpgsql set search_path from current
     as $$
 declare
     moved integer;
-    keys text[];
+    page integer;
+    walk bigint := 100000;
+    walked bigint;
+    at record;
+    last_due bigint := -9223372036854775808;
+    last_number bigint := 0;
+    -- Keys whose locks were got, and keys that somebody is writing to.
+    got bytea[] := '{}';
+    busy bytea[] := '{}';
+    chosen bigint[] := '{}';
 begin
     -- One at a time: two rounds at once would take the same rows, and in another order.
     perform pg_advisory_xact_lock('outbox_scheduled'::regclass::oid::integer, 0);
-    select array_agg(due.hash) into keys
-    from (
-        select distinct encode(outbox_hash(head.topic, coalesce(head.key, head.id::text)), 'hex') as hash
-        from (select s.topic, s.key, s.id from outbox_scheduled s where s.due_at <= outbox_now() order by s.due_at, s.number limit most) head
-        order by 1
-        limit 256
-    ) due
-    where outbox_try_lock(decode(due.hash, 'hex'));
-    with head as materialized (
-        select s.*, outbox_hash(s.topic, coalesce(s.key, s.id::text)) as hash
-        from outbox_scheduled s where s.due_at <= outbox_now() order by s.due_at, s.number limit most
-        -- Locked before it is looked at: one that is cancelled meanwhile is left out.
-        for update
-    ), chosen as materialized (
-        select * from head where encode(head.hash, 'hex') = any(keys) order by head.due_at, head.number
-    ), gone as (
-        delete from outbox_scheduled s using chosen c where s.number = c.number returning s.number
+    loop
+        page := 0;
+        walked := 0;
+        for at in
+            select l.*
+            from (
+                select s.due_at, s.number, outbox_hash(s.topic, coalesce(s.key, s.id::text)) as hash,
+                       row_number() over (order by s.due_at, s.number) as place
+                from outbox_scheduled s
+                where s.due_at <= now and (s.due_at, s.number) > (last_due, last_number)
+                order by s.due_at, s.number
+                limit walk
+            ) l
+            where l.hash <> all(busy)
+            order by l.due_at, l.number
+            limit most
+        loop
+            page := page + 1;
+            walked := at.place;
+            last_due := at.due_at;
+            last_number := at.number;
+            if at.hash = any(got) then
+                chosen := chosen || at.number;
+            elsif at.hash <> all(busy) and cardinality(got) + cardinality(busy) < 256 then
+                if outbox_try_lock(at.hash) then
+                    got := got || at.hash;
+                    chosen := chosen || at.number;
+                else
+                    busy := busy || at.hash;
+                end if;
+            end if;
+            exit when cardinality(chosen) = most;
+        end loop;
+        walk := walk - walked;
+        exit when page < most or walk <= 0 or cardinality(chosen) = most or cardinality(got) + cardinality(busy) = 256;
+    end loop;
+    -- What was cancelled meanwhile is not there any more.
+    with gone as (
+        delete from outbox_scheduled s where s.number = any(chosen) returning s.*
+    ), ordered as materialized (
+        select g.*, outbox_bucket(g.topic, coalesce(g.key, g.id::text)) as bucket from gone g order by g.due_at, g.number
     ), appended as (
         insert into outbox_message
             (position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
-        select nextval('outbox_message_position'), c.id, c.route, get_byte(c.hash, 0), c.topic, c.key, c.event_type, c.schema_version,
-               c.content_type, c.headers, c.payload, c.occurred_at
-        from chosen c
+        select nextval('outbox_message_position'), o.id, o.route, o.bucket, o.topic, o.key, o.event_type, o.schema_version, o.content_type,
+               o.headers, o.payload, o.occurred_at
+        from ordered o
         returning 1
     )
     select count(*) into moved from appended;

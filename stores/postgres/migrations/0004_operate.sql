@@ -158,8 +158,12 @@ begin
     select min(s.due_at) into first_due from outbox_scheduled s;
     if first_due <= now then
         perform outbox_durably();
-        promoted := outbox_promote(most);
+        promoted := outbox_promote(most, now);
         select min(s.due_at) into first_due from outbox_scheduled s;
+        if promoted = 0 and first_due <= now then
+            -- Somebody is writing to the keys of what is due: asked again at once, this would be asked again and again.
+            first_due := now + 50000;
+        end if;
     end if;
     -- Not greatest alone: it passes over a null.
     next_due := case when first_due is not null then greatest(first_due - now, 0) end;

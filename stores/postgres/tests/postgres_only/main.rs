@@ -12,6 +12,7 @@ mod foreign;
 mod history;
 mod plans;
 mod pooler;
+mod scheduled;
 mod schemas;
 mod support;
 mod transactions;

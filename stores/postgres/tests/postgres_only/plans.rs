@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Row};
 use super::support::{Fixture, run};
 
 /// What the store sets on its own connections.
-const PINNED: &str = "set enable_seqscan = off; set enable_bitmapscan = off; set jit = off; set plan_cache_mode = force_generic_plan";
+pub(super) const PINNED: &str = "set enable_seqscan = off; set enable_bitmapscan = off; set jit = off; set plan_cache_mode = force_generic_plan";
 
 /// The plan of a statement of the store, one line for each step.
 async fn plan(connection: &mut PgConnection, statement: &str, arguments: &str) -> Vec<String> {

@@ -1,0 +1,90 @@
+//! Scheduled messages: what a round of due ones walks over, and whom it waits for.
+
+use std::time::Duration;
+
+use outbox_contract::Store;
+
+use super::plans::PINNED;
+use super::support::{Fixture, fetch, messages, number, relay, run};
+
+/// Schedules messages by hand, as many as it says, so far from now.
+fn schedule(count: usize, key: &str, from_now: &str) -> String {
+    format!(
+        "set session_replication_role = replica; \
+         insert into outbox_scheduled (due_at, topic, key, event_type) \
+         select outbox_now() + (extract(epoch from interval '{from_now}') * 1000000)::bigint + n, 'orders', {key}, 'x' \
+         from generate_series(1, {count}) n; \
+         set session_replication_role = origin;"
+    )
+}
+
+/// What this transaction has touched of the scheduled messages: entries of their indexes, and pages of them all.
+const TOUCHED: &str = "
+    select (select sum(pg_stat_get_xact_tuples_returned(i.indexrelid) + pg_stat_get_xact_blocks_fetched(i.indexrelid))
+            from pg_index i where i.indrelid = 'outbox_scheduled'::regclass)::bigint
+         + pg_stat_get_xact_tuples_returned('outbox_scheduled'::regclass)
+         + pg_stat_get_xact_blocks_fetched('outbox_scheduled'::regclass)";
+
+#[tokio::test]
+async fn a_round_walks_over_nothing_that_is_not_due() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.run(&schedule(200_000, "'key-' || n", "1 day")).await;
+    fixture.run(&schedule(1, "'due'", "-1 minute")).await;
+    let mut connection = fixture.connection().await;
+    run(&mut connection, &format!("{PINNED}; begin")).await;
+    let moved =
+        number(&mut connection, "select promoted::bigint from outbox_maintain(1000, null, 1, 1)").await;
+    assert_eq!(moved, 1);
+    let touched = number(&mut connection, TOUCHED).await;
+    assert!(touched < 300, "{touched} entries and pages");
+    // And when nothing is due.
+    run(&mut connection, "commit; begin").await;
+    number(&mut connection, "select promoted::bigint from outbox_maintain(1000, null, 1, 1)").await;
+    let touched = number(&mut connection, TOUCHED).await;
+    assert!(touched < 300, "{touched} entries and pages");
+}
+
+#[tokio::test]
+async fn a_key_that_is_being_written_to_holds_up_no_other_key() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.run(&schedule(2_500, "'busy'", "-1 hour")).await;
+    fixture.run(&schedule(2, "'free-' || n", "-1 minute")).await;
+    let mut writer = fixture.connection().await;
+    let append = "begin; insert into outbox_message (topic, key, event_type) values ('orders', 'busy', 'x')";
+    run(&mut writer, append).await;
+
+    // However few a round may move.
+    assert_eq!(fixture.store.maintain(1).await.unwrap().promoted, 1);
+    let done = fixture.store.maintain(1_000).await.unwrap();
+    assert_eq!((done.promoted, done.more), (1, true));
+    let relay = relay(&fixture.store).await;
+    let moved = messages(&fetch(&fixture.store, relay).await);
+    let keys: Vec<_> = moved.iter().filter_map(|stored| stored.message.key.as_ref()).collect();
+    assert_eq!(keys.iter().map(|key| key.as_str()).collect::<Vec<_>>(), ["free-1", "free-2"]);
+
+    // What is left waits for the writer: nobody need look again at once.
+    let done = fixture.store.maintain(1_000).await.unwrap();
+    assert_eq!((done.promoted, done.more), (0, false));
+    assert!(done.next_due.is_some_and(|wait| wait >= Duration::from_millis(10)), "{done:?}");
+    run(&mut writer, "rollback").await;
+    let mut moved = 0;
+    while moved < 2_500 {
+        let done = fixture.store.maintain(1_000).await.unwrap();
+        assert!(done.promoted > 0, "{done:?}");
+        moved += done.promoted;
+        assert_eq!(done.more, moved < 2_500);
+    }
+    let in_order = "select (bool_and(m.occurred_at >= m.before))::int::bigint from (
+        select occurred_at, lag(occurred_at, 1, occurred_at) over (order by position) as before from outbox_message where key = 'busy') m";
+    assert_eq!(fixture.number(in_order).await, 1);
+}
+
+#[tokio::test]
+async fn a_round_locks_a_bounded_number_of_keys() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.run(&schedule(300, "'key-' || n", "-1 minute")).await;
+    let done = fixture.store.maintain(1_000).await.unwrap();
+    assert_eq!((done.promoted, done.more), (256, true));
+    let done = fixture.store.maintain(1_000).await.unwrap();
+    assert_eq!((done.promoted, done.more, done.next_due), (44, false, None));
+}
