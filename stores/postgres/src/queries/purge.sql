@@ -1,7 +1,11 @@
 -- Removes dead letters for good, the oldest first.
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many.
-delete from outbox_dead
-where number in (
+with durably as materialized (
+    select outbox_durably() is null as is
+)
+delete from outbox_dead o
+using durably
+where o.number in (
     select d.number
     from outbox_dead d
     where ($1::text is null or d.route = $1)
@@ -13,3 +17,4 @@ where number in (
     order by d.number
     limit $7
 )
+  and durably.is is not null

@@ -1,2 +1,5 @@
 -- Takes a pause back: $1 route, $2 topic.
-delete from outbox_pause where route = $1::text and topic = $2::text
+with durably as materialized (
+    select outbox_durably() is null as is
+)
+delete from outbox_pause p using durably where p.route = $1::text and p.topic = $2::text and durably.is is not null

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
-use outbox_contract::{Admin, Failure, Lease, Position, RelayId, Route, Store, Stored};
+use outbox_contract::{
+    Admin, Failure, Lease, Outgoing, Position, RelayId, Route, Store, Stored, Timestamp, Transactional,
+};
 
 use super::support::{Fixture, append, fetch, lease, lease_request, message, messages, run, text};
 
@@ -77,6 +79,9 @@ const WATCH: &str = "
     create trigger watch after delete on outbox_message for each row execute function watch();
     create trigger watch after insert on outbox_parked for each row execute function watch();
     create trigger watch after insert on outbox_key for each row execute function watch();
+    create trigger watch after delete on outbox_dead for each row execute function watch();
+    create trigger watch after delete on outbox_scheduled for each row execute function watch();
+    create trigger watch after insert or delete on outbox_pause for each row execute function watch();
 ";
 
 async fn how(fixture: &Fixture, what: &str) -> String {
@@ -105,6 +110,46 @@ async fn settlements_commit_asynchronously_and_steps_synchronously_whatever_the_
         assert_eq!(how(&fixture, "INSERT outbox_parked").await, "on", "by default {default}");
         store.hold(&Route::default(), &message("c").key_id()).await.unwrap();
         assert_eq!(how(&fixture, "INSERT outbox_key").await, "on", "by default {default}");
+    }
+}
+
+/// What an operator was told is done stays so.
+#[tokio::test]
+async fn verbs_of_operators_commit_synchronously_whatever_the_default() {
+    for default in ["on", "off"] {
+        let Some(fixture) = Fixture::new().await else { return };
+        let name = fixture.url.rsplit('/').next().unwrap().to_owned();
+        fixture.run(&format!("alter database {name} set synchronous_commit = {default}")).await;
+        let store = fixture.another().await;
+        append(&store, [message("a")]).await;
+        let relay = RelayId::new();
+        let leases = lease(&store, relay).await.leases;
+        let read = messages(&fetch(&store, relay).await);
+        store.divert(&[failing(relay, &read[0], &leases)]).await.unwrap();
+        store.skip(&Route::default(), &read[0].message.key_id()).await.unwrap();
+        let scheduled = message("b");
+        let due_at = Timestamp::now().plus(Duration::from_secs(3_600));
+        let outgoing = Outgoing::from(scheduled.clone()).due_at(due_at);
+        let mut tx = store.begin().await.unwrap();
+        store.append(&mut tx, &[outgoing]).await.unwrap();
+        store.commit(tx).await.into_result().unwrap();
+        fixture.run(WATCH).await;
+
+        assert_eq!(store.purge(&Default::default()).await.unwrap(), 1);
+        assert_eq!(store.purge(&Default::default()).await.unwrap(), 0);
+        assert_eq!(store.cancel_scheduled(&[scheduled.id]).await.unwrap(), 1);
+        assert_eq!(store.cancel_scheduled(&[scheduled.id]).await.unwrap(), 0);
+        for topic in [None, Some(&scheduled.topic)] {
+            store.pause(&Route::default(), topic).await.unwrap();
+            store.pause(&Route::default(), topic).await.unwrap();
+            store.resume(&Route::default(), topic).await.unwrap();
+            store.resume(&Route::default(), topic).await.unwrap();
+        }
+        for what in
+            ["DELETE outbox_dead", "DELETE outbox_scheduled", "INSERT outbox_pause", "DELETE outbox_pause"]
+        {
+            assert_eq!(how(&fixture, what).await, "on", "{what}, by default {default}");
+        }
     }
 }
 
