@@ -213,6 +213,8 @@ declare
     old record;
     dropped bigint := 0;
 begin
+    -- What follows needs the table for itself, and while it waits for one who reads it, every settlement waits behind. The next time will do.
+    perform set_config('lock_timeout', '100ms', true);
     if not pg_try_advisory_xact_lock('outbox_history'::regclass::oid::integer, 0) then
         return 0;
     end if;

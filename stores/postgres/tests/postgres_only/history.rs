@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use outbox_contract::{Admin, Route, Store};
 
-use super::support::{Fixture, append, fetch, message, messages, open, options, relay};
+use tokio::time::timeout;
+
+use super::support::{Fixture, append, fetch, message, messages, open, options, relay, run};
 
 const PARTITIONS: &str = "select count(*) from pg_inherits where inhparent = 'outbox_history'::regclass";
 /// Partitions that end in the past, or begin a year ahead: what is no name of ours stays.
@@ -86,4 +88,24 @@ async fn a_role_that_owns_nothing_keeps_a_history_all_the_same() {
     assert_eq!(fixture.number(PARTITIONS).await, 1);
     deliver(&guest, "a").await;
     assert_eq!(guest.store.history(&Default::default()).await.unwrap().len(), 1);
+}
+
+/// Making and dropping partitions needs the table for itself for a moment. Whoever reads the history is not waited for: every settlement would
+/// stand in line behind.
+#[tokio::test]
+async fn a_long_look_at_the_history_holds_up_neither_maintenance_nor_deliveries() {
+    let Some(fixture) = Fixture::with(kept(Duration::from_secs(3_600))).await else { return };
+    deliver(&fixture, "a").await;
+    let mut reader = fixture.connection().await;
+    run(&mut reader, "begin isolation level repeatable read; select count(*) from outbox_history").await;
+    let soon = Duration::from_secs(30);
+    let done = timeout(soon, fixture.store.maintain(100)).await.expect("nobody waits for a reader").unwrap();
+    assert_eq!(done.history_removed, 0);
+    timeout(soon, deliver(&fixture, "b")).await.expect("nobody waits for a reader");
+    assert_eq!(fixture.number(PARTITIONS).await, 1);
+
+    // The next time it may be done.
+    run(&mut reader, "rollback").await;
+    fixture.another().await.maintain(100).await.unwrap();
+    assert!(fixture.number(PARTITIONS).await > 1);
 }
