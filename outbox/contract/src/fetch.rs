@@ -213,7 +213,8 @@ pub struct DueRequest {
     pub keys: usize,
     /// At most this many parked messages of each, the oldest ones.
     pub messages: usize,
-    /// At most this many bytes in all; the first message of each key comes whatever it has.
+    /// At most this many bytes of payload and headers in all; only the first message of the first key comes whatever it has. A later key whose
+    /// first message does not fit is left for another call, and so is whatever is due after it.
     pub bytes: usize,
 }
 

@@ -24,6 +24,15 @@ struct Chosen {
     rows: Vec<(i64, Uuid)>,
 }
 
+/// What became of a key that is due.
+enum Choice {
+    Taken(Box<Chosen>),
+    /// Its row is not what this program wrote.
+    Broken,
+    /// Its first message is for another call, and so is whatever is due later.
+    DoesNotFit,
+}
+
 pub(crate) async fn due(
     connection: &mut PgConnection,
     sql: &Statements,
@@ -48,38 +57,60 @@ pub(crate) async fn due(
         .await?;
 
     let mut due = Due::default();
-    let mut budget = request.bytes;
-    let mut chosen = Vec::new();
-    for row in &rows {
-        let due_in: i64 = row.try_get("due_in")?;
-        if due_in > 0 || chosen.len() == request.keys {
-            due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
+    let mut rows = rows.iter().peekable();
+    // Again where none of those that were chosen can be read: what is broken is in nobody's way.
+    while due.keys.is_empty() {
+        due.next = None;
+        let mut chosen = Vec::new();
+        let mut budget = request.bytes;
+        while let Some(row) = rows.peek() {
+            let due_in: i64 = row.try_get("due_in")?;
+            let next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
+            if due_in > 0 || chosen.len() == request.keys {
+                due.next = next;
+                break;
+            }
+            match choose(row, &mut budget, chosen.is_empty())? {
+                Choice::Taken(key) => chosen.push(*key),
+                Choice::Broken => {}
+                Choice::DoesNotFit => {
+                    due.next = next;
+                    break;
+                }
+            }
+            rows.next();
+        }
+        if chosen.is_empty() {
             break;
         }
-        chosen.extend(choose(row, &mut budget)?);
+        let messages = read_messages(&mut *connection, sql, &chosen).await?;
+        due.keys = chosen.into_iter().filter_map(|chosen| complete(chosen, &messages)).collect();
     }
-    let messages = read_messages(connection, sql, &chosen).await?;
-    due.keys = chosen.into_iter().filter_map(|chosen| complete(chosen, &messages)).collect();
     Ok(due)
 }
 
-/// A key with as many of its parked messages as the budget allows, the first always. None: its row is not what this program wrote.
-fn choose(row: &PgRow, budget: &mut usize) -> Result<Option<Chosen>, sqlx::Error> {
+/// A key with as many of its parked messages as the budget allows: of the first key, the first message always.
+fn choose(row: &PgRow, budget: &mut usize, is_first: bool) -> Result<Choice, sqlx::Error> {
     let (topic, name): (&str, &str) = (row.try_get("topic")?, row.try_get("key")?);
     let Some(key) = KeyId::from_texts(topic, name) else {
         tracing::error!(topic, key = name, "a row of outbox_key has a name that can be none; remove it");
-        return Ok(None);
+        return Ok(Choice::Broken);
     };
     let (positions, ids, sizes): (Vec<i64>, Vec<Uuid>, Vec<i64>) =
         (row.try_get("positions")?, row.try_get("ids")?, row.try_get("sizes")?);
+    let is_parked = !positions.is_empty();
     let mut rows = Vec::new();
     for ((position, id), size) in positions.into_iter().zip(ids).zip(sizes) {
         let size = usize::try_from(size).unwrap_or_default();
-        if !rows.is_empty() && size > *budget {
+        let comes_anyway = is_first && rows.is_empty();
+        if size > *budget && !comes_anyway {
             break;
         }
         *budget = budget.saturating_sub(size);
         rows.push((position, id));
+    }
+    if is_parked && rows.is_empty() {
+        return Ok(Choice::DoesNotFit);
     }
     let failing = row.try_get::<Option<Uuid>, _>("failing")?.map(MessageId::from_uuid);
     // Attempts are those of the message that failed: not of another one that is first now.
@@ -95,7 +126,7 @@ fn choose(row: &PgRow, budget: &mut usize) -> Result<Option<Chosen>, sqlx::Error
         first_failure: first_failure.filter(|_| failing.is_some()),
         parked: Vec::new(),
     };
-    Ok(Some(Chosen { due, rows }))
+    Ok(Choice::Taken(Box::new(Chosen { due, rows })))
 }
 
 async fn read_messages(

@@ -41,26 +41,53 @@ pub(crate) async fn due(pool: &SqlitePool, request: &DueRequest) -> Result<Due, 
             due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
             break;
         }
-        due.keys.extend(read_key(&mut tx, request, row, &mut budget).await?);
+        // What can't be read takes up nothing.
+        let mut rest = budget;
+        match read_key(&mut tx, request, row, &mut rest, due.keys.is_empty()).await? {
+            Choice::Taken(key) => {
+                budget = rest;
+                due.keys.push(*key);
+            }
+            Choice::Broken => {}
+            Choice::DoesNotFit => {
+                due.next = Some(Duration::ZERO);
+                break;
+            }
+        }
     }
     tx.rollback().await?;
     Ok(due)
 }
 
-/// A key with its parked messages. None: one of its rows is not what this program wrote.
+/// What became of a key that is due.
+enum Choice {
+    Taken(Box<DueKey>),
+    /// One of its rows is not what this program wrote.
+    Broken,
+    /// Its first message is for another call, and so is whatever is due later.
+    DoesNotFit,
+}
+
+/// A key with its parked messages, as many as fit: of the first key, the first message always.
 async fn read_key(
     connection: &mut SqliteConnection,
     request: &DueRequest,
     row: &SqliteRow,
     budget: &mut usize,
-) -> Result<Option<DueKey>, sqlx::Error> {
+    is_first: bool,
+) -> Result<Choice, sqlx::Error> {
     let (topic, name): (&str, &str) = (row.try_get("topic")?, row.try_get("key")?);
     let Some(key) = KeyId::from_texts(topic, name) else {
         tracing::error!(topic, key = name, "a row of outbox_key has a name that can be none; remove it");
-        return Ok(None);
+        return Ok(Choice::Broken);
     };
     let route = request.route.as_str();
-    let last = last_within(connection, (route, topic, name), request.messages, budget).await?;
+    let last = match last_within(connection, (route, topic, name), request.messages, budget, is_first).await?
+    {
+        Within::Nothing => None,
+        Within::UpTo(position) => Some(position),
+        Within::DoesNotFit => return Ok(Choice::DoesNotFit),
+    };
     let mut parked: Vec<Arc<Stored>> = Vec::new();
     if let Some(last) = last {
         let rows = sqlx::query(sql::DUE_MESSAGES)
@@ -77,7 +104,7 @@ async fn read_key(
                 Err(not) => {
                     let position = not.waiting.at.position.0;
                     tracing::error!(%key, position, reason = not.reason, "a parked row is no message; skip it");
-                    return Ok(None);
+                    return Ok(Choice::Broken);
                 }
             }
         }
@@ -87,7 +114,7 @@ async fn read_key(
     // Attempts are those of the message that failed: not of another one that is first now.
     let failing = failing.filter(|failing| parked.first().is_some_and(|first| first.message.id == *failing));
     let first_failure = row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
-    Ok(Some(DueKey {
+    Ok(Choice::Taken(Box::new(DueKey {
         key,
         bucket: Bucket(row.try_get("bucket")?),
         version: row.try_get("version")?,
@@ -95,16 +122,26 @@ async fn read_key(
         attempts: if failing.is_some() { row.try_get("attempts")? } else { 0 },
         first_failure: first_failure.filter(|_| failing.is_some()),
         parked,
-    }))
+    })))
 }
 
-/// The position up to which parked messages of a key stay within the bounds, the first always. None: nothing is parked.
+/// Which parked messages of a key are within the bounds.
+enum Within {
+    /// Nothing is parked.
+    Nothing,
+    UpTo(i64),
+    /// Not even the first.
+    DoesNotFit,
+}
+
+/// Adds up what is parked for a key, the oldest first, until the budget is used up.
 async fn last_within(
     connection: &mut SqliteConnection,
     (route, topic, key): (&str, &str, &str),
     messages: usize,
     budget: &mut usize,
-) -> Result<Option<i64>, sqlx::Error> {
+    is_first: bool,
+) -> Result<Within, sqlx::Error> {
     let rows = sqlx::query(sql::DUE_SIZES)
         .bind(route)
         .bind(topic)
@@ -112,14 +149,15 @@ async fn last_within(
         .bind(i64::try_from(messages.max(1)).unwrap_or(i64::MAX))
         .fetch_all(connection)
         .await?;
-    let mut last = None;
-    for row in &rows {
+    let mut within = Within::Nothing;
+    for (place, row) in rows.iter().enumerate() {
         let size = usize::try_from(row.try_get::<i64, _>("size")?).unwrap_or_default();
-        if last.is_some() && size > *budget {
-            break;
+        let comes_anyway = is_first && place == 0;
+        if size > *budget && !comes_anyway {
+            return Ok(if place == 0 { Within::DoesNotFit } else { within });
         }
         *budget = budget.saturating_sub(size);
-        last = Some(row.try_get("position")?);
+        within = Within::UpTo(row.try_get("position")?);
     }
-    Ok(last)
+    Ok(within)
 }

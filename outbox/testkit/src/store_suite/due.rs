@@ -118,7 +118,7 @@ pub async fn the_oldest_parked_messages_are_given<H: StoreHarness>(harness: &H) 
     assert_eq!(stored_ids(&of_a.parked), stored_ids(&stored[..3]));
 }
 
-/// Bytes are bounded over all keys, but each key gets its first message.
+/// Bytes are bounded over all keys, but the first key gets its first message.
 pub async fn due_messages_stop_at_the_limit_of_bytes<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -127,12 +127,41 @@ pub async fn due_messages_stop_at_the_limit_of_bytes<H: StoreHarness>(harness: &
     let mut request = relay.due_request();
     request.bytes = 4_500;
     let due = relay.due_with(&request).await;
-    assert_eq!(due.keys.len(), 2);
     let parked: usize = due.keys.iter().map(|due| due.parked.len()).sum();
-    assert!((2..=5).contains(&parked), "{parked} messages of 1,000 bytes with a limit of 4,500");
+    assert_eq!((due.keys.len(), parked), (1, 4), "messages of 1,000 bytes with a limit of 4,500");
+    assert_eq!(due.next, Some(Duration::ZERO), "another key is due");
+    request.bytes = 7_000;
+    let due = relay.due_with(&request).await;
+    let parked: Vec<usize> = due.keys.iter().map(|due| due.parked.len()).collect();
+    assert_eq!((parked, due.next), (vec![5, 2], None), "messages of 1,000 bytes with a limit of 7,000");
     request.bytes = 1;
     let due = relay.due_with(&request).await;
-    assert!(due.keys.iter().all(|due| due.parked.len() == 1), "the first of each comes whatever it has");
+    assert_eq!((due.keys.len(), due.keys[0].parked.len()), (1, 1), "the first comes whatever it has");
+    assert_eq!(due.next, Some(Duration::ZERO), "another key is due");
+}
+
+/// Keys whose first messages fill an answer each come one by one, the longest due first, and none is left out for good.
+pub async fn keys_of_large_messages_come_one_by_one<H: StoreHarness>(harness: &H) {
+    const LARGE: usize = 1024 * 1024;
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    for key in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
+        let message = messages("orders", key, 1).remove(0).with_payload(vec![7; LARGE]);
+        let key = message.key_id();
+        write(&*store, vec![message]).await;
+        relay.fail(&relay.read_key(&key).await, NOW).await;
+    }
+    let mut request = relay.due_request();
+    request.bytes = LARGE;
+    for left in (0..10).rev() {
+        let due = relay.due_with(&request).await;
+        assert_eq!((due.keys.len(), due.keys[0].parked.len()), (1, 1), "with {left} behind it");
+        assert_eq!(due.next, (left > 0).then_some(Duration::ZERO), "with {left} behind it");
+        // Asked again, it is the same: what is due longest has its turn before anything else.
+        assert_eq!(keys(&relay.due_with(&request).await), keys(&due));
+        request.except.extend(keys(&due));
+    }
+    assert!(relay.due_with(&request).await.keys.is_empty());
 }
 
 /// Only under one's own unexpired lease, only of the buckets asked for, only of one's route.

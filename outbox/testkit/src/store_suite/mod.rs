@@ -204,6 +204,7 @@ macro_rules! __store_properties {
                 no_more_keys_are_given_than_asked_for
                 the_oldest_parked_messages_are_given
                 due_messages_stop_at_the_limit_of_bytes
+                keys_of_large_messages_come_one_by_one
                 only_the_owner_of_a_key_is_given_it
             }
             operators {

@@ -2,6 +2,7 @@
 
 use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
+use std::time::Duration;
 
 use outbox_contract::fetch::{Due, DueKey, DueRequest, Scope, Waiting};
 use outbox_contract::{FetchRequest, Fetched, FetchedRow, KeyId, Message, Position, Stored, Timestamp};
@@ -102,7 +103,11 @@ impl RouteTables {
                 due.next = Some(at.since(now));
                 break;
             }
-            let parked = take_parked(row, request.messages.max(1), &mut room);
+            let parked = take_parked(row, request.messages.max(1), &mut room, due.keys.is_empty());
+            if parked.is_empty() && !row.parked.is_empty() {
+                due.next = Some(Duration::ZERO);
+                break;
+            }
             let failing = row.failing.filter(|failing| row.first_parked() == Some(*failing));
             due.keys.push(DueKey {
                 key: key.clone(),
@@ -118,12 +123,13 @@ impl RouteTables {
     }
 }
 
-/// The oldest parked messages of a key, as many as fit; the first one always.
-fn take_parked(row: &KeyRow, most: usize, room: &mut usize) -> Vec<Arc<Stored>> {
+/// The oldest parked messages of a key, as many as fit; of the first key, the first one always.
+fn take_parked(row: &KeyRow, most: usize, room: &mut usize, is_first: bool) -> Vec<Arc<Stored>> {
     let mut taken = Vec::new();
     for parked in row.parked.values().take(most) {
         let bytes = content_bytes(&parked.stored.message);
-        if !taken.is_empty() && bytes > *room {
+        let comes_anyway = is_first && taken.is_empty();
+        if bytes > *room && !comes_anyway {
             break;
         }
         *room = room.saturating_sub(bytes);

@@ -5,7 +5,7 @@ use std::process::Command;
 use outbox_contract::{FetchedRow, Store};
 use outbox_servers::skip;
 
-use super::support::{Fixture, append, fetch, message, messages, relay};
+use super::support::{Fixture, append, due_request, fetch, message, messages, relay};
 
 #[tokio::test]
 async fn a_function_appends_from_psql() {
@@ -147,4 +147,26 @@ async fn a_row_that_is_no_message_is_known_as_malformed_and_holds_up_no_other() 
     };
     assert_eq!(waiting.key.key.as_str(), "b");
     assert!(reason.contains("its bucket is 62"), "{reason}");
+}
+
+/// Its key waits for an operator, and no other one for it.
+#[tokio::test]
+async fn a_parked_row_that_is_no_message_takes_no_room_from_other_keys() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let park = "
+        insert into outbox_key (route, topic, key, bucket, version, next_attempt_at, since)
+        select 'default', 'orders', k, outbox_bucket('orders', k), at, at, 0 from (values ('a', 1), ('b', 2), ('c', 3)) v(k, at);
+        insert into outbox_parked (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, payload,
+                                   occurred_at, appended_at, parked_at)
+        select at, gen_random_uuid(), 'default', outbox_bucket('orders', k), 'orders', k, k, 'x', 1, 'text/plain', head::bytea,
+               convert_to(repeat('x', 1000), 'UTF8'), 0, 0, 0
+        from (values ('a', 1, '[1]'), ('b', 2, ''), ('c', 3, '')) v(k, at, head)";
+    fixture.run(park).await;
+    let mut request = due_request(relay(&fixture.store).await);
+    for bytes in [1, 1_500] {
+        request.bytes = bytes;
+        let due = fixture.store.due(&request).await.unwrap();
+        let keys: Vec<_> = due.keys.iter().map(|due| due.key.key.as_str()).collect();
+        assert_eq!((keys, due.next), (vec!["b"], Some(std::time::Duration::ZERO)), "{bytes} bytes");
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_contract::fetch::DueRequest;
 use outbox_contract::{
     BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, Message, Outgoing, Position, RelayId,
     Route, Store, Stored, Topic, Transactional,
@@ -161,4 +162,18 @@ pub(crate) fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
             other => panic!("expected a message, got {other:?}"),
         })
         .collect()
+}
+
+/// What a relay on the route `default` asks for keys that are due.
+pub(crate) fn due_request(relay: RelayId) -> DueRequest {
+    DueRequest {
+        route: Route::default(),
+        relay,
+        buckets: BucketSet::ALL,
+        except: Vec::new(),
+        muted: Vec::new(),
+        keys: 10,
+        messages: 10,
+        bytes: 1_000_000,
+    }
 }

@@ -4,7 +4,7 @@ use outbox_contract::{Bucket, FetchedRow, Key, MessageId, Store};
 use outbox_store_sqlite::SqliteStore;
 use sqlx::Row;
 
-use super::support::{Fixture, append, fetch, message, messages, relay};
+use super::support::{Fixture, append, due_request, fetch, message, messages, relay};
 
 async fn insert(store: &SqliteStore, columns: &'static str, values: &str) -> Result<(), sqlx::Error> {
     let statement = format!("insert into outbox_message ({columns}) values ({values})");
@@ -259,4 +259,29 @@ async fn the_migrations_can_be_run_by_another_tool() {
         .unwrap();
     assert_eq!((row.get::<i64, _>(0), row.get::<i64, _>(1)), (1, 1), "migrate found them there");
     append(&store, [message("a", "1").with_id(MessageId::new())]).await;
+}
+
+/// Its key waits for an operator, and no other one for it.
+#[tokio::test]
+async fn a_parked_row_that_is_no_message_takes_no_room_from_other_keys() {
+    let fixture = Fixture::new().await;
+    for (at, key, headers) in [(1, "a", "[1]"), (2, "b", ""), (3, "c", "")] {
+        let bucket = Bucket::of("orders", key);
+        let park = format!(
+            "insert into outbox_key (route, topic, key, bucket, version, next_attempt_at, since)
+             values ('default', 'orders', '{key}', {bucket}, {at}, {at}, 0);
+             insert into outbox_parked (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type,
+                                        headers, payload, occurred_at, appended_at, parked_at)
+             values ({at}, randomblob(16), 'default', {bucket}, 'orders', '{key}', '{key}', 'x', 1, 'text/plain',
+                     '{headers}', zeroblob(1000), 0, 0, 0)"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(park)).execute(fixture.store.pool()).await.unwrap();
+    }
+    let mut request = due_request(relay(&fixture.store).await);
+    for bytes in [1, 1_500] {
+        request.bytes = bytes;
+        let due = fixture.store.due(&request).await.unwrap();
+        let keys: Vec<_> = due.keys.iter().map(|due| due.key.key.as_str()).collect();
+        assert_eq!((keys, due.next), (vec!["b"], Some(std::time::Duration::ZERO)), "{bytes} bytes");
+    }
 }
