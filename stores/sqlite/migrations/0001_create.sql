@@ -45,7 +45,7 @@ create table outbox_message (
                    constraint headers_are_bytes_or_text check (typeof(headers) in ('blob', 'text')),
     payload        blob not null default (x'')
                    constraint payload_has_at_most_15_mib
-                   check (typeof(payload) in ('blob', 'text') and length(payload) <= 15728640),
+                   check (typeof(payload) in ('blob', 'text') and length(cast(payload as blob)) <= 15728640),
     occurred_at    integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
                    constraint occurred_at_is_in_microseconds check (typeof(occurred_at) = 'integer'),
     appended_at    integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)

@@ -15,10 +15,10 @@ with held as materialized (
       and (?3 is null or l.bucket in (select value from json_each(?3)))
 )
 select page.position, page.state,
-       case when page.state < 2 then length(m.headers) else 0 end + case page.state when 0 then length(m.payload) else 0 end as size,
+       case when page.state < 2 then octet_length(m.headers) else 0 end + case page.state when 0 then octet_length(m.payload) else 0 end as size,
        m.id, m.bucket, m.topic, m.key, m.event_type, m.schema_version, m.content_type, m.occurred_at, m.appended_at,
-       case when page.state < 2 and length(m.headers) <= ?13 then m.headers end as headers,
-       case when page.state = 0 and length(m.payload) <= ?13 then m.payload end as payload
+       case when page.state < 2 and octet_length(m.headers) <= ?13 then m.headers end as headers,
+       case when page.state = 0 and octet_length(m.payload) <= ?13 then m.payload end as payload
 from (
     select w.position,
            case

@@ -130,12 +130,40 @@ async fn what_can_be_no_message_is_refused_where_it_is_written() {
         ("topic, event_type, schema_version", "'t', 'e', 0", "schema_version_counts_from_1"),
         ("topic, event_type, occurred_at", "'t', 'e', '2026-11-21'", "occurred_at_is_in_microseconds"),
         ("topic, event_type, payload", "'t', 'e', zeroblob(15728641)", "payload_has_at_most_15_mib"),
+        (
+            "topic, event_type, payload",
+            "'t', 'e', replace(hex(zeroblob(4194304)), '00', 'éé')",
+            "payload_has",
+        ),
+        (
+            "topic, event_type, payload",
+            "'t', 'e', 'x' || char(0) || replace(hex(zeroblob(10485760)), '00', 'xx')",
+            "payload_has_at_most_15_mib",
+        ),
         ("topic, event_type, route", "'t', 'e', ''", "route_has_1_to_64_bytes"),
         ("topic, event_type, position", "'t', 'e', -5", "position_is_given_by_the_database"),
     ] {
         let error = insert(&fixture.store, columns, values).await.unwrap_err().to_string();
         assert!(error.contains(constraint), "{columns} {values}: {error}");
     }
+}
+
+/// What a text takes is its bytes, whatever stands in it.
+#[tokio::test]
+async fn a_text_with_nul_in_it_is_measured_whole() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.store;
+    for _ in 0..3 {
+        let text = "'orders', 'a', 'e', 'x' || char(0) || replace(hex(zeroblob(500000)), '00', 'xx')";
+        insert(store, "topic, key, event_type, payload", text).await.unwrap();
+    }
+    let relay = relay(store).await;
+    let mut request =
+        outbox_contract::FetchRequest::new(Default::default(), relay, outbox_contract::BucketSet::ALL);
+    request.bytes = 2_500_000;
+    let fetched = store.fetch(&request).await.unwrap();
+    let sizes: Vec<usize> = messages(&fetched).iter().map(|stored| stored.message.payload.len()).collect();
+    assert_eq!((sizes, fetched.full), (vec![1_000_002, 1_000_002], true));
 }
 
 #[tokio::test]
