@@ -71,6 +71,8 @@ create table outbox_key (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 create index outbox_key_due on outbox_key (route, next_attempt_at) where not held;
+-- For the figures of a route alone. On an expression, so that no plan of a table that is believed to be empty takes it for one about a key.
+create index outbox_key_held on outbox_key ((route || '')) where held;
 
 -- Counts the states of keys, so that a state of a key that was closed and opened again is not taken for an older one.
 create sequence outbox_key_version as bigint minvalue 1 cache 1 no cycle;
@@ -96,6 +98,8 @@ create table outbox_parked (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
 create index outbox_parked_key on outbox_parked (route, topic, order_key, position);
+-- As outbox_key_held: for the age of what is parked alone.
+create index outbox_parked_route on outbox_parked ((route || ''), position);
 
 -- Dead letters, in the order in which they died.
 create table outbox_dead (

@@ -21,6 +21,9 @@ use crate::fetch::number;
 use crate::row::Raw;
 use crate::store::PostgresStore;
 
+/// The most bytes of content that one call brings: 64 MiB. The first message comes whatever it has.
+const MOST_BYTES_PER_CALL: i64 = 64 * 1024 * 1024;
+
 fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     row.try_get(column).map(Timestamp::from_micros)
 }
@@ -64,16 +67,19 @@ impl PostgresStore {
             .bind(key.key.as_str().to_owned())
     }
 
+    /// A statement that gives a page of messages.
+    fn page(&self, statement: &SqlStr, filter: &Filter) -> Query<'static, Postgres, PgArguments> {
+        self.filtered(statement, filter).bind(number(filter.offset)).bind(MOST_BYTES_PER_CALL)
+    }
+
     async fn browse<T>(
         &self,
         operation: &'static str,
-        statement: &SqlStr,
-        filter: &Filter,
+        query: Query<'static, Postgres, PgArguments>,
         read: impl Fn(&PgRow) -> Result<Option<T>, sqlx::Error>,
     ) -> Result<Vec<T>, StoreError> {
-        let query = self.filtered(statement, filter).bind(number(filter.offset));
         let failed = |error| store_error(operation, error);
-        let mut line = self.lines().looking.hold().await.map_err(failed)?;
+        let mut line = self.lines().browsing.hold().await.map_err(failed)?;
         let rows = query.fetch_all(&mut line.connection).await;
         let rows = line.finish(rows).await.map_err(failed)?;
         rows.iter().filter_map(|row| read(row).transpose()).collect::<Result<_, _>>().map_err(failed)
@@ -129,7 +135,8 @@ fn flows(operation: &'static str, route: &Route, key: &KeyId) -> StoreError {
 #[async_trait]
 impl Admin for PostgresStore {
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
-        self.browse("failing_keys", &self.sql().browse_keys, filter, |row| {
+        let query = self.filtered(&self.sql().browse_keys, filter).bind(number(filter.offset));
+        self.browse("failing_keys", query, |row| {
             let Some(key) = KeyId::from_texts(row.try_get("topic")?, row.try_get("key")?) else {
                 return Ok(None);
             };
@@ -151,11 +158,11 @@ impl Admin for PostgresStore {
 
     async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
         let read = |row: &PgRow| Ok(Some(Raw::new(row).presentable()));
-        self.browse("parked", &self.sql().browse_parked, filter, read).await
+        self.browse("parked", self.page(&self.sql().browse_parked, filter), read).await
     }
 
     async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
-        self.browse("dead_letters", &self.sql().browse_dead, filter, |row| {
+        self.browse("dead_letters", self.page(&self.sql().browse_dead, filter), |row| {
             let reason: String = row.try_get("reason")?;
             let stored = Raw::new(row).presentable();
             let mut dead = DeadLetter::new(route(row)?, stored, reason, instant(row, "died_at")?);
@@ -169,7 +176,7 @@ impl Admin for PostgresStore {
     }
 
     async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
-        self.browse("history", &self.sql().browse_history, filter, |row| {
+        self.browse("history", self.page(&self.sql().browse_history, filter), |row| {
             Ok(Some(Past::new(route(row)?, Raw::new(row).presentable(), instant(row, "delivered_at")?)))
         })
         .await
@@ -228,7 +235,7 @@ impl Admin for PostgresStore {
     }
 
     async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
-        self.browse("scheduled", &self.sql().browse_scheduled, filter, |row| {
+        self.browse("scheduled", self.page(&self.sql().browse_scheduled, filter), |row| {
             let message = Raw::new(row).presentable().message.clone();
             Ok(Some((instant(row, "due_at")?, message)))
         })

@@ -12,8 +12,12 @@ use crate::line::Line;
 pub(crate) struct Lines {
     /// Fetches.
     pub(crate) fetching: Line,
-    /// Whatever else is only read.
+    /// What else a relay reads before it goes on: who is writing, what is due, whether a message was handled. Never anything that takes long.
     pub(crate) looking: Line,
+    /// Figures of the backlog.
+    pub(crate) measuring: Line,
+    /// What operators look at, which may be a whole history.
+    pub(crate) browsing: Line,
     /// Settlements.
     pub(crate) settling: Line,
     /// Heartbeats, and nothing else.
@@ -30,6 +34,8 @@ impl Lines {
         Self {
             fetching: line(),
             looking: line(),
+            measuring: line(),
+            browsing: line(),
             settling: line(),
             leasing: line(),
             diverting: line(),

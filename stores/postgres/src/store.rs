@@ -59,7 +59,7 @@ struct Inner {
 impl PostgresStore {
     /// A store in the database of a pool, with the default options.
     ///
-    /// Appends happen in transactions of this pool. Everything that relays do runs on six connections of our own to the same database, opened
+    /// Appends happen in transactions of this pool. Everything else runs on at most eight connections of our own to the same database, opened
     /// when they are first needed with the pool's options, so that neither waits for the other's connections.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
@@ -379,7 +379,7 @@ impl Store for PostgresStore {
         let work = async |connection: &mut PgConnection| {
             maintain::backlog(connection, self.sql(), route, limit).await
         };
-        self.on("backlog", &self.lines().looking, work).await
+        self.on("backlog", &self.lines().measuring, work).await
     }
 
     /// Rings of this process at once, and those of other programs through LISTEN, on a connection of its own that is opened again when it is

@@ -84,6 +84,7 @@ create table outbox_key (
 ) without rowid;
 
 create index outbox_key_due on outbox_key (route, next_attempt_at) where held = 0;
+create index outbox_key_held on outbox_key (route) where held = 1;
 
 -- Counts the states of keys, so that a state of a key that was closed and opened again is not taken for an older one.
 create table outbox_counter (
@@ -113,6 +114,7 @@ create table outbox_parked (
 );
 
 create index outbox_parked_key on outbox_parked (route, topic, order_key, position);
+create index outbox_parked_route on outbox_parked (route, position);
 
 -- Dead letters, in the order in which they died.
 create table outbox_dead (

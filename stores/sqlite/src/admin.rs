@@ -23,6 +23,9 @@ use crate::row::Raw;
 use crate::sql;
 use crate::store::SqliteStore;
 
+/// The most bytes of content that one call brings: 64 MiB. The first message comes whatever it has.
+const MOST_BYTES_PER_CALL: i64 = 64 * 1024 * 1024;
+
 /// Every parked message of a key, as a number of rows.
 const ALL: i64 = -1;
 
@@ -39,6 +42,16 @@ fn filtered<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, S
         .bind(limit)
 }
 
+/// A statement whose parameters 1 to 8 are the filter.
+fn page<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
+    filtered(statement, filter).bind(i64::try_from(filter.offset).unwrap_or(i64::MAX))
+}
+
+/// A statement that gives a page of messages.
+fn messages<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
+    page(statement, filter).bind(MOST_BYTES_PER_CALL)
+}
+
 fn instant(row: &SqliteRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     row.try_get(column).map(Timestamp::from_micros)
 }
@@ -53,14 +66,11 @@ impl SqliteStore {
     async fn browse<T>(
         &self,
         operation: &'static str,
-        statement: &'static str,
-        filter: &Filter,
+        query: Query<'_, Sqlite, SqliteArguments>,
         read: impl Fn(&SqliteRow) -> Result<Option<T>, sqlx::Error>,
     ) -> Result<Vec<T>, StoreError> {
-        let offset = i64::try_from(filter.offset).unwrap_or(i64::MAX);
         let failed = |error| store_error(operation, error);
-        let rows =
-            filtered(statement, filter).bind(offset).fetch_all(&self.pools().reads).await.map_err(failed)?;
+        let rows = query.fetch_all(&self.pools().reads).await.map_err(failed)?;
         rows.iter().filter_map(|row| read(row).transpose()).collect::<Result<_, _>>().map_err(failed)
     }
 
@@ -135,7 +145,7 @@ impl SqliteStore {
 #[async_trait]
 impl Admin for SqliteStore {
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
-        self.browse("failing_keys", sql::BROWSE_KEYS, filter, |row| {
+        self.browse("failing_keys", page(sql::BROWSE_KEYS, filter), |row| {
             let Some(key) = KeyId::from_texts(row.try_get("topic")?, row.try_get("key")?) else {
                 return Ok(None);
             };
@@ -157,11 +167,14 @@ impl Admin for SqliteStore {
     }
 
     async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
-        self.browse("parked", sql::BROWSE_PARKED, filter, |row| Ok(Some(Raw::new(row).presentable()))).await
+        self.browse("parked", messages(sql::BROWSE_PARKED, filter), |row| {
+            Ok(Some(Raw::new(row).presentable()))
+        })
+        .await
     }
 
     async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
-        self.browse("dead_letters", sql::BROWSE_DEAD, filter, |row| {
+        self.browse("dead_letters", messages(sql::BROWSE_DEAD, filter), |row| {
             let reason: String = row.try_get("reason")?;
             let stored = Raw::new(row).presentable();
             let mut dead = DeadLetter::new(route(row)?, stored, reason, instant(row, "died_at")?);
@@ -175,7 +188,7 @@ impl Admin for SqliteStore {
     }
 
     async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
-        self.browse("history", sql::BROWSE_HISTORY, filter, |row| {
+        self.browse("history", messages(sql::BROWSE_HISTORY, filter), |row| {
             Ok(Some(Past::new(route(row)?, Raw::new(row).presentable(), instant(row, "delivered_at")?)))
         })
         .await
@@ -237,8 +250,7 @@ impl Admin for SqliteStore {
     }
 
     async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let choose =
-            filtered(sql::REPLAY_CHOOSE, filter).bind(i64::try_from(filter.offset).unwrap_or(i64::MAX));
+        let choose = page(sql::REPLAY_CHOOSE, filter);
         self.append_again("replay", choose, (sql::REPLAY, None)).await
     }
 
@@ -255,7 +267,7 @@ impl Admin for SqliteStore {
     }
 
     async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
-        self.browse("scheduled", sql::BROWSE_SCHEDULED, filter, |row| {
+        self.browse("scheduled", messages(sql::BROWSE_SCHEDULED, filter), |row| {
             let message = Raw::new(row).presentable().message.clone();
             Ok(Some((instant(row, "due_at")?, message)))
         })

@@ -32,7 +32,9 @@ const PARTS: &[(&str, &str)] = &[
     ("outbox_message_unplaced", "bucket is null"),
     ("outbox_message_inbox", "inbox/"),
     ("outbox_key_due", "next_attempt_at"),
+    ("outbox_key_held", "held"),
     ("outbox_parked_key", "order_key"),
+    ("outbox_parked_route", "position"),
     ("outbox_dead_route", "route"),
     ("outbox_scheduled_due", "due_at"),
 ];

@@ -20,17 +20,15 @@ select (select count(*) from looked l where l.route = $1) as pending,
        (select m.appended_at from outbox_message m
         where m.route = $1 and m.position > (select s.low_water from start s)
         order by m.position limit 1) as oldest_hot,
-       (select min((select p.appended_at from outbox_parked p
-                    where p.route = k.route and p.topic = k.topic and p.order_key = k.key order by p.position limit 1))
-        from outbox_key k where k.route = $1) as oldest_parked,
+       (select p.appended_at from outbox_parked p where p.route || '' = $1 order by p.position limit 1) as oldest_parked,
        (select count(*) from (select from outbox_parked p where p.route = $1 limit $2) c) as parked,
        (select count(*) from (select from outbox_key k where k.route = $1 and not k.held limit $2) c) as retrying_keys,
-       (select count(*) from (select from outbox_key k where k.route = $1 and k.held limit $2) c) as held_keys,
+       (select count(*) from (select from outbox_key k where k.route || '' = $1 and k.held limit $2) c) as held_keys,
        (select count(*) from (select from outbox_dead d where d.route = $1 limit $2) c) as dead,
        (select count(*) from (select from outbox_scheduled s where s.route = $1 limit $2) c) as scheduled,
        (select count(*) from (
             select l.bucket from looked l where l.route = $1
             union
-            select k.bucket from outbox_key k where k.route = $1
+            select k.bucket from (select k.bucket from outbox_key k where k.route = $1 limit $2) k
         ) w where w.bucket not in (select o.bucket from owned o where o.live)) as unowned_buckets,
        outbox_now() as now

@@ -10,6 +10,7 @@ mod faults;
 mod fence;
 mod foreign;
 mod history;
+mod looking;
 mod plans;
 mod pooler;
 mod scheduled;

@@ -143,3 +143,45 @@ async fn what_waits_in_front_of_a_message_is_found_by_indexes_however_much_was_h
         assert_no_scan(&plan);
     }
 }
+
+/// However many keys fail: none is looked at by itself, and none is walked over to find those that are held.
+#[tokio::test]
+async fn a_measurement_finds_what_it_counts_at_the_head_of_an_index() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut connection = fixture.connection().await;
+    run(&mut connection, PINNED).await;
+    let plan = plan(&mut connection, include_str!("../../src/queries/backlog.sql"), "'default', 10000").await;
+    assert_has(&plan, "Index Scan using outbox_parked_route on outbox_parked p");
+    assert_has(&plan, "using outbox_key_held on outbox_key k");
+}
+
+/// A measurement looks at so many rows of each kind, however many there are.
+#[tokio::test]
+async fn a_measurement_is_bounded_however_many_keys_fail() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let fill = "insert into outbox_key (route, topic, key, bucket, version, next_attempt_at, since)
+                select 'default', 'orders', 'key-' || n, n % 256, n, 0, 0 from generate_series(1, 60000) n;
+                insert into outbox_parked (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers,
+                                           payload, occurred_at, appended_at, parked_at)
+                select n, gen_random_uuid(), 'default', n % 256, 'orders', 'key-' || n, 'key-' || n, 'x', 1, 'text/plain', '', '', 0, n, 0
+                from generate_series(1, 60000) n";
+    fixture.run(fill).await;
+    let mut connection = fixture.connection().await;
+    run(
+        &mut connection,
+        &format!(
+            "{PINNED}; begin; deallocate all; prepare s as {}",
+            include_str!("../../src/queries/backlog.sql")
+        ),
+    )
+    .await;
+    run(&mut connection, "execute s('default', 10000)").await;
+    let entries = "select sum(pg_stat_get_xact_tuples_returned(i.indexrelid))::bigint from pg_index i
+                   where i.indrelid in ('outbox_key'::regclass, 'outbox_parked'::regclass)";
+    let entries = super::support::number(&mut connection, entries).await;
+    // Parked messages, keys that are tried again, keys that are held, and the buckets of them all.
+    assert!(entries <= 45_000, "{entries} entries of indexes");
+    let backlog = fixture.store.backlog(&Default::default()).await.unwrap();
+    assert_eq!((backlog.parked, backlog.retrying_keys), (60_000, 60_000));
+    assert!(backlog.oldest_age.is_some_and(|age| age > std::time::Duration::from_secs(3_600)), "{backlog:?}");
+}

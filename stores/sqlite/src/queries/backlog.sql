@@ -23,17 +23,15 @@ select (select count(*) from looked where route = ?1) as pending,
        (select count(*) from looked) as looked,
        (select appended_at from outbox_message where route = ?1 and position > (select low_water from start)
         order by position limit 1) as oldest_hot,
-       (select min((select p.appended_at from outbox_parked p
-                    where p.route = k.route and p.topic = k.topic and p.order_key = k.key order by p.position limit 1))
-        from outbox_key k where k.route = ?1) as oldest_parked,
+       (select appended_at from outbox_parked where route = ?1 order by position limit 1) as oldest_parked,
        (select count(*) from (select 1 from outbox_parked where route = ?1 limit ?2)) as parked,
-       (select count(*) from (select 1 from outbox_key where route = ?1 and held = 0 limit ?2)) as retrying_keys,
-       (select count(*) from (select 1 from outbox_key where route = ?1 and held = 1 limit ?2)) as held_keys,
+       (select count(*) from (select 1 from outbox_key indexed by outbox_key_due where route = ?1 and held = 0 limit ?2)) as retrying_keys,
+       (select count(*) from (select 1 from outbox_key indexed by outbox_key_held where route = ?1 and held = 1 limit ?2)) as held_keys,
        (select count(*) from (select 1 from outbox_dead where route = ?1 limit ?2)) as dead,
        (select count(*) from (select 1 from outbox_scheduled where route = ?1 limit ?2)) as scheduled,
        (select count(*) from (
             select bucket from looked where route = ?1 and bucket is not null
             union
-            select bucket from outbox_key where route = ?1
+            select bucket from (select bucket from outbox_key where route = ?1 limit ?2)
         ) where bucket not in (select bucket from owned)) as unowned_buckets,
        cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000 as now

@@ -6,6 +6,7 @@
 mod bad_files;
 mod foreign;
 mod locks;
+mod looking;
 mod plans;
 mod processes;
 mod support;

@@ -84,3 +84,30 @@ async fn a_backlog_of_another_route_is_walked_over_once() {
     // How far it has looked is the end of the primary key, not a walk to it.
     assert!(plan.contains(&"SEARCH outbox_message".to_owned()), "{plan:#?}");
 }
+
+/// However many keys fail: none is looked at by itself, and none is walked over to find those that are held.
+#[tokio::test]
+async fn a_measurement_finds_what_it_counts_at_the_head_of_an_index() {
+    let fixture = Fixture::new().await;
+    let plan = plan(&fixture, include_str!("../../src/queries/backlog.sql")).await;
+    let has = |text: &str| plan.iter().any(|step| step.contains(text));
+    assert!(has("SEARCH outbox_parked USING INDEX outbox_parked_route (route=?)"), "{plan:#?}");
+    assert!(has("SEARCH outbox_key USING COVERING INDEX outbox_key_held (route=?)"), "{plan:#?}");
+    assert!(!plan.iter().any(|step| step.contains("CORRELATED")), "{plan:#?}");
+}
+
+/// Content is read once, for what comes: neither to know its size nor to sort it.
+#[tokio::test]
+async fn browsing_sorts_nothing_that_has_content() {
+    let fixture = Fixture::new().await;
+    for statement in [
+        include_str!("../../src/queries/browse_dead.sql"),
+        include_str!("../../src/queries/browse_history.sql"),
+        include_str!("../../src/queries/browse_parked.sql"),
+        include_str!("../../src/queries/browse_scheduled.sql"),
+    ] {
+        let plan = plan(&fixture, statement).await;
+        let read = plan.iter().position(|step| step == "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)");
+        assert_eq!(read, Some(plan.len() - 1), "{plan:#?}");
+    }
+}
