@@ -18,9 +18,8 @@ use crate::due::failure;
 use crate::fetch::number;
 use crate::key::{KeyIn, take_versions};
 use crate::lease::now;
-use crate::line::run;
+use crate::line::in_transaction;
 use crate::row::{Column, Raw};
-use crate::settle::end;
 use crate::sql;
 use crate::store::MySqlStore;
 
@@ -178,13 +177,11 @@ impl MySqlStore {
     ) -> Result<T, StoreError> {
         let work = async |connection: &mut MySqlConnection| {
             let next_version = take_versions(connection, 1).await?;
-            run(connection, "start transaction").await?;
-            let done = async {
+            in_transaction(connection, async |connection| {
                 let now = now(connection).await?;
                 change(&mut KeyIn { connection, route, key, now, next_version }).await
-            };
-            let done = done.await;
-            end(connection, done).await
+            })
+            .await
         };
         self.on(operation, &self.lines().operating, work).await
     }
@@ -204,25 +201,22 @@ impl MySqlStore {
         } else {
             query.push(format!(" offset {}", number(filter.offset)));
         }
-        let work = async |connection: &mut MySqlConnection| {
-            run(connection, "start transaction").await?;
-            let done = async {
-                let rows = query.build().persistent(false).fetch_all(&mut *connection).await?;
-                let mut chosen = Vec::with_capacity(rows.len());
-                for row in &rows {
-                    let position: i64 = row.try_get_unchecked(1)?;
-                    let entry = row.try_get_unchecked(0)?;
-                    // Computed again: a wrong stripe is one of the things that a message can have died of.
-                    let stripe = StripeId::of(&text(row, 3)?, &text(row, 4)?);
-                    chosen.push((position, Chosen { entry, route: text(row, 2)?, stripe }));
-                }
-                chosen.sort_by_key(|(position, row)| (*position, row.entry));
-                let chosen: Vec<Chosen> = chosen.into_iter().map(|(_, row)| row).collect();
-                append_again(connection, &chosen, append, remove).await
-            };
-            let done = done.await;
-            end(connection, done).await
+        let choose_and_append = async |connection: &mut MySqlConnection| {
+            let rows = query.build().persistent(false).fetch_all(&mut *connection).await?;
+            let mut chosen = Vec::with_capacity(rows.len());
+            for row in &rows {
+                let position: i64 = row.try_get_unchecked(1)?;
+                let entry = row.try_get_unchecked(0)?;
+                // Computed again: a wrong stripe is one of the things that a message can have died of.
+                let stripe = StripeId::of(&text(row, 3)?, &text(row, 4)?);
+                chosen.push((position, Chosen { entry, route: text(row, 2)?, stripe }));
+            }
+            chosen.sort_by_key(|(position, row)| (*position, row.entry));
+            let chosen: Vec<Chosen> = chosen.into_iter().map(|(_, row)| row).collect();
+            append_again(connection, &chosen, append, remove).await
         };
+        let work =
+            async |connection: &mut MySqlConnection| in_transaction(connection, choose_and_append).await;
         let appended = self.on(operation, &self.lines().operating, work).await?;
         if appended > 0 {
             self.bell().committed();

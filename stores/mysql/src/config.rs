@@ -27,7 +27,8 @@ pub struct MySqlOptions {
     pub lock_timeout: Duration,
     /// How long a connection may be idle in a transaction that `begin` has begun, before the server closes it; the server counts whole seconds.
     /// Default 12 s. Shorter than the leases of relays: the locks of a paused program must not outlive its lease. A handler that waits for
-    /// something else has to be quicker.
+    /// something else has to be quicker. The store's own transactions wait for nothing but the database: they may be idle for this long, or for
+    /// `lock_timeout` where that is shorter, so that another relay that waits for their locks gets them.
     pub transaction_idle_timeout: Duration,
     /// How long one of the store's own statements may take: on MySQL one that only reads, on MariaDB any. Default 30 s.
     pub statement_timeout: Duration,

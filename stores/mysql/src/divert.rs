@@ -1,18 +1,19 @@
 //! Diversions: the steps of failing keys.
 //!
-//! All steps of a call are one transaction. Each step locks the lease, then the key, then looks and acts: nobody can take the lease or change the
-//! key meanwhile. A step is refused before it has changed anything.
+//! All steps of a call are one transaction. It locks the leases of all steps, then for each step the key, then looks and acts: nobody can take the
+//! lease or change the key meanwhile. A step is refused before it has changed anything.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use outbox_contract::Failure;
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
-use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Row};
 
 use crate::key::{KeyIn, KeyState, take_versions};
 use crate::lease::{micros, now};
-use crate::line::run;
-use crate::settle::end;
+use crate::line::in_transaction;
 use crate::sql;
 
 /// How a message failed: how often, first and last.
@@ -28,26 +29,32 @@ pub(crate) async fn divert(
     history: bool,
 ) -> Result<Vec<Diverted>, sqlx::Error> {
     let mut next_version = take_versions(connection, diversions.len()).await?;
-    run(connection, "start transaction").await?;
-    let done = async {
+    in_transaction(connection, async |connection| {
+        let leases = lock_leases(connection, diversions).await?;
         let mut answers = Vec::with_capacity(diversions.len());
         for diversion in diversions {
-            answers.push(step(connection, diversion, next_version, history).await?);
+            // Read anew for each step: a lease ends meanwhile, locked or not.
+            let now = now(connection).await?;
+            let is_held = leases.get(&place(diversion)).is_some_and(|lease| lease.is_held(diversion, now));
+            answers.push(if is_held {
+                step(connection, diversion, now, next_version, history).await?
+            } else {
+                Diverted::LeaseLost
+            });
             next_version += 1;
         }
         Ok(answers)
-    };
-    let done = done.await;
-    end(connection, done).await
+    })
+    .await
 }
 
 async fn step(
     connection: &mut MySqlConnection,
     diversion: &Diversion,
+    now: i64,
     next_version: i64,
     history: bool,
 ) -> Result<Diverted, sqlx::Error> {
-    let Some(now) = hold_lease(connection, diversion).await? else { return Ok(Diverted::LeaseLost) };
     let mut key = KeyIn { connection, route: &diversion.route, key: &diversion.key, now, next_version };
     let state = key.state().await?;
     if diversion.version.is_some() && diversion.version != state.as_ref().map(|state| state.version) {
@@ -72,24 +79,69 @@ async fn step(
     }
 }
 
-/// The time, if the relay holds the lease now. Read after the lease was locked: whoever waits for a lock may have lost the lease meanwhile.
-async fn hold_lease(
+/// A lease that has an owner, locked.
+struct Locked {
+    relay: Vec<u8>,
+    epoch: i64,
+    lives_until: i64,
+    lasts: i64,
+    ends_at: Option<i64>,
+}
+
+impl Locked {
+    /// Whether it is this relay's, under this epoch, now.
+    fn is_held(&self, diversion: &Diversion, now: i64) -> bool {
+        let is_its = self.relay == diversion.relay.as_uuid().as_bytes() && self.epoch == diversion.epoch.0;
+        let lives = self.lives_until > now && self.lives_until <= now.saturating_add(2 * self.lasts);
+        is_its && lives && self.ends_at.is_none_or(|ends_at| ends_at > now)
+    }
+}
+
+/// A route and a bucket.
+type Place<'d> = (&'d str, u16);
+
+fn place(diversion: &Diversion) -> Place<'_> {
+    (diversion.route.as_str(), u16::from(diversion.bucket.0))
+}
+
+/// Locks the leases of all steps before the first, the lowest first, as heartbeats do: steps come in no order of buckets, and locked one by one they
+/// would wait for a heartbeat that waits for them.
+async fn lock_leases<'d>(
     connection: &mut MySqlConnection,
-    diversion: &Diversion,
-) -> Result<Option<i64>, sqlx::Error> {
-    let lease = sqlx::query(sql::DIVERT_LEASE)
-        .bind(diversion.route.as_str().as_bytes())
-        .bind(diversion.bucket.0)
-        .bind(&diversion.relay.as_uuid().as_bytes()[..])
-        .bind(diversion.epoch.0)
-        .fetch_optional(&mut *connection)
-        .await?;
-    let Some(lease) = lease else { return Ok(None) };
-    let now = now(connection).await?;
-    let (lives_until, lasts): (i64, i64) = (lease.try_get_unchecked(0)?, lease.try_get_unchecked(1)?);
-    let ends_at: Option<i64> = lease.try_get_unchecked(2)?;
-    let lives = lives_until > now && lives_until <= now.saturating_add(2 * lasts);
-    Ok((lives && ends_at.is_none_or(|ends_at| ends_at > now)).then_some(now))
+    diversions: &'d [Diversion],
+) -> Result<BTreeMap<Place<'d>, Locked>, sqlx::Error> {
+    let places: BTreeSet<Place<'d>> = diversions.iter().map(place).collect();
+    let statement = lock_statement(places.iter().copied());
+    let rows = sqlx::raw_sql(AssertSqlSafe(statement)).fetch_all(connection).await?;
+    let mut leases = BTreeMap::new();
+    for row in &rows {
+        let lease = Locked {
+            relay: row.try_get_unchecked(2)?,
+            epoch: row.try_get_unchecked(3)?,
+            lives_until: row.try_get_unchecked(4)?,
+            lasts: row.try_get_unchecked(5)?,
+            ends_at: row.try_get_unchecked(6)?,
+        };
+        let (route, bucket): (&[u8], i64) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
+        let is_this = |place: &&Place<'d>| place.0.as_bytes() == route && i64::from(place.1) == bucket;
+        leases.extend(places.iter().find(is_this).map(|place| (*place, lease)));
+    }
+    Ok(leases)
+}
+
+/// The statement that locks leases that are owned, with their relays' lives. It walks the primary key, which is the order of heartbeats.
+fn lock_statement<'d>(places: impl IntoIterator<Item = Place<'d>>) -> String {
+    format!(
+        "select l.route, l.bucket, l.relay, l.epoch, r.expires_at, r.lasts, l.expires_at \
+         from outbox_lease l force index (primary) straight_join outbox_relay r on r.route = l.route and r.relay = l.relay \
+         where {} order by l.route, l.bucket lock in share mode",
+        sql::among("l.route", "l.bucket", places)
+    )
+}
+
+/// The statement as a diversion writes it, for the server to prepare when the tables are checked.
+pub(crate) fn sample() -> String {
+    lock_statement([("default", 0)])
 }
 
 impl KeyIn<'_> {

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
 use crate::fetch::{held, not_muted, number};
-use crate::line::run;
+use crate::line::in_snapshot;
 use crate::row::Raw;
 use crate::sql;
 
@@ -21,10 +21,7 @@ pub(crate) async fn due(connection: &mut MySqlConnection, request: &DueRequest) 
         return Ok(Due::default());
     }
     // One snapshot for the keys and what is parked behind them.
-    run(connection, "set transaction isolation level repeatable read; start transaction read only").await?;
-    let done = read(connection, request, &buckets).await;
-    let ended = run(connection, "commit").await;
-    done.and_then(|due| ended.map(|()| due))
+    in_snapshot(connection, async |connection| read(connection, request, &buckets).await).await
 }
 
 async fn read(

@@ -13,8 +13,7 @@ use outbox_contract::{
 use sqlx::Row;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 
-use crate::line::run;
-use crate::settle::end;
+use crate::line::in_transaction;
 use crate::sql;
 
 /// A relay of the route.
@@ -41,22 +40,27 @@ pub(crate) async fn heartbeat(
     request: &LeaseRequest,
 ) -> Result<Leased, sqlx::Error> {
     let route = request.route.as_str().as_bytes();
-    run(connection, "start transaction").await?;
-    let locked = sqlx::query(sql::LEASE_LOCK).bind(route).fetch_all(&mut *connection).await?;
-    if locked.len() < BUCKETS {
+    let mut are_made = false;
+    loop {
+        let beat = async |connection: &mut MySqlConnection| {
+            let locked = sqlx::query(sql::LEASE_LOCK).bind(route).fetch_all(&mut *connection).await?;
+            if locked.len() < BUCKETS && !are_made {
+                return Ok(None);
+            }
+            locked_heartbeat(connection, request).await.map(Some)
+        };
+        if let Some(leased) = in_transaction(connection, beat).await? {
+            return Ok(leased);
+        }
         // A route that is new. Its rows are made in a statement that keeps no lock: of relays that start at once, none waits for another's lock
         // while it has one that the other wants.
-        run(connection, "rollback").await?;
         sqlx::query(sql::LEASE_BUCKETS)
             .bind(route)
             .bind(sql::numbers((0..=u8::MAX).map(i64::from)))
             .execute(&mut *connection)
             .await?;
-        run(connection, "start transaction").await?;
-        sqlx::query(sql::LEASE_LOCK).bind(route).fetch_all(&mut *connection).await?;
+        are_made = true;
     }
-    let done = locked_heartbeat(connection, request).await;
-    end(connection, done).await
 }
 
 async fn locked_heartbeat(
@@ -203,8 +207,7 @@ pub(crate) async fn give_back(
     low_water: Position,
     leaving: bool,
 ) -> Result<(), sqlx::Error> {
-    run(connection, "start transaction").await?;
-    let done = async {
+    let give_back = async |connection: &mut MySqlConnection| {
         let relay = relay.as_uuid();
         let (route, relay) = (route.as_str().as_bytes(), &relay.as_bytes()[..]);
         sqlx::query(sql::LEASE_LOCK).bind(route).fetch_all(&mut *connection).await?;
@@ -216,12 +219,11 @@ pub(crate) async fn give_back(
             .execute(&mut *connection)
             .await?;
         if leaving {
-            sqlx::query(sql::LEASE_LEAVE).bind(route).bind(relay).execute(&mut *connection).await?;
+            sqlx::query(sql::LEASE_LEAVE).bind(route).bind(relay).execute(connection).await?;
         }
         Ok(())
     };
-    let done = done.await;
-    end(connection, done).await
+    in_transaction(connection, give_back).await
 }
 
 pub(crate) async fn elect(

@@ -13,6 +13,9 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::config::{MySqlOptions, seconds};
 use crate::error::is_sound;
 
+/// How long a line may be idle that is in no transaction, in seconds: the most that the server takes on every system, and more, is a year.
+const AT_EASE: u32 = 31_536_000;
+
 /// How the store's own connections are opened.
 #[derive(Clone)]
 pub(crate) struct Way {
@@ -24,13 +27,16 @@ pub(crate) struct Way {
 
 impl Way {
     pub(crate) fn new(users: &MySqlConnectOptions, options: &MySqlOptions) -> Self {
+        // Of a transaction. Whoever waits for its locks waits for no longer than `lock_timeout`: it is over by then, or at work.
+        let idle = options.lock_timeout.min(options.transaction_idle_timeout);
         // READ COMMITTED: under the server's default, statements that look for rows also lock the gaps between them, and whoever appends
         // waits for the relay. A line may be idle for long, and is not closed for it.
         let setup = format!(
             "set session transaction isolation level read committed; \
-             set session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, wait_timeout = 31536000, \
-             innodb_lock_wait_timeout = {locks}, lock_wait_timeout = {locks} \
+             set session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, wait_timeout = {AT_EASE}, \
+             net_read_timeout = {idle}, @outbox_idle = {idle}, innodb_lock_wait_timeout = {locks}, lock_wait_timeout = {locks} \
              /*!80000 , max_execution_time = {milliseconds} */ /*M!100600 , max_statement_time = {seconds} */",
+            idle = seconds(idle),
             locks = seconds(options.lock_timeout),
             milliseconds = seconds(options.statement_timeout) * 1_000,
             seconds = seconds(options.statement_timeout),
@@ -101,4 +107,48 @@ pub(crate) async fn run(
     statements: impl Into<String>,
 ) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(AssertSqlSafe(statements.into())).execute(connection).await.map(|_| ())
+}
+
+/// Runs work in a transaction of the store's own, and ends the transaction with what came of the work.
+///
+/// The server closes a connection that is quiet for too long in it: a relay that is stopped, or cut off without a word, would hold its locks for as
+/// long as TCP takes to notice, and every other one waits. The bound is set and put back in the round trips of BEGIN and COMMIT.
+pub(crate) async fn in_transaction<T>(
+    connection: &mut MySqlConnection,
+    work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    within(connection, "start transaction", work).await
+}
+
+/// Runs work that only reads, all of it in one snapshot.
+pub(crate) async fn in_snapshot<T>(
+    connection: &mut MySqlConnection,
+    work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    const BEGIN: &str = "set transaction isolation level repeatable read; start transaction read only";
+    within(connection, BEGIN, work).await
+}
+
+async fn within<T>(
+    connection: &mut MySqlConnection,
+    begin: &str,
+    work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    let begun = run(connection, format!("set session wait_timeout = @outbox_idle; {begin}")).await;
+    let done = match begun {
+        Ok(()) => work(connection).await,
+        Err(error) => Err(error),
+    };
+    let end = async |connection: &mut MySqlConnection, how: &str| {
+        run(connection, format!("{how}; set session wait_timeout = {AT_EASE}")).await
+    };
+    let ended = match done {
+        Ok(value) => end(connection, "commit").await.map(|()| value),
+        Err(error) => Err(error),
+    };
+    if ended.is_err() {
+        // On a connection that is broken there is nothing to roll back, and the cause is the error before.
+        let _ = end(connection, "rollback").await;
+    }
+    ended
 }

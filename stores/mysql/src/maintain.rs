@@ -11,8 +11,7 @@ use crate::again::{Chosen, append_again};
 use crate::config::MySqlOptions;
 use crate::fetch::number;
 use crate::lease::{micros, now};
-use crate::line::run;
-use crate::settle::end;
+use crate::line::in_transaction;
 use crate::sql;
 
 /// A relay that has been dead for this long is removed.
@@ -31,9 +30,8 @@ pub(crate) async fn maintain(
     let mut next_due = next_due(connection).await?;
     let mut maintained = Maintained::default();
     if next_due.is_some_and(|due_at| due_at <= now) {
-        run(connection, "start transaction").await?;
-        let done = promote(connection, limit).await;
-        maintained.promoted = end(connection, done).await?;
+        maintained.promoted =
+            in_transaction(connection, async |connection| promote(connection, limit).await).await?;
         next_due = self::next_due(connection).await?;
     }
     maintained.next_due = next_due.map(|due_at| span(due_at.saturating_sub(now)));

@@ -4,7 +4,7 @@ use outbox_contract::Route;
 use outbox_contract::fetch::RowId;
 use sqlx::mysql::MySqlConnection;
 
-use crate::line::run;
+use crate::line::in_transaction;
 use crate::sql;
 
 /// The most rows of one statement: locks are held for one at a time.
@@ -23,13 +23,11 @@ pub(crate) async fn settle(
     for rows in delivered.chunks(MOST_ROWS) {
         let rows = sql::rows(rows);
         if history {
-            run(connection, "start transaction").await?;
-            let done = async {
+            let keep_and_remove = async |connection: &mut MySqlConnection| {
                 remove(connection, sql::SETTLE_HISTORY, &rows, route).await?;
                 remove(connection, sql::SETTLE, &rows, route).await
             };
-            let done = done.await;
-            end(connection, done).await?;
+            in_transaction(connection, keep_and_remove).await?;
         } else {
             remove(connection, sql::SETTLE, &rows, route).await?;
         }
@@ -44,19 +42,4 @@ async fn remove(
     route: &Route,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(statement).bind(rows).bind(route.as_str().as_bytes()).execute(connection).await.map(|_| ())
-}
-
-/// Ends a transaction with what came of it.
-pub(crate) async fn end<T>(
-    connection: &mut MySqlConnection,
-    done: Result<T, sqlx::Error>,
-) -> Result<T, sqlx::Error> {
-    match done {
-        Ok(value) => run(connection, "commit").await.map(|()| value),
-        Err(error) => {
-            // On a connection that is broken there is nothing to roll back, and the cause is the error before.
-            let _ = run(connection, "rollback").await;
-            Err(error)
-        }
-    }
 }

@@ -2,6 +2,7 @@
 //!
 //! One list, so that `check` can have the server prepare all of them: what it prepares has the tables and columns it needs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use outbox_contract::MessageId;
@@ -29,7 +30,6 @@ statements! {
     CANCEL_SCHEDULED = "cancel_scheduled";
     CONTENT = "content";
     DISCARD = "discard";
-    DIVERT_LEASE = "divert_lease";
     DUE_MESSAGES = "due_messages";
     DUE_SIZES = "due_sizes";
     ELECT = "elect";
@@ -139,6 +139,24 @@ pub(crate) fn commas<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -
     text
 }
 
+/// The condition that a route and a number are among these, in parentheses; each route once, in order, so that the primary key is walked in its order.
+pub(crate) fn among<'r>(
+    route: &str,
+    number: &str,
+    pairs: impl IntoIterator<Item = (&'r str, u16)>,
+) -> String {
+    let mut by_route: BTreeMap<&str, BTreeSet<u16>> = BTreeMap::new();
+    for (name, of_route) in pairs {
+        by_route.entry(name).or_default().insert(of_route);
+    }
+    let conditions: Vec<String> = by_route
+        .iter()
+        .map(|(name, numbers)| format!("({route} = {} and {number} in ({}))", literal(name), commas(numbers)))
+        .collect();
+    // Of none, nothing is.
+    if conditions.is_empty() { "(false)".to_owned() } else { format!("({})", conditions.join(" or ")) }
+}
+
 #[cfg(test)]
 mod tests {
     use outbox_contract::Position;
@@ -178,5 +196,8 @@ mod tests {
         assert_eq!(literal("a'\\\""), "x'61275c22'");
         assert_eq!(literal(""), "x''");
         assert_eq!(commas([1, 2]), "1,2");
+        let among_these = among("r", "n", [("b", 1), ("a", 3), ("b", 0), ("b", 1)]);
+        assert_eq!(among_these, "((r = x'61' and n in (3)) or (r = x'62' and n in (0,1)))");
+        assert_eq!(among("r", "n", []), "(false)");
     }
 }

@@ -83,20 +83,10 @@ impl<'r> Taking<'r> {
 
     /// The statement that says what was taken.
     fn taken(&self) -> String {
-        let mut by_route: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
-        for (route, stripe) in self.shares.keys() {
-            by_route.entry(route).or_default().push(stripe.0);
-        }
-        let conditions: Vec<String> = by_route
-            .iter()
-            .map(|(route, stripes)| {
-                format!("(route = {} and stripe in ({}))", sql::literal(route), sql::commas(stripes))
-            })
-            .collect();
         // By the primary key, though it were most of the table: a reader that locks what it reads locks no other stripe.
         format!(
             "select route, stripe, first_number, first_position, @@max_allowed_packet from outbox_stripe force index (primary) where {}",
-            conditions.join(" or ")
+            sql::among("route", "stripe", self.shares.keys().map(|(route, stripe)| (*route, stripe.0)))
         )
     }
 

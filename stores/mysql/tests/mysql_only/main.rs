@@ -9,6 +9,7 @@ mod faults;
 mod foreign;
 mod gaps;
 mod history;
+mod leases;
 mod packets;
 mod stripes;
 mod support;

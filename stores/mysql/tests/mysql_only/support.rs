@@ -65,12 +65,11 @@ impl Fixture {
         number(&mut self.connection().await, statement).await
     }
 
-    /// Waits until a transaction of some session waits for a lock in a statement that begins so.
-    ///
-    /// Sessions of other tests may do so too: what a test asserts after it holds whether or not it is the one that is meant.
+    /// Waits until a transaction of some session of this database waits for a lock in a statement that begins so.
     pub(crate) async fn until_waiting(&self, begins: &str) {
         let statement = format!(
-            "select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT' and trx_query like '{begins}%'"
+            "select count(*) from information_schema.innodb_trx t join information_schema.processlist p on p.id = t.trx_mysql_thread_id \
+             where p.db = database() and t.trx_state = 'LOCK WAIT' and t.trx_query like '{begins}%'"
         );
         let mut connection = self.connection().await;
         let waiting = async {
@@ -122,7 +121,13 @@ pub(crate) async fn append(store: &MySqlStore, messages: impl IntoIterator<Item 
 /// A relay that owns every bucket of the route `default`.
 pub(crate) async fn relay(store: &MySqlStore) -> RelayId {
     let relay = RelayId::new();
-    let request = LeaseRequest {
+    assert_eq!(store.lease(&heartbeat(relay)).await.unwrap().leases.len(), 256);
+    relay
+}
+
+/// A heartbeat on the route `default`, for leases of an hour.
+pub(crate) fn heartbeat(relay: RelayId) -> LeaseRequest {
+    LeaseRequest {
         relay,
         label: "test".to_owned(),
         route: Route::default(),
@@ -131,9 +136,7 @@ pub(crate) async fn relay(store: &MySqlStore) -> RelayId {
         fingerprint: 0,
         low_water: Position::START,
         yielding: BucketSet::EMPTY,
-    };
-    assert_eq!(store.lease(&request).await.unwrap().leases.len(), 256);
-    relay
+    }
 }
 
 pub(crate) async fn fetch(store: &MySqlStore, relay: RelayId) -> Fetched {
