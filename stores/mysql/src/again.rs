@@ -10,6 +10,7 @@ use crate::sql;
 use crate::stripes::{Place, Taking, take};
 
 /// A row of a side table that is appended.
+#[derive(Clone)]
 pub(crate) struct Chosen {
     pub(crate) entry: i64,
     pub(crate) route: String,

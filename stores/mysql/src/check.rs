@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Executor, Row, SqlSafeStr};
 
 use crate::error::{ALTERED, NOT_MIGRATED, store_error};
 use crate::migrate::{NEEDED, too_new, version};
-use crate::{divert, fetch, sql};
+use crate::{divert, fetch, promote, sql};
 
 /// Indexes that a promise needs, with their columns: for order, for uniqueness, or so that what waits costs nothing and is not locked.
 const INDEXES: &[(&str, &str, &str)] = &[
@@ -48,7 +48,7 @@ pub(crate) async fn check(connection: &mut MySqlConnection) -> Result<(), StoreE
     if !wrong.is_empty() {
         return Err(altered(&wrong.join("; ")));
     }
-    let samples = [("fetch", fetch::sample()), ("divert", divert::sample())];
+    let samples = [("fetch", fetch::sample()), ("divert", divert::sample()), ("promote", promote::sample())];
     let samples = samples.map(|(name, sample)| (name, AssertSqlSafe(sample).into_sql_str()));
     let statements = sql::ALL.iter().map(|(name, statement)| (*name, (*statement).into_sql_str()));
     for (name, statement) in statements.chain(samples) {

@@ -17,6 +17,7 @@ mod line;
 mod lines;
 mod maintain;
 mod migrate;
+mod promote;
 mod row;
 mod settle;
 mod sql;

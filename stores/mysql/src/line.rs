@@ -34,7 +34,7 @@ impl Way {
         let setup = format!(
             "set session transaction isolation level read committed; \
              set session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, wait_timeout = {AT_EASE}, \
-             net_read_timeout = {idle}, @outbox_idle = {idle}, innodb_lock_wait_timeout = {locks}, lock_wait_timeout = {locks} \
+             net_read_timeout = {idle}, @outbox_idle = {idle}, @outbox_locks = {locks}, innodb_lock_wait_timeout = {locks}, lock_wait_timeout = {locks} \
              /*!80000 , max_execution_time = {milliseconds} */ /*M!100600 , max_statement_time = {seconds} */",
             idle = seconds(idle),
             locks = seconds(options.lock_timeout),

@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use outbox_contract::maintain::Maintained;
-use outbox_contract::{Backlog, Route, StripeId};
+use outbox_contract::{Backlog, Route};
 use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
 
-use crate::again::{Chosen, append_again};
 use crate::config::MySqlOptions;
 use crate::fetch::number;
 use crate::lease::{micros, now};
-use crate::line::in_transaction;
+use crate::promote::promote;
 use crate::sql;
 
 /// A relay that has been dead for this long is removed.
@@ -30,8 +29,7 @@ pub(crate) async fn maintain(
     let mut next_due = next_due(connection).await?;
     let mut maintained = Maintained::default();
     if next_due.is_some_and(|due_at| due_at <= now) {
-        maintained.promoted =
-            in_transaction(connection, async |connection| promote(connection, limit).await).await?;
+        maintained.promoted = promote(connection, limit).await?;
         next_due = self::next_due(connection).await?;
     }
     maintained.next_due = next_due.map(|due_at| span(due_at.saturating_sub(now)));
@@ -56,25 +54,6 @@ pub(crate) async fn maintain(
 
 async fn next_due(connection: &mut MySqlConnection) -> Result<Option<i64>, sqlx::Error> {
     sqlx::query(sql::MAINTAIN_NEXT_DUE).fetch_one(connection).await?.try_get_unchecked(0)
-}
-
-/// Appends what is due, but for what another transaction is still writing. Says how many.
-async fn promote(connection: &mut MySqlConnection, limit: usize) -> Result<u64, sqlx::Error> {
-    sqlx::query(sql::PROMOTING).fetch_one(&mut *connection).await?;
-    let now = now(connection).await?;
-    let rows =
-        sqlx::query(sql::MAINTAIN_DUE).bind(now).bind(number(limit)).fetch_all(&mut *connection).await?;
-    let mut chosen = Vec::with_capacity(rows.len());
-    for row in &rows {
-        let route: &[u8] = row.try_get_unchecked(1)?;
-        chosen.push(Chosen {
-            entry: row.try_get_unchecked(0)?,
-            route: String::from_utf8_lossy(route).into_owned(),
-            // As it was written: if it is not that of the key, the message becomes a dead letter that says so.
-            stripe: StripeId(row.try_get_unchecked::<u16, _>(2)?),
-        });
-    }
-    append_again(connection, &chosen, sql::PROMOTE, Some(sql::PROMOTE_REMOVE)).await
 }
 
 pub(crate) async fn backlog(

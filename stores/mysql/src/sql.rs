@@ -54,7 +54,6 @@ statements! {
     LEASE_RENEW = "lease_renew";
     LEASE_ROWS = "lease_rows";
     MAINTAIN_ADMITTED = "maintain_admitted";
-    MAINTAIN_DUE = "maintain_due";
     MAINTAIN_NEXT_DUE = "maintain_next_due";
     MAINTAIN_RELAYS = "maintain_relays";
     NOW = "now";

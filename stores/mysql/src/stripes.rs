@@ -165,8 +165,8 @@ impl KnownRoutes {
 
 /// Sees to it that the stripes of a route have their rows, in a transaction of its own: a writer that found one missing would make it, and two that
 /// do would wait for each other. Looks first, without a lock: rows that are there may be locked by writers for as long as these like.
-pub(crate) async fn make(connection: &mut MySqlConnection, route: &Route) -> Result<(), sqlx::Error> {
-    let route = route.as_str().as_bytes();
+pub(crate) async fn make(connection: &mut MySqlConnection, route: &str) -> Result<(), sqlx::Error> {
+    let route = route.as_bytes();
     let made = sqlx::query(sql::STRIPES_MADE).bind(route).fetch_one(&mut *connection).await?;
     if made.try_get_unchecked::<i64, _>(0)? < i64::from(STRIPES) {
         sqlx::query(sql::STRIPES_MAKE).bind(route).bind(route).execute(connection).await?;

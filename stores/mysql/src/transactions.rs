@@ -63,7 +63,8 @@ impl MySqlStore {
     /// Sees to it that the stripes of these messages' routes have their rows, before a user's transaction has locked anything of them.
     async fn know_routes(&self, messages: &[Outgoing]) -> Result<(), StoreError> {
         for route in self.routes().unknown(messages.iter().map(|outgoing| &outgoing.route)) {
-            let work = async |connection: &mut MySqlConnection| stripes::make(connection, &route).await;
+            let work =
+                async |connection: &mut MySqlConnection| stripes::make(connection, route.as_str()).await;
             self.on("append", &self.lines().looking, work).await?;
             self.routes().know(route);
         }

@@ -5,12 +5,13 @@ use std::time::Duration;
 use outbox_contract::admin::Filter;
 use outbox_contract::fetch::{DueRequest, RowId};
 use outbox_contract::{
-    Admin, BucketSet, MessageId, Outgoing, Position, Route, Store, Timestamp, Transactional,
+    Admin, BucketSet, Message, MessageId, Outgoing, Position, Route, Store, Timestamp, Transactional,
 };
 use outbox_store_mysql::MySqlStore;
 use sqlx::Connection;
+use tokio::time::timeout;
 
-use super::support::{append, both, both_with, fetch, message, messages, options, relay, run};
+use super::support::{LONG, append, both, both_with, fetch, message, messages, options, relay, run};
 
 /// A settlement that waits for one row, after it looked for one that is not there any more. Under REPEATABLE READ it would have locked the gap in
 /// which that one stood, and whoever appends there would wait as well.
@@ -65,14 +66,13 @@ async fn an_open_writer_is_in_no_relays_way() {
         append(store, [message("a"), message("a"), message("b"), message("c")]).await;
         let past = Timestamp::from_micros(1);
         let due = message("due");
-        let mut tx = store.begin().await.unwrap();
-        store.append(&mut tx, &[Outgoing::from(due.clone()).due_at(past)]).await.unwrap();
-        store.commit(tx).await.into_result().unwrap();
+        schedule(store, [message("busy"), due.clone()]).await;
 
         let mut connection = fixture.connection().await;
         let mut open = connection.begin().await.unwrap();
         let written: Vec<Outgoing> = (0..50).map(|n| message(&format!("open-{n}")).into()).collect();
         store.append(&mut open, &written).await.unwrap();
+        store.append(&mut open, &[message("busy").into()]).await.unwrap();
         store.append(&mut open, &[Outgoing::from(message("open")).due_at(past)]).await.unwrap();
 
         let relay = relay(store).await;
@@ -94,7 +94,7 @@ async fn an_open_writer_is_in_no_relays_way() {
         };
         assert_eq!(store.due(&request).await.unwrap().keys.len(), 1);
         let done = store.maintain(100).await.unwrap();
-        assert_eq!(done.promoted, 1, "the one that is committed");
+        assert_eq!(done.promoted, 1, "the one that is committed, of a key that nobody is writing to");
         assert_eq!(store.backlog(&route).await.unwrap().pending, 4);
         assert_eq!(store.purge(&Filter::default()).await.unwrap(), 0);
         assert_eq!(store.cancel_scheduled(&[due.id]).await.unwrap(), 0);
@@ -102,7 +102,56 @@ async fn an_open_writer_is_in_no_relays_way() {
         store.stripes(&route, &BucketSet::ALL).await.unwrap();
         store.give_back(relay, &route, &[], Position::START, true).await.unwrap();
         open.commit().await.unwrap();
-        assert_eq!(store.maintain(100).await.unwrap().promoted, 1, "the one that was passed over");
+        assert_eq!(store.maintain(100).await.unwrap().promoted, 2, "those that were passed over");
+    }
+}
+
+/// Schedules messages that are due, and commits.
+async fn schedule(store: &MySqlStore, messages: impl IntoIterator<Item = Message>) {
+    let past = Timestamp::from_micros(1);
+    let outgoing: Vec<Outgoing> =
+        messages.into_iter().map(|message| Outgoing::from(message).due_at(past)).collect();
+    let mut tx = store.begin().await.unwrap();
+    store.append(&mut tx, &outgoing).await.unwrap();
+    store.commit(tx).await.into_result().unwrap();
+}
+
+/// As many due messages as one round moves, all of a key that somebody is writing to, in front of one that nobody is in the way of.
+#[tokio::test]
+async fn what_waits_for_an_open_writer_leaves_room_for_others() {
+    for fixture in both().await {
+        let store = &fixture.store;
+        schedule(store, (0..1_000).map(|_| message("busy"))).await;
+        schedule(store, [message("free")]).await;
+        let mut open = store.begin().await.unwrap();
+        store.append(&mut open, &[message("busy").into()]).await.unwrap();
+
+        // A lock is waited for for longer than that.
+        let done = timeout(LONG / 2, store.maintain(1_000)).await.expect("it waits for nobody").unwrap();
+        assert_eq!(done.promoted, 1);
+        store.rollback(open).await.unwrap();
+        let done = store.maintain(1_000).await.unwrap();
+        assert!(done.promoted == 1_000 && done.more, "{done:?}");
+    }
+}
+
+/// Where writers of a key stand in line all the time its stripe is never free: who promotes stands in line as well, shortly.
+#[tokio::test]
+async fn a_stripe_that_is_never_free_is_waited_for() {
+    for fixture in both().await {
+        let store = &fixture.store;
+        schedule(store, [message("busy")]).await;
+        let mut open = store.begin().await.unwrap();
+        store.append(&mut open, &[message("busy").into()]).await.unwrap();
+        let promoting = tokio::spawn({
+            let store = store.clone();
+            async move { while store.maintain(100).await.unwrap().promoted == 0 {} }
+        });
+        fixture.until_waiting("%from outbox_stripe%").await;
+        store.commit(open).await.into_result().unwrap();
+        timeout(LONG, promoting).await.unwrap().unwrap();
+        let relay = relay(store).await;
+        assert_eq!(messages(&fetch(store, relay).await).len(), 2);
     }
 }
 
