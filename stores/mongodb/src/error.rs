@@ -149,7 +149,8 @@ pub(crate) fn store_error(operation: &'static str, error: Error) -> StoreError {
     StoreError::new(kind, operation, words).with_source(error)
 }
 
-fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
+/// The kind of an error, and what to do, in words that show nothing of what was given.
+pub(crate) fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind as Kind;
     if is_conflict(error) {
         return (

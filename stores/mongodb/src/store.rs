@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 
 use crate::config::MongoDbOptions;
 use crate::database::Database;
-use crate::error::{Failed, is_conflict, is_unknown_commit, store_error};
+use crate::error::{Failed, is_conflict, is_unknown_commit, meaning, store_error};
 use crate::{
     admit, append, backlog, divert, due, fetch, lease, maintain, migrate, settle, stripes, transaction,
     wakeups,
@@ -84,7 +84,7 @@ impl MongoDbStore {
     /// As `connect`, and `Invalid` with everything that is wrong with the options.
     pub async fn connect_with(url: &str, options: MongoDbOptions) -> Result<Self, StoreError> {
         check_options(&options)?;
-        let mut client = ClientOptions::parse(url).await.map_err(refused)?;
+        let mut client = ClientOptions::parse(url).await.map_err(|error| misread(&error))?;
         let Some(database) = client.default_database.clone() else {
             return Err(StoreError::new(
                 StoreErrorKind::Invalid,
@@ -93,7 +93,7 @@ impl MongoDbStore {
             ));
         };
         client.server_selection_timeout.get_or_insert(options.server_selection_timeout);
-        let client = Client::with_options(client).map_err(refused)?;
+        let client = Client::with_options(client).map_err(|error| store_error("connect", error))?;
         let store = Self::of(client, &database, options);
         migrate::check_server(store.database(), "connect").await?;
         Ok(store)
@@ -176,8 +176,12 @@ fn check_options(options: &MongoDbOptions) -> Result<(), StoreError> {
     Err(StoreError::new(StoreErrorKind::Invalid, "connect", problems.join("; ")))
 }
 
-fn refused(error: mongodb::error::Error) -> StoreError {
-    store_error("connect", error)
+/// Without the driver's own words: it takes a password that is not percent-encoded for a host, a port or an option, and shows what it took.
+fn misread(error: &mongodb::error::Error) -> StoreError {
+    let (kind, words) = meaning(error);
+    let remedy = "write mongodb://USER:PASSWORD@HOST/DATABASE?replicaSet=NAME, and percent-encode user and password (? is %3F, / is %2F, @ is %40, \
+                  : is %3A, % is %25); the address is not shown, for it may hold a password";
+    StoreError::new(kind, "connect", format!("{words}; {remedy}"))
 }
 
 /// Shows the options only: addresses may hold passwords.

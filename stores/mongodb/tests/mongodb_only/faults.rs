@@ -91,6 +91,29 @@ async fn wrong_addresses_are_refused_with_the_remedy() {
     assert_says(&waits_in_vain(&right).await, StoreErrorKind::Unavailable, "no primary can be reached");
 }
 
+/// The driver takes what is not percent-encoded for a host, a port or an option, and says so.
+#[tokio::test]
+async fn no_part_of_a_mistyped_address_is_shown() {
+    for address in [
+        "mongodb://shop:s3cr?pa55@127.0.0.1/shop",
+        "mongodb://shop:s3cr?pa55@127.0.0.1/shop?replicaSet=rs0",
+        "mongodb://shop:s3crpa55/shop",
+        "mongodb://shop:s3cr/pa55@127.0.0.1/shop",
+        "mongodb://shop:s3cr@pa55@127.0.0.1/shop",
+        "mongodb://shop:s3cr%pa55@127.0.0.1/shop",
+        "mongodb+srv://shop:s3cr?pa55@cluster.invalid/shop",
+        "s3crpa55",
+    ] {
+        let error = waits_in_vain(address).await;
+        let text = format!("{error} {error:?} {error:#?}");
+        assert!(text.contains("mongodb://USER:PASSWORD@HOST/DATABASE"), "{text}");
+        assert!(text.contains("percent-encode"), "{text}");
+        assert!(!text.contains("s3cr") && !text.contains("pa55"), "a part of {address} is shown: {text}");
+        let source = std::error::Error::source(&error);
+        assert!(source.is_none(), "whoever walks the sources sees it: {source:?}");
+    }
+}
+
 #[tokio::test]
 async fn what_the_server_says_has_a_kind() {
     let Some(fixture) = Fixture::alone(options()).await else { return };
