@@ -18,7 +18,7 @@ use crate::database::Database;
 use crate::error::Failed;
 use crate::keys::KeyIn;
 use crate::lease;
-use crate::row::uuid;
+use crate::row::{self, message_id, uuid};
 use crate::store::MongoDbStore;
 use crate::transaction::{Work, transact};
 
@@ -140,7 +140,8 @@ pub(crate) fn again(row: &Document) -> Row {
             content.insert(field, value.clone());
         }
     }
-    let id = row.get("id").cloned().unwrap_or(Bson::Null);
+    // In the store's own way, if it is an id at all.
+    let id = message_id(row.get("id")).map_or(Bson::Null, |id| uuid(id.as_uuid()));
     Row { route: text("route").to_owned(), stripe, id, due_at: None, content }
 }
 
@@ -280,7 +281,7 @@ impl Admin for MongoDbStore {
         if ids.is_empty() {
             return Ok(0);
         }
-        let ids: Vec<Bson> = ids.iter().map(|id| uuid(id.as_uuid())).collect();
+        let ids: Vec<Bson> = ids.iter().flat_map(|id| row::ids(*id)).collect();
         let done = self.database().scheduled().delete_many(doc! { "id": { "$in": ids } }).await;
         done.map(|done| done.deleted_count).map_err(|error| Failed::from(error).in_step("cancel_scheduled"))
     }

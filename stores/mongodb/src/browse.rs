@@ -12,7 +12,7 @@ use outbox_contract::{KeyId, Message, MessageId, Route, Stored, Timestamp};
 use crate::database::Database;
 use crate::error::Failed;
 use crate::keys::{KeyState, number, text};
-use crate::row::{Raw, message_id, uuid};
+use crate::row::{self, Raw, message_id};
 
 /// A filter as the collections take it: `key` is the field of what messages are ordered by, `at` that of the instant.
 pub(crate) fn matching(filter: &Filter, key: &str, at: &str) -> Document {
@@ -27,7 +27,7 @@ pub(crate) fn matching(filter: &Filter, key: &str, at: &str) -> Document {
         matching.insert(key, name.as_str());
     }
     if let Some(ids) = &filter.ids {
-        let ids: Vec<Bson> = ids.iter().map(|id| uuid(id.as_uuid())).collect();
+        let ids: Vec<Bson> = ids.iter().flat_map(|id| row::ids(*id)).collect();
         matching.insert("id", doc! { "$in": ids });
     }
     let mut instants = Document::new();

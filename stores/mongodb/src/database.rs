@@ -10,6 +10,7 @@ use outbox_contract::{StoreError, StoreErrorKind};
 use crate::config::MongoDbOptions;
 use crate::error::{Failed, is_conflict_code, is_duplicate};
 use crate::ownership::Ownership;
+use crate::unnamed::Unnamed;
 
 /// The collections of one outbox.
 ///
@@ -19,6 +20,7 @@ pub(crate) struct Database {
     pub(crate) client: Client,
     pub(crate) inner: mongodb::Database,
     pub(crate) options: MongoDbOptions,
+    pub(crate) unnamed: Unnamed,
     seen: Mutex<Seen>,
 }
 
@@ -38,7 +40,7 @@ impl Database {
             .write_concern(WriteConcern::majority())
             .build();
         let inner = client.database_with_options(name, concerns);
-        Self { client, inner, options, seen: Mutex::default() }
+        Self { client, inner, options, unnamed: Unnamed::default(), seen: Mutex::default() }
     }
 
     /// A session whose reads see every write of this process that has returned.

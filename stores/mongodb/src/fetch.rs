@@ -13,13 +13,13 @@ use std::collections::BTreeSet;
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Scope};
-use outbox_contract::{BucketSet, KeyId, Position};
+use outbox_contract::{BucketSet, KeyId, MessageId, Position};
 use uuid::Uuid;
 
 use crate::database::Database;
 use crate::error::Failed;
 use crate::lease;
-use crate::row::{Raw, uuid};
+use crate::row::{Raw, has_name, ids};
 
 /// The most rows of one answer of the server, which also ends at 16 MiB: what is read ahead of the bound of bytes.
 const MOST_AHEAD: u32 = 1_000;
@@ -62,29 +62,49 @@ async fn rows(
 ) -> Result<(Vec<(Raw, bool)>, bool), Failed> {
     let limit = request.limit.max(1);
     let messages = database.messages();
-    let mut find = messages
-        .find(filter(request, held))
-        .sort(doc! { "_id": 1 })
-        .limit(i64::try_from(limit).unwrap_or(i64::MAX))
-        .batch_size(u32::try_from(limit).unwrap_or(u32::MAX).min(MOST_AHEAD));
-    if !request.muted.is_empty() {
-        find = find.projection(without_content_of(&request.muted));
-    }
-    let mut cursor = find.session(&mut *session).await?;
+    let mut filter = filter(request, held);
     let (mut rows, mut bytes) = (Vec::new(), 0_usize);
-    while let Some(row) = cursor.next(session).await {
-        let row = Raw::new(row?);
-        let muted = is_muted(&request.muted, &row);
-        if !muted {
-            bytes = bytes.saturating_add(row.size());
+    loop {
+        let mut find = messages
+            .find(filter.clone())
+            .sort(doc! { "_id": 1 })
+            .limit(i64::try_from(limit).unwrap_or(i64::MAX))
+            .batch_size(u32::try_from(limit).unwrap_or(u32::MAX).min(MOST_AHEAD));
+        if !request.muted.is_empty() {
+            find = find.projection(without_content_of(&request.muted));
         }
-        if bytes > request.bytes && !rows.is_empty() {
-            return Ok((rows, true));
+        let mut cursor = find.session(&mut *session).await?;
+        let (mut read, mut last) = (0, None);
+        while let Some(row) = cursor.next(session).await {
+            let row = row?;
+            read += 1;
+            if !has_name(&row) {
+                database.unnamed.tell(&row);
+                last = row.get("_id").cloned();
+                continue;
+            }
+            last = None;
+            let row = Raw::new(row);
+            let muted = is_muted(&request.muted, &row);
+            if !muted {
+                bytes = bytes.saturating_add(row.size());
+            }
+            if bytes > request.bytes && !rows.is_empty() {
+                return Ok((rows, true));
+            }
+            rows.push((row, muted));
+            if rows.len() >= limit {
+                return Ok((rows, true));
+            }
         }
-        rows.push((row, muted));
+        if read < limit {
+            return Ok((rows, false));
+        }
+        // A row that was passed over is no row to go on behind, and others may stand behind it.
+        let (Some(last), Ok(range)) = (last, filter.get_document_mut("_id")) else { return Ok((rows, true)) };
+        range.remove("$gte");
+        range.insert("$gt", last);
     }
-    let full = rows.len() >= limit;
-    Ok((rows, full))
 }
 
 fn filter(request: &FetchRequest, held: &BucketSet) -> Document {
@@ -119,21 +139,21 @@ pub(crate) fn range(route: &str, after: Position, until: Position) -> Document {
 }
 
 /// Rows of a key in the hot collection: those that have it, or the one that has no key and this id.
-pub(crate) fn of_key(key: &KeyId) -> Document {
+fn of_key(key: &KeyId) -> Document {
     let (topic, name) = (key.topic.as_str(), key.key.as_str());
     match keyless(name) {
-        Some(id) => doc! {
+        Some(ids) => doc! {
             "topic": topic,
-            "$or": [{ "key": name }, { "key": Bson::Null, "_id.id": id }],
+            "$or": [{ "key": name }, { "key": Bson::Null, "_id.id": { "$in": ids } }],
         },
         None => doc! { "topic": topic, "key": name },
     }
 }
 
-/// The id that a key is the text of, where it is one of a message without a key.
-fn keyless(key: &str) -> Option<Bson> {
+/// The id that a key is the text of, where it is one of a message without a key: in each way in which it may be written.
+fn keyless(key: &str) -> Option<Vec<Bson>> {
     let id = Uuid::try_parse(key).ok()?;
-    (id.as_hyphenated().to_string() == key).then(|| uuid(id))
+    (id.as_hyphenated().to_string() == key).then(|| ids(MessageId::from_uuid(id)).collect())
 }
 
 /// Buckets as the collections have them.
@@ -165,8 +185,8 @@ fn without_content_of(muted: &[Scope]) -> Document {
                 let is_topic = doc! { "$eq": ["$topic", { "$literal": key.topic.as_str() }] };
                 let is_key = doc! { "$eq": ["$key", { "$literal": key.key.as_str() }] };
                 is_muted.push(doc! { "$and": [is_topic.clone(), is_key] }.into());
-                if let Some(id) = keyless(key.key.as_str()) {
-                    is_muted.push(doc! { "$and": [is_topic, { "$eq": ["$_id.id", id] }] }.into());
+                if let Some(ids) = keyless(key.key.as_str()) {
+                    is_muted.push(doc! { "$and": [is_topic, { "$in": ["$_id.id", ids] }] }.into());
                 }
             }
         }

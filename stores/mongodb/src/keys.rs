@@ -8,9 +8,8 @@ use outbox_contract::{Bucket, Failure, KeyId, MessageId, Route};
 
 use crate::database::Database;
 use crate::error::Failed;
-use crate::fetch::of_key;
 use crate::ownership::micros;
-use crate::row::{aside, message_id, uuid};
+use crate::row::{Raw, aside, message_id, uuid};
 use crate::settle::named;
 
 /// One key, in a transaction.
@@ -132,15 +131,18 @@ impl KeyIn<'_> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let mut filter = of_key(self.key);
-        filter.extend(named(self.route.as_str(), rows));
+        // By name alone: what is no message may have a topic and a key that no filter finds.
+        let filter = named(self.route.as_str(), rows);
         let messages = self.database.messages();
         let mut cursor = messages.find(filter).sort(doc! { "_id": 1 }).session(&mut *self.session).await?;
         let (mut found, mut names) = (Vec::new(), Vec::new());
         while let Some(row) = cursor.next(self.session).await {
             let row = row?;
-            names.extend(row.get("_id").cloned());
-            found.push(aside(row));
+            let (name, row) = (row.get("_id").cloned(), Raw::new(row));
+            if row.key_id() == *self.key {
+                names.extend(name);
+                found.push(aside(row));
+            }
         }
         if !names.is_empty() {
             messages.delete_many(doc! { "_id": { "$in": names } }).session(&mut *self.session).await?;

@@ -21,6 +21,7 @@ mod settle;
 mod store;
 mod stripes;
 mod transaction;
+mod unnamed;
 mod wakeups;
 
 pub use config::MongoDbOptions;

@@ -35,9 +35,37 @@ pub(crate) struct Raw {
     document: Document,
 }
 
+/// How an identifier may be written: as the store does, as programs that know of no UUIDs do, and as older drivers did. To the server
+/// these are three values.
+const ID_SUBTYPES: [BinarySubtype; 3] = [BinarySubtype::Uuid, BinarySubtype::Generic, BinarySubtype::UuidOld];
+
 /// A document's route, position and id: how a row of the hot collection is named.
 pub(crate) fn row_name(route: &str, row: RowId) -> Document {
     doc! { "route": route, "position": row.position.0, "id": uuid(row.id.as_uuid()) }
+}
+
+/// A row's name, in each way in which its id may be written: the store's own way first.
+pub(crate) fn row_names(route: &str, row: RowId) -> impl Iterator<Item = Document> {
+    ids(row.id).map(move |id| doc! { "route": route, "position": row.position.0, "id": id })
+}
+
+/// An identifier in each way in which it may be written: the store's own way first.
+pub(crate) fn ids(id: MessageId) -> impl Iterator<Item = Bson> {
+    ID_SUBTYPES.into_iter().map(move |subtype| bytes(subtype, id.as_uuid().as_bytes().to_vec()))
+}
+
+/// Whether a document of the hot collection has a name by which it can be removed again: route, position and id, in this order and nothing
+/// else, with an id that is a UUID.
+pub(crate) fn has_name(row: &Document) -> bool {
+    let Ok(name) = row.get_document("_id") else { return false };
+    let mut fields = name.iter().map(|(field, value)| (field.as_str(), value));
+    let is_route = matches!(fields.next(), Some(("route", Bson::String(_))));
+    let is_position = matches!(fields.next(), Some(("position", Bson::Int64(_) | Bson::Int32(_))));
+    let is_id = match fields.next() {
+        Some(("id", Bson::Binary(id))) => id.bytes.len() == 16 && ID_SUBTYPES.contains(&id.subtype),
+        _ => false,
+    };
+    is_route && is_position && is_id && fields.next().is_none()
 }
 
 /// An identifier as the collections have it.
@@ -84,14 +112,14 @@ pub(crate) fn too_large(message: &Message) -> Option<usize> {
 }
 
 /// The fields of a document in the hot collection, as the other collections have them: route, position and id beside the content, and what the
-/// message is ordered by.
-pub(crate) fn aside(hot: Document) -> Document {
-    let raw = Raw::new(hot);
+/// message is ordered by. Ids are written in one way there, so that they are found.
+pub(crate) fn aside(raw: Raw) -> Document {
     let order_key = raw.names().order_key();
     let mut aside = Document::new();
-    for field in ["route", "position", "id"] {
+    for field in ["route", "position"] {
         aside.insert(field, raw.get(field).cloned().unwrap_or(Bson::Null));
     }
+    aside.insert("id", raw.id().map_or(Bson::Null, |id| uuid(id.as_uuid())));
     aside.insert("order_key", order_key.as_str());
     for (field, value) in raw.document {
         if field != "_id" {

@@ -8,18 +8,18 @@ use outbox_contract::{Route, StoreError, async_trait};
 
 use crate::database::Database;
 use crate::error::Failed;
-use crate::row::{aside, row_name};
+use crate::row::{Raw, aside, row_name, row_names};
 use crate::transaction::{Work, transact};
 
-/// The most rows of one statement: their names take a tenth of what a command may have.
+/// The most rows of one statement: their names take a fifth of what a command may have.
 const MOST_ROWS: usize = 10_000;
 
 /// The most rows of one transaction: what it writes is kept in memory by the server until it commits.
 const MOST_MOVED: usize = 500;
 
-/// The names of rows, as a filter of the hot collection.
+/// The names of rows, as a filter of the hot collection, in whichever way other programs may have written them.
 pub(crate) fn named(route: &str, rows: &[RowId]) -> Document {
-    let names: Vec<Document> = rows.iter().map(|row| row_name(route, *row)).collect();
+    let names: Vec<Document> = rows.iter().flat_map(|row| row_names(route, *row)).collect();
     doc! { "_id": { "$in": names } }
 }
 
@@ -44,14 +44,30 @@ pub(crate) async fn settle(
 /// One server's word is enough: losing a removal costs a repeat. Later reads of this process wait for it all the same.
 async fn remove(database: &Database, route: &Route, rows: &[RowId]) -> Result<(), Failed> {
     let mut session = database.session().await?;
-    database
-        .messages()
-        .delete_many(named(route.as_str(), rows))
-        .write_concern(WriteConcern::nodes(1))
-        .session(&mut session)
-        .await?;
+    let route = route.as_str();
+    // As the store writes them first; only what was not there may have been written by another program.
+    let as_written = rows.iter().map(|row| row_name(route, *row)).collect();
+    let removed = remove_named(database, &mut session, as_written).await?;
+    if removed < u64::try_from(rows.len()).unwrap_or(u64::MAX) {
+        let otherwise = rows.iter().flat_map(|row| row_names(route, *row).skip(1)).collect();
+        remove_named(database, &mut session, otherwise).await?;
+    }
     database.note(&session);
     Ok(())
+}
+
+async fn remove_named(
+    database: &Database,
+    session: &mut ClientSession,
+    names: Vec<Document>,
+) -> Result<u64, Failed> {
+    let removed = database
+        .messages()
+        .delete_many(doc! { "_id": { "$in": names } })
+        .write_concern(WriteConcern::nodes(1))
+        .session(session)
+        .await?;
+    Ok(removed.deleted_count)
 }
 
 struct Keep<'a> {
@@ -65,14 +81,19 @@ impl Work for Keep<'_> {
 
     async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<(), Failed> {
         let filter = named(self.route.as_str(), self.rows);
-        let mut cursor =
-            database.messages().find(filter.clone()).sort(doc! { "_id": 1 }).session(&mut *session).await?;
-        let mut rows = Vec::with_capacity(self.rows.len());
+        let messages = database.messages();
+        let mut cursor = messages.find(filter).sort(doc! { "_id": 1 }).session(&mut *session).await?;
+        let (mut rows, mut names) = (Vec::with_capacity(self.rows.len()), Vec::new());
         while let Some(row) = cursor.next(session).await {
-            rows.push(aside(row?));
+            let row = row?;
+            names.extend(row.get("_id").cloned());
+            rows.push(aside(Raw::new(row)));
+        }
+        if rows.is_empty() {
+            return Ok(());
         }
         keep(database, session, rows).await?;
-        database.messages().delete_many(filter).session(session).await?;
+        messages.delete_many(doc! { "_id": { "$in": names } }).session(session).await?;
         Ok(())
     }
 }

@@ -1,15 +1,41 @@
 //! What programs in other languages write, and what they get wrong.
 
+use std::time::Duration;
+
 use mongodb::ClientSession;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId};
 use mongodb::options::ReturnDocument;
-use outbox_contract::fetch::FetchedRow;
-use outbox_contract::{Store, StripeId};
+use outbox_contract::divert::{Diversion, Diverted, Step, Then};
+use outbox_contract::fetch::{DueRequest, FetchedRow, Scope};
+use outbox_contract::{Admin, BucketSet, Failure, KeyId, MessageId, RelayId, Route, Store, Stored, StripeId};
 
-use super::support::{Fixture, append, fetch, message, relay};
+use super::support::{Fixture, append, epoch, everything, fetch, message, messages, open, options, relay};
 
-/// As the README tells programs in other languages, with changes to the document.
-async fn write(fixture: &Fixture, session: &mut ClientSession, key: &str, change: Document) {
+/// As the README tells programs in other languages, with changes to the document. Says under which name.
+async fn write(fixture: &Fixture, session: &mut ClientSession, key: &str, change: Document) -> Document {
+    let mut written = document(fixture, session, key).await;
+    written.extend(change);
+    insert(fixture, session, written).await
+}
+
+/// A document with a name of another kind, committed.
+async fn write_as(fixture: &Fixture, key: &str, rename: impl FnOnce(&mut Document)) -> Document {
+    let mut session = fixture.session().await;
+    let mut written = document(fixture, &mut session, key).await;
+    rename(written.get_document_mut("_id").unwrap());
+    let name = insert(fixture, &mut session, written).await;
+    session.commit_transaction().await.unwrap();
+    name
+}
+
+async fn insert(fixture: &Fixture, session: &mut ClientSession, written: Document) -> Document {
+    let name = written.get_document("_id").cloned().unwrap_or_default();
+    fixture.collection("outbox_message").insert_one(written).session(session).await.unwrap();
+    name
+}
+
+async fn document(fixture: &Fixture, session: &mut ClientSession, key: &str) -> Document {
     let stripe = StripeId::of("orders", key);
     let update = vec![
         doc! { "$set": {
@@ -35,9 +61,8 @@ async fn write(fixture: &Fixture, session: &mut ClientSession, key: &str, change
         .unwrap()
         .unwrap();
     let position = taken.get_i64("position").unwrap();
-    let id =
-        Bson::from(mongodb::bson::Uuid::from_bytes(*outbox_contract::MessageId::new().as_uuid().as_bytes()));
-    let mut written = doc! {
+    let id = binary(BinarySubtype::Uuid, MessageId::new().as_uuid().as_bytes());
+    doc! {
         "_id": { "route": "default", "position": position, "id": id },
         "bucket": i32::from(stripe.bucket().0),
         "stripe": i32::from(stripe.0),
@@ -51,10 +76,22 @@ async fn write(fixture: &Fixture, session: &mut ClientSession, key: &str, change
         "headers": { "tenant": "acme" },
         "occurred_at": 1_700_000_000_000_000_i64,
         "appended_at": taken.get_datetime("at").unwrap().timestamp_millis() * 1_000,
-    };
-    written.extend(change);
-    fixture.collection("outbox_message").insert_one(written).session(session).await.unwrap();
+    }
 }
+
+fn binary(subtype: BinarySubtype, bytes: &[u8]) -> Bson {
+    Bson::Binary(Binary { subtype, bytes: bytes.to_vec() })
+}
+
+/// Gives the id of a name another kind of binary, with the same bytes: 0 is what Go and Python write, 3 what older drivers do.
+fn of_subtype(subtype: BinarySubtype) -> impl FnOnce(&mut Document) {
+    move |name| {
+        let Some(Bson::Binary(id)) = name.get_mut("id") else { panic!("{name}") };
+        id.subtype = subtype;
+    }
+}
+
+const OTHER_SUBTYPES: [BinarySubtype; 2] = [BinarySubtype::Generic, BinarySubtype::UuidOld];
 
 #[tokio::test]
 async fn what_the_readme_tells_other_languages_is_a_message() {
@@ -107,4 +144,201 @@ async fn what_is_no_message_says_why() {
         store.settle(&Default::default(), &[waiting.at]).await.unwrap();
         assert!(fetch(store, relay).await.is_empty(), "and it can be removed: {reason}");
     }
+}
+
+/// A step of a key, from whatever state it is in.
+async fn divert(
+    fixture: &Fixture,
+    relay: RelayId,
+    key: &KeyId,
+    version: Option<i64>,
+    step: Step,
+) -> Diverted {
+    let epoch = epoch(&fixture.store, relay, key).await;
+    let (route, bucket, key) = (Route::default(), key.bucket(), key.clone());
+    let diversion = Diversion { route, relay, bucket, epoch, key, version, step };
+    fixture.store.divert(&[diversion]).await.unwrap().remove(0)
+}
+
+fn fails(stored: &Stored) -> Step {
+    Step::Fail {
+        row: stored.row(),
+        attempts: 1,
+        first: Failure::new("test", "first"),
+        last: Failure::new("test", "last"),
+        then: Then::RetryAfter(Duration::ZERO),
+        behind: Vec::new(),
+    }
+}
+
+fn bury(row: outbox_contract::fetch::RowId) -> Step {
+    let failure = || Failure::new("test", "last");
+    Step::Bury { row, reason: "exhausted", attempts: 1, first: failure(), last: failure() }
+}
+
+#[tokio::test]
+async fn what_was_delivered_is_removed_whatever_binary_its_id_is() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut with_history = options();
+    with_history.history = Some(Duration::from_secs(3_600));
+    let keeping = open(&fixture.url, with_history).await;
+    let relay = relay(&fixture.store).await;
+    for store in [&fixture.store, &keeping] {
+        // Beside some that are the store's own.
+        append(store, [message("a"), message("b")]).await;
+        for subtype in OTHER_SUBTYPES {
+            write_as(&fixture, "a", of_subtype(subtype)).await;
+        }
+        append(store, [message("a")]).await;
+        let read = messages(fetch(store, relay).await);
+        assert_eq!(read.len(), 5);
+        let rows: Vec<_> = read.iter().map(|stored| stored.row()).collect();
+        store.settle(&Route::default(), &rows).await.unwrap();
+        assert!(fetch(store, relay).await.is_empty(), "what was settled came again");
+    }
+    let past = keeping.history(&Default::default()).await.unwrap();
+    assert_eq!(past.len(), 5);
+    let one =
+        outbox_contract::admin::Filter { ids: Some(vec![past[1].message.message.id]), ..Default::default() };
+    assert_eq!(keeping.history(&one).await.unwrap().len(), 1, "it is found by its id");
+}
+
+#[tokio::test]
+async fn what_fails_is_moved_whatever_binary_its_id_is() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let relay = relay(store).await;
+    let key = message("a").key_id();
+    for subtype in OTHER_SUBTYPES {
+        for _ in 0..3 {
+            write_as(&fixture, "a", of_subtype(subtype)).await;
+        }
+        let read = messages(fetch(store, relay).await);
+        let failed = divert(&fixture, relay, &key, None, fails(&read[0])).await;
+        let Diverted::Done(Some(version)) = failed else { panic!("{subtype:?}: {failed:?}") };
+        let park = Step::Park { rows: vec![read[1].row(), read[2].row()] };
+        assert_eq!(divert(&fixture, relay, &key, None, park).await, Diverted::Done(Some(version)));
+        assert!(fetch(store, relay).await.is_empty(), "{subtype:?}: what was parked came again");
+
+        let request = DueRequest {
+            route: Route::default(),
+            relay,
+            buckets: BucketSet::ALL,
+            except: Vec::new(),
+            muted: Vec::new(),
+            keys: 10,
+            messages: 10,
+            bytes: 1_000_000,
+        };
+        let due = store.due(&request).await.unwrap().keys.remove(0);
+        let parked: Vec<_> = due.parked.iter().map(|stored| stored.row()).collect();
+        assert_eq!(parked, read.iter().map(|stored| stored.row()).collect::<Vec<_>>());
+        let buried = divert(&fixture, relay, &key, Some(version), bury(parked[0])).await;
+        let Diverted::Done(Some(version)) = buried else { panic!("{subtype:?}: {buried:?}") };
+        let resume = Step::Resume { delivered: parked[1..].to_vec() };
+        assert_eq!(divert(&fixture, relay, &key, Some(version), resume).await, Diverted::Done(None));
+        assert!(store.failing_keys(&Default::default()).await.unwrap().is_empty());
+        assert_eq!(store.purge(&Default::default()).await.unwrap(), 1);
+    }
+}
+
+/// Its key is its id, so the id is asked for in more than one way.
+#[tokio::test]
+async fn a_message_without_a_key_is_one_whatever_binary_its_id_is() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let relay = relay(store).await;
+    for subtype in OTHER_SUBTYPES {
+        let id = MessageId::new();
+        let mut session = fixture.session().await;
+        let mut written = document(&fixture, &mut session, &id.to_string()).await;
+        written.remove("key");
+        written.get_document_mut("_id").unwrap().insert("id", binary(subtype, id.as_uuid().as_bytes()));
+        insert(&fixture, &mut session, written).await;
+        session.commit_transaction().await.unwrap();
+
+        let stored = messages(fetch(store, relay).await).remove(0);
+        let key = stored.message.key_id();
+        let mut of_key = everything(relay);
+        of_key.scope = Scope::Key(key.clone());
+        assert_eq!(messages(store.fetch(&of_key).await.unwrap().rows).len(), 1, "{subtype:?}");
+        let mut muted = everything(relay);
+        muted.muted = vec![Scope::Key(key.clone())];
+        let rows = store.fetch(&muted).await.unwrap().rows;
+        assert!(matches!(rows[..], [FetchedRow::Muted(_)]), "{subtype:?}: {rows:?}");
+        let failed = divert(&fixture, relay, &key, None, fails(&stored)).await;
+        assert!(matches!(failed, Diverted::Done(Some(_))), "{subtype:?}: {failed:?}");
+        assert!(fetch(store, relay).await.is_empty());
+    }
+}
+
+/// A step finds a row by its name alone: what else is wrong with it may be wrong with its topic and its key.
+#[tokio::test]
+async fn what_is_no_message_becomes_a_dead_letter_whatever_is_wrong_with_it() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let relay = relay(store).await;
+    for change in [
+        doc! { "topic": 1 },
+        doc! { "topic": "" },
+        doc! { "topic": "new\nline" },
+        doc! { "key": 1 },
+        doc! { "key": "x".repeat(300) },
+        doc! { "stripe": "none" },
+    ] {
+        let mut session = fixture.session().await;
+        write(&fixture, &mut session, "a", change.clone()).await;
+        session.commit_transaction().await.unwrap();
+        let rows = fetch(store, relay).await;
+        let [FetchedRow::Malformed(waiting, _)] = &rows[..] else { panic!("{rows:?}") };
+        let buried = divert(&fixture, relay, &waiting.key, None, bury(waiting.at)).await;
+        assert_eq!(buried, Diverted::Done(None), "{change}");
+        assert!(fetch(store, relay).await.is_empty(), "{change} came again");
+        assert_eq!(store.purge(&Default::default()).await.unwrap(), 1);
+    }
+}
+
+/// What no statement could name again would be sent at each look, and never be removed.
+#[tokio::test]
+async fn what_can_not_be_named_is_never_read() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let relay = relay(store).await;
+    let position = |name: &Document| name.get_i64("position").unwrap();
+    let renames: [fn(&mut Document); 8] = [
+        |name| drop(name.insert("id", "0190a3c4-0000-7000-8000-000000000000")),
+        |name| drop(name.insert("id", ObjectId::new())),
+        |name| drop(name.insert("id", binary(BinarySubtype::Uuid, &[7; 15]))),
+        |name| drop(name.insert("id", binary(BinarySubtype::UserDefined(200), &[7; 16]))),
+        |name| drop(name.remove("id")),
+        |name| drop(name.insert("tenant", "acme")),
+        |name| drop(name.insert("position", 1_234.5)),
+        |name| drop(name.insert("position", "first")),
+    ];
+    for rename in renames {
+        write_as(&fixture, "a", rename).await;
+    }
+    // Nor are they in the way of those behind them, though they alone would fill an answer.
+    let id = binary(BinarySubtype::Generic, &[7; 16]);
+    let small =
+        write_as(&fixture, "a", |name| *name = doc! { "route": "default", "position": 5, "id": id }).await;
+    let last = write_as(&fixture, "a", |_| {}).await;
+    for limit in [1, 2, 3, 1_000] {
+        let mut request = everything(relay);
+        request.limit = limit;
+        let first = store.fetch(&request).await.unwrap();
+        assert_eq!(first.rows[0].position().0, i64::from(small.get_i32("position").unwrap()));
+        assert_eq!(first.rows.len(), limit.min(2));
+        assert!(first.full || limit == 1_000, "it was cut short: {first:?}");
+        assert!(!first.full || limit < 1_000, "nothing is left: {first:?}");
+        request.after = first.rows[0].position();
+        let rest = messages(store.fetch(&request).await.unwrap().rows);
+        assert_eq!(rest.iter().map(|stored| stored.position.0).collect::<Vec<_>>(), [position(&last)]);
+    }
+    let read = messages(fetch(store, relay).await);
+    let rows: Vec<_> = read.iter().map(|stored| stored.row()).collect();
+    store.settle(&Route::default(), &rows).await.unwrap();
+    let empty = store.fetch(&everything(relay)).await.unwrap();
+    assert!(empty.rows.is_empty() && !empty.full, "{empty:?}");
+    assert_eq!(fixture.collection("outbox_message").count_documents(doc! {}).await.unwrap(), 8);
 }
