@@ -1,6 +1,6 @@
 //! The verbs of operators.
 //!
-//! Each that changes something of a key is one transaction that locks the key's route first, and makes the key's next version.
+//! Each that changes something of a key is one transaction behind a [`Fence`], and makes the key's next version.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::append::{self, Row};
 use crate::browse::{self, by_death, by_delivery, matching};
 use crate::database::Database;
 use crate::error::Failed;
+use crate::fence::Fence;
 use crate::keys::KeyIn;
-use crate::lease;
 use crate::row::{self, message_id, uuid};
 use crate::store::MongoDbStore;
 use crate::transaction::{Work, transact};
@@ -57,9 +57,17 @@ impl Work for OnKey<'_> {
     type Done = Vec<MessageId>;
 
     async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<Vec<MessageId>, Failed> {
-        let ownership = lease::lock(database, session, self.route, 1).await?;
-        let (route, key, now, step) = (self.route, self.key, ownership.now(), ownership.steps);
-        let mut key = KeyIn { database, session, route, key, now, step };
+        let mut fence = Fence::open(database, session, self.route).await?;
+        let (route, now, step) = (self.route, fence.ownership().now(), fence.step());
+        let key = KeyIn { database, session: &mut *session, route, key: self.key, now, step };
+        let done = self.step(key).await?;
+        fence.close(database, session, route).await?;
+        Ok(done)
+    }
+}
+
+impl OnKey<'_> {
+    async fn step(&self, mut key: KeyIn<'_>) -> Result<Vec<MessageId>, Failed> {
         let state = key.state().await?;
         if self.verb == Verb::Hold {
             if state.is_none_or(|state| !state.held) {
@@ -72,8 +80,8 @@ impl Work for OnKey<'_> {
                 StoreErrorKind::Invalid,
                 self.verb.name(),
                 format!(
-                    "the key {} on the route {route} is neither failing nor held; there is nothing to do",
-                    self.key
+                    "the key {} on the route {} is neither failing nor held; there is nothing to do",
+                    self.key, self.route
                 ),
             )
             .into());

@@ -16,7 +16,7 @@ use crate::lease;
 pub(crate) async fn backlog(database: &Database, route: &Route) -> Result<Backlog, Failed> {
     let limit = i64::from(database.options.counting_limit);
     let mut session = database.session().await?;
-    let ownership = lease::read(database, &mut session, route, ReadConcern::majority()).await?;
+    let ownership = lease::read(database, &mut session, route, Some(ReadConcern::majority())).await?;
     let (low_water, owned) = ownership.map_or((Position::START, BucketSet::EMPTY), |ownership| {
         (ownership.low_water(), ownership.owned_by_anybody())
     });

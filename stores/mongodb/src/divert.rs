@@ -1,8 +1,8 @@
 //! Diversions: the steps of failing keys.
 //!
-//! Steps are done in transactions that lock the route's document first: nobody can take a lease or change a key while a step looks and acts. A
-//! conflict with somebody who does so starts the transaction again; it is no attempt of a message. A step looks first and is refused before it has
-//! changed anything.
+//! Steps are done in transactions behind a [`Fence`]: nobody takes a lease or changes a key between what a step has seen and its commit. A
+//! conflict with somebody who does so starts the transaction again, with fewer steps, so that a short one gets through where others come often;
+//! it is no attempt of a message. A step looks first and is refused before it has changed anything.
 
 use mongodb::ClientSession;
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
@@ -11,9 +11,9 @@ use outbox_contract::{Failure, Route, StoreError, async_trait};
 
 use crate::database::Database;
 use crate::error::Failed;
+use crate::fence::Fence;
 use crate::keys::{Death, KeyIn, KeyState};
-use crate::lease;
-use crate::transaction::{Work, transact};
+use crate::transaction::{Attempts, Work, once};
 
 /// The most steps of one transaction, so that none comes near the server's limit of a minute.
 const MOST_STEPS: usize = 50;
@@ -24,9 +24,21 @@ pub(crate) async fn divert(
 ) -> Result<Vec<Diverted>, StoreError> {
     let mut answers = Vec::with_capacity(diversions.len());
     for of_route in diversions.chunk_by(|one, next| one.route == next.route) {
-        for steps in of_route.chunks(MOST_STEPS) {
-            let route = &steps[0].route;
-            answers.extend(transact(database, "divert", &Steps { route, steps }).await?);
+        let (mut rest, mut most) = (of_route, MOST_STEPS);
+        let mut attempts = Attempts::new(database.options.conflict_timeout);
+        while let Some(first) = rest.first() {
+            let (steps, later) = rest.split_at(most.min(rest.len()));
+            match once(database, &Steps { route: &first.route, steps }, &attempts).await {
+                Ok(done) => {
+                    answers.extend(done);
+                    rest = later;
+                    attempts = Attempts::new(database.options.conflict_timeout);
+                }
+                Err(failed) => {
+                    attempts.after("divert", failed).await?;
+                    most = (steps.len() / 2).max(1);
+                }
+            }
         }
     }
     Ok(answers)
@@ -43,17 +55,21 @@ impl Work for Steps<'_> {
     type Done = Vec<Diverted>;
 
     async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<Vec<Diverted>, Failed> {
-        let ownership = lease::lock(database, session, self.route, self.steps.len()).await?;
-        let first = ownership.steps - i64::try_from(self.steps.len()).unwrap_or_default() + 1;
+        let mut fence = Fence::open(database, session, self.route).await?;
         let mut answers = Vec::with_capacity(self.steps.len());
-        for (diversion, step) in self.steps.iter().zip(first..) {
-            let answer = if ownership.holds(diversion.relay, diversion.bucket, diversion.epoch) {
-                let (route, key, now) = (self.route, &diversion.key, ownership.now());
+        for diversion in self.steps {
+            let answer = if fence.ownership().holds(diversion.relay, diversion.bucket, diversion.epoch) {
+                let (route, key, now) = (self.route, &diversion.key, fence.ownership().now());
+                let step = fence.step();
                 KeyIn { database, session: &mut *session, route, key, now, step }.divert(diversion).await?
             } else {
                 Diverted::LeaseLost
             };
             answers.push(answer);
+        }
+        // What was refused has changed nothing that others could meet.
+        if answers.iter().any(|answer| matches!(answer, Diverted::Done(_))) {
+            fence.close(database, session, self.route).await?;
         }
         Ok(answers)
     }

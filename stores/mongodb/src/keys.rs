@@ -1,4 +1,4 @@
-//! A failing key, in a transaction that has locked its route: its state, and what is parked behind it.
+//! A failing key, in a transaction behind a [`Fence`](crate::fence::Fence): its state, and what is parked behind it.
 
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};

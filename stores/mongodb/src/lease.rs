@@ -63,10 +63,10 @@ async fn try_change<T>(
     decide: &mut impl FnMut(&mut Ownership) -> T,
 ) -> Result<Option<T>, Failed> {
     let mut session = database.session().await?;
-    let mut read = read(database, &mut session, route, ReadConcern::local()).await?;
+    let mut read = read(database, &mut session, route, Some(ReadConcern::local())).await?;
     if read.is_none() {
         make(database, route).await?;
-        read = self::read(database, &mut session, route, ReadConcern::local()).await?;
+        read = self::read(database, &mut session, route, Some(ReadConcern::local())).await?;
     }
     let Some(mut ownership) = read else { return Ok(None) };
     let version = ownership.version;
@@ -92,21 +92,20 @@ fn unwritable(error: bson::error::Error) -> Failed {
         .into()
 }
 
-/// A route's document as it stands, with the database's clock. None: there is none.
+/// A route's document as it stands, with the database's clock. None: there is none. In a transaction the concern is the transaction's.
 pub(crate) async fn read(
     database: &Database,
     session: &mut ClientSession,
     route: &Route,
-    concern: ReadConcern,
+    concern: Option<ReadConcern>,
 ) -> Result<Option<Ownership>, Failed> {
     let pipeline = [doc! { "$match": { "_id": route.as_str() } }, doc! { "$set": { "now": "$$NOW" } }];
-    let mut cursor = database
-        .routes()
-        .aggregate(pipeline)
-        .with_type::<Ownership>()
-        .read_concern(concern)
-        .session(&mut *session)
-        .await?;
+    let routes = database.routes();
+    let mut aggregate = routes.aggregate(pipeline).with_type::<Ownership>();
+    if let Some(concern) = concern {
+        aggregate = aggregate.read_concern(concern);
+    }
+    let mut cursor = aggregate.session(&mut *session).await?;
     let read = cursor.next(session).await.transpose()?;
     match read {
         Some(ownership) if !ownership.is_whole() => Err(altered(route).into()),
@@ -122,7 +121,7 @@ pub(crate) async fn held(
     relay: RelayId,
     wanted: &BucketSet,
 ) -> Result<BucketSet, Failed> {
-    let read = read(database, session, route, ReadConcern::majority()).await?;
+    let read = read(database, session, route, Some(ReadConcern::majority())).await?;
     Ok(read.map_or(BucketSet::EMPTY, |ownership| ownership.owned(relay).intersection(wanted)))
 }
 
@@ -132,35 +131,6 @@ pub(crate) async fn make(database: &Database, route: &Route) -> Result<(), Faile
     match database.routes().insert_one(Ownership::new(route)).await {
         Err(error) if !is_duplicate(&error) => Err(error.into()),
         _ => Ok(()),
-    }
-}
-
-/// Locks a route's document until the transaction ends, and gives it as it is, with so many numbers for steps of keys taken: the last is
-/// `steps`. Nobody can take a bucket over meanwhile: that changes the document, too.
-pub(crate) async fn lock(
-    database: &Database,
-    session: &mut ClientSession,
-    route: &Route,
-    steps: usize,
-) -> Result<Ownership, Failed> {
-    let taken = i64::try_from(steps).unwrap_or(i64::MAX);
-    // Always a change: an update that changes nothing would lock nothing.
-    let update = vec![doc! { "$set": { "steps": { "$add": ["$steps", taken] }, "now": "$$NOW" } }];
-    let locked = database
-        .routes()
-        .find_one_and_update(doc! { "_id": route.as_str() }, update)
-        .return_document(mongodb::options::ReturnDocument::After)
-        .session(session)
-        .await?;
-    match locked {
-        Some(ownership) if ownership.is_whole() => Ok(ownership),
-        Some(_) => Err(altered(route).into()),
-        None => Err(StoreError::new(
-            StoreErrorKind::Conflict,
-            "lock",
-            format!("the route {route} was new when this began; start again"),
-        )
-        .into()),
     }
 }
 

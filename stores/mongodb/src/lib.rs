@@ -10,6 +10,7 @@ mod database;
 mod divert;
 mod due;
 mod error;
+mod fence;
 mod fetch;
 mod keys;
 mod lease;

@@ -121,7 +121,7 @@ async fn bury_relays(database: &Database) -> Result<u64, StoreError> {
     for name in &routes {
         let Some(route) = name.as_str().and_then(|name| Route::new(name).ok()) else { continue };
         let mut session = database.session().await.map_err(|failed| failed.in_step("maintain"))?;
-        let concern = mongodb::options::ReadConcern::majority();
+        let concern = Some(mongodb::options::ReadConcern::majority());
         let read = lease::read(database, &mut session, &route, concern).await;
         let read = read.map_err(|failed| failed.in_step("maintain"))?;
         // Looked at first: a change that changes nothing would still make others start again.

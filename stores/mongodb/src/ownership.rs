@@ -20,7 +20,7 @@ pub(crate) struct Ownership {
     route: String,
     /// Counts the changes of who owns what.
     pub(crate) version: i64,
-    /// Counts the steps of failing keys; whoever takes one locks the document by it.
+    /// Counts the steps of failing keys; whoever takes one changes the document by it.
     pub(crate) steps: i64,
     pub(crate) relays: Vec<Member>,
     /// Of each bucket, how many owners it has had.

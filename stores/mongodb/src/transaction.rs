@@ -43,7 +43,12 @@ pub(crate) async fn transact<W: Work>(
     }
 }
 
-async fn once<W: Work>(database: &Database, work: &W, attempts: &Attempts) -> Result<W::Done, Failed> {
+/// As [`transact`], once: a conflict is the caller's.
+pub(crate) async fn once<W: Work>(
+    database: &Database,
+    work: &W,
+    attempts: &Attempts,
+) -> Result<W::Done, Failed> {
     let mut session = database.session().await?;
     begin(&mut session).await?;
     let done = match work.run(database, &mut session).await {

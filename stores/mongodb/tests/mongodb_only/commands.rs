@@ -13,7 +13,7 @@ use outbox_store_mongodb::MongoDbStore;
 use super::support::{Fixture, append, fetch, message, messages, relay};
 
 /// The store on a client that notes its commands, and whose own concerns are the worst.
-async fn noting(fixture: &Fixture) -> (MongoDbStore, Arc<Mutex<Vec<Document>>>) {
+pub(crate) async fn noting(fixture: &Fixture) -> (MongoDbStore, Arc<Mutex<Vec<Document>>>) {
     let noted: Arc<Mutex<Vec<Document>>> = Arc::default();
     let mut options = ClientOptions::parse(&fixture.url).await.unwrap();
     let notes = Arc::clone(&noted);
@@ -31,9 +31,22 @@ async fn noting(fixture: &Fixture) -> (MongoDbStore, Arc<Mutex<Vec<Document>>>) 
     (store, noted)
 }
 
-fn name(command: &Document) -> String {
+pub(crate) fn name(command: &Document) -> String {
     let (name, value) = command.iter().next().unwrap();
     format!("{name} {}", value.as_str().unwrap_or_default())
+}
+
+/// The commands of each transaction, in the order in which these began.
+pub(crate) fn of_transactions(commands: &[Document]) -> Vec<Vec<Document>> {
+    let mut transactions: Vec<(Document, Vec<Document>)> = Vec::new();
+    for command in commands.iter().filter(|command| command.contains_key("autocommit")) {
+        let name = doc! { "session": command.get("lsid"), "number": command.get("txnNumber") };
+        match transactions.iter_mut().find(|(of, _)| *of == name) {
+            Some((_, of)) => of.push(command.clone()),
+            None => transactions.push((name, vec![command.clone()])),
+        }
+    }
+    transactions.into_iter().map(|(_, commands)| commands).collect()
 }
 
 fn concern<'a>(command: &'a Document, concern: &str, field: &str) -> Option<&'a mongodb::bson::Bson> {

@@ -1,12 +1,15 @@
-//! Diversions lock the document that says who owns what, and conflicts in them are nobody's fault.
+//! Steps of keys commit only if who owns what is still as they have seen it, and conflicts in them are nobody's fault.
 
 use std::time::Duration;
 
 use mongodb::bson::doc;
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
+use outbox_contract::fetch::FetchedRow;
 use outbox_contract::{Admin, Failure, RelayId, Route, Store, StoreErrorKind, Stored};
 use outbox_servers::mongo_front::{Fault, Happens};
 
+use super::commands::{name, noting, of_transactions};
+use super::halting::Halting;
 use super::support::{
     Fixture, LONG, append, epoch, fetch, lease_request, message, messages, open, options, relay,
 };
@@ -124,4 +127,134 @@ async fn a_heartbeat_that_was_overtaken_decides_again() {
     .into_iter()
     .sum();
     assert_eq!(all, 256);
+}
+
+/// Locked from its beginning, it would be locked for as long as the transaction is open.
+#[tokio::test]
+async fn a_transaction_of_a_key_changes_its_route_last() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (store, noted) = noting(&fixture).await;
+    let (relay, route) = (relay(&store).await, Route::default());
+    append(&store, (0..3).map(|_| message("a"))).await;
+    let read = messages(fetch(&store, relay).await);
+    let key = read[0].message.key_id();
+    let first = failing(&fixture, relay, &read[0]).await;
+    noted.lock().unwrap().clear();
+    store.divert(&[first]).await.unwrap();
+    store.hold(&route, &key).await.unwrap();
+    store.release(&route, &key).await.unwrap();
+    store.skip(&route, &key).await.unwrap();
+    store.discard(&route, &key).await.unwrap();
+    let transactions = of_transactions(&std::mem::take(&mut *noted.lock().unwrap()));
+    assert!(transactions.len() >= 5, "{transactions:?}");
+    for transaction in transactions {
+        let names: Vec<String> = transaction.iter().map(name).collect();
+        let [first, between @ .., fence, commit] = &names[..] else { panic!("{names:?}") };
+        assert_eq!(
+            [first.as_str(), fence.as_str(), commit.as_str()],
+            ["aggregate outbox_route", "findAndModify outbox_route", "commitTransaction "],
+            "{names:?}"
+        );
+        assert!(!between.iter().any(|name| name.ends_with(" outbox_route")), "{names:?}");
+    }
+}
+
+/// MongoDB keeps the transaction of a program that has died open for a minute.
+#[tokio::test]
+async fn a_relay_that_died_in_a_step_holds_up_no_lease() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let relay = relay(store).await;
+    append(store, [message("a")]).await;
+    let stored = messages(fetch(store, relay).await).remove(0);
+    let step = failing(&fixture, relay, &stored).await;
+    let mut dies = Halting::before(&fixture, "insert", "outbox_parked").await;
+    let dying = dies.store.clone();
+    drop(dies.begin(async move { dying.divert(&[step]).await }).await);
+
+    let in_time = Duration::from_secs(30);
+    let other = RelayId::new();
+    for who in [relay, other] {
+        let beat = tokio::time::timeout(in_time, store.lease(&lease_request(who))).await;
+        beat.expect("heartbeats wait for a program that is gone").unwrap();
+    }
+    let elsewhere = message("b").key_id();
+    let held = tokio::time::timeout(in_time, store.hold(&Route::default(), &elsewhere)).await;
+    held.expect("verbs wait for a program that is gone").unwrap();
+    assert_eq!(messages(fetch(store, relay).await), [stored], "nothing of it has happened");
+}
+
+/// Neither writes what the other one reads, and together they would leave a message behind a key that flows: nobody would ever look at it.
+#[tokio::test]
+async fn of_two_steps_that_have_seen_the_same_state_one_begins_again() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let relay = relay(store).await;
+    append(store, [message("a"), message("a")]).await;
+    let read = messages(fetch(store, relay).await);
+    let fails = failing(&fixture, relay, &read[0]).await;
+    let Diverted::Done(Some(version)) = store.divert(std::slice::from_ref(&fails)).await.unwrap()[0] else {
+        panic!()
+    };
+    let parks = Diversion { step: Step::Park { rows: vec![read[1].row()] }, ..fails.clone() };
+    let resumes = Diversion {
+        version: Some(version),
+        step: Step::Resume { delivered: vec![read[0].row()] },
+        ..fails.clone()
+    };
+
+    let mut halting = Halting::before(&fixture, "findAndModify", "outbox_route").await;
+    let slow = halting.store.clone();
+    let parking = halting.begin(async move { slow.divert(&[parks]).await }).await;
+    assert_eq!(store.divert(&[resumes]).await.unwrap(), [Diverted::Done(None)]);
+    halting.go_on();
+    let parked = tokio::time::timeout(LONG, parking).await.unwrap().unwrap().unwrap();
+    assert_eq!(parked, [Diverted::Stale], "the key flows again");
+    assert_eq!(messages(fetch(store, relay).await)[..], read[1..]);
+    assert!(store.parked(&Default::default()).await.unwrap().is_empty());
+}
+
+/// A takeover that was committed while a step was under way.
+#[tokio::test]
+async fn a_step_whose_lease_is_lost_under_way_does_nothing() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let relay = relay(store).await;
+    append(store, [message("a")]).await;
+    let stored = messages(fetch(store, relay).await).remove(0);
+    let step = failing(&fixture, relay, &stored).await;
+    let mut halting = Halting::before(&fixture, "findAndModify", "outbox_route").await;
+    let slow = halting.store.clone();
+    let late = halting.begin(async move { slow.divert(&[step]).await }).await;
+    let leases = store.lease(&lease_request(relay)).await.unwrap().leases;
+    store.give_back(relay, &Route::default(), &leases, outbox_contract::Position::START, true).await.unwrap();
+    let new = super::support::relay(store).await;
+    halting.go_on();
+    let answer = tokio::time::timeout(LONG, late).await.unwrap().unwrap().unwrap();
+    assert_eq!(answer, [Diverted::LeaseLost]);
+    let rows = fetch(store, new).await;
+    assert!(matches!(&rows[..], [FetchedRow::Message(message)] if *message == stored), "{rows:?}");
+}
+
+/// Where others come often, a long transaction would never get through.
+#[tokio::test]
+async fn steps_that_met_others_are_done_in_shorter_transactions() {
+    let Some(fixture) = Fixture::alone(options()).await else { return };
+    let (store, noted) = noting(&fixture).await;
+    let relay = relay(&store).await;
+    append(&store, (0..8).map(|at| message(&format!("key-{at}")))).await;
+    let mut steps = Vec::new();
+    for stored in messages(fetch(&store, relay).await) {
+        steps.push(failing(&fixture, relay, &stored).await);
+    }
+    let labels = vec!["TransientTransactionError".to_owned()];
+    fixture.server.fail_next(Fault::of(&["findAndModify"], Happens::Error { code: 112, labels }).times(2));
+    noted.lock().unwrap().clear();
+    let answers = store.divert(&steps).await.unwrap();
+    assert!(answers.len() == 8 && answers.iter().all(|answer| matches!(answer, Diverted::Done(Some(_)))));
+    let transactions = of_transactions(&std::mem::take(&mut *noted.lock().unwrap()));
+    let parked = |transaction: &Vec<mongodb::bson::Document>| {
+        transaction.iter().filter(|command| name(command) == "insert outbox_parked").count()
+    };
+    assert_eq!(transactions.iter().map(parked).collect::<Vec<_>>(), [8, 4, 2, 2, 2, 2]);
 }

@@ -8,5 +8,6 @@ mod commands;
 mod faults;
 mod fence;
 mod foreign;
+mod halting;
 mod support;
 mod transactions;
