@@ -108,8 +108,8 @@ impl<S: Transactional> Processor<S> {
         Ok(open)
     }
 
-    async fn commit(&self, open: Open<S::Tx<'static>>, noted: Option<MessageId>) -> Result<(), Trouble> {
-        self.transactions.commit(open, noted).await?;
+    async fn commit(&self, open: Open<S::Tx<'static>>, only: Option<MessageId>) -> Result<(), Trouble> {
+        self.transactions.commit(open, only).await?;
         self.steps.over(Step::Committed);
         Ok(())
     }
@@ -133,7 +133,7 @@ impl<S: Transactional> Processor<S> {
     async fn run(&self, place: Place, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
         let _permits = self.permits(works).await;
         let mut open = self.begin().await?;
-        let (done, first_new) = match self.work(&mut open.tx, place, works).await {
+        let done = match self.work(&mut open.tx, place, works).await {
             Ok(worked) => worked,
             Err(trouble) => {
                 self.transactions.roll_back(open).await;
@@ -145,17 +145,21 @@ impl<S: Transactional> Processor<S> {
             self.transactions.roll_back(open).await;
             return Ok(done);
         }
-        self.commit(open, first_new).await?;
+        let only = match (works, &*done) {
+            ([work], [Some(Done::Handled)]) => Some(work.message.id),
+            _ => None,
+        };
+        self.commit(open, only).await?;
         Ok(done)
     }
 
-    /// All that happens inside of the transaction. With the first message that it noted as handled.
+    /// All that happens inside of the transaction.
     async fn work(
         &self,
         tx: &mut S::Tx<'static>,
         place: Place,
         works: &[Work<'_>],
-    ) -> Result<(Vec<Option<Done>>, Option<MessageId>), Trouble> {
+    ) -> Result<Vec<Option<Done>>, Trouble> {
         let messages: Vec<&Message> = works.iter().map(|work| work.message).collect();
         let admissions =
             self.transactions.call("admit", self.store.admit(tx, &self.consumer, &messages)).await?;
@@ -173,7 +177,7 @@ impl<S: Transactional> Processor<S> {
             return Err(Trouble::Again(Failure::new("overtaken", words)));
         }
         let emitted = Emitted::default();
-        let (mut done, mut behind, mut first_new) = (Vec::with_capacity(works.len()), Vec::new(), None);
+        let (mut done, mut behind) = (Vec::with_capacity(works.len()), Vec::new());
         for (work, admission) in works.iter().zip(admissions) {
             done.push(match admission {
                 Admission::Duplicate => Some(Done::Duplicate),
@@ -183,7 +187,6 @@ impl<S: Transactional> Processor<S> {
                     Some(Done::Stored)
                 }
                 Admission::New => {
-                    first_new.get_or_insert(work.message.id);
                     self.handle(tx, work, &emitted).await?;
                     Some(Done::Handled)
                 }
@@ -198,7 +201,7 @@ impl<S: Transactional> Processor<S> {
             self.append(self.outbox.append_messages(tx, emitted).map_ok(drop)).await?;
         }
         self.steps.over(Step::Appended);
-        Ok((done, first_new))
+        Ok(done)
     }
 
     async fn handle(

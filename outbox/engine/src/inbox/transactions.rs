@@ -56,12 +56,12 @@ impl<S: Transactional> Transactions<S> {
         let _ = self.call("rollback", self.store.rollback(open.tx)).await;
     }
 
-    /// Commits, and keeps the transaction that was begun with it for the next messages, which are mostly there by now. `noted`: a message that was
-    /// noted as handled in it, if there is one.
+    /// Commits, and keeps the transaction that was begun with it for the next messages, which are mostly there by now. `only`: the message that was
+    /// noted as handled in it, if that is all that was done in it.
     pub(crate) async fn commit(
         &self,
         open: Open<S::Tx<'static>>,
-        noted: Option<MessageId>,
+        only: Option<MessageId>,
     ) -> Result<(), Trouble> {
         let in_a_row = open.in_a_row();
         let commit = async {
@@ -81,14 +81,17 @@ impl<S: Transactional> Transactions<S> {
             Ok(Err(_)) => "commit: it panicked; its message was printed".to_owned(),
             Err(_) => format!("commit: no answer within {:?}", self.limit),
         };
-        self.find_out(noted, error).await
+        self.find_out(only, error).await
     }
 
-    /// What became of a commit whose result is unknown. All of it is committed or nothing is, so one message tells for all.
-    async fn find_out(&self, noted: Option<MessageId>, error: String) -> Result<(), Trouble> {
+    /// What became of a commit whose result is unknown.
+    ///
+    /// Somebody else may have handled a message by the time that it is asked about. That is as good for this message, and tells nothing of others: so
+    /// only a transaction of one message is found out. Any other is done again: each that was committed is found to be a duplicate then, and one that
+    /// went behind others may be there twice, and is handled once.
+    async fn find_out(&self, only: Option<MessageId>, error: String) -> Result<(), Trouble> {
         let not_committed = || Trouble::Again(Failure::new("not-committed", error.clone()));
-        // Nothing but messages that go behind others: they may be written twice, and are handled once.
-        let Some(id) = noted else { return Err(not_committed()) };
+        let Some(id) = only else { return Err(not_committed()) };
         for question in 1..=QUESTIONS {
             match self.call("admitted", self.store.admitted(&self.consumer, id)).await {
                 Ok(true) => return Ok(()),

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
-use outbox_contract::{Message, Route};
+use outbox_contract::{Admin, Message, Route};
 use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, HandlerOptions, handler_fn};
 use outbox_store_memory::MemoryTx;
+use outbox_testkit::{StoreCall, StoreFault};
 
-use crate::support::{MS, S, World, message, within};
+use crate::support::{MS, S, World, message, route, within};
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_is_one_transaction_with_the_same_effects() {
@@ -54,6 +55,35 @@ async fn one_that_fails_in_a_batch_is_found_and_the_others_are_handled() {
     world.ledger.assert_once_and_in_order(&sent);
     // The failure of the batch as a whole is nobody's attempt.
     assert_eq!((inbox.stats().failed, inbox.stats().stored), (3, 0));
+}
+
+/// The first message of the transaction is somebody else's by the time that it is asked about.
+#[tokio::test(start_paused = true)]
+async fn another_process_that_handled_one_message_of_a_batch_tells_nothing_of_the_others() {
+    for behind in [false, true] {
+        let world = World::concurrent(1);
+        if behind {
+            world.tables.hold(&route(), &message("own").key_id()).await.unwrap();
+        }
+        let mut sent = world.send("moved", 1);
+        sent.extend(world.send("own", 1));
+        // It never commits. The answer to the first question comes late.
+        world.store.inject(StoreCall::Commit, StoreFault::HangBefore, 1);
+        world.store.inject(StoreCall::Admitted, StoreFault::HangBefore, 1);
+        let first = world.inbox().batch(2).start().await.unwrap();
+        tokio::time::sleep(S).await;
+        let other = world.beside();
+        other.feed.send(sent[0].clone());
+        let second = other.inbox().start().await.unwrap();
+        within(S * 60, || world.feed.unacknowledged() + other.feed.unacknowledged() == 0).await;
+        assert_eq!(second.stats().handled, 1, "the other process was the first to commit");
+        if behind {
+            world.tables.release(&route(), &message("own").key_id()).await.unwrap();
+        }
+        within(S * 60, || world.ledger.has(sent[1].id)).await;
+        world.ledger.assert_once_and_in_order(&sent);
+        assert_eq!((first.stats().failed, first.stats().resets), (0, 0));
+    }
 }
 
 /// A handler that emits one message for each that it handles, then does as the test wants.

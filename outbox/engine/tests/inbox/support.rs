@@ -97,6 +97,12 @@ impl World {
         Self { tables, store, feed: Feed::new(), ledger: Ledger::default() }
     }
 
+    /// Another process on the same tables: with a connection and a broker of its own.
+    pub(crate) fn beside(&self) -> Self {
+        let store = Arc::new(ChaosStore::new(Arc::new(self.tables.clone()), 1));
+        Self { store, feed: Feed::new(), ..self.clone() }
+    }
+
     /// An inbox whose handler has its effect.
     pub(crate) fn inbox(&self) -> InboxBuilder<Store> {
         self.inbox_that(|_, _| Box::pin(async { Ok(()) }))
