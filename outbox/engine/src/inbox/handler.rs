@@ -119,9 +119,15 @@ impl<'a> HandlerContext<'a> {
     /// Says what of it can't be. Nothing was emitted.
     pub fn emit_message(&self, mut message: Message) -> Result<MessageId, MessageError> {
         trace::inject(&mut message.headers);
-        for name in [trace::TRACEPARENT, trace::TRACESTATE] {
-            if let (None, Some(value)) = (message.headers.get(name), self.message.headers.get(name)) {
-                message.headers.insert(name, value)?;
+        let (given, incoming) = (&mut message.headers, &self.message.headers);
+        // Both or neither: the state belongs to the trace that it came with.
+        if given.get(trace::TRACEPARENT).is_none()
+            && let Some(parent) = incoming.get(trace::TRACEPARENT)
+        {
+            given.insert(trace::TRACEPARENT, parent)?;
+            given.remove(trace::TRACESTATE);
+            if let Some(state) = incoming.get(trace::TRACESTATE) {
+                given.insert(trace::TRACESTATE, state)?;
             }
         }
         message.validate()?;
@@ -200,3 +206,37 @@ impl fmt::Display for HandlerFailure {
 }
 
 impl std::error::Error for HandlerFailure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The headers of what is emitted with these, while a message with those is handled.
+    fn emitted(given: &[(&str, &str)], incoming: &[(&str, &str)]) -> Headers {
+        let message = |headers: &[(&str, &str)]| {
+            let message = Message::new("orders".parse().unwrap(), "order.placed");
+            headers.iter().fold(message, |message, (name, value)| message.with_header(*name, *value).unwrap())
+        };
+        let (handled, emitted) = (message(incoming), Emitted::default());
+        let consumer = Consumer::new("inventory").unwrap();
+        let context =
+            HandlerContext { message: &handled, consumer: &consumer, attempt: 1, emitted: &emitted };
+        context.emit_message(message(given)).unwrap();
+        emitted.take().remove(0).headers
+    }
+
+    #[test]
+    fn what_is_emitted_carries_one_trace_and_what_belongs_to_it() {
+        let (own, other) = ("00-11111111111111111111111111111111-1111111111111111-01", "00-22-22-00");
+        let incoming = [("traceparent", other), ("tracestate", "vendor=other")];
+        let headers = emitted(&[("traceparent", own)], &incoming);
+        assert_eq!((headers.get("traceparent"), headers.get("tracestate")), (Some(own), None));
+        let headers = emitted(&[], &incoming);
+        assert_eq!(headers.get("traceparent"), Some(other));
+        assert_eq!(headers.get("tracestate"), Some("vendor=other"));
+        // A state without a trace says nothing, and is not mixed with another one's.
+        let headers = emitted(&[("tracestate", "vendor=own")], &incoming);
+        assert_eq!(headers.get("tracestate"), Some("vendor=other"));
+        assert!(emitted(&[], &[("tracestate", "vendor=other")]).get("tracestate").is_none());
+    }
+}
