@@ -1,11 +1,10 @@
 //! How an inbox is put together and started.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_contract::lease::Paused;
 use outbox_contract::transactional::inbox_route;
 use outbox_contract::{
     Clock, Consumer, DomainEvent, Message, Outbox, RelayId, RetryPolicy, Store, Subscription, SystemClock,
@@ -16,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::config::{HandlerOptions, InboxConfig, Mode, UnknownType};
-use super::context::Context;
+use super::context::{Context, PausedInStore};
 use super::dispatcher::Limits;
 use super::drain::Drain;
 use super::handle::InboxHandle;
@@ -333,10 +332,7 @@ impl<S: Transactional> InboxBuilder<S> {
         } else {
             None
         };
-        let paused_in_store: Box<dyn Fn() -> Paused + Send + Sync> = match &drain {
-            Some(drain) => Box::new(drain.pauses()),
-            None => Box::new(Paused::default),
-        };
+        let paused_in_store = drain.as_ref().map(|drain| -> PausedInStore { Box::new(drain.pauses()) });
         let context = Arc::new(Context {
             process,
             transport: self.transport,
@@ -356,7 +352,7 @@ impl<S: Transactional> InboxBuilder<S> {
             counters,
             steps: self.steps,
             credit: Credit::new(config.prefetch, config.prefetch_bytes),
-            paused_here: AtomicBool::new(false),
+            pausing: Mutex::default(),
             paused_in_store,
             subscribed: AtomicBool::new(false),
             config,

@@ -1,7 +1,7 @@
 //! What all parts of an inbox share.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::lease::Paused;
@@ -9,10 +9,14 @@ use outbox_contract::{Clock, Subscription, Transport};
 
 use super::config::InboxConfig;
 use super::dispatcher::Limits;
+use super::pausing::Pausing;
 use super::process::Process;
 use super::stats::Counters;
 use super::steps::Steps;
 use crate::relay::credit::Credit;
+
+/// What a store told of pauses, and when it was asked.
+pub(crate) type PausedInStore = Box<dyn Fn() -> (Paused, Duration) + Send + Sync>;
 
 pub(crate) struct Context {
     pub(crate) process: Arc<dyn Process>,
@@ -28,10 +32,11 @@ pub(crate) struct Context {
     pub(crate) steps: Steps,
     /// Counts what is in memory. Nothing asks it for room: the prefetch is the bound.
     pub(crate) credit: Arc<Credit>,
-    /// Whether this process was asked to pause and the store has not told so yet. Written by the handle, cleared when the store does.
-    pub(crate) paused_here: AtomicBool,
-    /// What is paused of the consumer, as the store told last.
-    pub(crate) paused_in_store: Box<dyn Fn() -> Paused + Send + Sync>,
+    // What was asked of this process. Written by the handle, and by who looks; held for a few instructions.
+    pub(crate) pausing: Mutex<Pausing>,
+    /// What is paused of the consumer, as the store told last, and when the heartbeat began that was answered last. None: this process handles
+    /// nothing.
+    pub(crate) paused_in_store: Option<PausedInStore>,
     /// Whether there is a subscription now.
     pub(crate) subscribed: AtomicBool,
 }
@@ -43,14 +48,15 @@ impl Context {
 
     /// What is not to be handled now: the whole consumer, or single topics of it.
     pub(crate) fn paused(&self) -> Paused {
-        let mut paused = (self.paused_in_store)();
-        if paused.route {
-            // From here on the store says when it is over, whoever ends it.
-            self.paused_here.store(false, Ordering::Release);
-        } else {
-            paused.route = self.paused_here.load(Ordering::Acquire);
-        }
+        let Some(in_store) = &self.paused_in_store else { return Paused::default() };
+        let (mut paused, begun) = in_store();
+        paused.route = self.pausing().look(paused.route, begun);
         paused
+    }
+
+    /// What was asked of this process about pauses.
+    pub(crate) fn pausing(&self) -> MutexGuard<'_, Pausing> {
+        self.pausing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How long a transaction on its way may take until it is over, one way or the other.

@@ -76,9 +76,11 @@ impl InboxHandle {
     ///
     /// `Unavailable`: it is paused here, and elsewhere perhaps. Call again.
     pub async fn pause(&self) -> Result<(), StoreError> {
-        self.context.paused_here.store(true, Ordering::Release);
+        self.context.pausing().ask();
         self.look();
-        self.store.pause(&self.route, None).await
+        self.store.pause(&self.route, None).await?;
+        self.context.pausing().stored(self.context.now());
+        Ok(())
     }
 
     /// Goes on handling: everywhere from the next heartbeat on, of 5 s.
@@ -88,7 +90,7 @@ impl InboxHandle {
     /// `Unavailable`: call again.
     pub async fn resume(&self) -> Result<(), StoreError> {
         self.store.resume(&self.route, None).await?;
-        self.context.paused_here.store(false, Ordering::Release);
+        self.context.pausing().end();
         self.look();
         Ok(())
     }

@@ -20,6 +20,7 @@ mod handle;
 mod handler;
 mod handlers;
 mod mailboxes;
+mod pausing;
 mod process;
 mod receiver;
 mod source;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::FutureExt;
 use outbox_contract::subscription::Undecodable;
 use outbox_contract::{Admin, Bytes, StoreErrorKind};
-use outbox_engine::{HandlerFailure, Inbox, StartError, Status, UnknownType};
+use outbox_engine::{HandlerFailure, Inbox, Mode, StartError, Status, UnknownType};
 use outbox_testkit::{StoreCall, StoreFault};
 
 use crate::support::{MS, S, World, message, route, within};
@@ -130,6 +130,38 @@ async fn nothing_is_handled_while_the_consumer_is_paused() {
     inbox.resume().await.unwrap();
     within(S * 10, || world.feed.unacknowledged() == 0).await;
     world.ledger.assert_once_and_in_order(&sent);
+}
+
+/// By somebody else, and before the next heartbeat: the store never said here that it was paused.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_is_soon_ended_elsewhere_ends_here_too() {
+    for mode in [Mode::Direct, Mode::Stored, Mode::Receive] {
+        let world = World::new();
+        let inbox = world.inbox().mode(mode).start().await.unwrap();
+        tokio::time::sleep(S * 11).await;
+        inbox.pause().await.unwrap();
+        world.tables.resume(&route(), None).await.unwrap();
+        let sent = world.send("a", 5);
+        within(S * 30, || inbox.health().status == Status::Healthy).await;
+        within(S * 30, || world.feed.unacknowledged() == 0).await;
+        if mode != Mode::Receive {
+            within(S * 10, || world.ledger.len() == sent.len()).await;
+            world.ledger.assert_once_and_in_order(&sent);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_holds_whenever_it_comes_between_two_heartbeats() {
+    for moment in 0..12 {
+        let world = World::new();
+        let inbox = world.inbox().start().await.unwrap();
+        tokio::time::sleep(S * 7 + MS * 500 * moment).await;
+        inbox.pause().await.unwrap();
+        world.send("a", 5);
+        tokio::time::sleep(S * 60).await;
+        assert_eq!(world.ledger.len(), 0, "moment {moment}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
