@@ -25,6 +25,7 @@ mod process;
 mod receiver;
 mod source;
 mod spares;
+mod stand_in;
 mod stats;
 mod steps;
 mod supervisor;

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::subscription::{Delivery, Received, Tag, Undecodable};
-use outbox_contract::{Headers, Message, Topic};
+use outbox_contract::Message;
+use outbox_contract::subscription::{Delivery, Received, Tag};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
+use super::acknowledger::AcknowledgerMsg;
 use super::context::Context;
 use super::dispatcher::Item;
-use super::handlers::{UNDECODABLE, UNDECODABLE_REASON};
 use super::mailboxes::MailboxesMsg;
 use super::source::Source;
+use super::stand_in::message_of;
 use super::steps::Step;
 use super::supervisor::InboxMsg;
 
@@ -19,6 +20,7 @@ pub(crate) struct Receiver {
     pub(crate) context: Arc<Context>,
     pub(crate) source: Arc<Source>,
     pub(crate) supervisor: ActorRef<InboxMsg>,
+    pub(crate) acknowledger: ActorRef<AcknowledgerMsg>,
     /// Where deliveries go. None: to the store.
     pub(crate) mailboxes: Option<ActorRef<MailboxesMsg>>,
 }
@@ -130,7 +132,7 @@ impl Receiver {
         }
     }
 
-    /// Writes deliveries to the store, in their order, and acknowledges them.
+    /// Writes deliveries to the store, in their order, and has them acknowledged.
     async fn store(&self, deliveries: Vec<Delivery>) -> Result<(), ActorProcessingErr> {
         let (tags, messages): (Vec<Tag>, Vec<Message>) = deliveries
             .into_iter()
@@ -144,56 +146,9 @@ impl Receiver {
         let rows: Vec<&Message> = messages.iter().collect();
         self.context.process.store(&rows).await.map_err(|broken| broken.to_string())?;
         self.context.counters.stored(rows.len());
-        self.source.acknowledge(&tags).await;
-        self.context.steps.over(Step::Acknowledged);
-        Ok(())
+        Ok(self.acknowledger.cast(AcknowledgerMsg::Finished(tags))?)
     }
-}
-
-/// The message; or one that stands for what is none, which no handler gets and which becomes a dead letter.
-fn message_of(decoded: Result<Message, Undecodable>, topic: &Topic) -> Message {
-    let junk = match decoded {
-        Ok(message) => return message,
-        Err(junk) => junk,
-    };
-    let length = junk.payload.len().min(Message::MOST_PAYLOAD_BYTES);
-    let mut message = Message::new(topic.clone(), UNDECODABLE)
-        .with_content_type("application/octet-stream")
-        .with_payload(junk.payload.slice(..length));
-    for (name, value) in junk.headers {
-        // What can't be a header here can't be kept as one.
-        let _ = message.headers.insert(name, value);
-    }
-    let reason: String = junk.reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let end = reason.floor_char_boundary(Headers::MOST_VALUE_BYTES);
-    let _ = message.headers.insert(UNDECODABLE_REASON, &reason[..end]);
-    message
 }
 
 /// The longest that a broker may be silent about a wish.
 pub(crate) const BROKER_TIMEOUT: Duration = Duration::from_secs(5);
-
-#[cfg(test)]
-mod tests {
-    use outbox_contract::Bytes;
-
-    use super::*;
-
-    #[test]
-    fn what_is_no_message_is_kept_with_its_bytes_and_the_reason() {
-        let headers = vec![("tenant".to_owned(), "acme".to_owned()), (String::new(), "nameless".to_owned())];
-        let junk = Undecodable::new("no\nid", Bytes::from_static(b"\xff\x00"), headers);
-        let message = message_of(Err(junk), &"orders".parse().unwrap());
-        assert!(message.validate().is_ok());
-        assert_eq!((&*message.event_type, &message.payload[..]), (UNDECODABLE, &b"\xff\x00"[..]));
-        assert_eq!(message.headers.get(UNDECODABLE_REASON), Some("no id"));
-        assert_eq!((message.headers.get("tenant"), message.headers.len()), (Some("acme"), 2));
-    }
-
-    #[test]
-    fn a_reason_of_any_length_is_kept_as_far_as_a_header_goes() {
-        let junk = Undecodable::new("é".repeat(9_000), Bytes::new(), Vec::new());
-        let message = message_of(Err(junk), &"orders".parse().unwrap());
-        assert!(message.headers.get(UNDECODABLE_REASON).is_some_and(|reason| reason.len() > 8_000));
-    }
-}

@@ -25,23 +25,16 @@ impl Source {
         }
     }
 
-    /// Tells the broker that these are finished. When that fails they come again, and are found to be duplicates.
-    pub(crate) async fn acknowledge(&self, tags: &[Tag]) {
-        if tags.is_empty() {
-            return;
-        }
+    /// Tells the broker that these are finished. When that can't be said now, say it again: they may not come again while this subscription lasts, and
+    /// count against its prefetch.
+    pub(crate) async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         let acknowledged = async {
             match &*self.deliveries.read().await {
                 Some(deliveries) => deliveries.acknowledge(tags).await,
                 None => Ok(()),
             }
         };
-        match self.in_time("acknowledge", acknowledged).await {
-            Ok(()) => {}
-            Err(error) => {
-                tracing::debug!(%error, "finished deliveries could not be acknowledged; they come again")
-            }
-        }
+        self.in_time("acknowledge", acknowledged).await
     }
 
     pub(crate) async fn drain(&self) -> Result<(), TransportError> {

@@ -48,13 +48,9 @@ const PAUSE_POLL: Duration = Duration::from_secs(1);
 struct Incarnation {
     source: Arc<Source>,
     receiver: ActorRef<ReceiverMsg>,
-    direct: Option<Direct>,
-}
-
-/// The parts that handle what comes in.
-struct Direct {
-    mailboxes: ActorRef<MailboxesMsg>,
     acknowledger: ActorRef<AcknowledgerMsg>,
+    /// Handle what comes in. None: it goes to the store.
+    mailboxes: Option<ActorRef<MailboxesMsg>>,
 }
 
 /// Failures count together for this long.
@@ -97,10 +93,10 @@ impl InboxSupervisor {
             }
             InboxMsg::Ended => self.start_again(&myself, state, "the broker ended the subscription").await,
             InboxMsg::Paused => {
-                let direct = state.incarnation.as_ref().and_then(|parts| parts.direct.as_ref());
-                if let Some(direct) = direct {
+                let mailboxes = state.incarnation.as_ref().and_then(|parts| parts.mailboxes.as_ref());
+                if let Some(mailboxes) = mailboxes {
                     // Gone only when all of this incarnation is; the next one looks for itself.
-                    let _ = direct.mailboxes.cast(MailboxesMsg::Paused);
+                    let _ = mailboxes.cast(MailboxesMsg::Paused);
                 }
             }
             InboxMsg::Stop(reply) => {
@@ -151,13 +147,12 @@ impl InboxSupervisor {
         };
         let delay = deliveries.acknowledgement_delay();
         let source = Arc::new(Source::new(deliveries, BROKER_TIMEOUT));
-        let direct = if context.config.mode == super::config::Mode::Direct {
-            let acknowledger =
-                Acknowledger { context: Arc::clone(context), source: Arc::clone(&source), delay };
-            let (acknowledger, _) = Actor::spawn_linked(None, acknowledger, (), myself.get_cell()).await?;
+        let acknowledger = Acknowledger { context: Arc::clone(context), source: Arc::clone(&source), delay };
+        let (acknowledger, _) = Actor::spawn_linked(None, acknowledger, (), myself.get_cell()).await?;
+        let mailboxes = if context.config.mode == super::config::Mode::Direct {
             let setup = MailboxesSetup { context: Arc::clone(context), acknowledger: acknowledger.clone() };
             let (mailboxes, _) = Actor::spawn_linked(None, Mailboxes, setup, myself.get_cell()).await?;
-            Some(Direct { mailboxes, acknowledger })
+            Some(mailboxes)
         } else {
             None
         };
@@ -165,11 +160,12 @@ impl InboxSupervisor {
             context: Arc::clone(context),
             source: Arc::clone(&source),
             supervisor: myself.clone(),
-            mailboxes: direct.as_ref().map(|direct| direct.mailboxes.clone()),
+            acknowledger: acknowledger.clone(),
+            mailboxes: mailboxes.clone(),
         };
         let (receiver, _) = Actor::spawn_linked(None, receiver, (), myself.get_cell()).await?;
         context.subscribed.store(true, Ordering::Release);
-        state.incarnation = Some(Incarnation { source, receiver, direct });
+        state.incarnation = Some(Incarnation { source, receiver, acknowledger, mailboxes });
         Ok(())
     }
 
@@ -215,10 +211,11 @@ impl InboxSupervisor {
         let limit = millis(self.context.longest_job());
         let mut clean = incarnation.source.drain().await.is_ok();
         clean &= call_t!(incarnation.receiver, ReceiverMsg::Finish, limit).is_ok();
-        if let Some(Direct { mailboxes, acknowledger }) = &incarnation.direct {
+        if let Some(mailboxes) = &incarnation.mailboxes {
             clean &= call_t!(mailboxes, MailboxesMsg::Halt, limit).is_ok();
-            clean &= call_t!(acknowledger, AcknowledgerMsg::Flush, millis(BROKER_TIMEOUT * 3)).is_ok();
         }
+        let told = call_t!(incarnation.acknowledger, AcknowledgerMsg::Flush, millis(BROKER_TIMEOUT * 3));
+        clean &= told.unwrap_or(false);
         incarnation.end();
         clean &= incarnation.source.close().await.is_ok();
         clean
@@ -227,9 +224,8 @@ impl InboxSupervisor {
 
 impl Incarnation {
     fn cells(&self) -> impl Iterator<Item = ActorCell> {
-        let direct = self.direct.iter();
-        let direct = direct.flat_map(|direct| [direct.mailboxes.get_cell(), direct.acknowledger.get_cell()]);
-        std::iter::once(self.receiver.get_cell()).chain(direct)
+        let always = [self.receiver.get_cell(), self.acknowledger.get_cell()];
+        always.into_iter().chain(self.mailboxes.iter().map(|mailboxes| mailboxes.get_cell()))
     }
 
     fn has(&self, who: ActorId) -> bool {

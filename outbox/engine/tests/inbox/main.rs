@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
+mod acknowledging;
 mod batches;
 mod chaos;
 mod direct;
