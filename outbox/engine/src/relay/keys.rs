@@ -29,9 +29,12 @@ use super::policies::Policies;
 mod lines;
 mod outcomes;
 mod steps;
+mod turns;
 
 use lines::Lines;
 use steps::next_step;
+pub(crate) use turns::Turn;
+use turns::Turns;
 
 #[cfg(test)]
 #[path = "keys_model.rs"]
@@ -66,6 +69,7 @@ pub(crate) struct Keys {
     random: fastrand::Rng,
     keys: Map<KeyState>,
     lines: Lines,
+    turns: Turns,
     waiting: BTreeSet<(Duration, KeyId)>,
     failing_since: BTreeMap<KeyId, u64>,
     // How many forgettings of a key the poller has not echoed yet.
@@ -116,6 +120,7 @@ impl Keys {
             random: fastrand::Rng::with_seed(seed),
             keys: Map::default(),
             lines: Lines::default(),
+            turns: Turns::default(),
             waiting: BTreeSet::new(),
             failing_since: BTreeMap::new(),
             dropping_keys: BTreeMap::new(),
@@ -200,14 +205,20 @@ impl Keys {
         None
     }
 
-    /// Whether a key stands in line that nothing is held against.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.lines.ready.is_empty()
+    /// Which line the next chunk is taken from, if keys stand in one that may have a publisher now.
+    pub(crate) fn next_turn(&self, publishers: usize) -> Option<Turn> {
+        self.turns.next(!self.lines.ready.is_empty(), !self.lines.suspects.is_empty(), publishers)
     }
 
-    /// Whether a key stands in line whose first message is suspected.
-    pub(crate) fn has_suspects(&self) -> bool {
-        !self.lines.suspects.is_empty()
+    /// Builds the next chunk of a line. None: those that stood there all belong elsewhere by now.
+    pub(crate) fn next_chunk(&mut self, turn: Turn) -> Option<ChunkPlan> {
+        let sent = match turn {
+            Turn::Ready => self.next_ready(),
+            Turn::Suspects => self.next_suspects(),
+        };
+        let plan = self.plan(sent)?;
+        self.turns.took(plan.number, turn);
+        Some(plan)
     }
 
     /// Whether nothing of these buckets is in an unconfirmed chunk.
@@ -229,8 +240,8 @@ impl Keys {
         }
     }
 
-    /// Builds the next chunk of keys that nothing is held against.
-    pub(crate) fn next_chunk(&mut self) -> Option<ChunkPlan> {
+    /// The next messages of keys that nothing is held against.
+    fn next_ready(&mut self) -> Vec<Sent> {
         let mut sent = Vec::new();
         let mut bytes = 0;
         while sent.len() < self.limits.chunk && bytes < self.limits.chunk_bytes {
@@ -240,12 +251,12 @@ impl Keys {
             let Some(state) = self.leave_line(&key, false) else { continue };
             bytes += take_messages(&key, state, room, room_bytes, &mut sent);
         }
-        self.plan(sent)
+        sent
     }
 
-    /// Builds the next chunk of suspects, one message of each. Those of which nothing was heard once ride together: mostly a broker or a network
+    /// The next messages of suspects, one of each. Those of which nothing was heard once ride together: mostly a broker or a network
     /// was away, and none of them did it. After that each goes alone.
-    pub(crate) fn next_suspects(&mut self) -> Option<ChunkPlan> {
+    fn next_suspects(&mut self) -> Vec<Sent> {
         let mut sent = Vec::new();
         let mut bytes = 0;
         while sent.len() < self.limits.chunk && bytes < self.limits.chunk_bytes {
@@ -263,7 +274,7 @@ impl Keys {
                 break;
             }
         }
-        self.plan(sent)
+        sent
     }
 
     /// A key that has left its line, if it has something to send from there. If it belongs elsewhere by now, it goes there.

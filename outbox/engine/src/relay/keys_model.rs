@@ -24,7 +24,6 @@ use crate::relay::model_cast::{
 };
 
 const STEPS: usize = 600;
-const DESKS: usize = 3;
 const MS: Duration = Duration::from_millis(1);
 
 /// What is left out of the lane, to see that the model finds it.
@@ -36,6 +35,8 @@ enum Sabotage {
     DroppingKeys,
     /// A chunk of an earlier stay counts as one of this stay.
     Generations,
+    /// Suspects wait until nobody else does.
+    Turns,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,6 +63,8 @@ struct Model {
     now: Duration,
     keys: Keys,
     credit: Arc<Credit>,
+    /// How many publishers there are.
+    desks: usize,
     table: Table,
     poller: Poller,
     to_lane: VecDeque<ToLane>,
@@ -69,6 +72,10 @@ struct Model {
     asks: VecDeque<Ask>,
     settler: VecDeque<Delivered>,
     chunks: Vec<ChunkPlan>,
+    /// Chunks of suspects that are not back.
+    of_suspects: BTreeSet<u64>,
+    /// How many chunks were taken of each line in a row while the other one waited and might have had a publisher.
+    in_a_row: (usize, usize),
     poison: BTreeSet<Position>,
     log: BTreeSet<Position>,
 }
@@ -82,6 +89,7 @@ impl Model {
             first_delay: MS,
             most_delay: MS * 8,
         };
+        let desks = random.usize(1..6);
         let policy =
             RetryPolicy { most_attempts: 3, first_delay: MS, most_delay: MS * 8, ..RetryPolicy::default() };
         let hold = RetryPolicy { exhausted: Exhausted::Hold, ..policy.clone() };
@@ -97,6 +105,7 @@ impl Model {
             now: Duration::ZERO,
             keys: Keys::new(limits, Arc::new(policies), seed),
             credit: Credit::new(usize::MAX, usize::MAX),
+            desks,
             table,
             poller: Poller { owned: (0..KEYS).collect(), ..Poller::default() },
             to_lane: VecDeque::new(),
@@ -104,6 +113,8 @@ impl Model {
             asks: VecDeque::new(),
             settler: VecDeque::new(),
             chunks: Vec::new(),
+            of_suspects: BTreeSet::new(),
+            in_a_row: (0, 0),
             poison: BTreeSet::new(),
             log: BTreeSet::new(),
         }
@@ -238,15 +249,38 @@ impl Model {
         self.keys.wake(self.now);
         let mut effects = Effects::default();
         self.keys.next_steps(&mut effects);
-        while self.chunks.len() < DESKS && (self.keys.has_ready() || self.keys.has_suspects()) {
-            let suspects = !self.keys.has_ready() || (self.keys.has_suspects() && self.random.bool());
-            let chunk = if suspects { self.keys.next_suspects() } else { self.keys.next_chunk() };
-            let Some(chunk) = chunk else { continue };
+        while self.chunks.len() < self.desks
+            && let Some(turn) = self.keys.next_turn(self.desks)
+        {
+            let waiting = (!self.keys.lines.ready.is_empty(), !self.keys.lines.suspects.is_empty());
+            let passed = self.case.sabotage == Some(Sabotage::Turns) && waiting.0;
+            let turn = if passed { Turn::Ready } else { turn };
+            let Some(chunk) = self.keys.next_chunk(turn) else { continue };
+            self.judge_turn(turn, waiting, &chunk)?;
             self.judge_chunk(&chunk)?;
             self.chunks.push(chunk);
         }
         self.keys.next_steps(&mut effects);
         self.asks.extend(effects.asks);
+        Ok(())
+    }
+
+    /// Neither line starves while the other one has something, and suspects leave a publisher to the others.
+    fn judge_turn(&mut self, turn: Turn, (ready, suspects): (bool, bool), chunk: &ChunkPlan) -> Judged {
+        let room = self.of_suspects.len() + 1 < self.desks.max(2);
+        self.in_a_row = match turn {
+            Turn::Ready => (self.in_a_row.0 + usize::from(suspects && room), 0),
+            Turn::Suspects => (0, self.in_a_row.1 + usize::from(ready)),
+        };
+        if turn == Turn::Suspects {
+            self.of_suspects.insert(chunk.number);
+        }
+        if self.desks > 1 && self.of_suspects.len() == self.desks {
+            return Err("suspects have all publishers".to_owned());
+        }
+        if self.in_a_row.0.max(self.in_a_row.1) > 1 {
+            return Err(format!("a line starves: {:?} chunks in a row of the other one", self.in_a_row));
+        }
         Ok(())
     }
 
@@ -385,7 +419,7 @@ fn is_caught(sabotage: Sabotage) {
     let case = Case { sabotage: Some(sabotage), ..Case::default() };
     let failed = first_failure(2_000, |seed, loud| Model::new(case, seed, loud).run());
     let failed = failed.expect("a guard that is left out is missed");
-    assert!(["before", "two", "stuck"].iter().any(|harm| failed.contains(harm)), "{failed}");
+    assert!(["before", "two", "stuck", "starves"].iter().any(|harm| failed.contains(harm)), "{failed}");
 }
 
 #[test]
@@ -412,6 +446,11 @@ fn a_lane_that_takes_what_comes_before_the_echo_reorders() {
 #[test]
 fn a_lane_that_takes_an_old_chunk_for_a_new_one_reorders() {
     is_caught(Sabotage::Generations);
+}
+
+#[test]
+fn a_lane_that_sends_suspects_only_when_nobody_else_waits_starves_them() {
+    is_caught(Sabotage::Turns);
 }
 
 #[test]

@@ -74,8 +74,6 @@ pub(crate) struct LaneState {
     poller: Option<ActorRef<PollerMsg>>,
     publishers: Vec<Desk>,
     random: fastrand::Rng,
-    /// Whether the last chunk was one of suspects.
-    suspects_last: bool,
     pump_at: Option<Duration>,
     yields: Vec<(BucketSet, u64)>,
     /// Nothing is taken any more: what was dropped is still to be read by others, and what comes now stands behind it.
@@ -87,17 +85,8 @@ pub(crate) struct LaneState {
 struct Desk {
     publisher: ActorRef<Publish>,
     chunk: Option<(u64, Outcomes)>,
-    /// Whether it is a chunk of suspects.
-    suspects: bool,
     /// When the oldest message of the chunk was appended.
     oldest: Timestamp,
-}
-
-/// What is sent next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Choice {
-    Ready,
-    Suspects,
 }
 
 #[ractor::actor(message = LaneMsg, state = LaneState, arguments = LaneSetup)]
@@ -121,7 +110,6 @@ impl Lane {
             publishers.push(Desk {
                 publisher: hire(&context, &myself).await?,
                 chunk: None,
-                suspects: false,
                 oldest: Timestamp::default(),
             });
         }
@@ -134,7 +122,6 @@ impl Lane {
             diverter,
             poller: None,
             publishers,
-            suspects_last: false,
             pump_at: None,
             yields: Vec::new(),
             retired: false,
@@ -316,7 +303,7 @@ impl LaneState {
         let mut next = self.keys.wake(now);
         let mut effects = Effects::default();
         self.keys.next_steps(&mut effects);
-        while let Some(choice) = self.choose() {
+        while let Some(turn) = self.keys.next_turn(self.publishers.len()) {
             let Some(desk) = self.publishers.iter_mut().find(|desk| desk.chunk.is_none()) else { break };
             if self.context.paused.load(Ordering::Acquire) {
                 // The poller says when that is over.
@@ -331,12 +318,7 @@ impl LaneState {
                 next = earlier(next, until);
                 break;
             }
-            let suspects = choice == Choice::Suspects;
-            let plan = if suspects { self.keys.next_suspects() } else { self.keys.next_chunk() };
-            // Those that stood in this line may all belong into another by now.
-            let Some(plan) = plan else { continue };
-            self.suspects_last = suspects;
-            desk.suspects = suspects;
+            let Some(plan) = self.keys.next_chunk(turn) else { continue };
             self.context.breaker().began(now);
             let outcomes = Outcomes::new(plan.messages.len());
             desk.chunk = Some((plan.number, outcomes.clone()));
@@ -353,21 +335,6 @@ impl LaneState {
             myself.send_after(at.saturating_sub(now), || LaneMsg::Pump);
         }
         Ok(())
-    }
-
-    /// Suspects never have all publishers: each may be waited for until its time is over, and the other keys go on meanwhile. Where there is
-    /// one publisher, it takes turns.
-    fn choose(&self) -> Option<Choice> {
-        let with_suspects =
-            self.publishers.iter().filter(|desk| desk.chunk.is_some() && desk.suspects).count();
-        let room = with_suspects + 1 < self.publishers.len().max(2);
-        let turn = self.publishers.len() > 1 || !self.suspects_last;
-        match (self.keys.has_ready(), self.keys.has_suspects() && room) {
-            (true, true) if self.publishers.len() == 1 && turn => Some(Choice::Suspects),
-            (true, _) => Some(Choice::Ready),
-            (false, true) => Some(Choice::Suspects),
-            (false, false) => None,
-        }
     }
 
     fn ask(&self, myself: &ActorRef<LaneMsg>, asks: Vec<Ask>) {

@@ -1,7 +1,7 @@
 //! Contained failure (P5): a poison message holds up its key, a broken topic itself, an outage nobody's attempts.
 
 use outbox_contract::{Exhausted, RetryPolicy};
-use outbox_testkit::Fault;
+use outbox_testkit::{Fault, FaultRates};
 
 use crate::support::{MS, S, World, message, of_topic, topic, within};
 
@@ -65,6 +65,25 @@ async fn an_outage_burns_no_attempts_and_makes_no_dead_letters() {
     assert!(took <= S * 6, "it was back after {took:?}");
     assert_eq!((relay.stats().failed, world.dead().await.len()), (0, 0));
     assert_eq!(world.broker.len(), 500, "each was sent once");
+}
+
+/// More waits than can be sent, for minutes: whoever failed once has its turn in between, when it is due.
+#[tokio::test(start_paused = true)]
+async fn a_failing_key_is_tried_again_in_time_while_a_backlog_lasts() {
+    for depth in [1, 2, 3] {
+        let world = World::new();
+        let rig = world.rig();
+        rig.transport.set_rates(FaultRates { delay: MS * 100, ..FaultRates::default() });
+        let ids = world.append((0..2_000).map(|n| message(&format!("key-{}", n % 100)))).await;
+        rig.transport.inject_times(ids[7], Fault::Failed, 1);
+        let quick = RetryPolicy { first_delay: MS, most_delay: MS * 5, ..RetryPolicy::default() };
+        let relay = rig.relay().lanes(1).depth(depth).chunk(1).batch(100).credit(200).retry(quick);
+        let relay = relay.start().await.unwrap();
+        within(S * 10, || relay.stats().failed == 1).await;
+        let took = within(S * 600, || world.arrived().contains(&ids[7])).await;
+        assert!(took <= S * 3, "with {depth} publishers it was tried again after {took:?}");
+        assert!(world.waiting() > 1_000, "the backlog lasts");
+    }
 }
 
 /// Nothing is heard of any chunk: that is an outage too, and not the fault of the messages.

@@ -33,6 +33,7 @@ impl Keys {
         effects: &mut Effects,
     ) {
         let Some(sent) = self.chunks.remove(&number) else { return };
+        self.turns.is_back(number);
         let delivered =
             outcomes.iter().flatten().filter(|outcome| **outcome == Outcome::Delivered).count() as u64;
         let back = Back { alone: sent.len() == 1, broke, delivered: self.delivered + delivered, now };
