@@ -140,7 +140,7 @@ pub(crate) struct KeyState {
     pub(crate) resting: bool,
     /// Attempts in a row whose outcome is unknown.
     pub(crate) unknown: u32,
-    /// How much the lane had delivered when the last of them came back.
+    /// How much the lane had delivered when the last of them came back; before the first, when the suspect was taken.
     pub(crate) delivered_by_then: u64,
 }
 

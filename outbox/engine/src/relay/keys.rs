@@ -257,12 +257,17 @@ impl Keys {
     /// The next messages of suspects, one of each. Those of which nothing was heard once ride together: mostly a broker or a network
     /// was away, and none of them did it. After that each goes alone.
     fn next_suspects(&mut self) -> Vec<Sent> {
+        let delivered = self.delivered;
         let mut sent = Vec::new();
         let mut bytes = 0;
         while sent.len() < self.limits.chunk && bytes < self.limits.chunk_bytes {
             let Some(key) = self.lines.suspects.pop_front() else { break };
             let room_bytes = self.limits.chunk_bytes.saturating_sub(bytes);
             let Some(state) = self.leave_line(&key, true) else { continue };
+            if state.unknown == 0 {
+                // Nothing is known of it in this stay: what went through before it is tried says nothing of it.
+                state.delivered_by_then = delivered;
+            }
             let alone = state.goes_alone();
             if alone && !sent.is_empty() {
                 state.in_line = true;

@@ -101,6 +101,52 @@ async fn a_broker_that_answers_nobody_burns_no_attempts() {
     assert_eq!(world.broker.len(), 40);
 }
 
+/// What went through before the silence says nothing of it, of keys that were failing already either.
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_answers_nobody_burns_no_attempts_of_keys_that_fail_already() {
+    let world = World::new();
+    let rig = world.rig();
+    let retry = RetryPolicy { most_attempts: 2, first_delay: S * 10, ..RetryPolicy::default() };
+    let relay = rig.relay().lanes(1).retry(retry).start().await.unwrap();
+    world.append([message("good")]).await;
+    world.drained(S * 10).await;
+    let failing = world.append([message("failing"), message("failing")]).await;
+    rig.transport.inject_times(failing[0], Fault::Failed, 1);
+    within(S, || relay.stats().failed == 1).await;
+    rig.transport.set_rates(FaultRates { hang: 1.0, ..FaultRates::default() });
+    world.append((0..40).map(|n| message(&format!("key-{n}")))).await;
+    tokio::time::sleep(S * 3_600).await;
+    assert!(relay.stats().unknown > 100, "it was tried meanwhile: {:?}", relay.stats());
+    assert_eq!((relay.stats().failed, world.dead().await.len()), (1, 0));
+    rig.transport.calm();
+    world.drained(S * 120).await;
+    assert_eq!(world.broker.len(), 43);
+}
+
+/// Of which nothing is heard while others go through, whether at once or after a long wait: that is a failure of its own.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_breaks_things_while_others_go_through_is_counted() {
+    for fault in [Fault::UnknownWithoutEffect, Fault::Hang] {
+        let world = World::new();
+        let rig = world.rig();
+        let poison = world.append([message("poisoned")]).await[0];
+        rig.transport.inject(poison, fault);
+        let twice = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+        let relay = rig.relay().lanes(1).publish_timeout(S).retry(twice).start().await.unwrap();
+        for n in 0.. {
+            assert!(n < 6_000, "{fault:?} is not counted: {:?}", relay.stats());
+            world.append([message(&format!("key-{}", n % 10))]).await;
+            tokio::time::sleep(MS * 100).await;
+            if world.store.snapshot().dead == 1 {
+                break;
+            }
+        }
+        let dead = &world.dead().await[0];
+        assert_eq!((dead.stored.message.id, dead.attempts), (poison, 2), "{fault:?}");
+        assert_eq!(dead.last_failure.as_ref().unwrap().class, "breaks");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_message_that_panics_the_publisher_becomes_a_dead_letter_alone() {
     for fault in [Fault::PanicBefore, Fault::PanicAfter] {
