@@ -5,25 +5,22 @@
 use std::sync::Arc;
 
 use mongodb::ClientSession;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, doc};
 use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
 use outbox_contract::{
-    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, StripeId, Timestamp, Topic,
+    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
 };
 
-use crate::append::{self, Row};
+use crate::again::{Again, at_once};
 use crate::browse::{self, by_death, by_delivery, matching};
 use crate::database::Database;
 use crate::error::Failed;
 use crate::fence::Fence;
 use crate::keys::KeyIn;
-use crate::row::{self, message_id, uuid};
+use crate::row;
 use crate::store::MongoDbStore;
 use crate::transaction::{Work, transact};
-
-/// The most messages that are appended again in one transaction: each takes a stripe, and whoever appends to one of these conflicts meanwhile.
-pub(crate) const MOST_AT_ONCE: usize = 50;
 
 /// What an operator does with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,52 +104,6 @@ impl OnKey<'_> {
     }
 }
 
-/// Documents of a side collection that are appended again.
-struct Again {
-    rows: Vec<Document>,
-    /// Whether they leave the dead letters with that.
-    were_dead: bool,
-}
-
-#[async_trait]
-impl Work for Again {
-    type Done = u64;
-
-    async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<u64, Failed> {
-        let names: Vec<Bson> = self.rows.iter().filter_map(|row| row.get("_id").cloned()).collect();
-        let mut rows: Vec<&Document> = self.rows.iter().collect();
-        if self.were_dead {
-            let dead = database.dead();
-            let filter = doc! { "_id": { "$in": names } };
-            // Somebody else may have been faster with some.
-            let there = dead.distinct("_id", filter.clone()).session(&mut *session).await?;
-            rows.retain(|row| row.get("_id").is_some_and(|name| there.contains(name)));
-            dead.delete_many(filter).session(&mut *session).await?;
-        }
-        let done = u64::try_from(rows.len()).unwrap_or_default();
-        append::write(database, session, rows.into_iter().map(again).collect()).await?;
-        Ok(done)
-    }
-}
-
-/// A document of a side collection as it joins its key again. Its place is computed anew: a wrong bucket is one of the things that a message can
-/// have died of.
-pub(crate) fn again(row: &Document) -> Row {
-    const CONTENT: [&str; 8] =
-        ["topic", "key", "event_type", "schema_version", "content_type", "headers", "payload", "occurred_at"];
-    let text = |field| row.get_str(field).unwrap_or_default();
-    let stripe = StripeId::of(text("topic"), text("order_key"));
-    let mut content = doc! { "bucket": i32::from(stripe.bucket().0) };
-    for field in CONTENT {
-        if let Some(value) = row.get(field) {
-            content.insert(field, value.clone());
-        }
-    }
-    // In the store's own way, if it is an id at all.
-    let id = message_id(row.get("id")).map_or(Bson::Null, |id| uuid(id.as_uuid()));
-    Row { route: text("route").to_owned(), stripe, id, due_at: None, content }
-}
-
 impl MongoDbStore {
     async fn on_key(&self, verb: Verb, route: &Route, key: &KeyId) -> Result<Vec<MessageId>, StoreError> {
         self.know_route(verb.name(), route).await?;
@@ -180,20 +131,21 @@ impl MongoDbStore {
         let mut rows =
             browse::page(&mut session, collection, wanted, sort, filter, offset).await.map_err(failed)?;
         rows.sort_by_key(|row| crate::keys::number(row, "position"));
-        let mut done = 0;
-        while !rows.is_empty() {
-            let later = rows.split_off(rows.len().min(MOST_AT_ONCE));
-            for row in &rows {
+        let (mut rest, mut done) = (&rows[..], 0);
+        while !rest.is_empty() {
+            let (rows, later) = rest.split_at(at_once(rest));
+            for row in rows {
                 let route = Route::new(row.get_str("route").unwrap_or_default()).unwrap_or_default();
                 self.know_stripes(operation, &route).await?;
             }
-            done += transact(database, operation, &Again { rows, were_dead }).await?;
-            rows = later;
+            let leave = were_dead.then(|| database.dead());
+            done += transact(database, operation, &Again { rows, leave }).await?;
+            rest = later;
         }
         if done > 0 {
             self.bell().committed();
         }
-        Ok(done)
+        Ok(u64::try_from(done).unwrap_or_default())
     }
 
     async fn change_pause(

@@ -2,6 +2,7 @@
 
 mod admin;
 mod admit;
+mod again;
 mod append;
 mod backlog;
 mod browse;

@@ -4,38 +4,45 @@
 
 use std::time::Duration;
 
-use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::maintain::Maintained;
-use outbox_contract::{Route, StoreError, async_trait};
+use outbox_contract::{Route, StoreError};
 
-use crate::admin::{MOST_AT_ONCE, again};
-use crate::append;
+use crate::again::{Again, MOST_AT_ONCE, MOST_BYTES_AT_ONCE, at_once};
 use crate::database::Database;
 use crate::error::Failed;
 use crate::keys::number;
 use crate::lease;
-use crate::row::Raw;
+use crate::row::{Raw, content_bytes};
 use crate::store::MongoDbStore;
-use crate::transaction::{Work, transact};
+use crate::transaction::{Attempts, once};
 
 /// A relay that has been dead for this long is removed.
 const RELAYS_KEPT: Duration = Duration::from_secs(3_600);
 
+/// How often a stripe is tried whose round has met others, before it is left for the next maintenance.
+const TRIES: usize = 3;
+
+/// After how long what was left is looked at again.
+const BUSY_PAUSE: Duration = Duration::from_millis(250);
+
+/// The most stripes that are left out of one maintenance.
+const MOST_BUSY: usize = 1_000;
+
 pub(crate) async fn maintain(store: &MongoDbStore, limit: usize) -> Result<Maintained, StoreError> {
     let limit = limit.max(1);
     let mut maintained = Maintained::default();
+    let mut promotion = Promotion { store, busy: Vec::new() };
     let mut left = limit;
-    while left > 0 {
-        let most = left.min(MOST_AT_ONCE);
-        let round = promote(store, most).await?;
-        maintained.next_due = round.next_due;
+    while left > 0 && promotion.busy.len() < MOST_BUSY {
+        let round = promotion.round(left.min(MOST_AT_ONCE)).await?;
         maintained.promoted += u64::try_from(round.promoted).unwrap_or_default();
         left -= round.promoted.min(left);
-        if round.promoted < most {
+        if !round.may_be_more {
             break;
         }
     }
+    maintained.next_due = promotion.next_due().await?;
     maintained.relays_removed = bury_relays(store.database()).await?;
     maintained.more = left == 0;
     Ok(maintained)
@@ -43,74 +50,136 @@ pub(crate) async fn maintain(store: &MongoDbStore, limit: usize) -> Result<Maint
 
 struct Round {
     promoted: usize,
-    next_due: Option<Duration>,
+    /// Whether others may be due that were not in it.
+    may_be_more: bool,
 }
 
-/// The next due first; of one due time, in the order in which a stripe's were scheduled.
-async fn next(
-    database: &Database,
-    session: &mut ClientSession,
-    filter: Document,
-    most: usize,
-) -> Result<Vec<Document>, Failed> {
-    let mut cursor = database
-        .scheduled()
-        .find(filter)
-        .sort(doc! { "due_at": 1, "turn": 1 })
-        .limit(i64::try_from(most).unwrap_or(i64::MAX))
-        .session(&mut *session)
-        .await?;
-    let mut rows = Vec::new();
-    while let Some(row) = cursor.next(session).await {
-        rows.push(row?);
+/// Scheduled messages that are due join their keys. A stripe that somebody else holds is left out, with all that is due in it: others go on, and
+/// the messages of a stripe stay in their order.
+struct Promotion<'a> {
+    store: &'a MongoDbStore,
+    /// Route and stripe of what is left out, as the documents have them.
+    busy: Vec<Document>,
+}
+
+impl Promotion<'_> {
+    async fn round(&mut self, most: usize) -> Result<Round, StoreError> {
+        let (rows, cut) = self.due(most).await.map_err(|failed| failed.in_step("maintain"))?;
+        let due = &rows[..at_once(&rows)];
+        for row in due {
+            let route = Route::new(row.get_str("route").unwrap_or_default()).unwrap_or_default();
+            self.store.know_stripes("maintain", &route).await?;
+        }
+        let may_be_more = cut || due.len() < rows.len();
+        if due.is_empty() {
+            return Ok(Round { promoted: 0, may_be_more });
+        }
+        if let Some(promoted) = self.try_promote(due, 1).await? {
+            return Ok(Round { promoted, may_be_more });
+        }
+        let mut promoted = 0;
+        for (stripe, due) in by_stripe(due) {
+            match self.try_promote(&due, TRIES).await? {
+                Some(of_stripe) => promoted += of_stripe,
+                None => {
+                    tracing::debug!(%stripe, "due messages wait: another transaction has appended to their stripe");
+                    self.busy.push(stripe);
+                }
+            }
+        }
+        // Those that are left out have taken the places of others.
+        Ok(Round { promoted, may_be_more: may_be_more || !self.busy.is_empty() })
     }
-    Ok(rows)
-}
 
-/// Appends what is due, and says in how long the next is due.
-async fn promote(store: &MongoDbStore, most: usize) -> Result<Round, StoreError> {
-    let database = store.database();
-    let failed = |failed: Failed| failed.in_step("maintain");
-    let mut session = database.session().await.map_err(failed)?;
-    let now = database.now(&mut session).await.map_err(failed)?;
-    let is_due = doc! { "due_at": { "$lte": now } };
-    let due = next(database, &mut session, is_due, most).await.map_err(failed)?;
-    for row in &due {
-        let route = Route::new(row.get_str("route").unwrap_or_default()).unwrap_or_default();
-        store.know_stripes("maintain", &route).await?;
-    }
-    let promoted = if due.is_empty() { 0 } else { transact(database, "maintain", &Promote { due }).await? };
-    let mut session = database.session().await.map_err(failed)?;
-    let later = next(database, &mut session, Document::new(), 1).await.map_err(failed)?;
-    let next_due = later.first().and_then(|row| number(row, "due_at"));
-    let next_due = next_due
-        .map(|due_at| Duration::from_micros(u64::try_from(due_at.saturating_sub(now)).unwrap_or_default()));
-    Ok(Round { promoted, next_due })
-}
-
-struct Promote {
-    due: Vec<Document>,
-}
-
-#[async_trait]
-impl Work for Promote {
-    type Done = usize;
-
-    /// Only what is still there: somebody else may have been faster, or an operator have cancelled it.
-    async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<usize, Failed> {
-        let names: Vec<Bson> = self.due.iter().filter_map(|row| row.get("_id").cloned()).collect();
-        let filter = doc! { "_id": { "$in": names } };
-        let due = next(database, session, filter.clone(), self.due.len()).await?;
-        let promoted = due.len();
-        let rows = due.into_iter().map(|mut row| {
-            let order_key = Raw::new(row.clone()).key_id().key;
+    /// The next due first; of one due time, in the order in which a stripe's were scheduled. And whether a limit cut it short.
+    async fn due(&self, most: usize) -> Result<(Vec<Document>, bool), Failed> {
+        let database = self.store.database();
+        let mut session = database.session().await?;
+        let now = database.now(&mut session).await?;
+        let mut filter = self.not_busy();
+        filter.insert("due_at", doc! { "$lte": now });
+        let mut cursor = database
+            .scheduled()
+            .find(filter)
+            .sort(doc! { "due_at": 1, "turn": 1 })
+            .limit(i64::try_from(most).unwrap_or(i64::MAX))
+            .session(&mut session)
+            .await?;
+        let (mut rows, mut bytes) = (Vec::new(), 0_usize);
+        while let Some(row) = cursor.next(&mut session).await {
+            let mut row = row?;
+            bytes = bytes.saturating_add(content_bytes(&row));
+            let raw = Raw::new(row);
+            let order_key = raw.key_id().key;
+            row = raw.into_document();
             row.insert("order_key", order_key.as_str());
-            again(&row)
-        });
-        append::write(database, session, rows.collect()).await?;
-        database.scheduled().delete_many(filter).session(session).await?;
-        Ok(promoted)
+            rows.push(row);
+            if bytes > MOST_BYTES_AT_ONCE {
+                return Ok((rows, true));
+            }
+        }
+        let cut = rows.len() >= most;
+        Ok((rows, cut))
     }
+
+    fn not_busy(&self) -> Document {
+        if self.busy.is_empty() {
+            Document::new()
+        } else {
+            doc! { "$nor": self.busy.clone() }
+        }
+    }
+
+    /// Says how many it has appended. None: others were in the way, each time.
+    async fn try_promote(&self, due: &[Document], tries: usize) -> Result<Option<usize>, StoreError> {
+        let database = self.store.database();
+        let mut attempts = Attempts::new(database.options.conflict_timeout);
+        let work = Again { rows: due, leave: Some(database.scheduled()) };
+        for left in (0..tries).rev() {
+            match once(database, &work, &attempts).await {
+                Ok(promoted) => return Ok(Some(promoted)),
+                Err(failed) if failed.is_conflict() && left == 0 => {}
+                Err(failed) => attempts.after("maintain", failed).await?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// In how long the next is due.
+    async fn next_due(&self) -> Result<Option<Duration>, StoreError> {
+        let failed = |failed: Failed| failed.in_step("maintain");
+        let database = self.store.database();
+        let mut session = database.session().await.map_err(failed)?;
+        let next = database
+            .scheduled()
+            .find_one(self.not_busy())
+            .sort(doc! { "due_at": 1, "turn": 1 })
+            .projection(doc! { "due_at": 1 })
+            .session(&mut session)
+            .await
+            .map_err(|error| failed(error.into()))?;
+        let due_at = next.and_then(|row| number(&row, "due_at"));
+        let busy = (!self.busy.is_empty()).then_some(BUSY_PAUSE);
+        let Some(due_at) = due_at else { return Ok(busy) };
+        let now = database.now(&mut session).await.map_err(failed)?;
+        let next = Duration::from_micros(u64::try_from(due_at.saturating_sub(now)).unwrap_or_default());
+        Ok(Some(busy.map_or(next, |busy| busy.min(next))))
+    }
+}
+
+/// Documents by route and stripe, each part in its order.
+fn by_stripe(due: &[Document]) -> Vec<(Document, Vec<Document>)> {
+    let mut parts: Vec<(Document, Vec<Document>)> = Vec::new();
+    for row in due {
+        // As they were written, right or wrong: what is left out must not be found again.
+        let field = |field| row.get(field).cloned().unwrap_or(Bson::Null);
+        let stripe = doc! { "route": field("route"), "stripe": field("stripe") };
+        match parts.iter_mut().find(|(of, _)| *of == stripe) {
+            Some((_, part)) => part.push(row.clone()),
+            None => parts.push((stripe, vec![row.clone()])),
+        }
+    }
+    parts
 }
 
 /// Relays that are long gone, on every route.

@@ -39,6 +39,16 @@ pub(crate) struct Raw {
 /// these are three values.
 const ID_SUBTYPES: [BinarySubtype; 3] = [BinarySubtype::Uuid, BinarySubtype::Generic, BinarySubtype::UuidOld];
 
+/// What the content of a document takes, in bytes: headers and payload.
+pub(crate) fn content_bytes(row: &Document) -> usize {
+    let size = |field| match row.get(field) {
+        Some(Bson::Binary(binary)) => binary.bytes.len(),
+        Some(Bson::String(text)) => text.len(),
+        _ => 0,
+    };
+    size("headers") + size("payload")
+}
+
 /// A document's route, position and id: how a row of the hot collection is named.
 pub(crate) fn row_name(route: &str, row: RowId) -> Document {
     doc! { "route": route, "position": row.position.0, "id": uuid(row.id.as_uuid()) }
@@ -134,6 +144,10 @@ impl Raw {
         Self { document }
     }
 
+    pub(crate) fn into_document(self) -> Document {
+        self.document
+    }
+
     fn get(&self, field: &str) -> Option<&Bson> {
         let value = match self.document.get_document("_id") {
             Ok(name) if matches!(field, "route" | "position" | "id") => name.get(field),
@@ -165,12 +179,7 @@ impl Raw {
 
     /// What the content of the row takes, in bytes.
     pub(crate) fn size(&self) -> usize {
-        let size = |field| match self.get(field) {
-            Some(Bson::Binary(binary)) => binary.bytes.len(),
-            Some(Bson::String(text)) => text.len(),
-            _ => 0,
-        };
-        size("headers") + size("payload")
+        content_bytes(&self.document)
     }
 
     fn id(&self) -> Option<MessageId> {

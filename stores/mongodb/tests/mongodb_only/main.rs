@@ -9,5 +9,6 @@ mod faults;
 mod fence;
 mod foreign;
 mod halting;
+mod schedule;
 mod support;
 mod transactions;
