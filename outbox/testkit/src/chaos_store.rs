@@ -14,7 +14,7 @@ use fastrand::Rng;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use outbox_contract::hints::Wakeup;
-use outbox_contract::{Store, StoreError, StoreErrorKind};
+use outbox_contract::{Message, Outgoing, Store, StoreError, StoreErrorKind};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -115,10 +115,14 @@ pub enum StoreCall {
 pub struct ChaosStore<S: ?Sized> {
     // A plain mutex: held while a call's fate is decided, never across an await. Shared with streams of wake-ups.
     state: Arc<Mutex<State>>,
+    // Which messages are refused. Held while one is looked at.
+    refuses: Mutex<Option<Refuses>>,
     /// Whether a call hangs for good.
     hangs: watch::Sender<bool>,
     inner: Arc<S>,
 }
+
+type Refuses = Box<dyn Fn(&Message) -> bool + Send>;
 
 impl<S: Store + ?Sized> fmt::Debug for ChaosStore<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,7 +141,8 @@ impl<S: ?Sized> ChaosStore<S> {
             injected: BTreeMap::new(),
             counts: StoreFaultCounts::default(),
         };
-        Self { state: Arc::new(Mutex::new(state)), hangs: watch::Sender::new(false), inner }
+        let (refuses, hangs) = (Mutex::new(None), watch::Sender::new(false));
+        Self { state: Arc::new(Mutex::new(state)), refuses, hangs, inner }
     }
 
     /// Sets how often calls go wrong from the start.
@@ -169,12 +174,31 @@ impl<S: ?Sized> ChaosStore<S> {
         lock(&self.state).injected.insert(call, (fault, times));
     }
 
+    /// Refuses to append these messages from now on, as [`Invalid`](StoreErrorKind::Invalid): as a database does what is above its limits.
+    pub fn refuse(&self, refuses: impl Fn(&Message) -> bool + Send + 'static) {
+        *lock(&self.refuses) = Some(Box::new(refuses));
+    }
+
+    fn check(&self, messages: &[Outgoing]) -> Result<(), StoreError> {
+        let refuses = lock(&self.refuses);
+        let Some(refuses) = &*refuses else { return Ok(()) };
+        match messages.iter().find(|outgoing| refuses(&outgoing.message)) {
+            Some(refused) => {
+                let words = format!("the test lets the message {} be refused", refused.message.id);
+                Err(StoreError::new(StoreErrorKind::Invalid, "append", words))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Ends all faults: from now on everything is passed on. What hangs already hangs on.
     pub fn calm(&self) {
         let mut state = lock(&self.state);
         state.rates = StoreFaultRates::default();
         state.rates_of.clear();
         state.injected.clear();
+        drop(state);
+        *lock(&self.refuses) = None;
     }
 
     /// What went wrong so far.
@@ -239,8 +263,8 @@ impl<S: ?Sized> ChaosStore<S> {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Nothing panics while it is held.
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing of ours panics while it is held.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

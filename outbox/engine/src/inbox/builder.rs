@@ -21,7 +21,8 @@ use super::drain::Drain;
 use super::handle::InboxHandle;
 use super::handler::MessageHandler;
 use super::handlers::Handlers;
-use super::process::{Process, Processor};
+use super::process::Process;
+use super::processor::Processor;
 use super::stats::Counters;
 use super::steps::{Step, Steps};
 use super::supervisor::InboxSupervisor;
@@ -317,7 +318,8 @@ impl<S: Transactional> InboxBuilder<S> {
         ));
         let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
         let drain = if mode.handles() {
-            let transport = Arc::new(Drain { process: Arc::clone(&process) });
+            let (process, counters) = (Arc::clone(&process), Arc::clone(&counters));
+            let transport = Arc::new(Drain::new(process, counters, config.store_timeout));
             let mut relay = Relay::of_route(&route, Arc::clone(&store), transport)
                 .config(config.drain(slowest))
                 .clock(Arc::clone(&self.clock))

@@ -99,7 +99,8 @@ pub struct InboxConfig {
     /// How many transactions may run at once, of different keys; each one takes a connection of the store. Default 8: a pool of the
     /// usual size has as many.
     pub concurrency: usize,
-    /// The most messages of one transaction. Default 1. More is faster, and one that fails makes all of its batch be done again, one by one.
+    /// The most messages of one transaction. Default 1. More is faster, and one that fails makes all of its batch be done again, one by one. Of stored
+    /// messages it takes as many as are handled within twice the timeout of the slowest handler.
     pub batch: usize,
     /// The most deliveries that may be unacknowledged, and so in memory. Default 1,000.
     pub prefetch: usize,
@@ -114,7 +115,8 @@ pub struct InboxConfig {
     /// How long a call to the store may take before it counts as failed. Default 5 s.
     pub store_timeout: Duration,
     /// How long leases of stored keys last: another process takes them over at most this long, and a heartbeat, after this one was
-    /// killed. At least what two heartbeats of 5 s and the slowest handler need. Default: that, or 15 s if it is less.
+    /// killed. At least what two heartbeats of 5 s, two calls to the store and the slowest handler need, three times the slowest handler where
+    /// [`batch`](Self::batch) is more than 1. Default: that, or 15 s if it is less.
     pub lease: Option<Duration>,
     /// How often failing keys are looked for that an operator released, or that another process left. Default 5 s.
     pub due_poll: Duration,
@@ -186,9 +188,9 @@ impl InboxConfig {
     /// The relay that drains stored messages into handlers, of which the slowest may take this long.
     pub(crate) fn drain(&self, slowest: Duration) -> RelayConfig {
         let lanes = self.concurrency.clamp(1, 4);
-        // A batch that fails at its end is begun again with its first message alone.
-        let runs = if self.batch > 1 { 2 } else { 1 };
-        let publish_timeout = slowest * runs + self.store_timeout * 2;
+        // The calls of a batch take no longer than two, as `Pace` has it; and if it fails at its end, it is begun again with its first message alone.
+        let calls = if self.batch > 1 { 3 } else { 1 };
+        let publish_timeout = slowest * calls + self.store_timeout * 2;
         let heartbeat = Duration::from_secs(5);
         let needed = heartbeat * 2 + publish_timeout;
         let fetch = (self.concurrency * self.batch * 4).clamp(100, 1_000);

@@ -11,6 +11,7 @@ use outbox_contract::lease::Paused;
 use outbox_contract::subscription::{Tag, Unit};
 use outbox_contract::{KeyId, Message};
 
+use super::conflicts::MOST_CONFLICTS;
 use super::verdict::Verdict;
 use crate::relay::credit::Hold;
 
@@ -264,9 +265,11 @@ impl Dispatcher {
                 mailbox.to_store = true;
                 None
             }
-            Some(Verdict::Again(_)) if is_first => {
+            Some(Verdict::Again(_) | Verdict::Outdated(_)) if is_first => {
                 mailbox.conflicts += 1;
-                Some(mailbox.conflicts)
+                // What lasts so long must not fill the prefetch: the others could not come any more.
+                mailbox.to_store |= mailbox.conflicts >= MOST_CONFLICTS;
+                (!mailbox.to_store).then_some(mailbox.conflicts)
             }
             _ => None,
         };

@@ -82,18 +82,28 @@ fn a_failed_message_is_tried_again_after_a_rest_then_stored_with_what_follows() 
 }
 
 #[test]
-fn a_rejected_message_is_stored_at_once_and_a_conflict_counts_for_nothing() {
+fn a_rejected_message_is_stored_at_once() {
     let mut dispatcher = Dispatcher::new(limits());
     dispatcher.push(item("a", 0, 0));
-    for n in 1..20 {
-        let job = dispatcher.next().unwrap();
-        assert_eq!((job.what, job.attempt), (What::Handle, 1));
-        finish(&mut dispatcher, job, [Verdict::Again(Failure::new("conflict", "tested"))], S * n * 10);
-        dispatcher.wake(S * (n * 10 + 4));
-    }
     let job = dispatcher.next().unwrap();
     finish(&mut dispatcher, job, [Verdict::Rejected(Failure::new("tested", "tested"))], S);
     assert_eq!(dispatcher.next().unwrap().what, What::Store);
+}
+
+#[test]
+fn conflicts_are_no_attempts_and_one_that_lasts_is_stored() {
+    let mut dispatcher = Dispatcher::new(limits());
+    (0..3).for_each(|number| dispatcher.push(item("a", number, 0)));
+    let conflict = || Failure::new("conflict", "tested");
+    for n in 1..=MOST_CONFLICTS {
+        let job = dispatcher.next().unwrap();
+        assert_eq!((numbers(&job), job.what, job.attempt), (vec![0], What::Handle, 1));
+        let verdict = if n % 2 == 0 { Verdict::Again(conflict()) } else { Verdict::Outdated(conflict()) };
+        finish(&mut dispatcher, job, [verdict], S * n * 10);
+        dispatcher.wake(S * (n * 10 + 4));
+    }
+    let job = dispatcher.next().unwrap();
+    assert_eq!((numbers(&job), job.what), (vec![0, 1, 2], What::Store), "what follows it too");
 }
 
 #[test]

@@ -3,19 +3,64 @@
 //! So retries, dead letters, held keys and the verbs of operators are those of the outbox. What a transport calls delivered is a message
 //! whose handler's transaction is committed.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{
-    Chunk, Deliveries, Failure, Message, Outcome, Outcomes, Rejection, Subscription, Transport,
+    Chunk, Deliveries, Failure, Message, MessageId, Outcome, Outcomes, Rejection, Subscription, Transport,
     TransportError, TransportErrorKind, async_trait,
 };
+use tokio::time::Instant;
 
+use super::conflicts::Conflicts;
 use super::process::{Place, Process, Work};
+use super::stats::Counters;
 use super::verdict::{Broken, Verdict};
 
 pub(crate) struct Drain {
-    pub(crate) process: Arc<dyn Process>,
+    process: Arc<dyn Process>,
+    counters: Arc<Counters>,
+    /// How long a call to the store may take.
+    store_timeout: Duration,
+    // Held while one verdict is looked at.
+    conflicts: Mutex<Conflicts>,
+}
+
+impl Drain {
+    pub(crate) fn new(process: Arc<dyn Process>, counters: Arc<Counters>, store_timeout: Duration) -> Self {
+        Self { process, counters, store_timeout, conflicts: Mutex::default() }
+    }
+
+    fn outcome(&self, id: MessageId, verdict: Verdict) -> Outcome {
+        let outcome = match verdict {
+            Verdict::Done(_) => Outcome::Delivered,
+            Verdict::Failed(failure) => Outcome::Failed(failure),
+            Verdict::Rejected(failure) => Outcome::Rejected(failure),
+            Verdict::Again(failure) => return self.conflict(id, false, failure),
+            Verdict::Outdated(failure) => return self.conflict(id, true, failure),
+            // It is tried after a pause, and nothing is counted.
+            Verdict::NotTried => return Outcome::Blocked,
+        };
+        self.conflicts().over(id);
+        outcome
+    }
+
+    /// Nothing was done. That is the message's fault only if it lasts.
+    fn conflict(&self, id: MessageId, own: bool, failure: Failure) -> Outcome {
+        if !self.conflicts().met(id, own, self.counters.handled()) {
+            return Outcome::Blocked;
+        }
+        let words =
+            format!("so it was each time that it was tried, and not counted before: {}", failure.message);
+        let failure = Failure::new(failure.class, words);
+        self.counters.count(&Verdict::Failed(failure.clone()));
+        Outcome::Failed(failure)
+    }
+
+    fn conflicts(&self) -> MutexGuard<'_, Conflicts> {
+        self.conflicts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[async_trait]
@@ -39,8 +84,14 @@ impl Transport for Drain {
             .iter()
             .map(|stored| Work { message: &stored.message, attempt: attempts.next().unwrap_or(1) })
             .collect();
-        let mut said = |index, verdict| outcomes.report(index, outcome(verdict));
-        match self.process.process(Place::Store, &works, &mut said).await {
+        let mut said = |index: usize, verdict| {
+            if let Some(work) = works.get(index) {
+                outcomes.report(index, self.outcome(work.message.id, verdict));
+            }
+        };
+        // What is begun last has to be committed as well.
+        let until = Instant::now() + chunk.deadline.saturating_sub(self.store_timeout);
+        match self.process.process(Place::Store { until }, &works, &mut said).await {
             Ok(()) => {}
             Err(Broken::Away(error)) => {
                 let failure = Failure::new("store-away", error);
@@ -61,14 +112,4 @@ impl Transport for Drain {
     }
 
     async fn close(&self) {}
-}
-
-fn outcome(verdict: Verdict) -> Outcome {
-    match verdict {
-        Verdict::Done(_) => Outcome::Delivered,
-        Verdict::Failed(failure) => Outcome::Failed(failure),
-        Verdict::Rejected(failure) => Outcome::Rejected(failure),
-        // Nothing was done, and nothing of it is the message's fault: it is tried again after a pause, and not counted.
-        Verdict::Again(_) | Verdict::NotTried => Outcome::Blocked,
-    }
 }

@@ -23,6 +23,22 @@ pub(crate) fn message_of(decoded: Result<Message, Undecodable>, topic: &Topic) -
     message
 }
 
+/// Stands for a message that the store refuses to keep: of the same id and key, so that it stands where that would, with nothing else of it.
+pub(crate) fn refused(message: &Message, words: &str) -> Message {
+    let mut stand_in = Message::new(message.topic.clone(), UNDECODABLE);
+    stand_in.id = message.id;
+    stand_in.key.clone_from(&message.key);
+    stand_in.occurred_at = message.occurred_at;
+    let reason = format!(
+        "a message of type {} with {} bytes of payload, about {} in all, could not be stored: {words}",
+        message.event_type,
+        message.payload.len(),
+        message.bytes()
+    );
+    give_reason(&mut stand_in, &reason);
+    stand_in
+}
+
 /// As much of a reason as a header can have.
 fn give_reason(message: &mut Message, reason: &str) {
     let reason: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -52,5 +68,17 @@ mod tests {
         let junk = Undecodable::new("é".repeat(9_000), Bytes::new(), Vec::new());
         let message = message_of(Err(junk), &"orders".parse().unwrap());
         assert!(message.headers.get(UNDECODABLE_REASON).is_some_and(|reason| reason.len() > 8_000));
+    }
+
+    #[test]
+    fn what_stands_for_a_refused_message_has_its_place_and_can_be_stored() {
+        let long = "x".repeat(Message::MOST_PAYLOAD_BYTES + 1);
+        let mut message = Message::new("orders".parse().unwrap(), "order.placed").with_key("a").unwrap();
+        message.payload = long.into();
+        let stand_in = refused(&message, "too\nlarge");
+        assert!(message.validate().is_err() && stand_in.validate().is_ok());
+        assert_eq!((stand_in.id, stand_in.key_id()), (message.id, message.key_id()));
+        let reason = stand_in.headers.get(UNDECODABLE_REASON).unwrap();
+        assert!(reason.contains("order.placed") && reason.ends_with("too large"), "{reason}");
     }
 }

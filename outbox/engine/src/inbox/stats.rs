@@ -57,9 +57,14 @@ impl Counters {
             Verdict::Done(Done::Stored) => self.stored(1),
             Verdict::Done(Done::Ignored) => self.add(&self.ignored, 1, metric::INBOX_IGNORED),
             Verdict::Failed(_) | Verdict::Rejected(_) => self.add(&self.failed, 1, metric::INBOX_FAILED),
-            Verdict::Again(_) => self.add(&self.conflicts, 1, metric::INBOX_CONFLICTS),
+            Verdict::Again(_) | Verdict::Outdated(_) => self.add(&self.conflicts, 1, metric::INBOX_CONFLICTS),
             Verdict::NotTried => {}
         }
+    }
+
+    /// How many messages have gone through their handlers.
+    pub(crate) fn handled(&self) -> u64 {
+        self.handled.load(Ordering::Relaxed)
     }
 
     pub(crate) fn reset(&self, cause: &str) {
@@ -121,7 +126,7 @@ pub struct InboxStats {
     pub ignored: u64,
     /// Attempts that failed or were rejected, in memory and from the store.
     pub failed: u64,
-    /// Attempts that others were in the way of, for as long as they were tried.
+    /// Attempts that others were in the way of, for as long as they were tried. Some of a message that never gets through count as failed too.
     pub conflicts: u64,
     /// Messages that were written to the store, to wait there.
     pub stored: u64,

@@ -4,6 +4,9 @@ use std::fmt;
 
 use outbox_contract::{Failure, StoreError, StoreErrorKind};
 
+use crate::mediator::HandlerError;
+use crate::unit_of_work::VersionMismatch;
+
 /// What became of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -15,7 +18,9 @@ pub(crate) enum Verdict {
     Rejected(Failure),
     /// Others were in the way (a conflict), for as long as it was tried: nothing is counted.
     Again(Failure),
-    /// It was not tried, because an earlier message of its key was not finished.
+    /// The same, by its handler's own word: it has found another version than it expected, each time.
+    Outdated(Failure),
+    /// It was not tried: an earlier message of its key was not finished, its handler had too much to do, or there was no time left.
     NotTried,
 }
 
@@ -39,6 +44,10 @@ pub(crate) enum Trouble {
     Handler(Verdict),
     /// Another transaction was in the way, or it turned out not to be committed: start again from the beginning.
     Again(Failure),
+    /// The handler found another version than it expected: start again from the beginning.
+    Outdated(Failure),
+    /// Handlers took so long that what is behind this many messages would not be handled in time.
+    Slow(usize),
     /// The store is not to be had, or nobody knows what became of the commit: nothing that is in memory can be relied on.
     Broken(Broken),
 }
@@ -83,6 +92,18 @@ impl Trouble {
 
     pub(crate) const fn away(words: String) -> Self {
         Self::Broken(Broken::Away(words))
+    }
+
+    /// What a conflict means that a handler has returned.
+    pub(crate) fn of_handler(error: HandlerError) -> Self {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
+        while let Some(error) = cause {
+            if error.is::<VersionMismatch>() {
+                return Self::Outdated(Failure::new("conflict", error.to_string()));
+            }
+            cause = error.source();
+        }
+        Self::conflict(error)
     }
 
     pub(crate) fn conflict(error: impl fmt::Display) -> Self {

@@ -1,7 +1,7 @@
 //! Failing keys: their messages go to the store, and nothing else waits for them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
 use outbox_contract::{Admin, Exhausted, RetryPolicy};
@@ -203,33 +203,6 @@ async fn a_held_key_waits_for_an_operator_and_then_has_no_gap() {
     world.tables.release(&route(), &message("bad").key_id()).await.unwrap();
     within(S * 60, || world.ledger.len() == 5).await;
     world.ledger.assert_once_and_in_order(&sent);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_conflict_is_tried_again_and_never_counts() {
-    let world = World::new();
-    let sent = world.send("a", 2);
-    let left = Arc::new(AtomicU32::new(40));
-    let conflicts = Arc::clone(&left);
-    let inbox = world.inbox_that(move |_, attempt| {
-        assert_eq!(attempt, 1);
-        let conflict =
-            conflicts.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
-        async move {
-            if conflict {
-                let kind = outbox_contract::StoreErrorKind::Conflict;
-                return Err(outbox_contract::StoreError::new(kind, "tested", "a deadlock").into());
-            }
-            Ok(())
-        }
-        .boxed()
-    });
-    let inbox = inbox.start().await.unwrap();
-    within(S * 60, || world.feed.unacknowledged() == 0).await;
-    world.ledger.assert_once_and_in_order(&sent);
-    let stats = inbox.stats();
-    assert_eq!((stats.failed, stats.stored, stats.resets), (0, 0, 0));
-    assert!(stats.conflicts > 0);
 }
 
 #[tokio::test(start_paused = true)]

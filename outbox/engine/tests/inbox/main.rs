@@ -7,9 +7,11 @@
 mod acknowledging;
 mod batches;
 mod chaos;
+mod conflicts;
 mod direct;
 mod failing;
 mod life;
+mod refused;
 mod stored;
 mod support;
 mod typed;

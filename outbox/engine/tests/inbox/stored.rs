@@ -1,12 +1,13 @@
 //! Stored mode: received in batches, acknowledged at once, handled from the store.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
-use outbox_engine::{HandlerFailure, Mode};
+use outbox_engine::{HandlerFailure, HandlerOptions, Mode};
 use outbox_testkit::{StoreCall, StoreFault};
 
-use crate::support::{MS, S, World, within};
+use crate::support::{MS, S, Whim, World, message, within};
 
 #[tokio::test(start_paused = true)]
 async fn deliveries_are_acknowledged_at_once_and_handled_in_order() {
@@ -82,4 +83,82 @@ async fn batches_and_failing_keys_work_from_the_store_too() {
     let _inbox = inbox.mode(Mode::Stored).batch(10).start().await.unwrap();
     within(S * 900, || world.stored() == 0 && world.ledger.len() == 40).await;
     world.ledger.assert_once_and_in_order(&sent);
+}
+
+/// How many calls of a handler have begun, and how many of them ran to their end.
+#[derive(Clone, Default)]
+struct Calls(Arc<[AtomicUsize; 2]>);
+
+impl Calls {
+    /// A handler that takes three seconds.
+    fn slow(&self) -> Whim {
+        let calls = self.clone();
+        Arc::new(move |_, _| {
+            let calls = calls.clone();
+            async move {
+                calls.0[0].fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(S * 3).await;
+                calls.0[1].fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            }
+            .boxed()
+        })
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        (self.0[0].load(Ordering::SeqCst), self.0[1].load(Ordering::SeqCst))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stored_messages_that_wait_for_a_handler_hold_up_no_other_and_are_not_at_fault() {
+    for batch in [1, 8] {
+        let world = World::concurrent(1);
+        let (calls, free) = (Calls::default(), world.handler(Arc::new(|_, _| async { Ok(()) }.boxed())));
+        let mut sent: Vec<_> = (0..30).flat_map(|key| world.send(&format!("key-{key}"), 1)).collect();
+        let mut read = message("free");
+        read.event_type = "order.read".into();
+        world.feed.send(read.clone());
+        sent.push(read.clone());
+        let one = HandlerOptions::default().concurrency(1);
+        let inbox = world.bare().on_message("orders", "order.placed", one, world.handler(calls.slow()));
+        let inbox = inbox.on_message("orders", "order.read", HandlerOptions::default(), free);
+        let inbox = inbox.mode(Mode::Stored).batch(batch).start().await.unwrap();
+        within(S * 30, || world.feed.unacknowledged() == 0).await;
+        let took = within(S * 300, || world.ledger.has(read.id)).await;
+        assert!(
+            took < S * if batch == 1 { 5 } else { 60 },
+            "batch {batch}: the other one waited for {took:?}"
+        );
+        within(S * 600, || {
+            assert_eq!(world.tables.snapshot().failing_keys, 0, "nothing has failed");
+            world.stored() == 0
+        })
+        .await;
+        world.ledger.assert_once_and_in_order(&sent);
+        let (begun, ended) = calls.counts();
+        assert_eq!(begun, ended, "batch {batch}: each call runs to its end");
+        assert!(begun < 45, "batch {batch}: {begun} calls for 30 messages");
+        assert_eq!(inbox.stats().failed, 0);
+        assert!(inbox.stop(S * 60).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_slow_calls_is_made_smaller_until_it_is_done_in_time() {
+    let world = World::concurrent(1);
+    let calls = Calls::default();
+    let sent: Vec<_> = (0..40).flat_map(|key| world.send(&format!("key-{key}"), 1)).collect();
+    let inbox = world.bare().on_any(world.handler(calls.slow()));
+    let inbox = inbox.mode(Mode::Stored).concurrency(1).batch(40).start().await.unwrap();
+    within(S * 600, || {
+        assert_eq!(world.tables.snapshot().failing_keys, 0, "nothing has failed");
+        world.ledger.len() == 40
+    })
+    .await;
+    world.ledger.assert_once_and_in_order(&sent);
+    let (begun, ended) = calls.counts();
+    assert_eq!(begun, ended, "each call runs to its end");
+    assert!(begun < 80, "{begun} calls for 40 messages");
+    assert_eq!((inbox.stats().failed, inbox.stats().conflicts), (0, 0));
 }

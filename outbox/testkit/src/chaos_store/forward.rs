@@ -215,6 +215,7 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
     }
 
     async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        self.check(messages)?;
         self.act(StoreCall::Append, self.inner.append(tx, messages)).await
     }
 

@@ -1,0 +1,400 @@
+//! The processor: messages through a transaction: begin, admit, handle, append, commit; and what each error on that way means.
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{FutureExt, TryFutureExt};
+use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::{
+    AppendError, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Transactional,
+};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::Instrument;
+
+use super::handler::{Emitted, HandlerContext, HandlerFailure};
+use super::handlers::{Action, Handlers};
+use super::overtaking::overtaking;
+use super::pace::Pace;
+use super::process::{Place, Process, Work};
+use super::spares::Open;
+use super::stats::Counters;
+use super::steps::{Step, Steps};
+use super::transactions::Transactions;
+use super::verdict::{Broken, Done, Trouble, Verdict};
+use crate::observe::consume_span;
+use crate::unit_of_work::is_conflict;
+
+/// How often a transaction is started again after a conflict, before others get their turn.
+pub(crate) const CONFLICT_TRIES: u32 = 6;
+
+/// How long stored messages wait for a handler that runs as often as it may: as long as short calls take. Then others get their turn.
+const PERMIT_WAIT: Duration = Duration::from_millis(50);
+
+pub(crate) struct Processor<S: Transactional> {
+    pub(crate) store: Arc<S>,
+    pub(crate) outbox: Outbox<Arc<S>>,
+    pub(crate) consumer: Consumer,
+    pub(crate) route: Route,
+    pub(crate) handlers: Arc<Handlers<S::Tx<'static>>>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) steps: Steps,
+    pub(crate) transactions: Transactions<S>,
+    pace: Pace,
+}
+
+impl<S: Transactional> Processor<S> {
+    #[expect(clippy::too_many_arguments, reason = "the parts of an inbox, once, from the builder")]
+    pub(crate) fn new(
+        store: Arc<S>,
+        outbox: Outbox<Arc<S>>,
+        consumer: Consumer,
+        handlers: Arc<Handlers<S::Tx<'static>>>,
+        counters: Arc<Counters>,
+        steps: Steps,
+        store_timeout: Duration,
+        first_delay: Duration,
+        seed: u64,
+    ) -> Self {
+        let route = inbox_route(&consumer);
+        let transactions =
+            Transactions::new(Arc::clone(&store), consumer.clone(), store_timeout, first_delay, seed);
+        let pace = Pace::new(handlers.longest());
+        Self { store, outbox, consumer, route, handlers, counters, steps, transactions, pace }
+    }
+
+    async fn append(&self, call: impl Future<Output = Result<(), AppendError>>) -> Result<(), Trouble> {
+        self.transactions.in_time("append", call, append_trouble).await
+    }
+
+    pub(crate) async fn begin(&self) -> Result<Open<S::Tx<'static>>, Trouble> {
+        let open = self.transactions.begin().await?;
+        self.steps.over(Step::Begun);
+        Ok(open)
+    }
+
+    pub(crate) async fn commit(
+        &self,
+        open: Open<S::Tx<'static>>,
+        only: Option<MessageId>,
+    ) -> Result<(), Trouble> {
+        self.transactions.commit(open, only).await?;
+        self.steps.over(Step::Committed);
+        Ok(())
+    }
+
+    /// Runs messages through one transaction, started again after conflicts.
+    async fn attempt(&self, place: Place, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
+        let mut tries = 1;
+        loop {
+            match self.run(place, works).await {
+                Err(Trouble::Again(failure) | Trouble::Outdated(failure))
+                    if tries < CONFLICT_TRIES && place.has_time(self.pace.call()) =>
+                {
+                    tracing::debug!(consumer = %self.consumer, %failure, tries, "a transaction is started again");
+                    self.transactions.pause(tries).await;
+                    tries += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// One transaction. One answer per message; None: it stays where it is, behind others.
+    async fn run(&self, place: Place, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
+        let begun = Instant::now();
+        let mut open = self.begin().await?;
+        let done = match self.work(&mut open.tx, place, works, begun).await {
+            Ok(worked) => worked,
+            Err(trouble) => {
+                self.transactions.roll_back(open).await;
+                return Err(trouble);
+            }
+        };
+        if done.iter().all(|done| !matches!(done, Some(Done::Handled | Done::Stored))) {
+            // Nothing was written: that they are duplicates is committed already.
+            self.transactions.roll_back(open).await;
+            return Ok(done);
+        }
+        let only = match (works, &*done) {
+            ([work], [Some(Done::Handled)]) => Some(work.message.id),
+            _ => None,
+        };
+        self.commit(open, only).await?;
+        Ok(done)
+    }
+
+    /// All that happens inside of the transaction.
+    async fn work(
+        &self,
+        tx: &mut S::Tx<'static>,
+        place: Place,
+        works: &[Work<'_>],
+        begun: Instant,
+    ) -> Result<Vec<Option<Done>>, Trouble> {
+        let messages: Vec<&Message> = works.iter().map(|work| work.message).collect();
+        let admissions =
+            self.transactions.call("admit", self.store.admit(tx, &self.consumer, &messages)).await?;
+        if admissions.len() != works.len() {
+            let (asked, got) = (works.len(), admissions.len());
+            return Err(Trouble::away(format!(
+                "admit: {got} answers for {asked} messages; the store is broken"
+            )));
+        }
+        self.steps.over(Step::Admitted);
+        if let Some(id) = overtaking(&messages, &admissions) {
+            let words = format!(
+                "what the message {id} goes behind was finished while the others of its key were admitted"
+            );
+            return Err(Trouble::Again(Failure::new("overtaken", words)));
+        }
+        let emitted = Emitted::default();
+        let (mut done, mut behind) = (Vec::with_capacity(works.len()), Vec::new());
+        for (work, admission) in works.iter().zip(admissions) {
+            let has_called = done.contains(&Some(Done::Handled));
+            if place.is_store() && has_called && self.pace.is_too_slow(begun.elapsed()) {
+                return Err(Trouble::Slow(done.len()));
+            }
+            done.push(match admission {
+                Admission::Duplicate => Some(Done::Duplicate),
+                Admission::Behind if place.is_store() => None,
+                Admission::Behind => {
+                    behind.push(Outgoing::from(work.message.clone()).by(self.route.clone()));
+                    Some(Done::Stored)
+                }
+                Admission::New => {
+                    self.handle(tx, work, &emitted).await?;
+                    Some(Done::Handled)
+                }
+            });
+        }
+        self.steps.over(Step::Handled);
+        if !behind.is_empty() {
+            self.append(self.store.append(tx, &behind)).await?;
+        }
+        let emitted = emitted.take();
+        if !emitted.is_empty() {
+            self.append(self.outbox.append_messages(tx, emitted).map_ok(drop)).await?;
+        }
+        self.steps.over(Step::Appended);
+        Ok(done)
+    }
+
+    async fn handle(
+        &self,
+        tx: &mut S::Tx<'static>,
+        work: &Work<'_>,
+        emitted: &Emitted,
+    ) -> Result<(), Trouble> {
+        let at = self.handler_of(work.message);
+        let Some(registered) = at.and_then(|at| self.handlers.get(at)) else {
+            // `process` lets only messages with a handler come here.
+            return Err(Trouble::Handler(Verdict::NotTried));
+        };
+        let context = HandlerContext {
+            message: work.message,
+            consumer: &self.consumer,
+            attempt: work.attempt,
+            emitted,
+        };
+        // Called inside of the future, so that a handler that panics before its first await is caught too.
+        let handled = AssertUnwindSafe(async {
+            let call = registered.call.call(tx, context, &self.handlers.upcasters);
+            call.instrument(consume_span(work.message)).await
+        })
+        .catch_unwind();
+        let failed = |class, words: String| Trouble::Handler(Verdict::Failed(Failure::new(class, words)));
+        match timeout(registered.options.timeout, handled).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => {
+                if is_conflict(&*error, |error| self.store.is_conflict(error)) {
+                    return Err(Trouble::of_handler(error));
+                }
+                let said = HandlerFailure::of(&error);
+                let rejected = said.is_rejected();
+                let failure = said.into_failure();
+                let verdict = if rejected { Verdict::Rejected(failure) } else { Verdict::Failed(failure) };
+                Err(Trouble::Handler(verdict))
+            }
+            Ok(Err(_)) => Err(failed("panic", "the handler panicked; its message was printed".to_owned())),
+            Err(_) => Err(failed(
+                "timeout",
+                format!(
+                    "the handler was not done within {:?}; it was rolled back",
+                    registered.options.timeout
+                ),
+            )),
+        }
+    }
+
+    /// The permits of all handlers of these messages, always in the same order, so that two transactions never wait for each other. With those handlers
+    /// of which there was none to be had.
+    async fn permits(
+        &self,
+        place: Place,
+        messages: impl Iterator<Item = &Message>,
+    ) -> (Vec<OwnedSemaphorePermit>, BTreeSet<usize>) {
+        let wanted: BTreeSet<usize> = messages.filter_map(|message| self.handler_of(message)).collect();
+        let (mut permits, mut missing) = (Vec::with_capacity(wanted.len()), BTreeSet::new());
+        let enough = Instant::now() + PERMIT_WAIT;
+        for at in wanted {
+            let Some(registered) = self.handlers.get(at) else { continue };
+            let permit = Arc::clone(&registered.permits).acquire_owned();
+            let permit = if place.is_store() { timeout_at(enough, permit).await } else { Ok(permit.await) };
+            match permit {
+                Ok(Ok(permit)) => permits.push(permit),
+                // Too late. Never closed.
+                Ok(Err(_)) | Err(_) => _ = missing.insert(at),
+            }
+        }
+        (permits, missing)
+    }
+
+    /// Several messages through each transaction, as long as that goes well. Returns those that are left, to go alone.
+    async fn batches<'i>(
+        &self,
+        place: Place,
+        works: &[Work<'_>],
+        to_do: &'i [usize],
+        say: &mut (dyn FnMut(usize, Verdict) + Send),
+    ) -> Result<&'i [usize], Broken> {
+        let mut left = to_do;
+        while left.len() > 1 && place.has_time(self.pace.calls()) {
+            let most = if place.is_store() { self.pace.most().min(left.len()) } else { left.len() };
+            if most < 2 {
+                break;
+            }
+            let (some, others) = left.split_at(most);
+            let batch: Vec<Work<'_>> = some.iter().map(|index| works[*index]).collect();
+            let begun = Instant::now();
+            match self.run(place, &batch).await {
+                Ok(done) if done.iter().all(Option::is_some) => {
+                    if place.is_store() {
+                        self.pace.done(some.len(), begun.elapsed());
+                    }
+                    for (index, done) in some.iter().zip(done) {
+                        say(*index, done.map_or(Verdict::NotTried, Verdict::Done));
+                    }
+                    left = others;
+                }
+                Err(Trouble::Broken(broken)) => return Err(broken),
+                Err(Trouble::Slow(calls)) => {
+                    self.pace.gave_up(calls);
+                    left.iter().for_each(|index| say(*index, Verdict::NotTried));
+                    return Ok(&[]);
+                }
+                // Something in it failed, and all of it is rolled back: who it was, shows when each goes alone.
+                Ok(_) | Err(Trouble::Handler(_) | Trouble::Again(_) | Trouble::Outdated(_)) => break,
+            }
+        }
+        Ok(left)
+    }
+
+    /// Each message through a transaction of its own. `first`: nothing was done before these.
+    async fn singles(
+        &self,
+        place: Place,
+        works: impl Iterator<Item = (usize, Work<'_>)> + Send,
+        mut first: bool,
+        say: &mut (dyn FnMut(usize, Verdict) + Send),
+    ) -> Result<(), Broken> {
+        let mut stopped = BTreeSet::new();
+        for (index, work) in works {
+            let key = work.message.key_id();
+            let is_late = !std::mem::take(&mut first) && !place.has_time(self.pace.call());
+            if is_late || stopped.contains(&key) {
+                say(index, Verdict::NotTried);
+                continue;
+            }
+            let begun = Instant::now();
+            let verdict = match self.attempt(place, &[work]).await {
+                Ok(done) => done.first().copied().flatten().map_or(Verdict::NotTried, Verdict::Done),
+                Err(Trouble::Handler(verdict)) => verdict,
+                Err(Trouble::Again(failure)) => Verdict::Again(failure),
+                Err(Trouble::Outdated(failure)) => Verdict::Outdated(failure),
+                // Only of several.
+                Err(Trouble::Slow(_)) => Verdict::NotTried,
+                Err(Trouble::Broken(broken)) => return Err(broken),
+            };
+            if !matches!(verdict, Verdict::Done(_)) {
+                stopped.insert(key);
+            } else if place.is_store() {
+                self.pace.done(1, begun.elapsed());
+            }
+            say(index, verdict);
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl<S: Transactional> Process for Processor<S> {
+    fn handler_of(&self, message: &Message) -> Option<usize> {
+        match self.handlers.action(message) {
+            Action::Handle(at) => Some(at),
+            Action::Ignore | Action::Reject(_) | Action::Fail(_) => None,
+        }
+    }
+
+    async fn process(
+        &self,
+        place: Place,
+        works: &[Work<'_>],
+        said: &mut (dyn FnMut(usize, Verdict) + Send),
+    ) -> Result<(), Broken> {
+        let mut say = |index: usize, verdict: Verdict| {
+            self.counters.count(&verdict);
+            said(index, verdict);
+        };
+        let mut stopped: BTreeSet<KeyId> = BTreeSet::new();
+        let mut to_do = Vec::with_capacity(works.len());
+        for (index, work) in works.iter().enumerate() {
+            let key = work.message.key_id();
+            let verdict = match self.handlers.action(work.message) {
+                _ if stopped.contains(&key) => Verdict::NotTried,
+                Action::Handle(_) => {
+                    to_do.push(index);
+                    continue;
+                }
+                Action::Ignore => Verdict::Done(Done::Ignored),
+                Action::Reject(failure) => Verdict::Rejected(failure),
+                Action::Fail(failure) => Verdict::Failed(failure),
+            };
+            if !matches!(verdict, Verdict::Done(_)) {
+                stopped.insert(key);
+            }
+            say(index, verdict);
+        }
+        let messages = to_do.iter().map(|index| works[*index].message);
+        let (_permits, missing) = self.permits(place, messages).await;
+        let mut waiting = BTreeSet::new();
+        to_do.retain(|index| {
+            let (message, key) = (works[*index].message, works[*index].message.key_id());
+            let waits = self.handler_of(message).is_none_or(|at| missing.contains(&at));
+            if waits || waiting.contains(&key) {
+                waiting.insert(key);
+                say(*index, Verdict::NotTried);
+                return false;
+            }
+            true
+        });
+        let left = self.batches(place, works, &to_do, &mut say).await?;
+        let first = left.len() == to_do.len();
+        self.singles(place, left.iter().map(|index| (*index, works[*index])), first, &mut say).await
+    }
+
+    async fn store(&self, messages: &[&Message]) -> Result<(), Broken> {
+        self.store_all(messages).await
+    }
+}
+
+/// What it means that rows could not be appended.
+fn append_trouble(error: &AppendError) -> Trouble {
+    match error {
+        AppendError::Conflict(error) | AppendError::Store(error) => Trouble::of_work("append", error),
+        other => Trouble::Handler(Verdict::Failed(Failure::new("append", other.to_string()))),
+    }
+}
