@@ -166,13 +166,13 @@ impl RabbitMqTransportBuilder {
         }
     }
 
-    /// The authorities, in PEM, that a certificate of the broker may come from, for `amqps://`. They are added to the well-known ones.
+    /// The authorities, in PEM, that a certificate of the broker may come from, for `amqps://` alone. They are added to the well-known ones.
     pub fn authorities(mut self, pem: impl Into<String>) -> Self {
         self.authorities = Some(pem.into());
         self
     }
 
-    /// Our own certificate and its private key (PKCS #8), in PEM, for a broker that asks for one.
+    /// Our own certificate and its private key (PKCS #8), in PEM, for a broker that asks for one: for `amqps://` alone.
     pub fn identity(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.identity = Some((certificate.into(), key.into()));
         self
@@ -275,6 +275,14 @@ impl RabbitMqTransportBuilder {
     pub(crate) fn config(self) -> Result<Config, ConfigError> {
         let mut problems = Vec::new();
         let address = Address::parse(&self.url).map_err(|problem| problems.push(problem)).ok();
+        let secures = [("authorities", self.authorities.is_some()), ("identity", self.identity.is_some())];
+        for (what, _) in secures.iter().filter(|(_, is_set)| *is_set) {
+            if address.as_ref().is_some_and(|address| !address.is_tls()) {
+                problems.push(format!(
+                    "{what} is for TLS, and a URL that begins with amqp:// is without: begin it with amqps://, or leave {what} out"
+                ));
+            }
+        }
         let mut name = |what: &str, name: String| {
             let short = ShortString::try_new(name.as_str());
             if name.is_empty() || short.is_err() {
@@ -386,8 +394,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_for_tls_is_refused_without_it() {
+        let refused = [builder().authorities("pem"), builder().identity("certificate", "s3cret key")];
+        for (builder, what) in refused.into_iter().zip(["authorities", "identity"]) {
+            let error = builder.build().unwrap_err();
+            let shown = error.to_string();
+            assert_eq!(error.problems().len(), 1, "{shown}");
+            assert!(
+                shown.contains(what) && shown.contains("amqps://") && !shown.contains("s3cret"),
+                "{shown}"
+            );
+        }
+        let tls = RabbitMqTransport::builder("amqps://shop:s3cret@broker/%2f");
+        assert!(tls.authorities("pem").identity("certificate", "key").build().is_ok());
+    }
+
+    #[test]
     fn what_is_printed_has_no_secret() {
-        let builder = builder().identity("certificate", "s3cret key");
+        let builder = RabbitMqTransport::builder("amqps://shop:s3cret@broker/%2f");
+        let builder = builder.identity("certificate", "s3cret key");
         let shown = format!("{builder:?} {:?} {:?}", builder.clone().config(), builder.clone().build());
         assert!(!shown.contains("s3cret"), "{shown}");
     }
