@@ -49,10 +49,10 @@ impl Shared {
     /// Ends the connection at once, before any handle of the library is dropped.
     pub(crate) fn cut(&self) {
         let mut state = self.state();
-        state.channels.clear();
         if let Some(connection) = state.connection.take() {
             connection.cut();
         }
+        state.channels.clear();
     }
 
     fn lost(&self, fault: Fault) {
@@ -80,32 +80,46 @@ struct Session {
     connection: Arc<Connection>,
     channels: Vec<Channel>,
     /// The library cancels a consumer when its last handle is dropped, and RabbitMQ then gives the newer messages to the next one first: so they
-    /// are kept until the channels are closed.
-    _handles: Vec<Handle>,
+    /// are kept until the channels are closed, or the connection is cut.
+    handles: Vec<Handle>,
     incoming: SelectAll<stream::BoxStream<'static, (usize, Option<lapin::Result<Raw>>)>>,
 }
 
 impl Session {
     async fn open(config: &Config, subscription: &Subscription) -> Result<(Self, Vec<Queue>), Fault> {
         let connection = Connection::open(config, &format!("consumes for {}", subscription.consumer)).await?;
+        // From here on whatever fails cuts the connection before anything else is let go.
+        let mut session = Self {
+            connection: Arc::new(connection),
+            channels: Vec::new(),
+            handles: Vec::new(),
+            incoming: SelectAll::new(),
+        };
+        let connection = &*session.connection;
         let queues =
-            topology::prepare_consuming(&connection, config, &subscription.consumer, &subscription.topics)
+            topology::prepare_consuming(connection, config, &subscription.consumer, &subscription.topics)
                 .await?;
         let share = Consumption::new(subscription, queues.iter().map(|queue| queue.unit.clone())).share();
-        let (mut channels, mut handles, mut incoming) = (Vec::new(), Vec::new(), SelectAll::new());
         for (place, queue) in queues.iter().enumerate() {
-            let what = format!("consuming queue {:?}", queue.name.as_str());
-            let channel = connection.channel().await?;
-            connection.answer(&what, channel.basic_qos(share, BasicQosOptions::default())).await?;
-            let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-            let consume = channel.basic_consume(queue.name.clone(), "".into(), options, arguments);
-            let handle = connection.answer(&what, consume).await?;
-            let ended = stream::once(async move { (place, None) });
-            incoming.push(handle.clone().map(move |raw| (place, Some(raw))).chain(ended).boxed());
-            channels.push(channel);
-            handles.push(handle);
+            session.consume(place, queue, share).await?;
         }
-        Ok((Self { connection: Arc::new(connection), channels, _handles: handles, incoming }, queues))
+        Ok((session, queues))
+    }
+
+    async fn consume(&mut self, place: usize, queue: &Queue, share: u16) -> Result<(), Fault> {
+        let connection = &*self.connection;
+        let what = format!("consuming queue {:?}", queue.name.as_str());
+        let channel = connection.channel().await?;
+        connection.answer(&what, channel.basic_qos(share, BasicQosOptions::default())).await?;
+        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        let consume = channel.basic_consume(queue.name.clone(), "".into(), options, arguments);
+        // Given up here, an answer that nobody has looked at cancels nothing.
+        let handle = connection.answer(&what, consume).await?;
+        let ended = stream::once(async move { (place, None) });
+        self.incoming.push(handle.clone().map(move |raw| (place, Some(raw))).chain(ended).boxed());
+        self.handles.push(handle);
+        self.channels.push(channel);
+        Ok(())
     }
 
     /// Carries deliveries into memory until the connection is over, and says why.
@@ -136,10 +150,19 @@ impl Session {
     /// Gives everything back that is not acknowledged, in order: each channel is closed with its consumer on it. Never a cancel, never a nack.
     async fn close(self) {
         for channel in &self.channels {
-            // The connection is closed next, which has the same effect.
-            let _ = self.connection.answer("closing a channel", channel.close(200, "OK".into())).await;
+            // The connection is closed next, which has the same effect: where one channel gets no answer, the others would get none either.
+            if self.connection.answer("closing a channel", channel.close(200, "OK".into())).await.is_err() {
+                break;
+            }
         }
         self.connection.close().await;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Before the handles. After a polite end there is nothing left to cut.
+        self.connection.cut();
     }
 }
 
@@ -256,3 +279,7 @@ async fn again(shared: &Shared, pause: Duration) -> Result<Box<Session>, Fault> 
     let (session, _) = Session::open(&shared.config, &shared.subscription).await?;
     Ok(Box::new(session))
 }
+
+#[cfg(test)]
+#[path = "member_tests.rs"]
+mod tests;

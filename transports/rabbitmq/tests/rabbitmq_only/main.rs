@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 mod consuming;
+mod handover;
 mod network;
 mod outcomes;
 mod refusals;
 mod support;
+mod wiretap;

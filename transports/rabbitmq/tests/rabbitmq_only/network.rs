@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outbox_contract::{KeyId, MessageId, Outcome, Stored, Transport};
 use outbox_servers::{OrSkip, Proxy, RabbitMq};
@@ -78,6 +78,22 @@ async fn a_network_that_swallows_everything_is_noticed() {
     let after = [lost, messages(&topic("orders"), &["c"])].concat();
     let (came, ()) = tokio::join!(finish(&*member, &after), deliver(&transport, &after));
     assert!(ids(&after).iter().all(|id| came.contains(id)));
+}
+
+/// What is wrong with the network is found out once, and not by each queue.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_of_many_queues_leaves_a_silent_network_in_the_time_of_one() {
+    let Some((_server, url)) = vhost() else { return };
+    let proxy = Proxy::to(&url);
+    let limit = Duration::from_secs(2);
+    let transport = declared(&proxy.url(&url)).partitions(16).heartbeat(Duration::from_secs(60));
+    let transport = transport.timeout(limit).build().unwrap();
+    let member = subscribe(&transport).await;
+    proxy.swallow();
+    let started = Instant::now();
+    member.close().await.unwrap();
+    // For a channel and for the connection; the rest is for a busy machine.
+    assert!(started.elapsed() < 8 * limit, "it took {:?}", started.elapsed());
 }
 
 /// The broker does what it is asked to, and nobody hears of it: what was sent is unknown, and comes again in order.
