@@ -32,7 +32,8 @@ pub(crate) struct Dispatch {
     turn: usize,
     drained: bool,
     over: bool,
-    problem: Option<TransportError>,
+    /// What went wrong, and whether a record that comes shows that it is over.
+    problem: Option<(TransportError, bool)>,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +41,8 @@ struct Owned {
     incarnation: u64,
     waiting: VecDeque<(i64, Delivery)>,
     waiting_bytes: usize,
+    /// The last record that came.
+    last: Option<i64>,
     offsets: Offsets,
     paused: bool,
     /// Whether the client fetches nothing of it: it is paused, or enough of it waits.
@@ -51,6 +54,8 @@ struct Owned {
 pub(crate) enum Flow {
     Stop(Unit),
     Go(Unit),
+    /// Fetch from this offset on, at once: what was fetched of it before is not looked at.
+    Back(Unit, i64),
 }
 
 impl Dispatch {
@@ -100,6 +105,22 @@ impl Dispatch {
         units.iter().filter_map(|unit| self.units.get(unit)).any(|owned| owned.offsets.unfinished().0 > 0)
     }
 
+    /// The log of a partition goes back, within one ownership: it was cut off, or its topic was made anew. Offsets mean other records now, so this is
+    /// another ownership, which begins where nothing is left out. Some: at this offset, and not at the one that came.
+    fn go_back(&mut self, unit: &Unit, offset: i64) -> Option<Flow> {
+        let owned = self.units.get(unit)?;
+        let (paused, stopped) = (owned.paused, owned.stopped);
+        let waiting = owned.waiting.front().map(|(offset, _)| *offset);
+        let first = owned.offsets.first_unfinished().or(waiting);
+        self.revoke(std::slice::from_ref(unit));
+        self.assign(unit.clone());
+        if let Some(owned) = self.units.get_mut(unit) {
+            // The client knows nothing of this, and holds back what it held back.
+            (owned.paused, owned.stopped) = (paused, stopped);
+        }
+        first.filter(|first| *first < offset).map(|first| Flow::Back(unit.clone(), first))
+    }
+
     /// A record came. `make` gets the tag.
     pub(crate) fn push(
         &mut self,
@@ -109,12 +130,18 @@ impl Dispatch {
     ) -> Option<Flow> {
         let (most, most_bytes) = self.share();
         // What still comes of a partition that was taken away belongs to its new owner.
+        if self.units.get(unit)?.last.is_some_and(|last| offset <= last)
+            && let Some(back) = self.go_back(unit, offset)
+        {
+            return Some(back);
+        }
         let owned = self.units.get_mut(unit)?;
+        owned.last = Some(offset);
         let number = u64::try_from(offset).unwrap_or_default();
         let delivery = make(Tag { unit: unit.clone(), incarnation: owned.incarnation, number });
         owned.waiting_bytes += bytes_of(&delivery);
         owned.waiting.push_back((offset, delivery));
-        self.problem = None;
+        self.problem.take_if(|(_, until_a_record)| *until_a_record);
         let full = owned.waiting.len() >= most || owned.waiting_bytes >= most_bytes;
         (full && !owned.stopped).then(|| {
             owned.stopped = true;
@@ -163,7 +190,7 @@ impl Dispatch {
         if self.drained {
             return Ok(Some(Received::Ended));
         }
-        if let Some(problem) = self.problem.take() {
+        if let Some((problem, _)) = self.problem.take() {
             return Err(problem);
         }
         if self.over {
@@ -243,9 +270,13 @@ impl Dispatch {
         self.over = true;
     }
 
-    /// Something went wrong; the next call of [`take`](Self::take) says so, unless it is over by then.
-    pub(crate) fn fail(&mut self, problem: TransportError) {
-        self.problem = Some(problem);
+    /// Something went wrong; the next call of [`take`](Self::take) says so, unless it is over by then. `until_a_record`: that is when one comes, of
+    /// whichever partition.
+    pub(crate) fn fail(&mut self, problem: TransportError, until_a_record: bool) {
+        // What nobody gets over by waiting may be said by the client but once.
+        if self.problem.as_ref().is_none_or(|(last, _)| last.is_retryable()) {
+            self.problem = Some((problem, until_a_record));
+        }
     }
 }
 
@@ -259,7 +290,7 @@ fn bytes_of(delivery: &Delivery) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outbox_contract::{Consumer, Message, Topic};
+    use outbox_contract::{Consumer, Message, Topic, TransportErrorKind};
 
     fn unit(number: u32) -> Unit {
         Unit { topic: Topic::new("orders").unwrap(), number }
@@ -313,6 +344,74 @@ mod tests {
         assert!(dispatch.to_commit().is_empty());
         dispatch.acknowledge(&new);
         assert_eq!(dispatch.to_commit(), [(unit(0), 8)]);
+    }
+
+    #[test]
+    fn a_log_that_begins_anew_is_another_ownership() {
+        let mut dispatch = dispatch(100);
+        dispatch.assign(unit(0));
+        (995..=999).for_each(|offset| drop(push(&mut dispatch, 0, offset)));
+        let old = take(&mut dispatch);
+        (0..=20).for_each(|offset| assert_eq!(push(&mut dispatch, 0, offset), None));
+        assert!(matches!(dispatch.take(), Ok(Some(Received::Revoked(units))) if units == [unit(0)]));
+        let new = take(&mut dispatch);
+        assert_eq!((old.len(), new.len()), (5, 21));
+        dispatch.acknowledge(&old);
+        assert!(dispatch.to_commit().is_empty());
+        dispatch.acknowledge(&new);
+        assert_eq!(dispatch.to_commit(), [(unit(0), 21)]);
+        assert!(!dispatch.is_busy(&[unit(0)]));
+    }
+
+    /// The client goes on behind what is left of the log: of that, what is not finished has to come again.
+    #[test]
+    fn a_log_that_was_cut_off_is_read_from_what_is_not_finished() {
+        for (taken, finished, back) in [(3, 1, 996), (5, 5, 1_000), (0, 0, 995)] {
+            let mut dispatch = dispatch(taken.max(1));
+            dispatch.assign(unit(0));
+            (995..=1_000).for_each(|offset| drop(push(&mut dispatch, 0, offset)));
+            let old = if taken > 0 { take(&mut dispatch) } else { Vec::new() };
+            dispatch.acknowledge(&old[..finished]);
+            if back < 998 {
+                assert_eq!(push(&mut dispatch, 0, 998), Some(Flow::Back(unit(0), back)));
+            } else {
+                // All that is left of the log is finished.
+                assert_eq!(push(&mut dispatch, 0, 998), None);
+            }
+            assert!(matches!(dispatch.take(), Ok(Some(Received::Revoked(_)))));
+            let first = if back < 998 { back } else { 999 };
+            (first..=1_000).for_each(|offset| drop(push(&mut dispatch, 0, offset)));
+            let new = take(&mut dispatch);
+            assert_eq!(new[0].number, u64::try_from(back.min(998)).unwrap());
+            dispatch.acknowledge(&new[..1]);
+            assert_eq!(dispatch.to_commit(), [(unit(0), back.min(998) + 1)]);
+        }
+    }
+
+    #[test]
+    fn a_partition_that_was_stopped_goes_on_though_its_log_begins_anew() {
+        let mut dispatch = dispatch(20);
+        dispatch.assign(unit(0));
+        let stops: Vec<_> = (100..145).filter_map(|offset| push(&mut dispatch, 0, offset)).collect();
+        assert_eq!(stops, [Flow::Stop(unit(0))]);
+        assert_eq!(push(&mut dispatch, 0, 0), None);
+        assert_eq!(dispatch.flow(), [Flow::Go(unit(0))]);
+    }
+
+    /// The client says but once that it may not read a partition.
+    #[test]
+    fn what_is_wrong_with_one_partition_is_not_over_with_a_record_of_another() {
+        let problem = |kind| TransportError::new(kind, "next", "no");
+        let away = TransportErrorKind::Unavailable;
+        let mut dispatch = dispatch(10);
+        dispatch.assign(unit(0));
+        dispatch.fail(problem(TransportErrorKind::NotPermitted), false);
+        dispatch.fail(problem(away), true);
+        push(&mut dispatch, 0, 0);
+        assert_eq!(dispatch.take().unwrap_err().kind(), TransportErrorKind::NotPermitted);
+        dispatch.fail(problem(away), true);
+        push(&mut dispatch, 0, 1);
+        assert_eq!(take(&mut dispatch).len(), 2, "the broker is there");
     }
 
     #[test]

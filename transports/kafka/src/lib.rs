@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod complaint;
 mod config;
 mod context;
 mod deliveries;

@@ -15,6 +15,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::Notify;
 
+use crate::complaint::Complaint;
 use crate::context::Events;
 use crate::dispatch::{Dispatch, Flow};
 
@@ -75,6 +76,13 @@ impl Member {
     pub(crate) fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
         self.acknowledged.notify_all();
+    }
+
+    /// The member leaves by itself, and says why.
+    fn give_up(&self, why: TransportError) {
+        self.dispatch().fail(why, false);
+        self.leave();
+        self.wake.notify_one();
     }
 
     fn is_leaving(&self) -> bool {
@@ -201,7 +209,7 @@ pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<Shared>>) {
         for _ in 0..RUN {
             match next {
                 Some(Ok(record)) => push(member, &consumer, &record),
-                Some(Err(error)) => fail(member, &error),
+                Some(Err(error)) => fail(member, &consumer, &error),
                 None => break,
             }
             next = consumer.poll(Duration::ZERO);
@@ -209,12 +217,15 @@ pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<Shared>>) {
         if let Some(last) = next {
             match last {
                 Ok(record) => push(member, &consumer, &record),
-                Err(error) => fail(member, &error),
+                Err(error) => fail(member, &consumer, &error),
             }
         }
         let flow = member.dispatch().flow();
         steer(&consumer, &flow);
     }
+    // Whoever still asks hears so.
+    member.dispatch().end();
+    member.wake.notify_one();
     // A commit may still be under way elsewhere. The end of the client is here, as it blocks and calls back.
     while Arc::strong_count(&consumer) > 1 {
         drop(consumer.poll(SHORT_POLL));
@@ -223,17 +234,33 @@ pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<Shared>>) {
     let mut dispatch = member.dispatch();
     let all = dispatch.owned();
     dispatch.revoke(&all);
-    dispatch.end();
+    drop(dispatch);
     member.wake.notify_one();
 }
 
 fn push(member: &Member, consumer: &BaseConsumer<Shared>, record: &BorrowedMessage<'_>) {
     let Some(unit) = member.unit(record.topic(), record.partition()) else { return };
     let (message, origin) = crate::record::read(record, &unit.topic);
-    let full = member.dispatch().push(&unit, record.offset(), |tag| Delivery::new(tag, message, origin));
+    let flow = member.dispatch().push(&unit, record.offset(), |tag| Delivery::new(tag, message, origin));
     member.wake.notify_one();
-    if let Some(stop) = full {
-        steer(consumer, &[stop]);
+    match flow {
+        Some(Flow::Back(unit, offset)) => go_back(member, consumer, &unit, offset),
+        Some(flow) => steer(consumer, &[flow]),
+        None => {}
+    }
+}
+
+/// What the log of a partition still has and is not finished comes again.
+fn go_back(member: &Member, consumer: &BaseConsumer<Shared>, unit: &Unit, offset: i64) {
+    tracing::warn!(topic = %unit.topic, partition = unit.number, offset, "the log was cut off; what is not finished of it is read again");
+    // Not waited for: from now on nothing comes that was fetched before.
+    let sought = consumer.seek(unit.topic.as_str(), number(unit), Offset::Offset(offset), Duration::ZERO);
+    if let Err(error) = sought {
+        // Going on would leave it out.
+        let words =
+            "the log of a partition was cut off, and the client does not read it again; subscribe again";
+        let error = TransportError::new(TransportErrorKind::Other, "next", words).with_source(error);
+        member.give_up(error);
     }
 }
 
@@ -244,6 +271,8 @@ fn steer(consumer: &BaseConsumer<Shared>, flow: &[Flow]) {
         let (list, unit) = match step {
             Flow::Stop(unit) => (&mut stop, unit),
             Flow::Go(unit) => (&mut go, unit),
+            // Done where the record came.
+            Flow::Back(..) => continue,
         };
         list.add_partition(unit.topic.as_str(), number(unit));
     }
@@ -254,36 +283,20 @@ fn steer(consumer: &BaseConsumer<Shared>, flow: &[Flow]) {
     }
 }
 
-fn fail(member: &Member, error: &KafkaError) {
-    use RDKafkaErrorCode as Code;
-    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
-    let (kind, words) = match code {
-        Code::AllBrokersDown | Code::Resolve => {
-            (TransportErrorKind::Unavailable, "no broker can be reached".to_owned())
+fn fail(member: &Member, consumer: &BaseConsumer<Shared>, error: &KafkaError) {
+    let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+    if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
+        // The code of the event only says that there is one.
+        let (code, words) = consumer.client().fatal_error().unwrap_or_else(|| (code, error.to_string()));
+        return member.give_up(Complaint { code, words }.told_at_the_end());
+    }
+    let words = member.events.last().filter(|last| last.code == code).map(|last| last.words);
+    let complaint = Complaint { code, words: words.unwrap_or_default() };
+    match complaint.told() {
+        Some(problem) => {
+            member.dispatch().fail(problem, complaint.is_over_with_a_record());
+            member.wake.notify_one();
         }
-        Code::UnknownTopicOrPartition | Code::UnknownTopic => {
-            (TransportErrorKind::Unavailable, "a topic is not on the broker any more: create it".to_owned())
-        }
-        Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed => {
-            (TransportErrorKind::NotPermitted, format!("grant Read on the topic and the group: {code}"))
-        }
-        Code::Authentication | Code::SaslAuthenticationFailed => {
-            (TransportErrorKind::NotPermitted, "the broker refuses these credentials".to_owned())
-        }
-        Code::SSL => (
-            TransportErrorKind::NotPermitted,
-            "there is no TLS with a broker that both sides take: look at authorities and identity, and at the log of librdkafka"
-                .to_owned(),
-        ),
-        _ if matches!(error, KafkaError::MessageConsumptionFatal(_)) => {
-            member.leave();
-            (TransportErrorKind::Other, format!("the client can't go on: {error}"))
-        }
-        _ => {
-            tracing::debug!(%error, "the client mends this by itself");
-            return;
-        }
-    };
-    member.dispatch().fail(TransportError::new(kind, "next", words));
-    member.wake.notify_one();
+        None => tracing::debug!(%error, "the client mends this by itself"),
+    }
 }

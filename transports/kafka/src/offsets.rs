@@ -21,7 +21,14 @@ struct Handed {
 impl Offsets {
     /// A delivery went out. Offsets grow, with gaps: not every place of a log has a message.
     pub(crate) fn handed(&mut self, offset: i64, bytes: usize) {
+        debug_assert!(self.in_hand.back().is_none_or(|last| last.offset < offset), "offsets grow");
         self.in_hand.push_back(Handed { offset, bytes, finished: false });
+    }
+
+    /// The first delivery that is not finished.
+    pub(crate) fn first_unfinished(&self) -> Option<i64> {
+        // What is finished does not stay in front.
+        self.in_hand.front().map(|first| first.offset)
     }
 
     /// A delivery is finished; gives its bytes, if it was not finished before.

@@ -84,6 +84,13 @@ pub async fn make_topic_of_copies(
     tokio::task::spawn_blocking(known).await.unwrap();
 }
 
+/// Deletes a topic.
+pub async fn delete_topic(brokers: &str, topic: &Topic) {
+    let admin = admin(brokers);
+    let deleted = admin.delete_topics(&[topic.as_str()], &options()).await.unwrap();
+    deleted.into_iter().for_each(|deleted| drop(deleted.unwrap()));
+}
+
 /// Sets a property of a topic.
 pub async fn set(brokers: &str, topic: &Topic, name: &str, value: &str) {
     let change = AlterConfig::new(ResourceSpecifier::Topic(topic.as_str())).set(name, value);

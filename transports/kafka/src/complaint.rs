@@ -1,0 +1,183 @@
+//! What the client of a member complains of, and what is to be done about it.
+//!
+//! A member whose group refuses it is given nothing, for ever, and the client only tries again. So whatever is not known to pass by itself is said.
+
+use outbox_contract::{TransportError, TransportErrorKind as Kind};
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+/// Something that the client said.
+#[derive(Clone, Debug)]
+pub(crate) struct Complaint {
+    pub(crate) code: Code,
+    /// In the client's own words, as far as it has some.
+    pub(crate) words: String,
+}
+
+impl Complaint {
+    /// What the member says of it. None: the client mends it by itself.
+    pub(crate) fn told(&self) -> Option<TransportError> {
+        let (kind, remedy) = match self.code {
+            code if passes(code) => return None,
+            Code::AllBrokersDown | Code::Resolve => (Kind::Unavailable, "no broker can be reached"),
+            Code::UnknownTopicOrPartition | Code::UnknownTopic => {
+                (Kind::Unavailable, "a topic is not on the broker any more: create it")
+            }
+            Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed => {
+                (Kind::NotPermitted, "grant Read on the topic and the group")
+            }
+            Code::Authentication | Code::SaslAuthenticationFailed => {
+                (Kind::NotPermitted, "the broker refuses these credentials")
+            }
+            Code::SSL => (
+                Kind::NotPermitted,
+                "there is no TLS with a broker that both sides take: look at authorities and identity, and at the log of librdkafka",
+            ),
+            Code::InconsistentGroupProtocol | Code::UnsupportedAssignor => (
+                Kind::Unavailable,
+                "the group has members that share out partitions in another way: end them, or give all members the same group_protocol \
+                 (others than ours: cooperative-sticky as their partition.assignment.strategy)",
+            ),
+            Code::GroupMaxSizeReached => (
+                Kind::Unavailable,
+                "the group has all the members that it may have: raise group.max.size of the broker (group.consumer.max.size where it \
+                 shares out partitions), or start fewer",
+            ),
+            Code::FencedInstanceId | Code::UnreleasedInstanceId => {
+                (Kind::Unavailable, "another member has this group.instance.id: give each its own")
+            }
+            Code::InvalidSessionTimeout => (
+                Kind::Invalid,
+                "session.timeout.ms is not within group.min.session.timeout.ms and group.max.session.timeout.ms of the broker: set one of them",
+            ),
+            Code::InvalidGroupId => {
+                (Kind::Invalid, "the broker takes no group of this name: rename the consumer")
+            }
+            Code::AutoOffsetReset => (
+                Kind::Invalid,
+                "a partition has no offset to go on from, and auto.offset.reset says that this is an error: set it, or commit an offset",
+            ),
+            Code::MessageSizeTooLarge => {
+                (Kind::Invalid, "a record is too large to be fetched: raise receive.message.max.bytes")
+            }
+            _ => (Kind::Unavailable, "the client meets what it may not get over by itself"),
+        };
+        Some(self.error(kind, remedy))
+    }
+
+    /// Whether it is over when a record comes, of whichever partition.
+    pub(crate) const fn is_over_with_a_record(&self) -> bool {
+        matches!(
+            self.code,
+            Code::AllBrokersDown
+                | Code::Resolve
+                | Code::InconsistentGroupProtocol
+                | Code::UnsupportedAssignor
+                | Code::GroupMaxSizeReached
+        )
+    }
+
+    /// What the member says of it where the client can't go on.
+    pub(crate) fn told_at_the_end(&self) -> TransportError {
+        match self.told() {
+            Some(told) if !told.is_retryable() => told,
+            Some(told) => TransportError::new(Kind::Other, "next", format!("the client can't go on: {told}")),
+            None => self.error(Kind::Other, "the client can't go on"),
+        }
+    }
+
+    fn error(&self, kind: Kind, remedy: &str) -> TransportError {
+        let Self { code, words } = self;
+        let said = if words.is_empty() { String::new() } else { format!(": {words}") };
+        TransportError::new(kind, "next", format!("{remedy} ({code}{said})"))
+    }
+}
+
+/// Whether the client gets over it by itself: what a rebalance, a leader that moves and a single connection that is lost bring with them.
+const fn passes(code: Code) -> bool {
+    matches!(
+        code,
+        Code::AssignmentLost
+            | Code::BrokerDestroy
+            | Code::BrokerNotAvailable
+            | Code::BrokerTransportFailure
+            | Code::CoordinatorLoadInProgress
+            | Code::CoordinatorNotAvailable
+            | Code::DestroyBroker
+            | Code::FencedLeaderEpoch
+            | Code::FencedMemberEpoch
+            | Code::FetchSessionIdNotFound
+            | Code::IllegalGeneration
+            | Code::InProgress
+            | Code::Interrupted
+            | Code::InvalidFetchSessionEpoch
+            | Code::LeaderNotAvailable
+            | Code::MemberIdRequired
+            | Code::NetworkException
+            | Code::NotCoordinator
+            | Code::NotLeaderForPartition
+            | Code::OffsetNotAvailable
+            | Code::OffsetOutOfRange
+            | Code::OperationTimedOut
+            | Code::Outdated
+            | Code::PartitionEOF
+            // The next poll joins again.
+            | Code::PollExceeded
+            | Code::RebalanceInProgress
+            | Code::RebootstrapRequired
+            | Code::ReplicaNotAvailable
+            | Code::RequestTimedOut
+            | Code::Retry
+            | Code::StaleMemberEpoch
+            | Code::ThrottlingQuotaExceeded
+            | Code::TimedOutQueue
+            | Code::UnknownLeaderEpoch
+            | Code::UnknownMemberId
+            | Code::UnknownTopicId
+            | Code::UnstableOffsetCommit
+            | Code::WaitingForCoordinator
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaint(code: Code) -> Complaint {
+        Complaint { code, words: "JoinGroup failed".to_owned() }
+    }
+
+    #[test]
+    fn a_group_that_refuses_a_member_is_named_with_a_remedy() {
+        let cases = [
+            (Code::InconsistentGroupProtocol, Kind::Unavailable, "partition.assignment.strategy"),
+            (Code::GroupMaxSizeReached, Kind::Unavailable, "group.max.size"),
+            (Code::FencedInstanceId, Kind::Unavailable, "group.instance.id"),
+            (Code::InvalidSessionTimeout, Kind::Invalid, "session.timeout.ms"),
+            (Code::GroupAuthorizationFailed, Kind::NotPermitted, "grant Read"),
+        ];
+        for (code, kind, words) in cases {
+            let told = complaint(code).told().unwrap();
+            assert_eq!(told.kind(), kind, "{told}");
+            assert!(told.to_string().contains(words), "{told}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_to_pass_is_said_in_the_clients_words() {
+        for code in [Code::RebalanceInProgress, Code::BrokerTransportFailure, Code::NotCoordinator] {
+            assert!(complaint(code).told().is_none(), "{code}");
+        }
+        for code in [Code::PolicyViolation, Code::Unknown, Code::CriticalSystemResource] {
+            let told = complaint(code).told().unwrap();
+            assert!(told.is_retryable() && told.to_string().contains("JoinGroup failed"), "{told}");
+        }
+    }
+
+    #[test]
+    fn what_the_client_can_not_get_over_is_final() {
+        for code in [Code::FencedInstanceId, Code::GroupAuthorizationFailed, Code::RebalanceInProgress] {
+            let told = complaint(code).told_at_the_end();
+            assert!(!told.is_retryable(), "{told}");
+        }
+    }
+}
