@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use outbox_contract::fetch::FetchRequest;
-use outbox_contract::{BucketSet, LeaseRequest, Position, RelayId, Route, Store};
+use outbox_contract::{BucketSet, LeaseRequest, LowWater, RelayId, Route, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, KEYS, TOPIC};
@@ -32,7 +32,7 @@ impl Fetch {
             lasts: Duration::from_secs(600),
             transport_available: true,
             fingerprint: 0,
-            low_water: Position::START,
+            low_water: LowWater::default(),
             yielding: BucketSet::EMPTY,
         };
         store.lease(&lease).await.expect("leased");

@@ -187,24 +187,96 @@ pub trait Clock: Send + Sync + 'static {
 
 /// The machine's own clock.
 ///
-/// The monotonic clock of most systems stands still during suspend, and the wall clock can be set back; whichever has
-/// advanced more since the last reading is believed.
+/// The monotonic clock of most systems stands still during suspend. Linux has one that goes on (`CLOCK_BOOTTIME`) and can't be set. Elsewhere the
+/// wall clock is asked too: a step forward of more than a second counts as time that passed, for it may have been a suspend, and a step back counts
+/// as nothing. A suspend of less than a second is not seen there.
 #[derive(Debug)]
 pub struct SystemClock {
     started: tokio::time::Instant,
-    started_wall: Timestamp,
-    latest: std::sync::atomic::AtomicU64,
+    asleep: Asleep,
 }
 
 impl SystemClock {
     /// Starts the clock at zero.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            started: tokio::time::Instant::now(),
-            started_wall: Timestamp::now(),
-            latest: std::sync::atomic::AtomicU64::new(0),
-        }
+        Self { started: tokio::time::Instant::now(), asleep: Asleep::new() }
+    }
+}
+
+/// A clock of the system's that goes on during suspend.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[derive(Debug)]
+struct Asleep {
+    started: Duration,
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+impl Asleep {
+    fn new() -> Self {
+        Self { started: Self::since_boot() }
+    }
+
+    fn since_boot() -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        // It counts up from zero, so neither part is negative.
+        let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
+        Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
+    }
+
+    /// The time that passed, given what the monotonic clock says of it. The larger one: under tokio's paused clock that is the other.
+    fn elapsed(&self, monotonic: Duration) -> Duration {
+        monotonic.max(Self::since_boot().saturating_sub(self.started))
+    }
+}
+
+/// The wall clock, against suspend, where there is nothing better.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[derive(Debug)]
+struct Asleep {
+    // A plain mutex: held for a few additions.
+    readings: std::sync::Mutex<Readings>,
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+impl Asleep {
+    fn new() -> Self {
+        Self { readings: std::sync::Mutex::new(Readings::new(Timestamp::now())) }
+    }
+
+    fn elapsed(&self, monotonic: Duration) -> Duration {
+        let mut readings = self.readings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        readings.advance(monotonic, Timestamp::now())
+    }
+}
+
+/// The last readings of a monotonic clock that may stand still and of a wall clock that may be set, and the time that they show together.
+#[cfg(any(test, not(any(target_os = "linux", target_os = "android"))))]
+#[derive(Debug)]
+struct Readings {
+    monotonic: Duration,
+    wall: Timestamp,
+    elapsed: Duration,
+}
+
+#[cfg(any(test, not(any(target_os = "linux", target_os = "android"))))]
+impl Readings {
+    /// By how much the wall clock must be ahead to be believed: what is less may be an adjustment, and these would add up.
+    const SLACK: Duration = Duration::from_secs(1);
+
+    fn new(wall: Timestamp) -> Self {
+        Self { monotonic: Duration::ZERO, wall, elapsed: Duration::ZERO }
+    }
+
+    /// Adds what has passed since the readings before these. Step by step: a wall clock that was set once must not count for or against it for ever.
+    fn advance(&mut self, monotonic: Duration, wall: Timestamp) -> Duration {
+        let passed = monotonic.saturating_sub(self.monotonic);
+        let by_wall = wall.since(self.wall);
+        self.elapsed += if by_wall > passed + Self::SLACK { by_wall } else { passed };
+        // Two threads may bring their readings in the other order.
+        self.monotonic = self.monotonic.max(monotonic);
+        self.wall = wall;
+        self.elapsed
     }
 }
 
@@ -216,11 +288,7 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn elapsed(&self) -> Duration {
-        let monotonic = self.started.elapsed();
-        let wall = Timestamp::now().since(self.started_wall);
-        let now = u64::try_from(monotonic.max(wall).as_micros()).unwrap_or(u64::MAX);
-        let latest = self.latest.fetch_max(now, std::sync::atomic::Ordering::Relaxed).max(now);
-        Duration::from_micros(latest)
+        self.asleep.elapsed(self.started.elapsed())
     }
 
     fn now(&self) -> Timestamp {
@@ -263,6 +331,72 @@ mod tests {
         ] {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }
+    }
+
+    const S: Duration = Duration::from_secs(1);
+
+    /// A monotonic clock and a wall clock, and what is read of them.
+    struct Machine {
+        monotonic: Duration,
+        wall: i64,
+        readings: Readings,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            let wall = 1_700_000_000_000_000;
+            Self { monotonic: Duration::ZERO, wall, readings: Readings::new(Timestamp::from_micros(wall)) }
+        }
+
+        fn runs(&mut self, seconds: u32) -> Duration {
+            self.monotonic += S * seconds;
+            self.is_set(i64::from(seconds))
+        }
+
+        fn is_suspended(&mut self, seconds: u32) -> Duration {
+            self.is_set(i64::from(seconds))
+        }
+
+        /// The wall clock is moved by so many seconds. Says how much more time than before was shown to have passed.
+        fn is_set(&mut self, seconds: i64) -> Duration {
+            self.wall += seconds * 1_000_000;
+            let before = self.readings.elapsed;
+            self.readings.advance(self.monotonic, Timestamp::from_micros(self.wall)) - before
+        }
+    }
+
+    #[test]
+    fn a_suspend_is_seen_though_the_wall_clock_was_set_back_before() {
+        let mut machine = Machine::new();
+        assert_eq!(machine.runs(10), S * 10);
+        assert_eq!(machine.is_set(-600), Duration::ZERO);
+        assert_eq!(machine.is_suspended(60), S * 60);
+        assert_eq!(machine.runs(5), S * 5);
+    }
+
+    #[test]
+    fn time_goes_on_when_a_wall_clock_that_was_ahead_is_set_right() {
+        let mut machine = Machine::new();
+        assert_eq!(machine.is_set(3_600), S * 3_600, "it may have been a suspend");
+        assert_eq!(machine.is_set(-3_600), Duration::ZERO);
+        assert_eq!(machine.runs(10), S * 10);
+    }
+
+    #[test]
+    fn small_adjustments_of_the_wall_clock_do_not_add_up() {
+        let mut machine = Machine::new();
+        for _ in 0..100 {
+            machine.monotonic += S;
+            machine.is_set(2);
+        }
+        assert_eq!(machine.readings.elapsed, S * 100);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_system_clock_runs_with_the_runtime_that_its_timers_run_on() {
+        let clock = SystemClock::new();
+        tokio::time::sleep(S * 3_600).await;
+        assert!(clock.elapsed() >= S * 3_600);
     }
 
     #[test]

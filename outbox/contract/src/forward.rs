@@ -15,8 +15,8 @@ use crate::error::{AppendError, StoreError, TransportError};
 use crate::failure::Rejection;
 use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Stored, Writers};
 use crate::hints::{Hints, Wakeup};
-use crate::id::{MessageId, Position, RelayId};
-use crate::lease::{Lease, LeaseRequest, Leased};
+use crate::id::{MessageId, RelayId};
+use crate::lease::{Lease, LeaseRequest, Leased, LowWater};
 use crate::maintain::Maintained;
 use crate::message::{Message, Outgoing};
 use crate::name::{Consumer, KeyId, Route, Topic};
@@ -119,7 +119,7 @@ impl<T: Store + ?Sized> Store for Arc<T> {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
         (**self).give_back(relay, route, leases, low_water, leaving).await

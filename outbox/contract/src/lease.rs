@@ -1,5 +1,6 @@
 //! Leases: a relay's time-limited ownership of buckets.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::bucket::{Bucket, BucketSet};
@@ -22,11 +23,33 @@ pub struct LeaseRequest {
     pub transport_available: bool,
     /// A fingerprint of this relay's routes and policies; relays of one route should agree.
     pub fingerprint: i64,
-    /// Nothing of this relay's buckets stands at or below this position any more. Saved for whoever takes them over. It must hold for every
-    /// bucket that the relay may own, also by a heartbeat whose answer it never had: when in doubt, [`Position::START`].
-    pub low_water: Position,
+    /// How far the relay has come, and with which of its buckets. Saved for whoever takes them over.
+    pub low_water: LowWater,
     /// Buckets that the relay is giving up: not to be renewed beyond what they have, not to be acquired again now.
     pub yielding: BucketSet,
+}
+
+/// A low-water mark: nothing stands at or below it any more, or can be committed there, in the leases that it covers.
+///
+/// It is believed of these alone. A relay may own more than it knows: by a heartbeat whose answer it never had, or did not look at yet. Of
+/// whatever is not covered a store keeps and reports the mark that it has; a relay that has read nothing yet covers nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LowWater {
+    /// The mark.
+    pub position: Position,
+    /// The leases that it speaks of.
+    pub covered: BTreeMap<Bucket, Epoch>,
+    /// In which life of the database it was found: what the answers to heartbeats said at the time. In another one, the positions that it
+    /// passes may have come back for other messages, so it counts for nothing there.
+    pub life: i64,
+}
+
+impl LowWater {
+    /// The mark of this lease, if it speaks of that.
+    #[must_use]
+    pub fn of(&self, bucket: Bucket, epoch: Epoch) -> Option<Position> {
+        (self.covered.get(&bucket) == Some(&epoch)).then_some(self.position)
+    }
 }
 
 /// A bucket that is owned.
@@ -54,6 +77,9 @@ pub struct Leased {
     pub paused: Paused,
     /// Whether every live relay of the route sent the same fingerprint.
     pub fingerprints_agree: bool,
+    /// Which life of the database this is. Another one than in the answer before: what was committed in between may be lost, and nothing that
+    /// is known of positions is worth anything. Always 0 where that can't happen to a relay that goes on.
+    pub life: i64,
 }
 
 /// What operators have paused.

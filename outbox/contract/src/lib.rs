@@ -49,7 +49,7 @@ pub use headers::Headers;
 pub use hints::Hints;
 pub use id::{Epoch, MessageId, Position, RelayId};
 pub use key::EventKey;
-pub use lease::{Lease, LeaseRequest, Leased};
+pub use lease::{Lease, LeaseRequest, Leased, LowWater};
 pub use message::{Message, MessageError, Outgoing};
 pub use name::{Consumer, Key, KeyId, NameError, Route, Topic};
 pub use outcome::{Outcome, Outcomes};

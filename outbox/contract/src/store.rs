@@ -12,8 +12,8 @@ use crate::divert::{Diversion, Diverted};
 use crate::error::StoreError;
 use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
 use crate::hints::Wakeup;
-use crate::id::{Position, RelayId};
-use crate::lease::{Lease, LeaseRequest, Leased};
+use crate::id::RelayId;
+use crate::lease::{Lease, LeaseRequest, Leased, LowWater};
 use crate::maintain::Maintained;
 use crate::name::Route;
 use crate::stripe::StripeMark;
@@ -57,7 +57,8 @@ pub trait Store: Admin {
     ///
     /// - *Effect*: the relay's life is extended to now + `lasts`; buckets whose owner is dead, gone or implausibly far in the future (more
     ///   than twice its own lease: a failover to a slow clock) are free and are acquired, each under the next epoch, while the relay owns
-    ///   fewer than its share. Never takes a bucket from a live relay. The low-water mark is saved for the buckets owned.
+    ///   fewer than its share. Never takes a bucket from a live relay. The low-water mark is saved for the leases that it covers, and
+    ///   the others keep theirs.
     /// - *Ordering*: none. *Units and limits*: at most the fair share is acquired.
     /// - *Errors*: `Unavailable`: unknown; leases may have been renewed or acquired. Count from before the call; the next answer tells.
     /// - *Cancellation*: unknown, as above. *Concurrency*: any number of relays. *Repeat*: renews.
@@ -65,8 +66,9 @@ pub trait Store: Admin {
 
     /// Gives buckets back, so that others need not wait for the lease to run out.
     ///
-    /// - *Effect*: these leases, if they are still this relay's under these epochs, are free, with this low-water mark saved. With `leaving`
-    ///   the relay itself is removed too: it counts in no share any more.
+    /// - *Effect*: these leases, if they are still this relay's under these epochs, are free. The low-water mark is saved for those that it
+    ///   covers, and the others keep theirs. With `leaving` the relay itself is removed too: it counts in no share any more, and whatever else
+    ///   it owned is free.
     /// - *Errors*: `Unavailable`: unknown; they run out by themselves.
     /// - *Cancellation*: unknown. *Concurrency*: any. *Repeat*: harmless.
     async fn give_back(
@@ -74,7 +76,7 @@ pub trait Store: Admin {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError>;
 

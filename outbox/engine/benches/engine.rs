@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use outbox_contract::fetch::{FetchRequest, FetchedRow, RowId};
 use outbox_contract::{
-    BucketSet, LeaseRequest, Message, Outgoing, Position, RelayId, Route, Store, Topic, Transactional,
+    BucketSet, LeaseRequest, LowWater, Message, Outgoing, Position, RelayId, Route, Store, Topic,
+    Transactional,
 };
 use outbox_engine::Relay;
 use outbox_store_memory::MemoryStore;
@@ -96,7 +97,7 @@ async fn store_alone() -> f64 {
         lasts: Duration::from_secs(300),
         transport_available: true,
         fingerprint: 0,
-        low_water: Position::START,
+        low_water: LowWater::default(),
         yielding: BucketSet::EMPTY,
     };
     let before = cpu();

@@ -56,6 +56,10 @@ catches! { fresh_with:
         StealsLeases, lease::two_relays_come_to_share_fairly;
     the_suite_catches_a_low_water_mark_that_is_lost:
         ForgetsLowWater, lease::the_low_water_mark_is_handed_over;
+    the_suite_catches_a_low_water_mark_that_is_believed_of_every_lease:
+        MarksEverything, lease::a_low_water_mark_holds_for_the_leases_that_it_covers;
+    the_suite_catches_marks_that_are_lost_when_a_relay_begins_anew:
+        MarksEverything, lease::a_relay_that_begins_anew_is_told_its_marks;
     the_suite_catches_a_relay_that_never_leaves:
         NeverLeaves, lease::a_relay_that_leaves_counts_no_more;
     the_suite_catches_a_settle_that_ignores_ids:

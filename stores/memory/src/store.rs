@@ -12,7 +12,7 @@ use outbox_contract::hints::Wakeup;
 use outbox_contract::lease::LeaseRequest;
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
-    Backlog, BucketSet, Clock, Diversion, Diverted, FetchRequest, Fetched, Hints, Lease, Leased, Position,
+    Backlog, BucketSet, Clock, Diversion, Diverted, FetchRequest, Fetched, Hints, Lease, Leased, LowWater,
     RelayId, Route, Store, StoreError, StripeMark, Timestamp, async_trait,
 };
 
@@ -145,7 +145,7 @@ impl Store for MemoryStore {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
         self.shared.state().tables.release_leases(relay, route, leases, low_water, leaving);

@@ -1,4 +1,4 @@
-//! Leases: the cases that need a clock under control or a lost answer.
+//! Leases: the cases that need a clock under control.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap is an assertion")]
 
 mod support;
@@ -7,42 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use outbox_contract::{BUCKETS, Bucket, BucketSet, Clock, Epoch, Position, Store, Timestamp, Transactional};
+use outbox_contract::{BUCKETS, Bucket, BucketSet, Clock, Epoch, Store, Timestamp};
 use outbox_store_memory::MemoryStore;
-use support::{LEASE, append, beat, builder, commit, fetch, message, published, relay, request, write};
-
-#[tokio::test(start_paused = true)]
-async fn a_mark_is_not_believed_of_a_bucket_whose_lease_was_never_heard_of() {
-    let store = builder().build();
-    write(&store, message("a", 1)).await;
-    let bucket = message("a", 1).bucket();
-    // The answer to this heartbeat is lost: the relay does not know that it owns the bucket of `a`, and believes that nothing of its
-    // buckets stands below 9.
-    beat(&store, relay(1)).await;
-    let mut next = request(relay(1));
-    next.low_water = Position(9);
-    let leased = store.lease(&next).await.unwrap();
-    let mark = |bucket: Bucket| leases_mark(&leased, bucket);
-    assert_eq!(mark(bucket), Position::START, "the message stands at 1");
-    assert_eq!(mark(Bucket(bucket.0.wrapping_add(1))), Position(9));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_mark_stays_below_what_may_still_be_committed() {
-    let store = builder().concurrent_writers().build();
-    write(&store, message("a", 1)).await;
-    let mut open = store.begin().await.unwrap();
-    append(&store, &mut open, message("b", 2)).await;
-    write(&store, message("c", 3)).await;
-    beat(&store, relay(1)).await;
-    let rows = store.snapshot().hot.iter().map(|(_, row)| row.row()).collect::<Vec<_>>();
-    store.settle(&Default::default(), &rows).await.unwrap();
-    let mut next = request(relay(1));
-    next.low_water = Position(3);
-    let leased = store.lease(&next).await.unwrap();
-    assert!(leased.leases.iter().all(|lease| lease.low_water == Position(1)), "2 is taken and not committed");
-    commit(&store, open).await;
-}
+use support::{LEASE, beat, builder, fetch, message, published, relay, request, write};
 
 #[tokio::test(start_paused = true)]
 async fn a_bucket_that_is_given_up_is_not_prolonged() {
@@ -115,10 +82,6 @@ async fn relays_that_are_long_gone_are_removed() {
     assert_eq!(store.maintain(10).await.unwrap().relays_removed, 1);
     let left = store.snapshot().relays.into_iter().map(|(_, id, _)| id).collect::<Vec<_>>();
     assert_eq!(left, [relay(2), relay(3)]);
-}
-
-fn leases_mark(leased: &outbox_contract::Leased, bucket: Bucket) -> Position {
-    leased.leases.iter().find(|lease| lease.bucket == bucket).unwrap().low_water
 }
 
 fn leases_epoch(leased: &outbox_contract::Leased, bucket: Bucket) -> Epoch {

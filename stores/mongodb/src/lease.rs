@@ -9,7 +9,7 @@ use mongodb::ClientSession;
 use mongodb::bson::{self, Bson, doc};
 use mongodb::options::ReadConcern;
 use outbox_contract::{
-    BucketSet, Lease, LeaseRequest, Leased, Position, RelayId, Route, StoreError, StoreErrorKind,
+    BucketSet, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, StoreError, StoreErrorKind,
 };
 
 use crate::database::{Database, ROUTE};
@@ -27,7 +27,7 @@ pub(crate) async fn give_back(
     relay: RelayId,
     route: &Route,
     leases: &[Lease],
-    low_water: Position,
+    low_water: &LowWater,
     leaving: bool,
 ) -> Result<(), StoreError> {
     change(database, "give_back", route, |route| route.give_back(relay, leases, low_water, leaving)).await

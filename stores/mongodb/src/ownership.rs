@@ -9,7 +9,7 @@ use std::time::Duration;
 use mongodb::bson::DateTime;
 use outbox_contract::lease::Paused;
 use outbox_contract::{
-    BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, Position, RelayId, Route, Topic,
+    BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, LowWater, Position, RelayId, Route, Topic,
 };
 use serde::{Deserialize, Serialize};
 
@@ -169,7 +169,7 @@ impl Ownership {
         });
         self.relays[at].beat(request, now);
         for bucket in self.relays[at].owned(now).iter() {
-            self.low_waters[usize::from(bucket.0)] = request.low_water.0;
+            self.reach(bucket, &request.low_water);
         }
 
         let fair_share = self.fair_share(at, now);
@@ -192,6 +192,16 @@ impl Ownership {
             relays: live.count(),
             paused: self.paused(),
             fingerprints_agree: fingerprints.len() <= 1,
+            // Where there are stripes no mark passes anything.
+            life: 0,
+        }
+    }
+
+    /// Takes over the mark of a bucket, if it speaks of that lease.
+    fn reach(&mut self, bucket: Bucket, low_water: &LowWater) {
+        let index = usize::from(bucket.0);
+        if let Some(position) = low_water.of(bucket, Epoch(self.epochs[index])) {
+            self.low_waters[index] = position.0;
         }
     }
 
@@ -217,7 +227,13 @@ impl Ownership {
     }
 
     /// Frees buckets that are still this relay's under these epochs.
-    pub(crate) fn give_back(&mut self, relay: RelayId, leases: &[Lease], low_water: Position, leaving: bool) {
+    pub(crate) fn give_back(
+        &mut self,
+        relay: RelayId,
+        leases: &[Lease],
+        low_water: &LowWater,
+        leaving: bool,
+    ) {
         let id = relay.to_string();
         let Some(at) = self.relays.iter().position(|member| member.relay == id) else { return };
         for lease in leases {
@@ -225,7 +241,7 @@ impl Ownership {
             let is_its_own = self.relays[at].buckets.contains(&i32::from(lease.bucket.0));
             if is_its_own && self.epochs[index] == lease.epoch.0 {
                 self.relays[at].loses(lease.bucket);
-                self.low_waters[index] = low_water.0;
+                self.reach(lease.bucket, low_water);
             }
         }
         if leaving {

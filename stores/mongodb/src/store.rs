@@ -14,8 +14,8 @@ use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
-    AppendError, Backlog, BucketSet, Consumer, Lease, LeaseRequest, Leased, Message, MessageId, Outgoing,
-    Position, RelayId, Route, Store, StoreError, StoreErrorKind, StripeMark, Transactional, async_trait,
+    AppendError, Backlog, BucketSet, Consumer, Lease, LeaseRequest, Leased, LowWater, Message, MessageId,
+    Outgoing, RelayId, Route, Store, StoreError, StoreErrorKind, StripeMark, Transactional, async_trait,
 };
 
 use tokio::sync::OnceCell;
@@ -220,7 +220,7 @@ impl Store for MongoDbStore {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
         lease::give_back(self.database(), relay, route, leases, low_water, leaving).await

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outbox_contract::lease::Paused;
 use outbox_contract::{
-    BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, Position, RelayId, Route, Topic,
+    BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, LowWater, Position, RelayId, Route, Topic,
 };
 use sqlx::Row;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
@@ -105,6 +105,8 @@ async fn locked_heartbeat(
         relays: relays.len(),
         paused,
         fingerprints_agree: fingerprints.len() <= 1,
+        // Where there are stripes no mark passes anything.
+        life: 0,
     })
 }
 
@@ -147,7 +149,7 @@ async fn live(
         .execute(&mut *connection)
         .await?;
     sqlx::query(sql::LEASE_RENEW)
-        .bind(request.low_water.0)
+        .bind(request.low_water.position.0)
         .bind(sql::numbers(request.yielding.iter().map(|bucket| i64::from(bucket.0))))
         .bind(before.map_or(0, |before| before.expires_at))
         .bind(route)
@@ -204,7 +206,7 @@ pub(crate) async fn give_back(
     relay: RelayId,
     route: &Route,
     leases: &[Lease],
-    low_water: Position,
+    low_water: &LowWater,
     leaving: bool,
 ) -> Result<(), sqlx::Error> {
     let give_back = async |connection: &mut MySqlConnection| {
@@ -212,7 +214,7 @@ pub(crate) async fn give_back(
         let (route, relay) = (route.as_str().as_bytes(), &relay.as_bytes()[..]);
         sqlx::query(sql::LEASE_LOCK).bind(route).fetch_all(&mut *connection).await?;
         sqlx::query(sql::LEASE_GIVE_BACK)
-            .bind(low_water.0)
+            .bind(low_water.position.0)
             .bind(route)
             .bind(relay)
             .bind(sql::pairs(leases.iter().map(|lease| (i64::from(lease.bucket.0), lease.epoch.0))))

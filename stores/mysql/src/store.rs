@@ -11,7 +11,7 @@ use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, R
 use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
-    Backlog, BucketSet, Lease, LeaseRequest, Leased, Position, RelayId, Route, Store, StoreError,
+    Backlog, BucketSet, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError,
     StoreErrorKind, StripeMark, async_trait,
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
@@ -270,7 +270,7 @@ impl Store for MySqlStore {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
         let work = async |connection: &mut MySqlConnection| {

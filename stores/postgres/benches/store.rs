@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use outbox_contract::fetch::RowId;
 use outbox_contract::{
-    BucketSet, FetchRequest, FetchedRow, LeaseRequest, Message, Outgoing, Position, RelayId, Route, Store,
-    Topic, Transactional,
+    BucketSet, FetchRequest, FetchedRow, LeaseRequest, LowWater, Message, Outgoing, Position, RelayId, Route,
+    Store, Topic, Transactional,
 };
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
@@ -117,7 +117,7 @@ async fn main() {
         lasts: Duration::from_secs(3_600),
         transport_available: true,
         fingerprint: 0,
-        low_water: Position::START,
+        low_water: LowWater::default(),
         yielding: BucketSet::EMPTY,
     };
     store.lease(&request).await.unwrap();

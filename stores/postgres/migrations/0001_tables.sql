@@ -178,14 +178,15 @@ create table outbox_scheduled (
 create index outbox_scheduled_due on outbox_scheduled (due_at, number);
 create index outbox_scheduled_id on outbox_scheduled (id);
 
--- Who owns a bucket of a route: in force while the relay lives, and for a bucket that is being given up no longer than expires_at. While a
--- bucket is owned, its low-water is the one in its relay's row; it comes back here when the bucket changes hands.
+-- Who owns a bucket of a route: in force while the relay lives, and for a bucket that is being given up no longer than expires_at. While low_water
+-- is null, the one in its relay's row speaks of the bucket too: a heartbeat that changes nothing else writes that row alone. It comes back here
+-- when the bucket changes hands, and when its relay begins to read anew.
 create table outbox_lease (
     route      text not null,
     bucket     smallint not null,
     relay      uuid,
     epoch      bigint not null default 0,
-    low_water  bigint not null default 0,
+    low_water  bigint default 0,
     expires_at bigint,
     constraint outbox_lease_pkey primary key (route, bucket)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);

@@ -13,11 +13,20 @@ begin
     end if;
 end $$;
 
+-- Which life of the database this is: what loses commits (a crash, a failover, a restore) ends all connections. Behind a pooler a connection
+-- says nothing, and the server's start has to do: a failover is told, a crash that only restarts its processes is not.
+create function outbox_life(pooled boolean) returns bigint
+    language sql stable
+    as $$
+    select (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint
+           # case when pooled then 0 else pg_backend_pid()::bigint << 40 end
+$$;
+
 -- One heartbeat: lives on, frees what is lost, acquires up to the fair share, says what is owned.
 create function outbox_heartbeat(my_route text, me uuid, my_label text, my_lasts bigint, available boolean, my_fingerprint bigint,
-                                 my_low_water bigint, yielding integer[],
+                                 my_low_water bigint, my_covered bigint[], my_life bigint, pooled boolean, yielding integer[],
                                  out buckets smallint[], out epochs bigint[], out low_waters bigint[], out fair_share integer,
-                                 out relays integer, out agree boolean, out paused text[])
+                                 out relays integer, out agree boolean, out paused text[], out life bigint)
     language plpgsql set search_path from current
     as $$
 declare
@@ -26,24 +35,41 @@ declare
     counted integer;
     i_count boolean;
     mine integer;
+    changed smallint[];
     taken smallint[];
-    taken_low_water bigint;
 begin
     -- One heartbeat of a route at a time: what it decides on can't change under it. The clock is read after the lock was got.
     perform pg_advisory_xact_lock('outbox_lease'::regclass::oid::integer, hashtext(my_route));
     now := outbox_now();
+    life := outbox_life(pooled);
+    -- In another life the positions below a mark may have come back.
+    if my_life is distinct from life then
+        my_covered := '{}';
+    end if;
 
     -- Lives on. A relay whose life was over owns nothing any more: it acquires anew.
     select r.* into before from outbox_relay r where r.route = my_route and r.relay = me;
     if before.relay is null or before.expires_at <= now or before.expires_at > now + 2 * before.lasts then
-        update outbox_lease l set relay = null, expires_at = null, low_water = coalesce(before.low_water, l.low_water)
+        update outbox_lease l set relay = null, expires_at = null, low_water = coalesce(l.low_water, before.low_water)
         where l.route = my_route and l.relay = me;
     else
-        update outbox_lease l set relay = null, expires_at = null, low_water = before.low_water
+        update outbox_lease l set relay = null, expires_at = null, low_water = coalesce(l.low_water, before.low_water)
         where l.route = my_route and l.relay = me and l.expires_at <= now;
-        -- A bucket that is given up is kept no longer than it was promised so far.
-        update outbox_lease l set expires_at = case when l.bucket = any(yielding) then before.expires_at end
-        where l.route = my_route and l.relay = me and (l.bucket = any(yielding)) <> (l.expires_at is not null);
+        -- A bucket that is given up is kept no longer than it was promised so far. One that the mark covers has none of its own; one that it
+        -- does not cover (any more) keeps what it has: by a heartbeat that the relay did not hear of, it may own more than it read.
+        select array_agg(l.bucket) into changed
+        from outbox_lease l
+        where l.route = my_route and l.relay = me
+          and ((l.bucket = any(yielding)) <> (l.expires_at is not null)
+               or coalesce(my_covered[l.bucket + 1] = l.epoch, false) <> (l.low_water is null));
+        if changed is not null then
+            -- In the order in which diversions lock them.
+            perform 1 from outbox_lease l where l.route = my_route and l.bucket = any(changed) order by l.bucket for no key update;
+            update outbox_lease l
+            set expires_at = case when l.bucket = any(yielding) then coalesce(l.expires_at, before.expires_at) end,
+                low_water = case when my_covered[l.bucket + 1] = l.epoch then null else coalesce(l.low_water, before.low_water) end
+            where l.route = my_route and l.bucket = any(changed);
+        end if;
     end if;
     insert into outbox_relay as r (route, relay, label, expires_at, lasts, low_water, unavailable_since, fingerprint)
     values (my_route, me, my_label, now + my_lasts, my_lasts, my_low_water, case when available then null else now end, my_fingerprint)
@@ -87,32 +113,39 @@ begin
             perform 1 from outbox_lease l where l.route = my_route and l.bucket = any(taken) order by l.bucket for update;
             update outbox_lease l
             set relay = me, epoch = l.epoch + 1, expires_at = null,
-                low_water = coalesce((select r.low_water from outbox_relay r where r.route = my_route and r.relay = l.relay), l.low_water)
+                low_water = coalesce(l.low_water, (select r.low_water from outbox_relay r where r.route = my_route and r.relay = l.relay), 0)
             where l.route = my_route and l.bucket = any(taken);
-            -- The mark of this heartbeat was said of what was owned before it.
-            select min(l.low_water) into taken_low_water from outbox_lease l where l.route = my_route and l.bucket = any(taken);
-            update outbox_relay r set low_water = least(r.low_water, taken_low_water) where r.route = my_route and r.relay = me;
         end if;
     end if;
 
     select coalesce(array_agg(l.bucket order by l.bucket), '{}'), coalesce(array_agg(l.epoch order by l.bucket), '{}'),
-           coalesce(array_agg(case when l.bucket = any(taken) then l.low_water else my_low_water end order by l.bucket), '{}')
+           coalesce(array_agg(coalesce(l.low_water, my_low_water) order by l.bucket), '{}')
     into buckets, epochs, low_waters
     from outbox_lease l where l.route = my_route and l.relay = me;
     select coalesce(array_agg(p.topic order by p.topic), '{}') into paused from outbox_pause p where p.route = my_route;
 end $$;
 
--- Gives buckets back, those that are still this relay's under these epochs; with leaving, the relay is gone too.
-create function outbox_give_back(my_route text, me uuid, given integer[], under bigint[], mark bigint, leaving boolean) returns void
+-- Gives buckets back, those that are still this relay's under these epochs; with leaving, the relay is gone too. Those that the mark does not
+-- cover keep theirs.
+create function outbox_give_back(my_route text, me uuid, given integer[], under bigint[], mark bigint, covered bigint[], mark_life bigint,
+                                 pooled boolean, leaving boolean) returns void
     language plpgsql set search_path from current
     as $$
 begin
     perform pg_advisory_xact_lock('outbox_lease'::regclass::oid::integer, hashtext(my_route));
-    update outbox_lease l set relay = null, expires_at = null, low_water = mark
+    if mark_life is distinct from outbox_life(pooled) then
+        covered := '{}';
+    end if;
+    update outbox_lease l
+    set relay = null, expires_at = null,
+        low_water = case
+            when covered[l.bucket + 1] = l.epoch then mark
+            else coalesce(l.low_water, (select r.low_water from outbox_relay r where r.route = l.route and r.relay = l.relay), 0)
+        end
     from unnest(given, under) g(bucket, epoch)
     where l.route = my_route and l.relay = me and l.bucket = g.bucket and l.epoch = g.epoch;
     if leaving then
-        update outbox_lease l set relay = null, expires_at = null, low_water = r.low_water
+        update outbox_lease l set relay = null, expires_at = null, low_water = coalesce(l.low_water, r.low_water)
         from outbox_relay r
         where l.route = my_route and l.relay = me and r.route = l.route and r.relay = l.relay;
         delete from outbox_relay r where r.route = my_route and r.relay = me;

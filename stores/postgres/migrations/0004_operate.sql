@@ -193,7 +193,7 @@ begin
             )
             returning r.*
         ), kept as (
-            update outbox_lease l set relay = null, expires_at = null, low_water = g.low_water
+            update outbox_lease l set relay = null, expires_at = null, low_water = coalesce(l.low_water, g.low_water)
             from gone g where l.route = g.route and l.relay = g.relay
         )
         select count(*) into relays_removed from gone;

@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use outbox_contract::lease::Paused;
-use outbox_contract::{Bucket, Epoch, Lease, LeaseRequest, Leased, Position, RelayId, Route, Topic};
+use outbox_contract::{
+    BUCKETS, Bucket, Epoch, Lease, LeaseRequest, Leased, LowWater, Position, RelayId, Route, Topic,
+};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
@@ -27,7 +29,10 @@ pub(crate) async fn heartbeat(
         .bind(micros(request.lasts))
         .bind(request.transport_available)
         .bind(request.fingerprint)
-        .bind(request.low_water.0)
+        .bind(request.low_water.position.0)
+        .bind(covered(&request.low_water))
+        .bind(request.low_water.life)
+        .bind(sql.is_pooled())
         .bind(yielding)
         .fetch_one(connection)
         .await?;
@@ -54,7 +59,20 @@ pub(crate) async fn heartbeat(
             topics: paused.iter().filter_map(|topic| Topic::new(topic).ok()).collect(),
         },
         fingerprints_agree: row.try_get("agree")?,
+        life: row.try_get("life")?,
     })
+}
+
+/// The leases that a mark speaks of, as the functions take them: the epoch of each bucket, 0 where there is none.
+fn covered(low_water: &LowWater) -> Vec<i64> {
+    if low_water.covered.is_empty() {
+        return Vec::new();
+    }
+    let mut epochs = vec![0; BUCKETS];
+    for (bucket, epoch) in &low_water.covered {
+        epochs[usize::from(bucket.0)] = epoch.0;
+    }
+    epochs
 }
 
 pub(crate) async fn give_back(
@@ -63,7 +81,7 @@ pub(crate) async fn give_back(
     relay: RelayId,
     route: &Route,
     leases: &[Lease],
-    low_water: Position,
+    low_water: &LowWater,
     leaving: bool,
 ) -> Result<(), sqlx::Error> {
     sql.query(&sql.give_back)
@@ -71,7 +89,10 @@ pub(crate) async fn give_back(
         .bind(relay.as_uuid())
         .bind(leases.iter().map(|lease| i32::from(lease.bucket.0)).collect::<Vec<_>>())
         .bind(leases.iter().map(|lease| lease.epoch.0).collect::<Vec<_>>())
-        .bind(low_water.0)
+        .bind(low_water.position.0)
+        .bind(covered(low_water))
+        .bind(low_water.life)
+        .bind(sql.is_pooled())
         .bind(leaving)
         .execute(connection)
         .await?;

@@ -73,6 +73,11 @@ statements! {
 }
 
 impl Statements {
+    /// Whether they reach the server through a pooler that has another connection for each transaction.
+    pub(crate) fn is_pooled(&self) -> bool {
+        !self.persistent
+    }
+
     /// One of these statements, to bind and run.
     pub(crate) fn query<'q>(&self, statement: &SqlStr) -> Query<'q, Postgres, PgArguments> {
         sqlx::query(statement.clone()).persistent(self.persistent)

@@ -11,7 +11,7 @@ use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, R
 use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
-    Backlog, Lease, LeaseRequest, Leased, Position, RelayId, Route, Store, StoreError, StoreErrorKind,
+    Backlog, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError, StoreErrorKind,
     async_trait,
 };
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
@@ -311,7 +311,7 @@ impl Store for PostgresStore {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
         let work = async |connection: &mut PgConnection| {

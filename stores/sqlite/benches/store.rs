@@ -9,8 +9,8 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use outbox_contract::divert::{Diversion, Step, Then};
 use outbox_contract::fetch::{RowId, Scope};
 use outbox_contract::{
-    BucketSet, Diverted, Failure, FetchRequest, Fetched, FetchedRow, LeaseRequest, Message, Outgoing,
-    Position, RelayId, Route, Store, Topic, Transactional,
+    BucketSet, Diverted, Failure, FetchRequest, Fetched, FetchedRow, LeaseRequest, LowWater, Message,
+    Outgoing, Position, RelayId, Route, Store, Topic, Transactional,
 };
 use outbox_store_sqlite::{Durability, SqliteOptions, SqliteStore};
 use tempfile::TempDir;
@@ -41,7 +41,7 @@ impl Bench {
             lasts: Duration::from_secs(3_600),
             transport_available: true,
             fingerprint: 0,
-            low_water: Position::START,
+            low_water: LowWater::default(),
             yielding: BucketSet::EMPTY,
         };
         let leased = store.lease(&request).await.expect("a relay alone gets everything");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outbox_contract::lease::Paused;
 use outbox_contract::{
-    BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, Position, RelayId, Route, Topic,
+    BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, LowWater, Position, RelayId, Route, Topic,
 };
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
@@ -81,6 +81,8 @@ pub(crate) async fn heartbeat(pool: &SqlitePool, request: &LeaseRequest) -> Resu
         relays: relays.len(),
         paused,
         fingerprints_agree: fingerprints.len() <= 1,
+        // Whoever puts another file in this one's place, or whose machine loses power, ends the relay too.
+        life: 0,
     })
 }
 
@@ -120,12 +122,18 @@ async fn live(
     sqlx::query(sql::LEASE_RENEW)
         .bind(route)
         .bind(relay)
-        .bind(request.low_water.0)
+        .bind(request.low_water.position.0)
         .bind(sql::numbers(request.yielding.iter().map(|bucket| i64::from(bucket.0))))
         .bind(expired_at)
+        .bind(covered(&request.low_water))
         .execute(&mut *connection)
         .await?;
     Ok(())
+}
+
+/// The leases that a mark speaks of, as the statements take them.
+fn covered(low_water: &LowWater) -> String {
+    sql::pairs(low_water.covered.iter().map(|(bucket, epoch)| (i64::from(bucket.0), epoch.0)))
 }
 
 impl BucketRow {
@@ -160,7 +168,7 @@ pub(crate) async fn give_back(
     relay: RelayId,
     route: &Route,
     leases: &[Lease],
-    low_water: Position,
+    low_water: &LowWater,
     leaving: bool,
 ) -> Result<(), sqlx::Error> {
     let relay = relay.as_uuid();
@@ -168,8 +176,9 @@ pub(crate) async fn give_back(
     sqlx::query(sql::LEASE_GIVE_BACK)
         .bind(route.as_str())
         .bind(&relay.as_bytes()[..])
-        .bind(low_water.0)
+        .bind(low_water.position.0)
         .bind(sql::pairs(leases.iter().map(|lease| (i64::from(lease.bucket.0), lease.epoch.0))))
+        .bind(covered(low_water))
         .execute(&mut *tx)
         .await?;
     if leaving {

@@ -13,7 +13,7 @@ use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
-    AppendError, Backlog, Consumer, Lease, LeaseRequest, Leased, Message, MessageId, Outgoing, Position,
+    AppendError, Backlog, Consumer, Lease, LeaseRequest, Leased, LowWater, Message, MessageId, Outgoing,
     RelayId, Route, Store, StoreError, StoreErrorKind, Transactional, async_trait,
 };
 use sqlx::sqlite::{Sqlite, SqlitePool};
@@ -200,7 +200,7 @@ impl Store for SqliteStore {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
         lease::give_back(&self.pools().settling, relay, route, leases, low_water, leaving)

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use outbox_contract::{BucketSet, Lease, LeaseRequest, Leased, Position};
+use outbox_contract::{BucketSet, Lease, LeaseRequest, Leased, LowWater};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
-use super::context::{Context, in_time};
+use super::context::{Broken, Context, in_time};
 use super::poller::PollerMsg;
 
 pub(crate) struct Keeper {
@@ -17,19 +17,25 @@ pub(crate) struct Keeper {
 pub(crate) enum KeeperMsg {
     /// Renew.
     Beat,
-    /// Nothing of what is read stands at or below this position any more.
-    LowWater(Position),
+    /// How far reading has come.
+    LowWater(LowWater),
     /// These buckets are quiet and settled: give them back.
-    Release { buckets: BucketSet, low_water: Position },
+    Release { buckets: BucketSet, low_water: LowWater },
+    /// Keep what there is until it is finished, and take nothing more.
+    Finish,
     /// Give everything back and leave.
-    Leave { low_water: Position, reply: RpcReplyPort<()> },
+    Leave { low_water: LowWater, reply: RpcReplyPort<()> },
 }
 
 #[derive(Default)]
 pub(crate) struct KeeperState {
     leases: Vec<Lease>,
     yielding: BucketSet,
-    low_water: Position,
+    /// What the poller said last. It stays true of the leases that it covers, however old it is.
+    low_water: LowWater,
+    /// Which life of the database the last answer was of.
+    life: Option<i64>,
+    finishing: bool,
     left: bool,
 }
 
@@ -60,18 +66,22 @@ impl Keeper {
         match message {
             KeeperMsg::Beat if state.left => {}
             KeeperMsg::Beat => self.beat(&myself, state).await?,
-            KeeperMsg::LowWater(position) => state.low_water = position,
+            KeeperMsg::LowWater(low_water) => state.low_water = low_water,
             KeeperMsg::Release { buckets, low_water } => {
-                let leases = state.leases.iter().filter(|lease| buckets.contains(lease.bucket));
-                self.release(&leases.copied().collect::<Vec<_>>(), low_water, false).await?;
-                state.leases.retain(|lease| !buckets.contains(lease.bucket));
+                let leases: Vec<Lease> = state.leases.clone();
+                let (given, kept) = leases.into_iter().partition(|lease| buckets.contains(lease.bucket));
+                state.leases = kept;
+                // From here on nothing of them is published, whoever did not hear of it yet.
+                self.context.tenure.own(&state.leases);
+                self.release(&given, &low_water, false).await?;
                 state.yielding = state.yielding.without(&buckets);
                 self.context.counters.buckets.store(state.leases.len(), Ordering::Relaxed);
             }
+            KeeperMsg::Finish => state.finishing = true,
             KeeperMsg::Leave { low_water, reply } => {
                 state.left = true;
                 self.context.tenure.end();
-                self.release(&state.leases, low_water, true).await?;
+                self.release(&state.leases, &low_water, true).await?;
                 state.leases.clear();
                 self.context.counters.buckets.store(0, Ordering::Relaxed);
                 // Whoever asked may have given up waiting.
@@ -90,6 +100,9 @@ impl Keeper {
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.context;
         let config = &context.config;
+        let owned: BucketSet = state.leases.iter().map(|lease| lease.bucket).collect();
+        // Who is finishing takes nothing: the poller reads no more, and what waits there would have to wait for this relay's end.
+        let refused = if state.finishing { BucketSet::ALL.without(&owned) } else { BucketSet::EMPTY };
         let request = LeaseRequest {
             relay: context.relay,
             label: config.label.clone(),
@@ -97,16 +110,22 @@ impl Keeper {
             lasts: config.lease,
             transport_available: !context.is_cut_off(),
             fingerprint: context.fingerprint,
-            low_water: state.low_water,
-            yielding: state.yielding,
+            low_water: state.low_water.clone(),
+            yielding: state.yielding.union(&refused),
         };
         // From before the request was sent: the answer may have been long under way.
         let asked = context.now();
         let leased = in_time(config.store_timeout, "lease", context.store.lease(&request)).await?;
+        if state.life.is_some_and(|life| life != leased.life) {
+            let words =
+                "the database is not the one that it was: it was started again, or another took its place";
+            return Err(Broken(words.to_owned()).into());
+        }
+        state.life = Some(leased.life);
+        // What was lost first: once the tenure is renewed, nothing else keeps what is in memory of it from being published.
+        context.tenure.own(&leased.leases);
         // A chunk that starts at the last moment is over before the lease is.
         context.tenure.renew(asked, asked + config.lease - config.publish_timeout);
-        // The mark was for what was owned before; the poller sends another when it has seen this answer.
-        state.low_water = Position::START;
         state.leases.clone_from(&leased.leases);
         context.counters.buckets.store(leased.leases.len(), Ordering::Relaxed);
         context.counters.disagreeing.store(!leased.fingerprints_agree, Ordering::Relaxed);
@@ -122,7 +141,7 @@ impl Keeper {
     async fn release(
         &self,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.context;
@@ -140,7 +159,7 @@ fn surplus(leased: &Leased, yielding: &BucketSet) -> BucketSet {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::{Bucket, Epoch};
+    use outbox_contract::{Bucket, Epoch, Position};
 
     use super::*;
 

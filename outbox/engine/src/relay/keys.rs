@@ -363,18 +363,23 @@ impl Keys {
     /// Drops everything of these buckets: they belong to this relay no more. Nothing is read again, and what is in flight may
     /// only settle.
     pub(crate) fn lose(&mut self, buckets: &BucketSet, effects: &mut Effects) {
-        let mut keys: Vec<KeyId> = self
-            .keys
-            .iter()
-            .filter(|(_, state)| buckets.contains(state.bucket))
-            .map(|(key, _)| key.clone())
-            .collect();
+        self.drop_keys(|state| buckets.contains(state.bucket), effects);
+        self.failing_since.retain(|key, _| !buckets.contains(key.bucket()));
+        self.strikes.retain(|key, _| !buckets.contains(key.bucket()));
+    }
+
+    /// The same of what was read under these epochs alone: whoever says so may be behind the poller, which may have read the buckets anew.
+    pub(crate) fn lapse(&mut self, epochs: &BTreeMap<Bucket, Epoch>, effects: &mut Effects) {
+        self.drop_keys(|state| epochs.get(&state.bucket) == Some(&state.epoch), effects);
+    }
+
+    fn drop_keys(&mut self, which: impl Fn(&KeyState) -> bool, effects: &mut Effects) {
+        let dropped = self.keys.iter().filter(|(_, state)| which(state));
+        let mut keys: Vec<KeyId> = dropped.map(|(key, _)| key.clone()).collect();
         keys.sort_unstable();
         for key in keys {
             self.drop_key(&key, effects);
         }
-        self.failing_since.retain(|key, _| !buckets.contains(key.bucket()));
-        self.strikes.retain(|key, _| !buckets.contains(key.bucket()));
     }
 
     /// The rows of the hot table that a key has in memory, in flight or not, in order.

@@ -2,7 +2,7 @@
 //!
 //! It carries messages between [`Keys`], which decides, and the publishers, the settler, the diverter and the poller.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -49,6 +49,8 @@ pub(crate) enum LaneMsg {
     ForgetTopic(Topic),
     /// These buckets belong to this relay no more.
     Lose(BucketSet),
+    /// This relay does not own these buckets under these epochs any more; what was read under others stays.
+    Lapsed(BTreeMap<Bucket, Epoch>),
     /// Drop what is not in flight of these buckets, and tell the poller when nothing is.
     Yield { buckets: BucketSet, ticket: u64 },
     /// Drop everything that is not in flight, and answer when nothing is.
@@ -215,6 +217,7 @@ impl LaneState {
                 effects.topics_forgotten.push(topic);
             }
             LaneMsg::Lose(buckets) => self.keys.lose(&buckets, effects),
+            LaneMsg::Lapsed(epochs) => self.keys.lapse(&epochs, effects),
             LaneMsg::Yield { buckets, ticket } => {
                 self.keys.lose(&buckets, effects);
                 self.yields.push((buckets, ticket));

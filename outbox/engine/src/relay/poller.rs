@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use outbox_contract::fetch::{DueRequest, FetchedRow};
 use outbox_contract::hints::Wakeup;
-use outbox_contract::{BUCKETS, Bucket, BucketSet, Epoch, Failure, KeyId, Leased, Position, Topic};
+use outbox_contract::{BUCKETS, Bucket, BucketSet, Epoch, Failure, KeyId, Leased, LowWater, Position, Topic};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
 use super::context::{Context, in_time};
@@ -63,7 +63,7 @@ pub(crate) enum PollerMsg {
     /// What was delivered before this ticket is removed.
     Settled(u64),
     /// Read no more; answer with the low-water mark.
-    Halt(RpcReplyPort<Position>),
+    Halt(RpcReplyPort<LowWater>),
 }
 
 pub(crate) struct PollerState {
@@ -73,6 +73,8 @@ pub(crate) struct PollerState {
     keeper: Option<ActorRef<KeeperMsg>>,
     reader: Reader,
     epochs: [Epoch; BUCKETS],
+    /// Which life of the database all of this was read in.
+    life: i64,
     pace: Pace,
     topics: Topics,
     working: BTreeSet<KeyId>,
@@ -124,6 +126,7 @@ impl Poller {
         Ok(PollerState {
             reader: Reader::new(context.store.ordering(), limits),
             epochs: [Epoch::default(); BUCKETS],
+            life: 0,
             pace: Pace::new(config.idle_poll),
             topics: Topics::new(config.outage_first_delay, config.outage_most_delay, lanes.len()),
             working: BTreeSet::new(),
@@ -221,7 +224,8 @@ impl PollerState {
             }
             PollerMsg::Settled(ticket) => {
                 if let (Some(given), Some(keeper)) = (self.yields.remove(&ticket), &self.keeper) {
-                    keeper.cast(KeeperMsg::Release { buckets: given.buckets, low_water: given.low_water })?;
+                    let low_water = self.covering(given.buckets, given.low_water);
+                    keeper.cast(KeeperMsg::Release { buckets: given.buckets, low_water })?;
                 }
             }
             PollerMsg::Halt(reply) => {
@@ -236,7 +240,8 @@ impl PollerState {
 
     /// Takes over what was gained, and drops what was lost; a bucket that came back under another epoch was both. Says whether any was gained.
     fn leased(&mut self, leased: &Leased) -> Result<bool, ActorProcessingErr> {
-        let yielding = self.yields.values().fold(BucketSet::EMPTY, |set, given| set.union(&given.buckets));
+        self.life = leased.life;
+        let yielding = self.yielding();
         let same = |lease: &&outbox_contract::Lease| self.epochs[usize::from(lease.bucket.0)] == lease.epoch;
         let kept: BucketSet = leased.leases.iter().filter(same).map(|lease| lease.bucket).collect();
         let lost = self.reader.owned().without(&kept);
@@ -266,10 +271,22 @@ impl PollerState {
         Ok(!gained.is_empty())
     }
 
-    /// Nothing of what this relay owns stands at or below this position, what it is giving up included: that is still its own.
-    fn low_water(&self) -> Position {
+    fn yielding(&self) -> BucketSet {
+        self.yields.values().fold(BucketSet::EMPTY, |set, given| set.union(&given.buckets))
+    }
+
+    /// How far all that this relay reads has come, what it is giving up included: that is still its own. It speaks of what this poller was told
+    /// of, and no more: the keeper may own other buckets by now.
+    fn low_water(&self) -> LowWater {
         let yielded = self.yields.values().map(|given| given.low_water).min().unwrap_or(Position::END);
-        self.reader.low_water().min(yielded)
+        let covered = self.reader.owned().union(&self.yielding());
+        self.covering(covered, self.reader.low_water().min(yielded))
+    }
+
+    /// A mark of these buckets, under the epochs under which they were read.
+    fn covering(&self, buckets: BucketSet, position: Position) -> LowWater {
+        let covered = buckets.iter().map(|bucket| (bucket, self.epochs[usize::from(bucket.0)])).collect();
+        LowWater { position, covered, life: self.life }
     }
 
     fn pause(&mut self, paused: &outbox_contract::lease::Paused) -> Result<(), ActorProcessingErr> {

@@ -3,10 +3,10 @@
 //! Each lane has as many as it may have chunks unconfirmed. A publisher runs code that is not ours; if that panics, the lane sees its publisher
 //! fail, takes what was reported by then, and starts another.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use outbox_contract::{Chunk, Outcome, Outcomes, Stored};
+use outbox_contract::{Bucket, Chunk, Epoch, Outcome, Outcomes, Stored};
 use ractor::{ActorProcessingErr, ActorRef};
 use tracing::Instrument;
 
@@ -56,7 +56,12 @@ impl Publisher {
             outcomes.report_rest(&Outcome::Blocked);
             return;
         }
-        let (messages, slots) = self.validated(plan.messages, outcomes);
+        let lost = self.lost(&plan.epochs);
+        if !lost.is_empty() {
+            // Before the outcomes: what is blocked is not tried again and again until the poller has heard of it.
+            let _ = self.lane.cast(LaneMsg::Lapsed(lost.clone()));
+        }
+        let (messages, slots) = self.validated(plan.messages, &lost, outcomes);
         if messages.is_empty() {
             return;
         }
@@ -81,15 +86,25 @@ impl Publisher {
         }
     }
 
-    /// Leaves out what the transport can never carry, and what stands behind it of the same key. None: all may go.
+    /// The buckets of a chunk that this relay does not own any more, or not under these epochs.
+    fn lost(&self, epochs: &BTreeMap<Bucket, Epoch>) -> BTreeMap<Bucket, Epoch> {
+        let owned = |(bucket, epoch): (&Bucket, &Epoch)| self.context.tenure.owns(*bucket, *epoch);
+        epochs.iter().filter(|lease| !owned(*lease)).map(|(bucket, epoch)| (*bucket, *epoch)).collect()
+    }
+
+    /// Leaves out what belongs to another relay, what the transport can never carry, and what stands behind it of the same key. None: all may go.
     fn validated(
         &self,
         messages: Vec<Arc<Stored>>,
+        lost: &BTreeMap<Bucket, Epoch>,
         outcomes: &Outcomes,
     ) -> (Vec<Arc<Stored>>, Option<Vec<usize>>) {
         let mut cut = BTreeSet::new();
         for (slot, stored) in messages.iter().enumerate() {
-            if let Err(rejection) = self.context.transport.validate(&stored.message) {
+            if lost.contains_key(&stored.bucket) {
+                outcomes.report(slot, Outcome::Blocked);
+                cut.insert(stored.message.key_id());
+            } else if let Err(rejection) = self.context.transport.validate(&stored.message) {
                 let key = stored.message.key_id();
                 let behind = cut.contains(&key);
                 outcomes.report(slot, if behind { Outcome::Blocked } else { Outcome::Rejected(rejection.0) });
@@ -106,7 +121,10 @@ impl Publisher {
         let mut slots = Vec::new();
         for (slot, stored) in messages.into_iter().enumerate() {
             let key = stored.message.key_id();
-            if first_cut.contains(&key) || self.context.transport.validate(&stored.message).is_err() {
+            if first_cut.contains(&key)
+                || lost.contains_key(&stored.bucket)
+                || self.context.transport.validate(&stored.message).is_err()
+            {
                 first_cut.insert(key);
             } else {
                 slots.push(slot);

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use outbox_contract::Position;
+use outbox_contract::LowWater;
 use ractor::{
     Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent, call_t,
 };
 
-use super::context::{Broken, Context};
+use super::context::{Broken, Context, in_time};
 use super::diverter::Diverter;
 use super::keeper::{Keeper, KeeperMsg};
 use super::lane::{Lane, LaneMsg, LaneSetup};
@@ -201,21 +201,42 @@ impl RouteSupervisor {
 
     /// Stops in order. The caller holds the deadline.
     async fn drain(&self, state: &mut RouteState) -> bool {
-        let Some(incarnation) = state.incarnation.take() else { return true };
         let config = &self.context.config;
         let limit = config.publish_timeout + config.store_timeout;
+        let Some(incarnation) = state.incarnation.take() else {
+            // It was to begin again after a pause: nothing is in flight, but what was delivered may still be there, and the leases are.
+            let settled = self.settled(state, limit).await;
+            return self.leave().await && settled;
+        };
+        // What a heartbeat acquired from now on, nobody would read.
+        let _ = incarnation.keeper.cast(KeeperMsg::Finish);
         // At once, for the poller may be waiting for the store. What it deals out from now on the lanes pass over; it is not lost, for
         // the poller's mark stays below it. Nor does it matter if the poller fails: then there is no mark.
         let halt = async { call_t!(incarnation.poller, PollerMsg::Halt, millis(limit)) };
         let (low_water, mut clean) = join(halt, incarnation.retire_lanes(limit)).await;
-        if let Some(settler) = &state.settler {
-            clean &= call_t!(settler, SettlerMsg::Barrier, millis(limit)).is_ok();
-        }
-        let low_water = low_water.unwrap_or(Position::START);
+        clean &= self.settled(state, limit).await;
+        let low_water = low_water.unwrap_or_default();
         let leave = |reply| KeeperMsg::Leave { low_water, reply };
         clean &= call_t!(incarnation.keeper, leave, millis(config.store_timeout)).is_ok();
         incarnation.end();
         clean
+    }
+
+    /// Waits until what was delivered is removed. Says whether that came to pass.
+    async fn settled(&self, state: &RouteState, limit: Duration) -> bool {
+        match &state.settler {
+            Some(settler) => call_t!(settler, SettlerMsg::Barrier, millis(limit)).is_ok(),
+            None => true,
+        }
+    }
+
+    /// Gives back whatever this relay owns, without a keeper that would know what that is: the database does.
+    async fn leave(&self) -> bool {
+        let context = &self.context;
+        context.tenure.end();
+        let nothing_new = LowWater::default();
+        let call = context.store.give_back(context.relay, &context.route, &[], &nothing_new, true);
+        in_time(context.config.store_timeout, "leave", call).await.is_ok()
     }
 }
 

@@ -1,6 +1,10 @@
 //! Fenced (P7): a relay that lost its leases does no harm.
 
-use outbox_testkit::{Fault, StoreCall, StoreFaultRates};
+use std::sync::Arc;
+
+use outbox_contract::Clock;
+use outbox_store_memory::MemoryStore;
+use outbox_testkit::{Fault, StoreCall, StoreFault, StoreFaultRates, TestClock};
 
 use crate::support::{MS, S, World, message, within};
 
@@ -21,6 +25,48 @@ async fn a_relay_that_slept_past_its_lease_publishes_nothing() {
     tokio::time::sleep(S * 60).await;
     assert_eq!(rig.transport.counts().chunks, tried, "not a chunk was started");
     rig.gate.set_open(true);
+    world.drained(S * 30).await;
+}
+
+/// It slept past its lease, and another relay owns everything by now. Its next heartbeat tells it so, and renews its life; but its poller, which would
+/// drop what is in memory, waits for a fetch of before.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_slept_past_its_lease_starts_nothing_of_what_another_owns() {
+    let database = Arc::new(TestClock::new(7));
+    let clock: Arc<dyn Clock> = Arc::<TestClock>::clone(&database);
+    let world = World { store: MemoryStore::builder().clock(clock).build(), ..World::new() };
+    let (one, other) = (world.rig(), world.rig());
+    let timeout = S * 60;
+    let slept = one.relay().lanes(1).depth(1).chunk(1).heartbeat(S).store_timeout(timeout).start();
+    let slept = slept.await.unwrap();
+    within(S, || slept.stats().buckets == 256).await;
+    let messages: Vec<_> = (0..10).map(|n| message(&format!("key-{n}"))).collect();
+    one.transport.inject(messages[0].id, Fault::Hang);
+    world.append(messages).await;
+    within(S, || slept.stats().in_flight == 10 && one.transport.counts().hung == 1).await;
+    one.store.inject(StoreCall::Fetch, StoreFault::HangBefore, 1);
+    tokio::time::sleep(MS * 1_500).await;
+
+    one.gate.set_open(false);
+    database.suspend(S * 16);
+    one.clock.suspend(S * 16);
+    let owner = other.relay().start().await.unwrap();
+    world.drained(S).await;
+    assert_eq!((owner.stats().buckets, world.broker.len()), (256, 10));
+    one.gate.set_open(true);
+    within(S * 2, || slept.stats().buckets == 0).await;
+    let chunks = one.transport.counts().chunks;
+    // The chunk that hangs is over by its time, and the next message of its lane has its turn.
+    within(S * 6, || slept.stats().unknown == 1).await;
+    tokio::time::sleep(S * 10).await;
+    assert_eq!(one.transport.counts().chunks, chunks, "not a chunk was started");
+    assert_eq!(world.broker.len(), 10, "and nothing was repeated");
+
+    // When its poller is back it does its share.
+    tokio::time::sleep(timeout).await;
+    within(S * 20, || slept.stats().buckets == 128).await;
+    drop(owner);
+    world.append((0..100).map(|n| message(&format!("key-{n}")))).await;
     world.drained(S * 30).await;
 }
 

@@ -19,6 +19,7 @@ mod containment;
 mod crashes;
 mod fence;
 mod health;
+mod marks;
 mod order;
 mod retries;
 mod sharing;

@@ -1,6 +1,6 @@
 //! Drained stop (P8), and what a kill costs.
 
-use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFault};
+use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFault, StoreFaultRates};
 
 use crate::line::Late;
 use crate::support::{MS, S, World, message, within};
@@ -69,6 +69,45 @@ async fn what_is_in_flight_is_removed_by_a_stop_though_reading_hangs() {
     tokio::time::sleep(MS * 100).await;
     assert!(relay.stop(S * 12).await, "it drained");
     assert_eq!((world.waiting(), world.broker.len()), (0, 1));
+}
+
+/// The store failed, and the route is to begin again after a pause: the stop does what is left to do in its place.
+#[tokio::test(start_paused = true)]
+async fn a_stop_in_the_pause_before_a_restart_gives_the_leases_back_too() {
+    let world = World::new();
+    let (old, new) = (world.rig(), world.rig());
+    let relay = old.relay().outage_first_delay(S * 5).start().await.unwrap();
+    world.append([message("a")]).await;
+    world.drained(S).await;
+    old.store.inject(StoreCall::Fetch, StoreFault::Before, 1);
+    within(S * 5, || relay.stats().resets == 1).await;
+    tokio::time::sleep(MS * 10).await;
+    assert!(relay.stop(S * 10).await, "nothing was left to drain");
+    world.append([message("a")]).await;
+    let _successor = new.relay().start().await.unwrap();
+    let took = world.drained(S * 60).await;
+    assert!(took <= MS * 20, "the successor began after {took:?}");
+}
+
+/// What was delivered before the pause and could not be removed yet is waited for; a stop that can't have it removed says so.
+#[tokio::test(start_paused = true)]
+async fn a_stop_in_the_pause_before_a_restart_says_whether_everything_was_removed() {
+    for heals in [true, false] {
+        let world = World::new();
+        let rig = world.rig();
+        let relay = rig.relay().outage_first_delay(S * 5).store_timeout(S).start().await.unwrap();
+        tokio::time::sleep(MS * 100).await;
+        rig.store.set_rates_of(StoreCall::Settle, StoreFaultRates { before: 1.0, ..Default::default() });
+        world.append([message("a")]).await;
+        // It waits for the settler first, as long as a store may be away.
+        within(S * 10, || relay.stats().resets == 1).await;
+        tokio::time::sleep(MS * 5_500).await;
+        if heals {
+            rig.store.calm();
+        }
+        assert_eq!(relay.stop(S * 30).await, heals);
+        assert_eq!(world.waiting(), usize::from(!heals));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use outbox_contract::hints::Wakeup;
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
     Admin, Backlog, BucketSet, Diversion, Diverted, FetchRequest, Fetched, KeyId, Lease, LeaseRequest,
-    Leased, Message, MessageId, Position, RelayId, Route, Store, StoreError, StoreErrorKind, Stored,
+    Leased, LowWater, Message, MessageId, RelayId, Route, Store, StoreError, StoreErrorKind, Stored,
     StripeMark, Timestamp, Topic, async_trait,
 };
 use outbox_store_memory::MemoryStore;
@@ -88,7 +88,7 @@ impl Store for Link {
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
-        self.trace.say(format!("relay {} beats, its mark is {}", self.relay, request.low_water));
+        self.trace.say(format!("relay {} beats, its mark is {}", self.relay, request.low_water.position));
         let (store, request) = (self.store.clone(), request.clone());
         let leased = self.write(async move { store.lease(&request).await }).await?;
         self.trace.say(format!("relay {} owns {} buckets", self.relay, leased.leases.len()));
@@ -100,12 +100,13 @@ impl Store for Link {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
         self.trace.say(format!("relay {} gives {} buckets back", self.relay, leases.len()));
         let (store, route, leases) = (self.store.clone(), route.clone(), leases.to_vec());
-        self.write(async move { store.give_back(relay, &route, &leases, low_water, leaving).await }).await
+        let low_water = low_water.clone();
+        self.write(async move { store.give_back(relay, &route, &leases, &low_water, leaving).await }).await
     }
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {

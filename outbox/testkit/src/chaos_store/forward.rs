@@ -15,7 +15,7 @@ use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
     Admin, AppendError, Backlog, BucketSet, Consumer, Diversion, Diverted, FetchRequest, Fetched, Hints,
-    KeyId, Lease, Message, MessageId, Outgoing, Position, RelayId, Route, Store, StoreError, Stored,
+    KeyId, Lease, LowWater, Message, MessageId, Outgoing, RelayId, Route, Store, StoreError, Stored,
     StripeMark, Timestamp, Topic, Transactional,
 };
 
@@ -48,7 +48,7 @@ impl<S: Store + ?Sized> Store for ChaosStore<S> {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
         let effect = self.inner.give_back(relay, route, leases, low_water, leaving);

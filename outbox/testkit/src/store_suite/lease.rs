@@ -6,7 +6,7 @@ use outbox_contract::fetch::Ordering;
 use outbox_contract::{Admin, BUCKETS, Bucket, BucketSet, Epoch, Lease, Position, Store};
 
 use super::StoreHarness;
-use super::support::{LONG, OVER, Relay, SHORT, messages, prepared, route, topic, write};
+use super::support::{LONG, OVER, Relay, SHORT, message, messages, prepared, route, topic, write};
 
 /// The first relay of a route owns everything, lowest bucket first.
 pub async fn a_relay_alone_acquires_every_bucket<H: StoreHarness>(harness: &H) {
@@ -235,7 +235,7 @@ pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
         // A stripe that was not written to for long may still be far below the others: relays read what they take over from the start.
         return;
     }
-    first.low_water = read[1].position;
+    first.low_water = first.mark(&first.leases, read[1].position);
     first.beat().await;
 
     // By a lease that ran out: what the last heartbeat said.
@@ -246,11 +246,85 @@ pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
 
     // By giving back: what was said then.
     second.settle(&read[2..3]).await;
-    second.low_water = read[2].position;
+    second.low_water = second.mark(&second.leases, read[2].position);
     second.leave().await;
     let third = Relay::start(&store).await;
     assert!(third.leases.iter().all(|lease| lease.low_water == read[2].position), "{:?}", third.leases[0]);
     assert_eq!(third.read().await.len(), 1, "and nothing is lost by it");
+}
+
+/// A relay may own more than it knows, by a heartbeat whose answer it never had. Its mark is saved for the leases that it names, and what stands
+/// below it in the others is read by whoever takes them over, and counted until then.
+pub async fn a_low_water_mark_holds_for_the_leases_that_it_covers<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    if store.ordering() == Ordering::Stripes {
+        return;
+    }
+    write(&*store, messages("orders", "a", 4)).await;
+    let mut first = Relay::on(&store, Default::default(), SHORT).await;
+    let read = first.read().await;
+    let bucket = message("orders", "a").bucket();
+    let others: Vec<Lease> = first.leases.iter().filter(|lease| lease.bucket != bucket).copied().collect();
+    let high = read[3].position;
+    let expected = |lease: &Lease| if lease.bucket == bucket { Position::START } else { high };
+    let check = |leases: &[Lease], what: &str| {
+        assert_eq!(leases.len(), BUCKETS);
+        for lease in leases {
+            assert_eq!(lease.low_water, expected(lease), "bucket {}, {what}", lease.bucket);
+        }
+    };
+
+    first.low_water = first.mark(&others, high);
+    // A lease of another epoch is not the one that it owns.
+    first.low_water.covered.insert(bucket, Epoch(first.leases[usize::from(bucket.0)].epoch.0 + 1));
+    check(&first.beat().await.leases, "in the answer to the heartbeat");
+    check(&first.beat().await.leases, "in the answer to the next");
+    assert_eq!(pending(&*store).await, 4, "what stands below the mark of other buckets waits all the same");
+
+    harness.advance(OVER).await;
+    let mut second = Relay::start(&store).await;
+    check(&second.leases, "taken over from a relay whose time was over");
+
+    second.low_water = second.mark(&second.leases[..1], Position(high.0 + 1));
+    second.low_water.covered.insert(bucket, Epoch(0));
+    let first_bucket = second.leases[0].bucket;
+    assert!(first_bucket != bucket, "else the test shows nothing");
+    second.leave().await;
+    let third = Relay::start(&store).await;
+    let (given, rest): (Vec<Lease>, Vec<Lease>) =
+        third.leases.iter().partition(|lease| lease.bucket == first_bucket);
+    assert_eq!(given[0].low_water, Position(high.0 + 1), "what was given back with a mark");
+    assert!(rest.iter().all(|lease| lease.low_water == expected(lease)), "and without");
+    assert_eq!(third.read().await.len(), 4);
+    assert_eq!(pending(&*store).await, 4);
+}
+
+/// A relay that lost its way begins to read anew: it has read nothing yet, and is told where it had come to.
+pub async fn a_relay_that_begins_anew_is_told_its_marks<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    if store.ordering() == Ordering::Stripes {
+        return;
+    }
+    let mut relay = Relay::start(&store).await;
+    let (some, rest) = relay.leases.split_at(100);
+    let (some, rest) = (some.to_vec(), rest.to_vec());
+    relay.low_water = relay.mark(&some, Position(49_000));
+    relay.beat().await;
+    let marks = |leases: &[Lease]| leases.iter().map(|lease| lease.low_water).collect::<Vec<_>>();
+    let expected: Vec<Position> =
+        [vec![Position(49_000); some.len()], vec![Position::START; rest.len()]].concat();
+    relay.low_water = Default::default();
+    for _ in 0..2 {
+        assert_eq!(marks(&relay.beat().await.leases), expected);
+    }
+    // What it has read since is told apart from what it has not, and may stand lower.
+    relay.low_water = relay.mark(&rest, Position(7));
+    let expected: Vec<Position> =
+        [vec![Position(49_000); some.len()], vec![Position(7); rest.len()]].concat();
+    assert_eq!(marks(&relay.beat().await.leases), expected);
+    relay.low_water = Default::default();
+    relay.leave().await;
+    assert_eq!(marks(&Relay::start(&store).await.leases), expected, "and so is its successor");
 }
 
 /// Relays that were configured differently are told so.
@@ -288,6 +362,10 @@ pub async fn a_heartbeat_tells_what_is_paused<H: StoreHarness>(harness: &H) {
     store.pause(&relay.route, None).await.expect("a route is paused");
     let paused = relay.beat().await.paused;
     assert!(paused.route && paused.topics == [topic("orders")], "{paused:?}");
+}
+
+async fn pending<S: Store>(store: &S) -> u64 {
+    store.backlog(&Default::default()).await.expect("the backlog is measured").pending
 }
 
 fn buckets(leases: &[Lease]) -> BucketSet {

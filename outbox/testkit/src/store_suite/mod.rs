@@ -153,6 +153,8 @@ macro_rules! __store_properties {
                 a_relay_without_transport_is_counted_out
                 relays_keep_their_shares_when_no_transport_is_available
                 the_low_water_mark_is_handed_over
+                a_low_water_mark_holds_for_the_leases_that_it_covers
+                a_relay_that_begins_anew_is_told_its_marks
                 relays_are_told_whether_they_agree
                 relays_of_another_route_count_in_no_share
                 a_heartbeat_tells_what_is_paused

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::{Due, DueRequest, RowId, Scope};
-use outbox_contract::lease::{LeaseRequest, Leased};
+use outbox_contract::lease::{LeaseRequest, Leased, LowWater};
 use outbox_contract::{
     AppendError, BucketSet, Epoch, Failure, FetchRequest, Fetched, FetchedRow, KeyId, Lease, Message,
     Outgoing, Position, RelayId, Route, Store, StoreError, Stored, Timestamp, Topic, Transactional,
@@ -122,7 +122,8 @@ pub(super) struct Relay<S> {
     pub(super) route: Route,
     pub(super) lasts: Duration,
     pub(super) leases: Vec<Lease>,
-    pub(super) low_water: Position,
+    pub(super) low_water: LowWater,
+    pub(super) life: i64,
 }
 
 impl<S: Store> Relay<S> {
@@ -139,7 +140,8 @@ impl<S: Store> Relay<S> {
             route,
             lasts,
             leases: Vec::new(),
-            low_water: Position::START,
+            low_water: LowWater::default(),
+            life: 0,
         };
         relay.beat().await;
         relay
@@ -153,7 +155,7 @@ impl<S: Store> Relay<S> {
             lasts: self.lasts,
             transport_available: true,
             fingerprint: 7,
-            low_water: self.low_water,
+            low_water: self.low_water.clone(),
             yielding: BucketSet::EMPTY,
         }
     }
@@ -167,7 +169,14 @@ impl<S: Store> Relay<S> {
     pub(super) async fn beat_with(&mut self, request: &LeaseRequest) -> Leased {
         let leased = self.store.lease(request).await.expect("a heartbeat is answered");
         self.leases.clone_from(&leased.leases);
+        self.life = leased.life;
         leased
+    }
+
+    /// A mark of these leases, in the database's present life.
+    pub(super) fn mark(&self, leases: &[Lease], position: Position) -> LowWater {
+        let covered = leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
+        LowWater { position, covered, life: self.life }
     }
 
     pub(super) fn owned(&self) -> BucketSet {
@@ -177,7 +186,7 @@ impl<S: Store> Relay<S> {
     /// Gives these leases back.
     pub(super) async fn release(&self, leases: &[Lease], leaving: bool) {
         self.store
-            .give_back(self.id, &self.route, leases, self.low_water, leaving)
+            .give_back(self.id, &self.route, leases, &self.low_water, leaving)
             .await
             .expect("leases are given back");
     }

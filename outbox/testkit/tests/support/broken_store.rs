@@ -13,8 +13,8 @@ use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
     Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Diversion, Diverted, Epoch, FetchRequest,
-    Fetched, FetchedRow, Hints, KeyId, Lease, Message, MessageId, Outgoing, Position, RelayId, Route, Store,
-    StoreError, StoreErrorKind, Stripe, StripeMark, Transactional, async_trait,
+    Fetched, FetchedRow, Hints, KeyId, Lease, LowWater, Message, MessageId, Outgoing, Position, RelayId,
+    Route, Store, StoreError, StoreErrorKind, Stripe, StripeMark, Transactional, async_trait,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
 use outbox_testkit::store_suite::{Capabilities, StoreHarness};
@@ -47,6 +47,7 @@ pub(crate) enum Bug {
     ForgetsMuted,
     StealsLeases,
     ForgetsLowWater,
+    MarksEverything,
     NeverLeaves,
     SettlesByPosition,
     DivertsWithoutLease,
@@ -187,7 +188,7 @@ impl BrokenStore {
                 lasts: Duration::from_secs(600),
                 transport_available: true,
                 fingerprint: 7,
-                low_water: Position::START,
+                low_water: LowWater::default(),
                 yielding: BucketSet::EMPTY,
             })
             .await?;
@@ -262,12 +263,17 @@ impl Store for BrokenStore {
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
         let mut request = request.clone();
         if self.has(Bug::ForgetsLowWater) {
-            request.low_water = Position::START;
+            request.low_water = LowWater::default();
+        }
+        if self.has(Bug::MarksEverything)
+            && let Some(leases) = self.seen.lock().unwrap().leases.get(&request.relay)
+        {
+            request.low_water.covered = leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
         }
         if self.has(Bug::StealsLeases) {
             let others: Vec<_> = self.seen.lock().unwrap().leases.drain().collect();
             for (relay, leases) in others.into_iter().filter(|(relay, _)| *relay != request.relay) {
-                self.inner.give_back(relay, &request.route, &leases, Position::START, false).await?;
+                self.inner.give_back(relay, &request.route, &leases, &LowWater::default(), false).await?;
             }
         }
         let leased = self.inner.lease(&request).await?;
@@ -284,10 +290,11 @@ impl Store for BrokenStore {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) -> Result<(), StoreError> {
-        let low_water = if self.has(Bug::ForgetsLowWater) { Position::START } else { low_water };
+        let nothing = LowWater::default();
+        let low_water = if self.has(Bug::ForgetsLowWater) { &nothing } else { low_water };
         let leaving = leaving && !self.has(Bug::NeverLeaves);
         self.inner.give_back(relay, route, leases, low_water, leaving).await
     }

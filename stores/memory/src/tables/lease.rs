@@ -5,17 +5,13 @@
 
 use std::time::Duration;
 
-use outbox_contract::fetch::Ordering;
 use outbox_contract::lease::{LeaseRequest, Paused};
 use outbox_contract::{
-    BUCKETS, Bucket, BucketSet, Epoch, Lease, Leased, Position, RelayId, Route, Timestamp,
+    BUCKETS, Bucket, BucketSet, Epoch, Lease, Leased, LowWater, Position, RelayId, Route, Timestamp,
 };
 
 use super::Tables;
 use super::route::RouteTables;
-
-/// How many rows a heartbeat walks over to prove its low-water marks. What lies beyond is not looked at: the marks stay below it.
-const MOST_WALKED: usize = 10_000;
 
 /// A relay, as its last heartbeat left it.
 #[derive(Debug)]
@@ -55,15 +51,16 @@ impl Relay {
     }
 }
 
+impl Ownership {
+    /// Takes over the mark, if it speaks of this lease.
+    fn reach(&mut self, bucket: Bucket, low_water: &LowWater) {
+        self.low_water = low_water.of(bucket, self.epoch).unwrap_or(self.low_water);
+    }
+}
+
 impl Tables {
     pub(crate) fn lease(&mut self, request: &LeaseRequest, now: Timestamp) -> Leased {
-        // Below every position that is taken and not committed: nothing appears there any more. In stripes there is no such position: one
-        // that was not written to for long may still be far below the others.
-        let horizon = match self.ordering {
-            Ordering::Stripes => Position::START,
-            _ => self.writers.values().min().map_or(Position::END, |first| first.before()),
-        };
-        self.route(&request.route).lease(request, horizon, now)
+        self.route(&request.route).lease(request, now)
     }
 
     pub(crate) fn release_leases(
@@ -71,7 +68,7 @@ impl Tables {
         relay: RelayId,
         route: &Route,
         leases: &[Lease],
-        low_water: Position,
+        low_water: &LowWater,
         leaving: bool,
     ) {
         let Some(tables) = self.routes.get_mut(route) else { return };
@@ -81,7 +78,7 @@ impl Tables {
                 && owned.epoch == lease.epoch
             {
                 owned.owner = None;
-                owned.low_water = low_water;
+                owned.reach(lease.bucket, low_water);
             }
         }
         if leaving {
@@ -109,7 +106,7 @@ impl RouteTables {
         of_epoch.is_some_and(|owned| self.owner(owned, now) == Some(relay))
     }
 
-    fn lease(&mut self, request: &LeaseRequest, horizon: Position, now: Timestamp) -> Leased {
+    fn lease(&mut self, request: &LeaseRequest, now: Timestamp) -> Leased {
         let mut owned = self.owned(request.relay, now);
         let expired_at = self.heartbeat(request, now);
         for (bucket, lease) in &mut self.owners {
@@ -118,7 +115,7 @@ impl RouteTables {
                 lease.owner = lease.owner.filter(|owner| *owner != request.relay);
                 continue;
             }
-            lease.low_water = request.low_water;
+            lease.reach(*bucket, &request.low_water);
             lease.until = match (request.yielding.contains(*bucket), lease.until) {
                 (false, _) => None,
                 (true, until) => until.or(expired_at),
@@ -140,13 +137,12 @@ impl RouteTables {
             }
         }
 
-        let mut leases: Vec<Lease> = self
+        let leases: Vec<Lease> = self
             .owners
             .iter()
             .filter(|(bucket, _)| owned.contains(**bucket))
             .map(|(bucket, lease)| Lease { bucket: *bucket, epoch: lease.epoch, low_water: lease.low_water })
             .collect();
-        self.prove_low_water(&mut leases, horizon);
         let mut fingerprints =
             self.relays.values().filter(|relay| relay.is_live(now)).map(|relay| relay.fingerprint);
         Leased {
@@ -155,6 +151,7 @@ impl RouteTables {
             relays,
             paused: Paused { route: self.paused, topics: self.paused_topics.iter().cloned().collect() },
             fingerprints_agree: fingerprints.all(|fingerprint| fingerprint == request.fingerprint),
+            life: 0,
         }
     }
 
@@ -182,24 +179,5 @@ impl RouteTables {
         let counted = live.iter().filter(|(_, relay)| counts(relay)).count();
         let is_counted = live.iter().any(|(id, row)| **id == relay && counts(row));
         (live.len(), if is_counted { BUCKETS.div_ceil(counted) } else { 0 })
-    }
-
-    /// Lowers each mark until nothing of its bucket stands, or may still be committed, at or below it.
-    ///
-    /// A relay's mark speaks of the buckets that it knows it owns. It is saved for all that it does own, and the two differ when the
-    /// answer to a heartbeat was lost; so a mark is believed only as far as the rows agree.
-    fn prove_low_water(&self, leases: &mut [Lease], horizon: Position) {
-        let lower = |lease: &mut Lease, to: Position| lease.low_water = lease.low_water.min(to);
-        leases.iter_mut().for_each(|lease| lower(lease, horizon));
-        let highest = leases.iter().map(|lease| lease.low_water).max().unwrap_or_default();
-        for (walked, (position, stored)) in self.hot.range(..=highest).enumerate() {
-            if walked == MOST_WALKED {
-                leases.iter_mut().for_each(|lease| lower(lease, position.before()));
-                return;
-            }
-            if let Ok(of_bucket) = leases.binary_search_by_key(&stored.bucket, |lease| lease.bucket) {
-                lower(&mut leases[of_bucket], position.before());
-            }
-        }
     }
 }

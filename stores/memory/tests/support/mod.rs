@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_contract::lease::LeaseRequest;
 use outbox_contract::{
-    BucketSet, FetchRequest, Fetched, FetchedRow, KeyId, Leased, Message, MessageId, Position, RelayId,
+    BucketSet, FetchRequest, Fetched, FetchedRow, KeyId, Leased, LowWater, Message, MessageId, RelayId,
     Route, Store, Timestamp, Topic, Transactional,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
@@ -62,7 +62,7 @@ pub(crate) fn request(relay: RelayId) -> LeaseRequest {
         lasts: LEASE,
         transport_available: true,
         fingerprint: 1,
-        low_water: Position::START,
+        low_water: LowWater::default(),
         yielding: BucketSet::EMPTY,
     }
 }

@@ -13,7 +13,7 @@ fn request(relay: RelayId) -> LeaseRequest {
         lasts: Duration::from_millis(10),
         transport_available: true,
         fingerprint: 0,
-        low_water: Position::START,
+        low_water: LowWater::default(),
         yielding: BucketSet::EMPTY,
     }
 }
@@ -89,18 +89,27 @@ fn what_is_given_up_is_kept_no_longer_than_it_was() {
     assert!(route.owned(first).len() == BUCKETS - 1);
 }
 
+/// A mark of these leases.
+fn mark(leases: &[Lease], position: i64) -> LowWater {
+    let covered = leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
+    LowWater { position: Position(position), covered, life: 0 }
+}
+
 #[test]
-fn a_low_water_mark_is_of_what_was_owned_before_and_not_of_what_is_acquired_with_it() {
+fn a_low_water_mark_is_of_the_leases_that_it_covers_and_of_no_others() {
     let (mut route, first, second) = (fresh(), RelayId::new(), RelayId::new());
     let leases = at(&mut route, 100).beat(&request(first)).leases;
-    at(&mut route, 101).give_back(first, &leases[..100], Position(7), false);
+    at(&mut route, 101).give_back(first, &leases[..100], &mark(&leases[..100], 7), false);
     let mut high = request(first);
-    high.low_water = Position(9);
+    // It does not know yet that it has the first ones again, under the next epoch.
+    high.low_water = mark(&leases, 9);
     let again = at(&mut route, 102).beat(&high).leases;
     assert_eq!((again[0].low_water, again[100].low_water), (Position(7), Position(9)));
-    at(&mut route, 103).give_back(second, &again, Position(50), true);
+    let still = at(&mut route, 103).beat(&high).leases;
+    assert_eq!(still, again, "it covers none of what was acquired with it");
+    at(&mut route, 103).give_back(second, &again, &mark(&again, 50), true);
     let stale: Vec<Lease> = again.iter().map(|lease| Lease { epoch: Epoch(9), ..*lease }).collect();
-    at(&mut route, 103).give_back(first, &stale, Position(50), false);
+    at(&mut route, 103).give_back(first, &stale, &mark(&stale, 50), false);
     assert_eq!(route.owned(first).len(), BUCKETS, "only the owner gives back, under its own epoch");
     assert_eq!(route.low_water(), Position(7));
 }

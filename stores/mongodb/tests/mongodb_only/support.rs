@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongodb::bson::Document;
 use mongodb::{ClientSession, Collection};
 use outbox_contract::{
-    BucketSet, Epoch, FetchRequest, FetchedRow, KeyId, LeaseRequest, Message, Outgoing, Position, RelayId,
+    BucketSet, Epoch, FetchRequest, FetchedRow, KeyId, LeaseRequest, LowWater, Message, Outgoing, RelayId,
     Route, Store, Stored, Topic, Transactional,
 };
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip};
@@ -102,7 +102,7 @@ pub(crate) fn lease_request(relay: RelayId) -> LeaseRequest {
         lasts: Duration::from_secs(3_600),
         transport_available: true,
         fingerprint: 0,
-        low_water: Position::START,
+        low_water: LowWater::default(),
         yielding: BucketSet::EMPTY,
     }
 }

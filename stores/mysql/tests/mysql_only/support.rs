@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::{
-    BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Message, Outgoing, Position, RelayId, Route,
+    BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, LowWater, Message, Outgoing, RelayId, Route,
     Store, Stored, Topic, Transactional,
 };
 use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
@@ -134,7 +134,7 @@ pub(crate) fn heartbeat(relay: RelayId) -> LeaseRequest {
         lasts: Duration::from_secs(3_600),
         transport_available: true,
         fingerprint: 0,
-        low_water: Position::START,
+        low_water: LowWater::default(),
         yielding: BucketSet::EMPTY,
     }
 }

@@ -7,7 +7,7 @@ with owned as materialized (
     left join outbox_relay r on r.route = l.route and r.relay = l.relay
     where l.route = $1
 ), start as materialized (
-    select case when count(*) = 256 then min(coalesce(o.mark, o.given)) else 0 end as low_water from owned o
+    select case when count(*) = 256 then min(coalesce(o.given, o.mark, 0)) else 0 end as low_water from owned o
 ), looked as materialized (
     select m.route, m.bucket
     from outbox_message m

@@ -1,11 +1,13 @@
 //! The fence: nobody takes a bucket while a step under its lease is under way; and what is durable, and what need not be.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
 use outbox_contract::{
-    Admin, Failure, Lease, Outgoing, Position, RelayId, Route, Store, Stored, Timestamp, Transactional,
+    Admin, Failure, Lease, Leased, LowWater, Outgoing, Position, RelayId, Route, Store, Stored, Timestamp,
+    Transactional,
 };
 
 use super::support::{Fixture, append, fetch, lease, lease_request, message, messages, run, text};
@@ -153,23 +155,56 @@ async fn verbs_of_operators_commit_synchronously_whatever_the_default() {
     }
 }
 
-/// The mark of a heartbeat is said of what the relay owned before it. What it takes by this very heartbeat may stand lower.
+fn mark(leased: &Leased, position: i64) -> LowWater {
+    let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
+    LowWater { position: Position(position), covered, life: leased.life }
+}
+
+fn marks(leased: &Leased) -> BTreeSet<i64> {
+    leased.leases.iter().map(|lease| lease.low_water.0).collect()
+}
+
+/// A mark that covers a bucket stands in its relay's row alone. Wherever that row goes, the mark stays: taken over by another, or long gone.
 #[tokio::test]
-async fn the_mark_of_a_relay_does_not_hold_for_buckets_that_it_has_only_just_taken() {
+async fn the_mark_of_a_relay_outlives_it() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = &fixture.store;
-    let first = RelayId::new();
-    let leases = lease(store, first).await.leases;
-    store.give_back(first, &Route::default(), &leases, Position(100), true).await.unwrap();
-
-    let mut second = lease_request(RelayId::new());
-    second.low_water = Position(500);
-    let taken = store.lease(&second).await.unwrap().leases;
-    assert!(taken.iter().all(|lease| lease.low_water == Position(100)), "{:?}", taken[0]);
-    // It is gone before it could say more.
+    let mut request = lease_request(RelayId::new());
+    request.low_water = mark(&store.lease(&request).await.unwrap(), 100);
+    assert_eq!(marks(&store.lease(&request).await.unwrap()), [100].into());
     fixture.run("update outbox_relay set expires_at = 0").await;
-    let third = lease(store, RelayId::new()).await.leases;
-    assert!(third.iter().all(|lease| lease.low_water == Position(100)), "{:?}", third[0]);
+    let mut second = lease_request(RelayId::new());
+    let taken = store.lease(&second).await.unwrap();
+    assert_eq!(marks(&taken), [100].into());
+    second.low_water = mark(&taken, 200);
+    store.lease(&second).await.unwrap();
+    fixture.run("update outbox_relay set expires_at = 0").await;
+    assert_eq!(store.maintain(10).await.unwrap().relays_removed, 2);
+    assert_eq!(marks(&lease(store, RelayId::new()).await), [200].into());
+}
+
+/// What was read before the database lost commits may have come back for other messages, wherever the heartbeat goes that says so.
+#[tokio::test]
+async fn a_mark_of_another_life_of_the_database_counts_for_nothing() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let mut request = lease_request(RelayId::new());
+    let leased = store.lease(&request).await.unwrap();
+    request.low_water = mark(&leased, 100);
+    let before = store.lease(&request).await.unwrap();
+    assert_eq!((marks(&before), before.life), ([100].into(), leased.life), "one connection, one life");
+
+    fixture.run("select pg_terminate_backend(pid) from pg_stat_activity where query like '%heartbeat%' and pid <> pg_backend_pid() and datname = current_database()").await;
+    request.low_water = mark(&leased, 9_000);
+    assert!(store.lease(&request).await.is_err(), "a connection that broke is told first");
+    let after = store.lease(&request).await.unwrap();
+    assert_ne!(after.life, leased.life);
+    assert_eq!(marks(&after), [100].into(), "the one that was saved in time is kept");
+
+    let other = LowWater { life: leased.life, ..mark(&after, 9_000) };
+    store.give_back(request.relay, &Route::default(), &after.leases, &other, true).await.unwrap();
+    let next = lease(store, RelayId::new()).await;
+    assert_eq!((marks(&next), next.life), ([100].into(), after.life));
 }
 
 /// Without a history too: positions come back after a failover, for other messages.

@@ -31,7 +31,7 @@ async fn deliver(fixture: &Fixture, key: &str) {
     let rows: Vec<_> =
         messages(&fetch(&fixture.store, relay).await).iter().map(|stored| stored.row()).collect();
     fixture.store.settle(&Route::default(), &rows).await.unwrap();
-    fixture.store.give_back(relay, &Route::default(), &[], Default::default(), true).await.unwrap();
+    fixture.store.give_back(relay, &Route::default(), &[], &Default::default(), true).await.unwrap();
 }
 
 #[tokio::test]

@@ -192,7 +192,7 @@ async fn a_row_that_is_no_message_is_malformed_and_holds_nobody_up() {
         let dead = outbox_contract::Admin::dead_letters(store, &Default::default()).await.unwrap();
         assert_eq!((dead.len(), dead[0].stored.message.id), (1, row.at.id));
         outbox_contract::Admin::purge(store, &Default::default()).await.unwrap();
-        store.give_back(relay, &Default::default(), &[], Default::default(), true).await.unwrap();
+        store.give_back(relay, &Default::default(), &[], &Default::default(), true).await.unwrap();
     }
 }
 

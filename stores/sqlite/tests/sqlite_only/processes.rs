@@ -9,9 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use outbox_contract::{
-    FetchRequest, FetchedRow, Position, RelayId, Route, Store, StoreErrorKind, Transactional,
-};
+use outbox_contract::{FetchRequest, FetchedRow, RelayId, Route, Store, StoreErrorKind, Transactional};
 use outbox_store_sqlite::SqliteStore;
 
 use super::support::{lease_request, message};
@@ -150,7 +148,7 @@ async fn deliver(store: &SqliteStore) {
         // Surplus goes back at once: nothing is in flight here.
         let (kept, surplus) = leased.leases.split_at(leased.leases.len().min(leased.fair_share));
         if !surplus.is_empty() {
-            store.give_back(relay, &Route::default(), surplus, Position::START, false).await.unwrap();
+            store.give_back(relay, &Route::default(), surplus, &Default::default(), false).await.unwrap();
         }
         let buckets = kept.iter().map(|lease| lease.bucket).collect();
         let mut request = FetchRequest::new(Route::default(), relay, buckets);
@@ -177,7 +175,7 @@ async fn deliver(store: &SqliteStore) {
         .await
         .unwrap();
         if last == (all, 0) {
-            store.give_back(relay, &Route::default(), kept, Position::START, true).await.unwrap();
+            store.give_back(relay, &Route::default(), kept, &Default::default(), true).await.unwrap();
             return;
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outbox_contract::fetch::DueRequest;
 use outbox_contract::{
-    BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, Message, Outgoing, Position, RelayId,
+    BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, LowWater, Message, Outgoing, RelayId,
     Route, Store, Stored, Topic, Transactional,
 };
 use outbox_store_sqlite::SqliteStore;
@@ -55,7 +55,7 @@ pub(crate) fn lease_request(relay: RelayId) -> LeaseRequest {
         lasts: Duration::from_secs(60),
         transport_available: true,
         fingerprint: 0,
-        low_water: Position::START,
+        low_water: LowWater::default(),
         yielding: BucketSet::EMPTY,
     }
 }
