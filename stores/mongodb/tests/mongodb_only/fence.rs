@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongodb::bson::doc;
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::FetchedRow;
-use outbox_contract::{Admin, Failure, RelayId, Route, Store, StoreErrorKind, Stored};
+use outbox_contract::{Admin, Failure, LowWater, RelayId, Route, Store, StoreErrorKind, Stored};
 use outbox_servers::mongo_front::{Fault, Happens};
 
 use super::commands::{name, noting, of_transactions};
@@ -227,7 +227,7 @@ async fn a_step_whose_lease_is_lost_under_way_does_nothing() {
     let slow = halting.store.clone();
     let late = halting.begin(async move { slow.divert(&[step]).await }).await;
     let leases = store.lease(&lease_request(relay)).await.unwrap().leases;
-    store.give_back(relay, &Route::default(), &leases, outbox_contract::Position::START, true).await.unwrap();
+    store.give_back(relay, &Route::default(), &leases, &LowWater::default(), true).await.unwrap();
     let new = super::support::relay(store).await;
     halting.go_on();
     let answer = tokio::time::timeout(LONG, late).await.unwrap().unwrap().unwrap();
