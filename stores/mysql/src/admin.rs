@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use futures_util::TryStreamExt;
 use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, StripeId, Timestamp, Topic,
@@ -18,7 +19,7 @@ use crate::due::failure;
 use crate::fetch::number;
 use crate::key::{KeyIn, take_versions};
 use crate::lease::now;
-use crate::line::in_transaction;
+use crate::line::{in_snapshot, in_transaction};
 use crate::row::{Column, Raw};
 use crate::sql;
 use crate::store::MySqlStore;
@@ -26,6 +27,12 @@ use crate::store::MySqlStore;
 /// The columns of a message in their places.
 const MESSAGE: &str = "t.position, t.id, t.stripe, t.number, t.topic, t.`key`, t.event_type, t.schema_version, t.content_type, t.headers, \
                        t.payload, t.occurred_at, t.appended_at";
+
+/// Behind so many bytes of messages a page ends, whatever its limit: no call takes more memory than this and one message.
+const MOST_BYTES_PER_CALL: i64 = 64 * 1_024 * 1_024;
+
+/// The most messages that one transaction discards: a relay that parks another one behind them waits for no longer than that takes.
+const MOST_DISCARDED: u64 = 1_000;
 
 /// The first column of a statement's own.
 const OWN: usize = Column::COUNT;
@@ -144,6 +151,35 @@ impl MySqlStore {
         self.on(operation, &self.lines().looking, work).await
     }
 
+    /// The same for what has messages: the page ends before it has too many bytes, but has one message always.
+    async fn browse_messages<T: Send>(
+        &self,
+        operation: &'static str,
+        (view, columns): (&View, &str),
+        filter: &Filter,
+        read: impl Fn(&MySqlRow) -> Result<T, sqlx::Error> + Send + Sync,
+    ) -> Result<Vec<T>, StoreError> {
+        let offset = format!(" offset {}", number(filter.offset));
+        let mut sizes = view.select("length(t.headers) + length(t.payload)", filter);
+        sizes.push(&offset);
+        // Sizes first: what a connection was asked for is sent, whether it is read or not.
+        let page = async |connection: &mut MySqlConnection| {
+            let rows = sizes.build().persistent(false).fetch_all(&mut *connection).await?;
+            let sizes: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get_unchecked(0)).collect();
+            let filter = Filter { limit: Some(fitting(&sizes?)), ..filter.clone() };
+            let mut query = view.select(columns, &filter);
+            query.push(&offset);
+            let mut page = Vec::with_capacity(filter.limit());
+            let mut rows = query.build().persistent(false).fetch(connection);
+            while let Some(row) = rows.try_next().await? {
+                page.push(read(&row)?);
+            }
+            Ok(page)
+        };
+        let work = async |connection: &mut MySqlConnection| in_snapshot(connection, page).await;
+        self.on(operation, &self.lines().looking, work).await
+    }
+
     /// Does something with a key that is failing or held, and commits it.
     async fn with_key<T>(
         &self,
@@ -151,12 +187,7 @@ impl MySqlStore {
         (route, key): (&Route, &KeyId),
         change: impl AsyncFnOnce(&mut KeyIn<'_>) -> Result<T, sqlx::Error>,
     ) -> Result<T, StoreError> {
-        let done = self
-            .in_key(operation, (route, key), async |key| match key.state().await? {
-                Some(_) => change(key).await.map(Some),
-                None => Ok(None),
-            })
-            .await?;
+        let done = self.in_open_key(operation, (route, key), change).await?;
         done.ok_or_else(|| {
             StoreError::new(
                 StoreErrorKind::Invalid,
@@ -166,6 +197,20 @@ impl MySqlStore {
                 ),
             )
         })
+    }
+
+    /// Does something with a key in a transaction, unless it flows.
+    async fn in_open_key<T>(
+        &self,
+        operation: &'static str,
+        key: (&Route, &KeyId),
+        change: impl AsyncFnOnce(&mut KeyIn<'_>) -> Result<T, sqlx::Error>,
+    ) -> Result<Option<T>, StoreError> {
+        self.in_key(operation, key, async |key| match key.state().await? {
+            Some(_) => change(key).await.map(Some),
+            None => Ok(None),
+        })
+        .await
     }
 
     /// Does something with a key in a transaction.
@@ -256,43 +301,37 @@ impl Admin for MySqlStore {
     }
 
     async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
-        self.browse("parked", (&PARKED, MESSAGE), filter, |row| Ok(Some(Raw::new(row).presentable()))).await
+        self.browse_messages("parked", (&PARKED, MESSAGE), filter, |row| Ok(Raw::new(row).presentable()))
+            .await
     }
 
     async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
         let columns =
             format!("{MESSAGE}, t.route, t.reason, t.attempts, t.first_failure, t.last_failure, t.died_at");
-        self.browse("dead_letters", (&DEAD, &columns), filter, |row| {
+        self.browse_messages("dead_letters", (&DEAD, &columns), filter, |row| {
             let stored = Raw::new(row).presentable();
             let mut dead =
                 DeadLetter::new(route(row, OWN)?, stored, text(row, OWN + 1)?, instant(row, OWN + 5)?);
             dead.attempts = attempts(row, OWN + 2)?;
             dead.first_failure = failure(row, OWN + 3)?;
             dead.last_failure = failure(row, OWN + 4)?;
-            Ok(Some(dead))
+            Ok(dead)
         })
         .await
     }
 
     async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
         let columns = format!("{MESSAGE}, t.route, t.delivered_at");
-        self.browse("history", (&HISTORY, &columns), filter, |row| {
-            Ok(Some(Past::new(route(row, OWN)?, Raw::new(row).presentable(), instant(row, OWN + 1)?)))
+        self.browse_messages("history", (&HISTORY, &columns), filter, |row| {
+            Ok(Past::new(route(row, OWN)?, Raw::new(row).presentable(), instant(row, OWN + 1)?))
         })
         .await
     }
 
     async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.in_key("hold", (route, key), async |key| {
-            if key.state().await?.is_none_or(|state| !state.held) {
-                let hold = key.bind_key(sqlx::query(sql::KEY_HOLD));
-                hold.bind(key.key.bucket().0)
-                    .bind(key.next_version)
-                    .bind(key.now)
-                    .execute(&mut *key.connection)
-                    .await?;
-            }
-            Ok(())
+        self.in_key("hold", (route, key), async |key| match key.state().await? {
+            Some(state) if state.held => Ok(()),
+            _ => key.hold().await,
         })
         .await
     }
@@ -313,12 +352,15 @@ impl Admin for MySqlStore {
     }
 
     async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        self.with_key("discard", (route, key), async |key| {
-            let discarded = key.parked_to_dead("discarded", i64::MAX).await?;
-            key.remove().await?;
-            Ok(discarded)
-        })
-        .await
+        let mut all = self.with_key("discard", (route, key), async |key| key.discard().await).await?;
+        let mut last = all;
+        while last == MOST_DISCARDED {
+            // A key that flows by now has nothing parked.
+            let more = self.in_open_key("discard", (route, key), async |key| key.discard().await);
+            last = more.await?.unwrap_or_default();
+            all += last;
+        }
+        Ok(all)
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
@@ -355,8 +397,8 @@ impl Admin for MySqlStore {
 
     async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
         let columns = MESSAGE.replacen("t.position", "0", 1).replacen("t.number", "0", 1) + ", t.due_at";
-        self.browse("scheduled", (&SCHEDULED, &columns), filter, |row| {
-            Ok(Some((instant(row, OWN)?, Raw::new(row).presentable().message.clone())))
+        self.browse_messages("scheduled", (&SCHEDULED, &columns), filter, |row| {
+            Ok((instant(row, OWN)?, Raw::new(row).presentable().message.clone()))
         })
         .await
     }
@@ -367,7 +409,38 @@ impl Admin for MySqlStore {
     }
 }
 
+/// How many messages of these sizes a page has.
+fn fitting(sizes: &[i64]) -> usize {
+    let mut bytes: i64 = 0;
+    let fits = |size: &&i64| {
+        bytes = bytes.saturating_add(**size);
+        bytes <= MOST_BYTES_PER_CALL
+    };
+    sizes.iter().take_while(fits).count().max(1)
+}
+
 impl KeyIn<'_> {
+    /// An operator holds the key.
+    async fn hold(&mut self) -> Result<(), sqlx::Error> {
+        let hold = self.bind_key(sqlx::query(sql::KEY_HOLD));
+        let hold = hold.bind(self.key.bucket().0).bind(self.next_version).bind(self.now);
+        hold.execute(&mut *self.connection).await.map(|_| ())
+    }
+
+    /// As many parked messages as one transaction moves become dead letters. Says how many. When they were the last the key flows again; until then it is
+    /// held, so that none of the others goes out.
+    async fn discard(&mut self) -> Result<u64, sqlx::Error> {
+        let most = i64::try_from(MOST_DISCARDED).unwrap_or(i64::MAX);
+        let discarded = self.parked_to_dead("discarded", most).await?;
+        if discarded < MOST_DISCARDED {
+            self.remove().await?;
+        } else {
+            self.hold().await?;
+            self.change(sql::KEY_NEXT).await?;
+        }
+        Ok(discarded)
+    }
+
     /// The first so many parked messages of the key become dead letters. Says how many.
     async fn parked_to_dead(&mut self, reason: &'static str, most: i64) -> Result<u64, sqlx::Error> {
         let bury = sqlx::query(sql::DISCARD).bind(reason.as_bytes()).bind(self.now);

@@ -56,14 +56,16 @@ pub(crate) async fn append(
     if !at_once.is_empty() {
         let taking = Taking::new(at_once.iter().map(|outgoing| (outgoing.route.as_str(), stripe(outgoing))));
         let taken = take(connection, &taking).await.map_err(failed)?;
-        let rows: Vec<_> = at_once.into_iter().zip(taken.places.into_iter().map(Some)).collect();
+        let places = taken.places.into_iter().map(Some);
+        let rows: Vec<_> =
+            at_once.into_iter().zip(places).map(|(outgoing, place)| Row::new(outgoing, place)).collect();
         write(connection, &APPEND, &rows, taken.most_packet_bytes).await?;
     }
     if !due_later.is_empty() {
         let statements = format!("{REQUIRE_TRANSACTION}; select @@max_allowed_packet");
         let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_one(&mut *connection).await;
         let most = row.and_then(|row| packet_bytes(&row, 0)).map_err(failed)?;
-        let rows: Vec<_> = due_later.into_iter().map(|outgoing| (outgoing, None)).collect();
+        let rows: Vec<_> = due_later.into_iter().map(|outgoing| Row::new(outgoing, None)).collect();
         write(connection, &SCHEDULE, &rows, most).await?;
     }
     Ok(())
@@ -73,7 +75,28 @@ fn stripe(outgoing: &Outgoing) -> StripeId {
     StripeId::of(outgoing.message.topic.as_str(), outgoing.message.order_key().as_str())
 }
 
-type Row<'m> = (&'m Outgoing, Option<Place>);
+/// A message as it is sent.
+struct Row<'m> {
+    outgoing: &'m Outgoing,
+    place: Option<Place>,
+    /// As the table has them: they may be twice as long as what they say.
+    headers: Vec<u8>,
+}
+
+impl<'m> Row<'m> {
+    fn new(outgoing: &'m Outgoing, place: Option<Place>) -> Self {
+        Self { outgoing, place, headers: outgoing.message.headers.to_bytes() }
+    }
+
+    /// The bytes of its values.
+    fn bytes(&self) -> usize {
+        let message = &self.outgoing.message;
+        let key = message.key.as_ref().map_or(0, |key| key.as_str().len());
+        let names =
+            message.topic.as_str().len() + key + message.event_type.len() + message.content_type.len();
+        names + self.headers.len() + message.payload.len()
+    }
+}
 
 async fn write(
     connection: &mut MySqlConnection,
@@ -81,8 +104,8 @@ async fn write(
     mut rows: &[Row<'_>],
     most_packet_bytes: usize,
 ) -> Result<(), AppendError> {
-    for (outgoing, _) in rows {
-        check_size(outgoing, most_packet_bytes)?;
+    for row in rows {
+        check_size(row, most_packet_bytes)?;
     }
     while !rows.is_empty() {
         let (statement, taken) = statements.for_most_of(fitting(rows, MOST_BYTES.min(most_packet_bytes)));
@@ -98,19 +121,15 @@ async fn write(
 fn fitting(rows: &[Row<'_>], most_bytes: usize) -> usize {
     let mut bytes = 0;
     let fits = |row: &&Row<'_>| {
-        bytes += size(row.0);
+        bytes += row.bytes() + ROW_BYTES;
         bytes <= most_bytes
     };
     rows.iter().take_while(fits).count().max(1)
 }
 
-fn size(outgoing: &Outgoing) -> usize {
-    outgoing.message.bytes() + ROW_BYTES
-}
-
 /// Refuses what the server would close the connection for.
-fn check_size(outgoing: &Outgoing, most_packet_bytes: usize) -> Result<(), StoreError> {
-    if size(outgoing) <= most_packet_bytes {
+fn check_size(row: &Row<'_>, most_packet_bytes: usize) -> Result<(), StoreError> {
+    if row.bytes() + ROW_BYTES <= most_packet_bytes {
         return Ok(());
     }
     Err(StoreError::new(
@@ -118,16 +137,17 @@ fn check_size(outgoing: &Outgoing, most_packet_bytes: usize) -> Result<(), Store
         "append",
         format!(
             "the message {} has {} bytes, and the server takes {most_packet_bytes} in a statement; raise max_allowed_packet, or send less",
-            outgoing.message.id,
-            outgoing.message.bytes()
+            row.outgoing.message.id,
+            row.bytes()
         ),
     ))
 }
 
 fn bind_row<'q>(
     query: Query<'q, MySql, MySqlArguments>,
-    (outgoing, place): &Row<'q>,
+    row: &'q Row<'_>,
 ) -> Query<'q, MySql, MySqlArguments> {
+    let Row { outgoing, place, headers } = row;
     let message = &outgoing.message;
     let query = query
         .bind(outgoing.route.as_str().as_bytes())
@@ -138,7 +158,7 @@ fn bind_row<'q>(
         .bind(message.event_type.as_bytes())
         .bind(message.schema_version)
         .bind(message.content_type.as_bytes())
-        .bind(message.headers.to_bytes())
+        .bind(headers.as_slice())
         .bind(&*message.payload)
         .bind(message.occurred_at.as_micros());
     match (place, outgoing.due_at) {
@@ -169,12 +189,12 @@ mod tests {
             Outgoing::from(Message::new(Topic::new("t").unwrap(), "e").with_payload(vec![0; bytes]))
         };
         let (small, large) = (message(1), message(10_000));
-        let rows = [(&small, None), (&small, None), (&large, None), (&small, None)];
+        let rows = [&small, &small, &large, &small].map(|outgoing| Row::new(outgoing, None));
         assert_eq!(fitting(&rows, 1_000_000), 4);
         assert_eq!(fitting(&rows, 4 * ROW_BYTES), 2);
         assert_eq!(fitting(&rows[2..], 4 * ROW_BYTES), 1);
-        assert!(check_size(&large, 10_000 + 2 * ROW_BYTES).is_ok());
-        let refused = check_size(&large, 10_000).unwrap_err();
+        assert!(check_size(&rows[2], 10_000 + 2 * ROW_BYTES).is_ok());
+        let refused = check_size(&rows[2], 10_000).unwrap_err();
         assert!(refused.to_string().contains("max_allowed_packet"), "{refused}");
     }
 }

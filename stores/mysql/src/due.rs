@@ -24,6 +24,35 @@ pub(crate) async fn due(connection: &mut MySqlConnection, request: &DueRequest) 
     in_snapshot(connection, async |connection| read(connection, request, &buckets).await).await
 }
 
+/// How many bytes of messages an answer has room for.
+#[derive(Clone, Copy)]
+struct Room {
+    bytes: usize,
+    /// Nothing is in the answer yet: what comes first comes whatever it has.
+    is_all: bool,
+}
+
+impl Room {
+    /// Takes room for a message, if there is any for it.
+    fn take(&mut self, bytes: usize) -> bool {
+        let fits = self.is_all || bytes <= self.bytes;
+        if fits {
+            *self = Self { bytes: self.bytes.saturating_sub(bytes), is_all: false };
+        }
+        fits
+    }
+}
+
+/// What came of reading a key.
+enum Read {
+    /// The key, and the room that it left.
+    Key(DueKey, Room),
+    /// One of its rows is not what this program wrote.
+    Unreadable,
+    /// Its first message is too much: the key comes with another answer.
+    NoRoom,
+}
+
 async fn read(
     connection: &mut MySqlConnection,
     request: &DueRequest,
@@ -31,14 +60,24 @@ async fn read(
 ) -> Result<Due, sqlx::Error> {
     let rows = sqlx::raw_sql(AssertSqlSafe(statement(request, buckets))).fetch_all(&mut *connection).await?;
     let mut due = Due::default();
-    let mut budget = request.bytes;
+    let mut room = Room { bytes: request.bytes, is_all: true };
     for row in &rows {
         let due_in: i64 = row.try_get_unchecked(7)?;
         if due_in > 0 || due.keys.len() == request.keys {
             due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
             break;
         }
-        due.keys.extend(read_key(connection, request, row, &mut budget).await?);
+        match read_key(connection, request, row, room).await? {
+            Read::Key(key, left) => {
+                due.keys.push(key);
+                room = left;
+            }
+            Read::Unreadable => {}
+            Read::NoRoom => {
+                due.next = Some(Duration::ZERO);
+                break;
+            }
+        }
     }
     Ok(due)
 }
@@ -70,13 +109,13 @@ fn statement(request: &DueRequest, buckets: &BucketSet) -> String {
     )
 }
 
-/// A key with its parked messages. None: one of its rows is not what this program wrote.
+/// A key with its parked messages.
 async fn read_key(
     connection: &mut MySqlConnection,
     request: &DueRequest,
     row: &MySqlRow,
-    budget: &mut usize,
-) -> Result<Option<DueKey>, sqlx::Error> {
+    mut room: Room,
+) -> Result<Read, sqlx::Error> {
     let text = |column: usize| -> Result<String, sqlx::Error> {
         let bytes: &[u8] = row.try_get_unchecked(column)?;
         Ok(String::from_utf8_lossy(bytes).into_owned())
@@ -84,10 +123,14 @@ async fn read_key(
     let (topic, name) = (text(0)?, text(1)?);
     let Some(key) = KeyId::from_texts(&topic, &name) else {
         tracing::error!(topic, key = name, "a row of outbox_key has a name that can be none; remove it");
-        return Ok(None);
+        return Ok(Read::Unreadable);
     };
     let mut parked: Vec<Arc<Stored>> = Vec::new();
-    if let Some(last) = last_within(connection, request, &key, budget).await? {
+    let within = last_within(connection, request, &key, &mut room).await?;
+    if let Within::NoRoom = within {
+        return Ok(Read::NoRoom);
+    }
+    if let Within::UpTo(last) = within {
         let query = sqlx::query(sql::DUE_MESSAGES)
             .bind(request.route.as_str().as_bytes())
             .bind(key.topic.as_str().as_bytes())
@@ -100,7 +143,7 @@ async fn read_key(
                 Err(not) => {
                     let position = not.waiting.at.position.0;
                     tracing::error!(%key, position, reason = not.reason, "a parked row is no message; skip it");
-                    return Ok(None);
+                    return Ok(Read::Unreadable);
                 }
             }
         }
@@ -110,7 +153,7 @@ async fn read_key(
     // Attempts are those of the message that failed: not of another one that is first now.
     let failing = failing.filter(|failing| parked.first().is_some_and(|first| first.message.id == *failing));
     let attempts: i64 = row.try_get_unchecked(5)?;
-    Ok(Some(DueKey {
+    let key = DueKey {
         key,
         bucket: Bucket(row.try_get_unchecked(2)?),
         version: row.try_get_unchecked(3)?,
@@ -118,7 +161,8 @@ async fn read_key(
         attempts: if failing.is_some() { u32::try_from(attempts).unwrap_or(u32::MAX) } else { 0 },
         first_failure: failure(row, 6)?.filter(|_| failing.is_some()),
         parked,
-    }))
+    };
+    Ok(Read::Key(key, room))
 }
 
 /// A failure as a column has it; none where it has nothing that can be read.
@@ -127,13 +171,21 @@ pub(crate) fn failure(row: &MySqlRow, column: usize) -> Result<Option<Failure>, 
     Ok(bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).and_then(Failure::from_text))
 }
 
-/// The position up to which parked messages of a key stay within the bounds, the first always. None: nothing is parked.
+/// Which parked messages of a key there is room for.
+enum Within {
+    NothingParked,
+    NoRoom,
+    /// Those up to this position.
+    UpTo(i64),
+}
+
+/// Which parked messages of a key stay within the bounds.
 async fn last_within(
     connection: &mut MySqlConnection,
     request: &DueRequest,
     key: &KeyId,
-    budget: &mut usize,
-) -> Result<Option<i64>, sqlx::Error> {
+    room: &mut Room,
+) -> Result<Within, sqlx::Error> {
     let rows = sqlx::query(sql::DUE_SIZES)
         .bind(request.route.as_str().as_bytes())
         .bind(key.topic.as_str().as_bytes())
@@ -141,16 +193,15 @@ async fn last_within(
         .bind(number(request.messages.max(1)))
         .fetch_all(connection)
         .await?;
-    let mut last = None;
+    let mut within = Within::NothingParked;
     for row in &rows {
         let size = usize::try_from(row.try_get_unchecked::<i64, _>(1)?).unwrap_or_default();
-        if last.is_some() && size > *budget {
-            break;
+        if !room.take(size) {
+            return Ok(if let Within::NothingParked = within { Within::NoRoom } else { within });
         }
-        *budget = budget.saturating_sub(size);
-        last = Some(row.try_get_unchecked(0)?);
+        within = Within::UpTo(row.try_get_unchecked(0)?);
     }
-    Ok(last)
+    Ok(within)
 }
 
 #[cfg(test)]

@@ -2,41 +2,18 @@
 
 use std::time::Duration;
 
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
-use outbox_contract::fetch::{RowId, Stored};
-use outbox_contract::{Epoch, Failure, RelayId, Route, Store, StoreErrorKind};
+use outbox_contract::{Diverted, RelayId, Store, StoreErrorKind};
 use outbox_servers::Proxy;
 use sqlx::Connection;
 
 use super::support::{
-    LONG, append, both, both_with, fetch, heartbeat, message, messages, open, options, run,
+    LONG, append, both, both_with, fails, fetch, heartbeat, message, messages, open, options, run,
 };
 
 /// A message whose key is in a bucket of these.
 fn message_in(buckets: std::ops::Range<u8>) -> outbox_contract::Message {
     let within = |message: &outbox_contract::Message| buckets.contains(&message.key_id().bucket().0);
     (0..).map(|n| message(&format!("key-{n}"))).find(within).unwrap()
-}
-
-/// A step in which a message fails and is tried again in an hour.
-fn fails(relay: RelayId, stored: &Stored) -> Diversion {
-    let failure = Failure::new("refused", "no");
-    Diversion {
-        route: Route::default(),
-        relay,
-        bucket: stored.bucket,
-        epoch: Epoch(1),
-        key: stored.message.key_id(),
-        version: None,
-        step: Step::Fail {
-            row: RowId { position: stored.position, id: stored.message.id },
-            attempts: 1,
-            first: failure.clone(),
-            last: failure,
-            then: Then::RetryAfter(Duration::from_secs(3_600)),
-            behind: Vec::new(),
-        },
-    }
 }
 
 /// Steps come in no order of buckets, and heartbeats lock the leases from the lowest on: were the leases locked step by step, the two would wait for
@@ -49,7 +26,7 @@ async fn steps_lock_leases_in_the_order_of_heartbeats() {
         let me = RelayId::new();
         assert_eq!(store.lease(&heartbeat(me)).await.unwrap().leases.len(), 256);
         let read = messages(&fetch(store, me).await);
-        let (high, low) = (fails(me, &read[0]), fails(me, &read[1]));
+        let (high, low) = (fails(me, &read[..1]), fails(me, &read[1..]));
         assert!(high.bucket > low.bucket);
         store.divert(std::slice::from_ref(&high)).await.unwrap();
 
@@ -135,7 +112,7 @@ async fn a_relay_that_goes_quiet_in_a_diversion_keeps_no_lease_from_others() {
         let (proxy, quiet) = behind_a_proxy(&fixture.url).await;
         let me = RelayId::new();
         quiet.lease(&heartbeat(me)).await.unwrap();
-        let step = fails(me, &messages(&fetch(&quiet, me).await)[0]);
+        let step = fails(me, &messages(&fetch(&quiet, me).await));
         quiet.divert(std::slice::from_ref(&step)).await.unwrap();
         let mut holder = fixture.connection().await;
         let mut holder = holder.begin().await.unwrap();

@@ -5,6 +5,7 @@
 
 mod altered;
 mod autocommit;
+mod bounds;
 mod faults;
 mod foreign;
 mod gaps;

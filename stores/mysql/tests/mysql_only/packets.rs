@@ -23,6 +23,14 @@ async fn a_message_above_max_allowed_packet_is_refused_and_the_transaction_goes_
             assert_eq!(error.kind(), StoreErrorKind::Invalid, "{error}");
             assert!(error.to_string().contains("raise max_allowed_packet"), "{error}");
         }
+        // Headers are sent as JSON, where a quote takes two bytes.
+        let mut quotes = message("a").with_payload(vec![7; 748 * 1024]);
+        for n in 0..20 {
+            quotes = quotes.with_header(format!("quotes-{n}"), "\"".repeat(8_192)).unwrap();
+        }
+        let refused = fixture.store.append(&mut tx, &[quotes.into()]).await.unwrap_err();
+        let AppendError::Store(error) = refused else { panic!("expected another error: {refused}") };
+        assert_eq!(error.kind(), StoreErrorKind::Invalid, "{error}");
         // Many that are small enough each, and too much together.
         let many: Vec<Outgoing> =
             (0..10).map(|_| message("a").with_payload(vec![7; 300 * 1024]).into()).collect();

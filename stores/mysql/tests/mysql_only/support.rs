@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_contract::divert::{Step, Then};
+use outbox_contract::fetch::RowId;
 use outbox_contract::{
-    BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, LowWater, Message, Outgoing, RelayId, Route,
-    Store, Stored, Topic, Transactional,
+    BucketSet, Diversion, Epoch, Failure, FetchRequest, Fetched, FetchedRow, LeaseRequest, LowWater, Message,
+    Outgoing, Position, RelayId, Route, Store, Stored, Topic, Transactional,
 };
 use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
@@ -136,6 +138,28 @@ pub(crate) fn heartbeat(relay: RelayId) -> LeaseRequest {
         fingerprint: 0,
         low_water: LowWater::default(),
         yielding: BucketSet::EMPTY,
+    }
+}
+
+/// A step in which the first of these messages of a key fails and is due again at once, with the others behind it.
+pub(crate) fn fails(relay: RelayId, of_a_key: &[Arc<Stored>]) -> Diversion {
+    let failure = Failure::new("refused", "no");
+    let rows: Vec<RowId> = of_a_key.iter().map(|stored| stored.row()).collect();
+    Diversion {
+        route: Route::default(),
+        relay,
+        bucket: of_a_key[0].bucket,
+        epoch: Epoch(1),
+        key: of_a_key[0].message.key_id(),
+        version: None,
+        step: Step::Fail {
+            row: rows[0],
+            attempts: 1,
+            first: failure.clone(),
+            last: failure,
+            then: Then::RetryAfter(Duration::ZERO),
+            behind: rows[1..].to_vec(),
+        },
     }
 }
 
