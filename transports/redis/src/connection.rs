@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Pipeline, ServerError, Value};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::config::Config;
 use crate::error::Trouble;
@@ -19,6 +19,8 @@ use crate::scripts::Scripts;
 pub(crate) struct Server {
     /// The server; of a cluster, the nodes that are asked for the others, in turn.
     seeds: Vec<Client>,
+    /// The place of the seed that is asked first: the one that answered last, or that behind one that did not.
+    first: AtomicUsize,
     cluster: bool,
     connect_timeout: Duration,
     closed: watch::Sender<bool>,
@@ -52,6 +54,7 @@ impl Server {
     pub(crate) fn new(seeds: Vec<Client>, config: &Config) -> Self {
         Self {
             seeds,
+            first: AtomicUsize::new(0),
             cluster: config.cluster,
             connect_timeout: config.connect_timeout,
             closed: watch::Sender::new(false),
@@ -79,25 +82,32 @@ impl Server {
     }
 
     /// Makes a connection. Whatever goes wrong, nothing was asked yet.
+    ///
+    /// The seeds are asked one after the other. Each may take its share of the time that is left, so that a silent one leaves some to the others.
     pub(crate) async fn connect(&self) -> Result<Connection, Trouble> {
         self.check_open()?;
-        let made = timeout(self.connect_timeout, self.try_to_connect()).await;
-        made.unwrap_or_else(|_| {
-            let after = self.connect_timeout;
-            Err(Trouble::route("unreachable", format!("redis can't be reached: no answer within {after:?}")))
-        })
-        .map_err(Trouble::while_connecting)
-    }
-
-    async fn try_to_connect(&self) -> Result<Connection, Trouble> {
+        let (until, first) = (Instant::now() + self.connect_timeout, self.first.load(Ordering::Relaxed));
         let mut failed = Trouble::route("unreachable", "no address of redis is known");
-        for seed in &self.seeds {
-            match self.connect_by(seed).await {
-                Ok(connection) => return Ok(connection),
-                Err(trouble) => failed = trouble,
+        for (asked, left) in (1..=self.seeds.len()).rev().enumerate() {
+            let place = (first + asked) % self.seeds.len();
+            let Some(seed) = self.seeds.get(place) else { break };
+            // Before it is asked: who waits may give up meanwhile.
+            self.first.store(place + 1, Ordering::Relaxed);
+            let share =
+                until.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(u32::MAX);
+            match timeout(share, self.connect_by(seed)).await {
+                Ok(Ok(connection)) => {
+                    self.first.store(place, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Ok(Err(trouble)) => failed = trouble,
+                Err(_) => {
+                    let words = format!("redis can't be reached: no answer within {share:?}");
+                    failed = Trouble::route("unreachable", words);
+                }
             }
         }
-        Err(failed)
+        Err(failed.while_connecting())
     }
 
     async fn connect_by(&self, seed: &Client) -> Result<Connection, Trouble> {

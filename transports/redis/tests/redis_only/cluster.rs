@@ -38,6 +38,22 @@ async fn units_spread_over_the_nodes_and_any_node_leads_to_all() {
     finish(&*subscribe(&other, "reader").await, &all).await;
 }
 
+/// A node that is cut off accepts, perhaps, and never says anything. That must not keep the others from being asked, nor be met each time.
+#[tokio::test]
+async fn a_node_that_is_silent_does_not_hide_the_others() {
+    let Some(cluster) = RedisCluster::newest().shared().or_skip() else { return };
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let address = format!("redis://{}", silent.local_addr().unwrap());
+    let transport = at(&address, &cluster.fresh_prefix()).connect_timeout(Duration::from_secs(20));
+    let transport = transport.cluster([cluster.url()]).build().unwrap();
+    transport.check().await.unwrap();
+    // Another connection, which begins with the node that answered.
+    deliver(&transport, &messages(&KEYS, 16)).await;
+    assert!(silent.accept().is_ok(), "it was asked once");
+    assert!(silent.accept().is_err(), "it was asked again");
+}
+
 #[tokio::test]
 async fn a_transport_that_was_not_told_of_the_cluster_says_so() {
     let Some(cluster) = RedisCluster::newest().shared().or_skip() else { return };
