@@ -7,6 +7,9 @@ use outbox_contract::{BUCKETS, TransportError, TransportErrorKind};
 
 use crate::transport::RedisTransport;
 
+/// What is longer is taken for this: Redis and the clocks of a process refuse times that they can't count to.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+
 /// What becomes of entries that were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -66,7 +69,26 @@ pub(crate) struct Config {
     pub(crate) request_timeout: Duration,
 }
 
-/// Builds a [`RedisTransport`].
+impl Config {
+    fn times(&mut self) -> impl Iterator<Item = &mut Duration> {
+        let kept = match &mut self.retention {
+            Retention::Finished(keep) => Some(keep),
+            Retention::AtMost(_) | Retention::Everything => None,
+        };
+        let others = [
+            &mut self.confirm_timeout,
+            &mut self.keep_epochs,
+            &mut self.trim_every,
+            &mut self.lease,
+            &mut self.heartbeat,
+            &mut self.connect_timeout,
+            &mut self.request_timeout,
+        ];
+        others.into_iter().chain(kept)
+    }
+}
+
+/// Builds a [`RedisTransport`]. Times without end, as `Duration::MAX`, are taken for a hundred years.
 ///
 /// ```
 /// use outbox_transport_redis::RedisTransport;
@@ -151,7 +173,8 @@ impl RedisTransportBuilder {
         self
     }
 
-    /// Where a consumer begins that subscribes for the first time. Default [`Start::Oldest`].
+    /// Where a consumer begins that subscribes for the first time. Default [`Start::Oldest`]. One that is subscribed, and whose group was lost (the
+    /// stream was deleted, a failover did not know of it), begins with the oldest in any case: it skips nothing.
     pub fn start(mut self, start: Start) -> Self {
         self.config.start = start;
         self
@@ -210,7 +233,7 @@ impl RedisTransportBuilder {
         self
     }
 
-    /// How long connecting may take. Default 5 seconds.
+    /// How long connecting may take, be it to one node of a cluster after another. Default 5 seconds.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.config.connect_timeout = timeout;
         self
@@ -235,7 +258,10 @@ impl RedisTransportBuilder {
     ///
     /// [`Invalid`](TransportErrorKind::Invalid) names the value that makes no sense.
     pub fn build(self) -> Result<RedisTransport, TransportError> {
-        let Self { url, others, authorities, config } = self;
+        let Self { url, others, authorities, mut config } = self;
+        for time in config.times() {
+            *time = (*time).min(LONGEST);
+        }
         let wrong = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
         if config.prefix.is_empty() || config.prefix.contains(['{', '}']) {
             return Err(wrong(format!(
@@ -251,6 +277,12 @@ impl RedisTransportBuilder {
                 "a heartbeat each {:?} can't keep leases of {:?}; set it to half of that or less",
                 config.heartbeat, config.lease
             )));
+        }
+        if config.retention == Retention::AtMost(0) {
+            return Err(wrong(
+                "streams of 0 entries would keep no message until it is read; choose Retention::AtMost of 1 or more, or Finished"
+                    .to_owned(),
+            ));
         }
         if config.cluster && config.confirm != Confirm::default() {
             return Err(wrong(

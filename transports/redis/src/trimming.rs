@@ -29,7 +29,8 @@ impl Trimming {
         let (finished, at_most) = match &self.retention {
             Retention::Everything => return false,
             Retention::Finished(keep) => (keep.as_millis(), String::new()),
-            Retention::AtMost(entries) => (0, entries.to_string()),
+            // Redis counts to this at most.
+            Retention::AtMost(entries) => (0, (*entries).min(i64::MAX as u64).to_string()),
         };
         if !self.is_due(unit, Instant::now()) {
             return false;

@@ -1,4 +1,5 @@
--- Appends the messages of one chunk to one stream, all or a prefix of them, unless a newer owner of their bucket has been here.
+-- Appends the messages of one chunk to one stream, all or a prefix of them, unless a newer owner of their bucket has been here. Nothing raises
+-- behind the first one: a script that raises has no answer that says what it did.
 --
 -- KEYS: the stream; the epochs seen of this source and route.
 -- ARGV: how long epochs are kept, in milliseconds; the number of buckets; for each its number and epoch, which is empty where it is not
@@ -13,7 +14,7 @@ for i = 1, buckets do
   at = at + 2
 end
 
-local refused, fenced, raised = {}, {}, {}
+local refused, fenced, raised, same = {}, {}, {}, {}
 if buckets > 0 then
   local seen = redis.pcall('HMGET', KEYS[2], unpack(names))
   if seen.err then return { 0, seen.err } end
@@ -25,8 +26,20 @@ if buckets > 0 then
     elseif now and now ~= known then
       raised[#raised + 1] = names[i]
       raised[#raised + 1] = epochs[i]
+    elseif now then
+      same = { names[i], epochs[i] }
     end
   end
+end
+
+-- Before anything is appended: what is refused behind that would be taken for a message that is not there. And this first, also when it changes
+-- nothing: Redis asks only once in a script whether there is memory, at the first write, and not for an expiry.
+if #raised == 0 then raised = same end
+if #raised > 0 then
+  local kept = redis.pcall('HSET', KEYS[2], unpack(raised))
+  if type(kept) == 'table' then return { 0, kept.err } end
+  kept = redis.pcall('PEXPIRE', KEYS[2], keep)
+  if type(kept) == 'table' then return { 0, kept.err } end
 end
 
 local through, failed = 0, ''
@@ -43,8 +56,4 @@ while at <= #ARGV do
   through = through + 1
 end
 
-if failed == '' and buckets > #refused then
-  if #raised > 0 then redis.call('HSET', KEYS[2], unpack(raised)) end
-  redis.call('PEXPIRE', KEYS[2], keep)
-end
 return { through, failed, unpack(refused) }

@@ -29,7 +29,7 @@ if ARGV[1] == '1' then
       if of['pending'] > 0 then first = redis.call('XPENDING', KEYS[1], of['name'])[2] end
       if before(first, floor) then floor = first end
     end
-    gone = gone + redis.call('XTRIM', KEYS[1], 'MINID', '~', floor, 'LIMIT', 0)
+    gone = redis.call('XTRIM', KEYS[1], 'MINID', '~', floor, 'LIMIT', 0)
   end
 end
 if ARGV[3] ~= '' then gone = gone + redis.call('XTRIM', KEYS[1], 'MAXLEN', '~', ARGV[3], 'LIMIT', 0) end

@@ -2,10 +2,10 @@
 
 use outbox_contract::{Outcome, Transport, TransportErrorKind};
 use outbox_servers::{OrSkip as _, Redis};
-use outbox_transport_redis::RedisTransport;
+use outbox_transport_redis::{RedisTransport, Retention};
 
 use crate::support::{
-    at, builder, class, deliver, finish, messages, publish, stored, subscribe, topic, until,
+    at, builder, class, deliver, finish, messages, publish, publish_under, stored, subscribe, topic, until,
 };
 
 /// The kind and the words of what `check` finds.
@@ -118,11 +118,17 @@ async fn a_server_that_becomes_a_replica_is_unavailable_until_it_is_none() {
 async fn a_server_without_memory_takes_nothing_and_burns_nothing() {
     let Some(server) = Redis::newest().start().or_skip() else { return };
     let transport = builder(&server).units(1).build().unwrap();
-    deliver(&transport, &messages(&["a"], 1)).await;
+    let before = messages(&["a", "b"], 2);
+    assert_eq!(publish_under(&transport, &before, |_| 1).await, vec![Some(Outcome::Delivered); 2]);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let after = messages(&["a", "b"], 4);
-    let outcomes = publish(&transport, &after).await;
-    assert!(outcomes.iter().all(|outcome| class(outcome) == "route out-of-memory"), "{outcomes:?}");
+    let without_epochs = publish(&transport, &after).await;
+    // As relays publish: under an epoch that is known, and under a newer one.
+    let (known, newer) =
+        (publish_under(&transport, &after, |_| 1).await, publish_under(&transport, &after, |_| 2).await);
+    for outcomes in [without_epochs, known, newer] {
+        assert!(outcomes.iter().all(|outcome| class(outcome) == "route out-of-memory"), "{outcomes:?}");
+    }
     assert!(checked(&transport).await.1.contains("maxmemory"));
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     let deliveries = subscribe(&transport, "reader").await;
@@ -199,6 +205,41 @@ async fn a_topic_that_was_not_made_is_missing_where_topics_must_be_made() {
     deliver(&transport, &messages).await;
 }
 
+/// Redis refuses times that its clock can't count to, be it behind a write.
+#[tokio::test]
+async fn times_without_end_are_long_ones() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let (prefix, endless) = (server.fresh_prefix(), std::time::Duration::MAX);
+    let builder = at(&server.url(), &prefix).units(1).keep_epochs(endless).lease(endless).trim_every(endless);
+    let builder = builder.confirm_timeout(endless).connect_timeout(endless).request_timeout(endless);
+    let transport = builder.retention(Retention::Finished(endless)).build().unwrap();
+    let sent = messages(&["a"], 1);
+    assert_eq!(publish_under(&transport, &sent, |_| 1).await, [Some(Outcome::Delivered)]);
+    let stream = format!("{prefix}:{{orders:0}}");
+    assert_eq!(server.cli(&["XLEN", &stream]), "1");
+    let epochs = server.cli(&["--scan", "--pattern", &format!("{stream}:epochs:*")]);
+    assert_ne!(server.cli(&["PTTL", &epochs]), "-1", "one day it goes");
+    finish(&*subscribe(&transport, "reader").await, &sent).await;
+}
+
+/// What is refused after a message was appended would make it come again with each try.
+#[tokio::test]
+async fn nothing_is_appended_where_epochs_can_not_be_kept() {
+    let Some(server) = Redis::newest().start().or_skip() else { return };
+    server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-pexpire"]);
+    let prefix = server.fresh_prefix();
+    let transport =
+        at(&server.url().replace("redis://", "redis://app:pw@"), &prefix).units(1).build().unwrap();
+    let sent = messages(&["a"], 1);
+    for _ in 0..3 {
+        let outcomes = publish_under(&transport, &sent, |_| 1).await;
+        assert_eq!(class(&outcomes[0]), "topic not-authorised");
+    }
+    assert_eq!(server.cli(&["XLEN", &format!("{prefix}:{{orders:0}}")]), "0");
+    server.cli(&["ACL", "SETUSER", "app", "+pexpire"]);
+    assert_eq!(publish_under(&transport, &sent, |_| 1).await, [Some(Outcome::Delivered)]);
+}
+
 #[test]
 fn values_that_make_no_sense_are_named() {
     let refused = |builder: outbox_transport_redis::RedisTransportBuilder, word: &str| {
@@ -210,6 +251,7 @@ fn values_that_make_no_sense_are_named() {
     refused(RedisTransport::builder(url).units(0), "units");
     refused(RedisTransport::builder(url).units(257), "257");
     refused(RedisTransport::builder(url).prefix("a{b"), "a{b");
+    refused(RedisTransport::builder(url).retention(Retention::AtMost(0)), "AtMost");
     refused(RedisTransport::builder(url).heartbeat(std::time::Duration::from_secs(14)), "14s");
     refused(RedisTransport::builder("http://127.0.0.1"), "redis://");
 }
