@@ -42,6 +42,11 @@ impl Durability {
         usize::from(self.confirm.replicas > 0) + usize::from(self.confirm.disk)
     }
 
+    /// What is written next is short of them until [`confirmed`](Self::confirmed) says otherwise: also when nobody waits for the answer.
+    pub(crate) fn in_doubt(&self) -> InDoubt<'_> {
+        InDoubt { durability: self, armed: self.questions() > 0 }
+    }
+
     /// Whether what was written is where it should be.
     pub(crate) fn confirmed(&self, answers: &[Value]) -> Result<(), Trouble> {
         let result = self.judge(answers);
@@ -114,6 +119,26 @@ impl Durability {
             return lacks(TransportErrorKind::Unsupported, words);
         }
         Ok(())
+    }
+}
+
+/// Something was written, and nobody has said yet where it is.
+pub(crate) struct InDoubt<'d> {
+    durability: &'d Durability,
+    armed: bool,
+}
+
+impl InDoubt<'_> {
+    pub(crate) fn settle(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for InDoubt<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.durability.short.store(true, Ordering::Relaxed);
+        }
     }
 }
 

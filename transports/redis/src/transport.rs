@@ -175,7 +175,9 @@ impl Shared {
             self.trimming.ask(&batch.unit, &stream, &connection.scripts, &mut pipeline);
         }
         self.durability.ask(&mut pipeline);
+        let in_doubt = self.durability.in_doubt();
         let answers = self.publishing.send(connection, &pipeline).await?;
+        in_doubt.settle();
 
         let (confirmations, answers) = {
             let (answers, confirmations) =

@@ -9,7 +9,7 @@ use outbox_transport_redis::Retention;
 
 use crate::support::{
     acknowledge, at, builder, class, deliver, finish, messages, next_deliveries, publish, publish_under,
-    stored, subscribe, until,
+    publish_within, stored, subscribe, until,
 };
 
 fn length(server: &RedisServer, prefix: &str) -> usize {
@@ -180,6 +180,24 @@ async fn without_enough_replicas_nothing_is_confirmed_and_copies_do_not_pile_up(
     let Some(_replica) = server.replica().or_skip() else { return };
     deliver(&transport, &sent).await;
     transport.check().await.unwrap();
+}
+
+/// The same for a relay that waits for less long than replicas may take.
+#[tokio::test]
+async fn copies_do_not_pile_up_when_nobody_waits_for_the_replicas() {
+    let Some(server) = Redis::newest().start().or_skip() else { return };
+    let prefix = server.fresh_prefix();
+    let wish = at(&server.url(), &prefix).units(1).confirm_replicas(1);
+    let transport = wish.confirm_timeout(Duration::from_secs(3_600)).build().unwrap();
+    let sent = messages(&["a"], 1);
+    let given_up = publish_within(&transport, &sent, Duration::from_secs(3)).await;
+    assert_eq!(given_up, [None], "it was to wait for the replicas");
+    until("it is there", async || server.cli(&["EXISTS", &format!("{prefix}:{{orders:0}}")]) == "1").await;
+    for _ in 0..3 {
+        let outcomes = publish_within(&transport, &sent, Duration::from_millis(300)).await;
+        assert_ne!(outcomes, [Some(Outcome::Delivered)]);
+    }
+    assert_eq!(length(&server, &prefix), 1, "one copy of it, however often it was tried");
 }
 
 #[tokio::test]
