@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use outbox_contract::subscription::{Received, Tag, Unit};
 use outbox_contract::{Clock, Consumer, Deliveries, Subscription, SystemClock, Topic, TransportError};
-use redis::Pipeline;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
-use crate::connection::{Link, number};
+use crate::connection::Link;
 use crate::error::Trouble;
 use crate::routing::Routing;
 use crate::state::State;
@@ -73,7 +72,7 @@ impl Member {
 #[derive(Debug)]
 pub(crate) struct RedisDeliveries {
     member: Arc<Member>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: Vec<JoinHandle<()>>,
     left: bool,
 }
 
@@ -99,15 +98,9 @@ impl RedisDeliveries {
             hurry: Notify::new(),
             state: Mutex::new(State::new(subscription)),
         });
-        let tasks = [
-            tokio::spawn(keeper::keep(Arc::clone(&member))),
-            tokio::spawn(reader::read(Arc::clone(&member))),
-        ];
-        Self { member, tasks, left: false }
-    }
-
-    fn stop(&self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        let keeper = tokio::spawn(keeper::keep(Arc::clone(&member)));
+        let reader = tokio::spawn(reader::read(Arc::clone(&member)));
+        Self { member, tasks: vec![keeper, reader], left: false }
     }
 
     fn check_open(&self, operation: &'static str) -> Result<(), TransportError> {
@@ -133,28 +126,8 @@ impl Deliveries for RedisDeliveries {
     }
 
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
-        let member = &self.member;
         self.check_open("acknowledge")?;
-        let finishing = member.state().entries(tags);
-        if finishing.is_empty() {
-            return Ok(());
-        }
-        let mut pipeline = Pipeline::new();
-        for (unit, (_, entries)) in &finishing {
-            pipeline.cmd("XACK").arg(member.routing.stream(unit)).arg(member.consumer.as_str());
-            for (_, id) in entries {
-                pipeline.arg(id.to_string());
-            }
-        }
-        let answers = member.control.request(&pipeline, member.config.request_timeout).await;
-        let counted =
-            answers.and_then(|answers| answers.iter().try_for_each(|answer| number(answer).map(drop)));
-        counted.map_err(|trouble| trouble.error("acknowledge"))?;
-        member.state().finish(&finishing);
-        // There is room again: for what was read, and for more.
-        member.wake.notify_one();
-        member.read.notify_one();
-        Ok(())
+        self.member.acknowledge(tags).await.map_err(|trouble| trouble.error("acknowledge"))
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {
@@ -181,9 +154,22 @@ impl Deliveries for RedisDeliveries {
     }
 
     async fn close(mut self: Box<Self>) -> Result<(), TransportError> {
-        self.stop();
-        self.left = true;
-        self.member.leave().await.map_err(|trouble| trouble.error("close"))
+        stop(&mut self.tasks).await;
+        let left = self.member.leave().await;
+        // Not before: given up half-way, it is tried again beside.
+        self.left = left.is_ok();
+        left.map_err(|trouble| trouble.error("close"))
+    }
+}
+
+/// Ends the tasks. Only when they have ended they take nothing more.
+async fn stop(tasks: &mut [JoinHandle<()>]) {
+    tasks.iter().for_each(JoinHandle::abort);
+    for task in tasks {
+        if !task.is_finished() {
+            // How it ended is of no interest.
+            let _ = task.await;
+        }
     }
 }
 
@@ -191,13 +177,14 @@ impl Deliveries for RedisDeliveries {
 /// leases are over.
 impl Drop for RedisDeliveries {
     fn drop(&mut self) {
-        self.stop();
+        self.tasks.iter().for_each(JoinHandle::abort);
         if self.left {
             return;
         }
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let member = Arc::clone(&self.member);
+            let (member, mut tasks) = (Arc::clone(&self.member), std::mem::take(&mut self.tasks));
             runtime.spawn(async move {
+                stop(&mut tasks).await;
                 if let Err(trouble) = member.leave().await {
                     tracing::debug!(class = trouble.class, "leaving: {}", trouble.words);
                 }

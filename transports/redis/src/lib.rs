@@ -2,11 +2,13 @@
 
 mod config;
 mod connection;
+mod debts;
 mod deliveries;
 mod durability;
 mod error;
 mod keeper;
 mod nodes;
+mod pace;
 mod publication;
 mod reader;
 mod reader_by_script;

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use outbox_contract::subscription::Unit;
 use outbox_contract::{Clock, Topic};
 use redis::{Pipeline, Value};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::connection::{Connection, list, refusal, text};
 use crate::deliveries::Member;
@@ -59,6 +59,8 @@ impl Member {
             return self.read_by_script(connection).await;
         }
         let mut watched = Watched::new();
+        // Of how many units nothing came, since something did.
+        let mut silent = 0_usize;
         loop {
             self.control.server().check_open()?;
             let plan = self.until_there_is_room().await;
@@ -68,10 +70,13 @@ impl Member {
                 watched = self.watch(&mut connection, pipeline, 1).await?.1;
                 continue;
             }
+            let (read, of) = (plan.units.len(), plan.of);
             let came;
             (came, watched) = self.round(&mut connection, plan).await?;
-            if !came {
-                self.wait(&mut connection).await?;
+            silent = if came { 0 } else { silent.saturating_add(read) };
+            // A wait brings an entry of each unit that has one: it is for those that have none.
+            if silent >= of && self.wait(&mut connection).await? {
+                silent = 0;
             }
         }
     }
@@ -147,6 +152,7 @@ impl Member {
             };
         }
         pipeline.cmd("EXEC");
+        let began = Instant::now();
         let (answers, watched) = self.watch(connection, pipeline, 3).await?;
         let answer = match answers.as_slice() {
             // An owner has changed: nothing was read, and the new watch has told which.
@@ -160,24 +166,26 @@ impl Member {
             }
         };
         if let Some(refused) = refusal(answer) {
-            if refused.class != "group-missing" {
+            if !is_of_one_unit(&refused) {
                 return Err(refused);
             }
-            // The stream was deleted, or everything was. Taken again, the units get new ones.
+            // Of which one is not said. Taken again, all but that get on; it gets a new stream, or is refused by itself.
             plan.units.iter().for_each(|(unit, ..)| self.lose(unit));
             self.hurry.notify_one();
             return Ok((true, watched));
         }
-        let came = self.take_in(connection, &plan, &streams, answer).await?;
+        let took = began.elapsed();
+        let came = self.take_in(&plan, &streams, answer, took)?;
         Ok((came, watched))
     }
 
-    pub(crate) async fn take_in(
+    /// Takes in what a read brought, and how long that took. Says whether anything came.
+    pub(crate) fn take_in(
         &self,
-        connection: &mut Connection,
         plan: &Plan,
         streams: &[String],
         answer: &Value,
+        took: Duration,
     ) -> Result<bool, Trouble> {
         let mut read: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
         for of_stream in list(answer)? {
@@ -189,28 +197,27 @@ impl Member {
             read.insert(name, entries.collect::<Result<_, _>>()?);
         }
         let came = read.values().any(|entries| !entries.is_empty());
-        let mut gone = Pipeline::new();
+        let mut any_gone = false;
         for ((unit, incarnation, from), stream) in plan.units.iter().zip(streams) {
             let entries = read.remove(stream).unwrap_or_default();
-            let lost = self.state().read(unit, *incarnation, *from, plan.count, entries);
-            if !lost.is_empty() {
-                tracing::warn!(%unit, entries = lost.len(), "entries were taken out of the stream before they were acknowledged");
-                gone.cmd("XACK").arg(stream).arg(self.consumer.as_str());
-                for id in lost {
-                    gone.arg(id.to_string());
-                }
+            let gone = self.state().read(unit, *incarnation, *from, plan.count, entries);
+            if gone > 0 {
+                tracing::warn!(%unit, entries = gone, "entries were taken out of the stream before they were acknowledged");
+                any_gone = true;
             }
         }
+        self.state().has_read(took, self.config.request_timeout);
         self.wake.notify_one();
-        if !gone.is_empty() {
-            send(connection, &gone, self.config.request_timeout).await?;
+        if any_gone {
+            // The keeper pays what is owed.
+            self.hurry.notify_one();
         }
         Ok(came)
     }
 
-    /// Waits until there is something new in a unit, or for a while. Takes nothing.
-    async fn wait(&self, connection: &mut Connection) -> Result<(), Trouble> {
-        let Some(units) = self.state().watchable(self.clock.elapsed()) else { return Ok(()) };
+    /// Waits until there is something new in a unit, or for a while. Takes nothing. Says whether there may be something.
+    async fn wait(&self, connection: &mut Connection) -> Result<bool, Trouble> {
+        let Some(units) = self.state().watchable(self.clock.elapsed()) else { return Ok(true) };
         let streams: Vec<String> = units.iter().map(|(unit, _)| self.routing.stream(unit)).collect();
         let mut pipeline = Pipeline::new();
         pipeline
@@ -224,13 +231,19 @@ impl Member {
             pipeline.arg(seen.to_string());
         }
         let answers = send(connection, &pipeline, WAIT + self.config.request_timeout).await?;
+        let answer = answers.first().unwrap_or(&Value::Nil);
+        if refusal(answer).is_some_and(|refused| is_of_one_unit(&refused)) {
+            // Who reads from it finds out.
+            return Ok(true);
+        }
         let mut hinted = Vec::new();
-        for of_stream in list(answers.first().unwrap_or(&Value::Nil))? {
+        for of_stream in list(answer)? {
             let name = text(list(of_stream)?.first().unwrap_or(&Value::Nil))?;
             hinted.extend(streams.iter().position(|stream| *stream == name).map(|at| units[at].0.clone()));
         }
+        let is_new = !hinted.is_empty();
         self.state().hint(hinted);
-        Ok(())
+        Ok(is_new)
     }
 }
 
@@ -243,6 +256,11 @@ pub(crate) async fn send(
     answers.unwrap_or_else(|_| {
         Err(Trouble::unknown("timeout", format!("redis did not answer within {within:?}")))
     })
+}
+
+/// Whether something is wrong with the stream of one unit: it was deleted, or something else stands in its place.
+pub(crate) fn is_of_one_unit(refused: &Trouble) -> bool {
+    matches!(refused.class, "group-missing" | "wrong-type")
 }
 
 /// Reads one entry of an answer: its id, and its fields, name and value in turn, or nothing.

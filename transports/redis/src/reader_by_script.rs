@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use outbox_contract::subscription::Unit;
 use redis::{Pipeline, Value};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::connection::{Connection, refusal};
 use crate::deliveries::Member;
 use crate::error::Trouble;
-use crate::reader::{READER, send};
+use crate::reader::{READER, is_of_one_unit, send};
 use crate::scripts::Script;
 use crate::state::Plan;
 use crate::unit::Cursor;
@@ -29,14 +29,18 @@ impl Member {
     /// Reads over the connections to a cluster, until one breaks or something is refused.
     pub(crate) async fn read_by_script(&self, mut connection: Connection) -> Result<Infallible, Trouble> {
         let mut pause = SHORTEST;
+        // Of how many units nothing came, since something did, or since the last pause.
+        let mut silent = 0_usize;
         loop {
             self.control.server().check_open()?;
             let plan = self.until_there_is_room().await;
+            silent = silent.saturating_add(plan.units.len());
+            let of = plan.of;
             if self.round_by_script(&mut connection, plan).await? {
-                pause = SHORTEST;
-            } else {
+                (pause, silent) = (SHORTEST, 0);
+            } else if silent >= of {
                 sleep(pause).await;
-                pause = (pause * 2).min(LONGEST);
+                (pause, silent) = ((pause * 2).min(LONGEST), 0);
             }
         }
     }
@@ -63,13 +67,15 @@ impl Member {
         if pipeline.is_empty() {
             return Ok(false);
         }
+        let began = Instant::now();
         let answers = send(connection, &pipeline, self.config.request_timeout).await?;
+        let took = began.elapsed();
         let mut read = Vec::new();
         for ((unit, ..), answer) in plan.units.iter().zip(answers) {
             let lost = match refusal(&answer) {
                 None => answer == Value::Int(0),
-                // The stream was deleted. Taken again, the unit gets a new one.
-                Some(refused) if refused.class == "group-missing" => true,
+                // Taken again, the unit gets a new stream, or is refused.
+                Some(refused) if is_of_one_unit(&refused) => true,
                 Some(refused) => return Err(refused),
             };
             if lost {
@@ -79,6 +85,6 @@ impl Member {
                 read.extend(streams);
             }
         }
-        self.take_in(connection, &plan, &streams, &Value::Array(read)).await
+        self.take_in(&plan, &streams, &Value::Array(read), took)
     }
 }

@@ -70,7 +70,7 @@ fn key_of(command: &Cmd) -> Option<&[u8]> {
     let place = match name {
         b"EVALSHA" => 3,
         b"XGROUP" => 2,
-        b"EXISTS" | b"HGET" | b"HSETNX" | b"SET" | b"XACK" => 1,
+        b"GET" | b"HGET" | b"HSETNX" | b"SET" | b"XACK" => 1,
         _ => return None,
     };
     argument(command, place)

@@ -7,13 +7,12 @@ use outbox_contract::subscription::{Received, Tag, Unit};
 use outbox_contract::{Delivery, Subscription, Topic};
 
 use crate::error::Trouble;
+use crate::pace::Pace;
 use crate::stream_id::StreamId;
 use crate::unit::{Cursor, Entry, Load, Owned};
 
 /// The most entries that one read asks for of a unit.
 const MOST_AT_ONCE: usize = 500;
-/// How large entries are taken to be, in bytes, before any was seen.
-const UNSEEN_BYTES: usize = 16 * 1024;
 
 /// What a reader may ask for now.
 #[derive(Debug)]
@@ -22,24 +21,31 @@ pub(crate) struct Plan {
     pub(crate) units: Vec<(Unit, u64, Cursor)>,
     /// How many entries of each, at most.
     pub(crate) count: usize,
+    /// How many units could be read, of which these are some or all.
+    pub(crate) of: usize,
 }
 
-/// Entries to acknowledge, each with its number.
-pub(crate) type Finishing = BTreeMap<Unit, (u64, Vec<(u64, StreamId)>)>;
+/// What Redis is to be told of: of each unit its incarnation, and entries that are finished, each with its number.
+pub(crate) type Owed = BTreeMap<Unit, (u64, Vec<(u64, StreamId)>)>;
 
 #[derive(Debug)]
 pub(crate) struct State {
     prefetch: Load,
     units: BTreeMap<Unit, Owned>,
     revoked: BTreeSet<Unit>,
+    /// Given up, and Redis has not said yet that it knows.
+    leaving: BTreeSet<Unit>,
+    /// Could not be taken at the last try.
+    refused: BTreeSet<Unit>,
     /// Units in which something was seen that was not read yet.
     hinted: BTreeSet<Unit>,
     incarnations: u64,
     draining: bool,
     trouble: Option<Trouble>,
     turn: usize,
-    /// How large entries are, about.
-    typical: usize,
+    pace: Pace,
+    /// A unit had as much as the last plan asked for, or more.
+    full: bool,
 }
 
 impl State {
@@ -48,12 +54,15 @@ impl State {
             prefetch: Load { messages: subscription.prefetch, bytes: subscription.prefetch_bytes },
             units: BTreeMap::new(),
             revoked: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            refused: BTreeSet::new(),
             hinted: BTreeSet::new(),
             incarnations: 0,
             draining: false,
             trouble: None,
             turn: 0,
-            typical: UNSEEN_BYTES,
+            pace: Pace::default(),
+            full: false,
         }
     }
 
@@ -74,14 +83,22 @@ impl State {
     pub(crate) fn gain(&mut self, unit: Unit, epoch: String, until: Duration, seen: StreamId) {
         self.incarnations += 1;
         tracing::debug!(%unit, epoch, "a unit was taken");
+        self.leaving.remove(&unit);
+        self.refused.remove(&unit);
         self.units.insert(unit, Owned::new(epoch, self.incarnations, until, seen));
     }
 
-    /// A lease was prolonged.
-    pub(crate) fn prolong(&mut self, unit: &Unit, epoch: &str, until: Duration) {
-        if let Some(owned) = self.units.get_mut(unit).filter(|owned| owned.epoch == epoch) {
-            owned.until = owned.until.max(until);
-        }
+    /// A lease was prolonged. Says whether the unit is to be taken anew all the same, from its first pending entry: that has been forgotten.
+    pub(crate) fn prolong(
+        &mut self,
+        unit: &Unit,
+        epoch: &str,
+        until: Duration,
+        oldest: Option<StreamId>,
+    ) -> bool {
+        let Some(owned) = self.units.get_mut(unit).filter(|owned| owned.epoch == epoch) else { return false };
+        owned.until = owned.until.max(until);
+        owned.has_forgotten(oldest)
     }
 
     /// A unit belongs to this member no more.
@@ -90,6 +107,26 @@ impl State {
             tracing::debug!(%unit, "a unit was given up or lost");
             self.revoked.insert(unit.clone());
         }
+    }
+
+    /// These are to be given back. Answers all of the topic that are.
+    pub(crate) fn leave(&mut self, topic: &Topic, units: &[Unit]) -> Vec<Unit> {
+        self.leaving.extend(units.iter().cloned());
+        self.leaving.iter().filter(|unit| unit.topic == *topic).cloned().collect()
+    }
+
+    /// They were given back.
+    pub(crate) fn left(&mut self, units: &[Unit]) {
+        self.leaving.retain(|unit| !units.contains(unit));
+    }
+
+    /// A unit could not be taken.
+    pub(crate) fn refuse(&mut self, unit: &Unit) {
+        self.refused.insert(unit.clone());
+    }
+
+    pub(crate) fn was_refused(&self, unit: &Unit) -> bool {
+        self.refused.contains(unit)
     }
 
     /// Gives up the units whose leases ran out. Says whether there were any.
@@ -109,37 +146,42 @@ impl State {
             held.add(owned.in_hand());
             held.add(owned.waiting());
         }
-        let room = self.prefetch.messages.saturating_sub(held.messages);
-        let room_bytes = self.prefetch.bytes.saturating_sub(held.bytes);
-        if self.draining || room == 0 || (room_bytes == 0 && held.messages > 0) {
+        let room = Load {
+            messages: self.prefetch.messages.saturating_sub(held.messages),
+            bytes: self.prefetch.bytes.saturating_sub(held.bytes),
+        };
+        if self.draining || room.messages == 0 || (room.bytes == 0 && held.messages > 0) {
             return None;
         }
+        let at_once = self.pace.next(room);
         self.turn = self.turn.wrapping_add(1);
         let mut ready: Vec<&Unit> = self.readable(now).map(|(unit, _)| unit).collect();
         if ready.is_empty() {
             return None;
         }
-        let first = self.turn % ready.len();
+        // Where not all can be read at once, the next ones.
+        let of = ready.len();
+        let first = self.turn.wrapping_mul(at_once.min(of - 1).max(1)) % of;
         ready.rotate_left(first);
         // Stable: where something is known to be comes first, in turn.
         ready.sort_by_key(|unit| !self.hinted.contains(*unit));
-        ready.truncate(room);
-        let by_bytes = room_bytes / self.typical.max(1) / ready.len();
-        let count = (room / ready.len()).min(by_bytes).clamp(1, MOST_AT_ONCE);
+        ready.truncate(at_once);
+        let count = (at_once / ready.len()).clamp(1, MOST_AT_ONCE);
         let units = ready.into_iter().filter_map(|unit| {
             let owned = self.units.get(unit)?;
             Some((unit.clone(), owned.incarnation, owned.cursor))
         });
         let units = units.collect();
         self.hinted.clear();
-        Some(Plan { units, count })
+        self.full = false;
+        Some(Plan { units, count, of })
     }
 
     fn readable(&self, now: Duration) -> impl Iterator<Item = (&Unit, &Owned)> {
         self.units.iter().filter(move |(_, owned)| !owned.paused && owned.until > now)
     }
 
-    /// Takes in what a read brought of one unit. Answers the entries that are gone from the stream.
+    /// Takes in what a read brought of one unit. Says how many entries are gone from the stream.
     pub(crate) fn read(
         &mut self,
         unit: &Unit,
@@ -147,11 +189,12 @@ impl State {
         from: Cursor,
         count: usize,
         entries: Vec<Entry>,
-    ) -> Vec<StreamId> {
+    ) -> usize {
         let largest = entries.iter().filter_map(|entry| Some(entry.content.as_ref()?.bytes)).max();
         if let Some(largest) = largest {
-            self.typical = usize::midpoint(self.typical, largest).max(largest);
+            self.pace.saw(largest);
         }
+        self.full |= entries.len() >= count;
         let owned = self.units.get_mut(unit).filter(|owned| owned.incarnation == incarnation);
         owned.map(|owned| owned.read(from, count, entries)).unwrap_or_default()
     }
@@ -170,8 +213,14 @@ impl State {
         self.hinted.extend(units);
     }
 
-    /// The reader's connection is gone, and an answer with it, perhaps: what it may have brought is read again.
+    /// A read ended, and what it brought was taken in. It took so long, of the time that it had.
+    pub(crate) fn has_read(&mut self, took: Duration, of: Duration) {
+        self.pace.ended(self.full, took, of);
+    }
+
+    /// The reader's connection is gone, and an answer with it, perhaps: what it may have brought is read again, less of it at once.
     pub(crate) fn rewind(&mut self) {
+        self.pace.failed();
         self.units.values_mut().for_each(Owned::rewind);
     }
 
@@ -223,25 +272,26 @@ impl State {
         deliveries
     }
 
-    /// The entries of these deliveries, as far as they are in this member's hands under the same incarnation.
-    pub(crate) fn entries(&self, tags: &[Tag]) -> Finishing {
-        let mut finishing = Finishing::new();
+    /// These deliveries are finished: they are owed until Redis knows, or their unit is lost. Says whether there is anything to pay of them.
+    pub(crate) fn finish(&mut self, tags: &[Tag]) -> bool {
+        let mut any = false;
         for tag in tags {
-            let owned = self.units.get(&tag.unit).filter(|owned| owned.incarnation == tag.incarnation);
-            if let Some(id) = owned.and_then(|owned| owned.entry(tag.number)) {
-                let of_unit = finishing.entry(tag.unit.clone()).or_insert((tag.incarnation, Vec::new()));
-                of_unit.1.push((tag.number, id));
-            }
+            let owned = self.units.get_mut(&tag.unit).filter(|owned| owned.incarnation == tag.incarnation);
+            any |= owned.is_some_and(|owned| owned.finish(tag.number));
         }
-        finishing
+        any
     }
 
-    /// These were acknowledged: there is room again.
-    pub(crate) fn finish(&mut self, finished: &Finishing) {
-        for (unit, (incarnation, entries)) in finished {
-            if let Some(owned) = self.units.get_mut(unit).filter(|owned| owned.incarnation == *incarnation) {
-                entries.iter().for_each(|(number, _)| owned.finish(*number));
-            }
+    /// All that is owed.
+    pub(crate) fn owed(&self) -> Owed {
+        let owed = self.units.iter().map(|(unit, owned)| (unit.clone(), (owned.incarnation, owned.owed())));
+        owed.filter(|(_, (_, entries))| !entries.is_empty()).collect()
+    }
+
+    /// Redis knows of these: there is room again.
+    pub(crate) fn paid(&mut self, unit: &Unit, incarnation: u64, entries: &[(u64, StreamId)]) {
+        if let Some(owned) = self.units.get_mut(unit).filter(|owned| owned.incarnation == incarnation) {
+            entries.iter().for_each(|(number, _)| owned.paid(*number));
         }
     }
 

@@ -48,9 +48,13 @@ pub(crate) struct Owned {
     handed: StreamId,
     /// Read, not handed out.
     waiting: VecDeque<(StreamId, Content)>,
-    /// Handed out, not acknowledged, by number.
+    /// Handed out, not finished, by number; with their bytes.
     in_hand: BTreeMap<u64, (StreamId, usize)>,
+    /// Finished, and Redis has not said yet that it knows. Counts as what is in hand does: so there is never more of it than the prefetch.
+    owed: BTreeMap<u64, (StreamId, usize)>,
     numbers: u64,
+    /// What was pending at the last look, and not with this member.
+    forgotten: Option<StreamId>,
 }
 
 /// Messages and bytes.
@@ -80,13 +84,19 @@ impl Owned {
             handed: StreamId::START,
             waiting: VecDeque::new(),
             in_hand: BTreeMap::new(),
+            owed: BTreeMap::new(),
             numbers: 0,
+            forgotten: None,
         }
     }
 
-    /// What of it is in the member's hands.
+    /// What of it is unacknowledged: in the member's hands, or owed.
     pub(crate) fn in_hand(&self) -> Load {
-        Load { messages: self.in_hand.len(), bytes: self.in_hand.values().map(|(_, bytes)| bytes).sum() }
+        let unacknowledged = self.in_hand.values().chain(self.owed.values());
+        Load {
+            messages: self.in_hand.len() + self.owed.len(),
+            bytes: unacknowledged.map(|(_, bytes)| bytes).sum(),
+        }
     }
 
     /// What of it was read and not handed out.
@@ -94,12 +104,13 @@ impl Owned {
         Load { messages: self.waiting.len(), bytes: self.waiting.iter().map(|(_, it)| it.bytes).sum() }
     }
 
-    /// Takes in what a read brought that began at `from` and asked for `count` entries. Answers those that are gone from the stream.
-    pub(crate) fn read(&mut self, from: Cursor, count: usize, entries: Vec<Entry>) -> Vec<StreamId> {
+    /// Takes in what a read brought that began at `from` and asked for `count` entries. Those that are gone from the stream are finished: says
+    /// how many there were.
+    pub(crate) fn read(&mut self, from: Cursor, count: usize, entries: Vec<Entry>) -> usize {
         // Rewound meanwhile. What this read took stands in the group's pending entries, and is read again from there.
         if self.cursor != from || self.paused {
             self.rewind();
-            return Vec::new();
+            return 0;
         }
         let (came, last) = (entries.len(), entries.last().map(|entry| entry.id));
         match (from, last) {
@@ -108,11 +119,14 @@ impl Owned {
             (Cursor::New, Some(last)) => self.seen = self.seen.max(last),
             (Cursor::New, None) => {}
         }
-        let mut gone = Vec::new();
+        let mut gone = 0;
         for Entry { id, content } in entries {
-            match content {
-                Some(content) => self.waiting.push_back((id, content)),
-                None => gone.push(id),
+            if let Some(content) = content {
+                self.waiting.push_back((id, content));
+            } else {
+                gone += 1;
+                self.numbers += 1;
+                self.owed.insert(self.numbers, (id, 0));
             }
         }
         gone
@@ -138,14 +152,35 @@ impl Owned {
         Some((self.numbers, content))
     }
 
-    /// Which entry has this number, while it is in the member's hands.
-    pub(crate) fn entry(&self, number: u64) -> Option<StreamId> {
-        self.in_hand.get(&number).map(|(id, _)| *id)
+    /// It is finished: owed from now on. Says whether there is anything to pay of this number.
+    pub(crate) fn finish(&mut self, number: u64) -> bool {
+        if let Some(entry) = self.in_hand.remove(&number) {
+            self.owed.insert(number, entry);
+        }
+        self.owed.contains_key(&number)
     }
 
-    /// It was acknowledged.
-    pub(crate) fn finish(&mut self, number: u64) {
-        self.in_hand.remove(&number);
+    /// What Redis is to be told of, each with its number.
+    pub(crate) fn owed(&self) -> Vec<(u64, StreamId)> {
+        self.owed.iter().map(|(number, (id, _))| (*number, *id)).collect()
+    }
+
+    /// Redis knows of it.
+    pub(crate) fn paid(&mut self, number: u64) {
+        self.owed.remove(&number);
+    }
+
+    /// Whether the entry that is pending first, of all, has been forgotten: it was acknowledged, and the server has lost that. Seen twice, since the
+    /// first time an acknowledgement may have been under way.
+    pub(crate) fn has_forgotten(&mut self, oldest: Option<StreamId>) -> bool {
+        let is_here = |id: StreamId| {
+            let unacknowledged = self.in_hand.values().chain(self.owed.values()).map(|(of, _)| *of);
+            unacknowledged.chain(self.waiting.iter().map(|(of, _)| *of)).any(|of| of == id)
+        };
+        // What is behind was not handed out yet; it comes.
+        let unknown = oldest.filter(|id| *id <= self.handed && !is_here(*id));
+        let before = std::mem::replace(&mut self.forgotten, unknown);
+        unknown.is_some() && before == unknown
     }
 }
 
@@ -207,15 +242,34 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_finishes_one_entry_and_no_other() {
+    fn what_is_finished_is_owed_until_it_is_paid() {
         let mut unit = owned();
         unit.read(unit.cursor, 9, entries([1, 2, 3]));
         while unit.hand_out().is_some() {}
-        assert_eq!(unit.entry(3), Some(id(3)));
-        unit.finish(3);
-        assert_eq!(unit.entry(3), None);
-        assert_eq!((unit.entry(1), unit.entry(2)), (Some(id(1)), Some(id(2))));
+        assert!(!unit.finish(4), "nobody has it");
+        assert!(unit.finish(3) && unit.finish(3), "however often it is said");
+        assert_eq!(unit.owed(), [(3, id(3))]);
+        assert_eq!(unit.in_hand(), Load { messages: 3, bytes: 300 }, "it makes no room yet");
+        unit.paid(3);
         assert_eq!(unit.in_hand(), Load { messages: 2, bytes: 200 });
+        assert!(!unit.finish(3) && unit.owed().is_empty());
+    }
+
+    #[test]
+    fn what_is_pending_and_with_nobody_was_forgotten() {
+        let mut unit = owned();
+        unit.read(unit.cursor, 9, entries([1, 2, 3]));
+        unit.hand_out();
+        unit.hand_out();
+        assert!(!unit.has_forgotten(Some(id(1))) && !unit.has_forgotten(Some(id(1))), "it is in hand");
+        unit.finish(1);
+        assert!(!unit.has_forgotten(Some(id(1))) && !unit.has_forgotten(Some(id(1))), "it is owed");
+        unit.paid(1);
+        assert!(!unit.has_forgotten(Some(id(1))), "the look may be older than the payment");
+        assert!(!unit.has_forgotten(None), "and so it was");
+        assert!(!unit.has_forgotten(Some(id(1))));
+        assert!(unit.has_forgotten(Some(id(1))), "it was lost");
+        assert!(!unit.has_forgotten(Some(id(3))) && !unit.has_forgotten(Some(id(3))), "it is still to come");
     }
 
     #[test]
@@ -223,7 +277,8 @@ mod tests {
         let mut unit = owned();
         let mut read = entries([1, 2]);
         read[0].content = None;
-        assert_eq!(unit.read(unit.cursor, 9, read), [id(1)]);
+        assert_eq!(unit.read(unit.cursor, 9, read), 1);
+        assert_eq!(unit.owed(), [(1, id(1))], "nobody is to see it as pending");
         assert_eq!(unit.waiting().messages, 1);
     }
 }

@@ -35,7 +35,15 @@ fn read(state: &mut State, bytes: usize) -> usize {
         let came = entries(1..=u64::try_from(count).unwrap(), bytes);
         state.read(&unit, incarnation, from, count, came);
     }
+    state.has_read(Duration::ZERO, Duration::from_secs(5));
     count
+}
+
+/// Redis has heard of all that is owed.
+fn pay(state: &mut State) {
+    for (unit, (incarnation, entries)) in state.owed() {
+        state.paid(&unit, incarnation, &entries);
+    }
 }
 
 fn deliveries(state: &mut State) -> Vec<Delivery> {
@@ -55,9 +63,10 @@ fn no_more_is_read_nor_handed_out_than_the_prefetch() {
     let first = deliveries(&mut state);
     assert_eq!(first.len(), 5);
     assert!(state.plan(NOW).is_none(), "there is no room");
-    let finished = state.entries(&[first[2].tag.clone()]);
-    assert_eq!(finished.len(), 1);
-    state.finish(&finished);
+    assert!(state.finish(&[first[2].tag.clone()]));
+    read(&mut state, 10);
+    assert!(deliveries(&mut state).is_empty(), "Redis does not know yet");
+    pay(&mut state);
     read(&mut state, 10);
     assert_eq!(deliveries(&mut state).len(), 1);
 }
@@ -73,11 +82,40 @@ fn bytes_are_bounded_and_what_is_larger_comes_alone() {
     let first = deliveries(&mut state);
     assert_eq!(first.len(), 2);
     let tags: Vec<Tag> = first.iter().map(|it| it.tag.clone()).collect();
-    state.finish(&state.entries(&tags));
+    state.finish(&tags);
+    pay(&mut state);
     let third = deliveries(&mut state);
     assert_eq!(third.len(), 1);
-    state.finish(&state.entries(&[third[0].tag.clone()]));
+    state.finish(&[third[0].tag.clone()]);
+    pay(&mut state);
     assert_eq!(deliveries(&mut state).len(), 1, "the large one, alone");
+}
+
+#[test]
+fn a_read_that_failed_is_repeated_with_less() {
+    let mut state = state(1_000, usize::MAX);
+    gain(&mut state, 0, "1");
+    let first = state.plan(NOW).unwrap().count;
+    assert!(first < 100, "nothing is known of the entries yet");
+    state.rewind();
+    let second = state.plan(NOW).unwrap().count;
+    assert!(second < first, "{second}");
+    read(&mut state, 10);
+    assert!(state.plan(NOW).unwrap().count > second, "what came in time lets expect more");
+}
+
+#[test]
+fn units_that_can_not_be_read_at_once_are_read_in_turn() {
+    let mut state = state(1_000, usize::MAX);
+    (0..5).for_each(|number| gain(&mut state, number, "1"));
+    (0..10).for_each(|_| state.rewind());
+    let mut seen = BTreeSet::new();
+    for _ in 0..5 {
+        let plan = state.plan(NOW).unwrap();
+        assert_eq!((plan.units.len(), plan.count, plan.of), (1, 1, 5));
+        seen.extend(plan.units.into_iter().map(|(unit, ..)| unit));
+    }
+    assert_eq!(seen.len(), 5);
 }
 
 #[test]
@@ -96,10 +134,10 @@ fn a_lease_that_is_prolonged_goes_on_as_it_is() {
     let mut state = state(5, usize::MAX);
     gain(&mut state, 0, "7");
     assert!(read(&mut state, 10) > 0);
-    state.prolong(&unit(0), "6", LATER * 2);
+    state.prolong(&unit(0), "6", LATER * 2, None);
     assert!(state.expire(LATER), "another epoch prolongs nothing");
     gain(&mut state, 0, "8");
-    state.prolong(&unit(0), "8", LATER * 2);
+    state.prolong(&unit(0), "8", LATER * 2, None);
     assert!(!state.expire(LATER));
 }
 
@@ -114,8 +152,9 @@ fn an_acknowledgement_of_an_earlier_incarnation_is_ignored() {
     assert!(matches!(state.take(NOW), Ok(Some(Received::Revoked(_)))), "it is told before anything new");
     read(&mut state, 10);
     let new = deliveries(&mut state);
-    assert!(state.entries(&[old[0].tag.clone()]).is_empty());
-    assert_eq!(state.entries(&[new[0].tag.clone()]).len(), 1);
+    assert!(!state.finish(&[old[0].tag.clone()]));
+    assert!(state.owed().is_empty());
+    assert!(state.finish(&[new[0].tag.clone()]));
 }
 
 #[test]
@@ -154,5 +193,26 @@ fn a_drained_member_has_ended_and_still_acknowledges() {
     state.drain();
     assert!(matches!(state.take(NOW), Ok(Some(Received::Ended))));
     assert!(state.plan(NOW).is_none());
-    assert_eq!(state.entries(&[in_hand[0].tag.clone()]).len(), 1);
+    assert!(state.finish(&[in_hand[0].tag.clone()]));
+}
+
+#[test]
+fn what_is_owed_goes_with_its_unit_and_a_late_answer_pays_nothing_of_the_next() {
+    let mut state = state(5, usize::MAX);
+    gain(&mut state, 0, "1");
+    read(&mut state, 10);
+    let in_hand = deliveries(&mut state);
+    state.finish(&[in_hand[0].tag.clone()]);
+    let owed = state.owed();
+    state.lose(&unit(0));
+    assert!(state.owed().is_empty());
+    gain(&mut state, 0, "3");
+    assert!(matches!(state.take(NOW), Ok(Some(Received::Revoked(_)))));
+    read(&mut state, 10);
+    let in_hand = deliveries(&mut state);
+    state.finish(&[in_hand[0].tag.clone()]);
+    for (unit, (incarnation, entries)) in owed {
+        state.paid(&unit, incarnation, &entries);
+    }
+    assert_eq!(state.owed().len(), 1);
 }

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic in a test is a failed test")]
 
+mod acknowledgements;
 mod cluster;
 mod members;
 mod outages;
+mod reading;
 mod refusals;
 mod streams;
 mod support;

@@ -156,3 +156,98 @@ async fn what_the_last_owner_left_comes_before_anything_new() {
     }
     log.assert_in_order(&sent);
 }
+
+/// A unit that was taken, and nobody heard of it: the lease is this member's, so it need not wait until that is over.
+#[tokio::test]
+async fn a_unit_that_was_taken_unheard_is_taken_again_at_once() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let prefix = server.fresh_prefix();
+    let transport = at(&server.url(), &prefix).units(1).lease(Duration::from_secs(6_000)).build().unwrap();
+    let reader = subscribe(&transport, "reader").await;
+    let first = messages(&["a"], 3);
+    deliver(&transport, &first).await;
+    finish(&*reader, &first).await;
+    // As when it is taken: a new epoch, for the same member.
+    server.cli(&["HINCRBY", &format!("{prefix}:{{orders:0}}:owner:reader"), "epoch", "1"]);
+    let second = messages(&["a"], 3);
+    deliver(&transport, &second).await;
+    finish(&*reader, &second).await;
+}
+
+/// P5: what stands in the way of one unit is no reason for the others to wait.
+#[tokio::test]
+async fn a_unit_that_is_broken_holds_up_no_other() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let prefix = server.fresh_prefix();
+    let transport = at(&server.url(), &prefix).units(4).build().unwrap();
+    let reader = subscribe(&transport, "reader").await;
+    let keys = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
+    let first = messages(&keys, 32);
+    deliver(&transport, &first).await;
+    finish(&*reader, &first).await;
+    // The first one, so that all others come behind it.
+    let broken = format!("{prefix}:{{orders:0}}");
+    server.cli(&["DEL", &broken]);
+    server.cli(&["SET", &broken, "not a stream"]);
+    let second = messages(&keys, 64);
+    let (of_broken, others): (Vec<_>, Vec<_>) = second.into_iter().partition(|it| it.bucket.0 % 4 == 0);
+    assert!(!of_broken.is_empty() && !others.is_empty());
+    deliver(&transport, &others).await;
+    finish(&*reader, &others).await;
+    server.cli(&["DEL", &broken]);
+    deliver(&transport, &of_broken).await;
+    finish(&*reader, &of_broken).await;
+}
+
+/// Whoever takes units tries the others before the one that was refused: with several members, none of them would get to those behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_take_all_units_but_the_broken_one() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let prefix = server.fresh_prefix();
+    let transport = at(&server.url(), &prefix).units(6).build().unwrap();
+    let _members = [subscribe(&transport, "reader").await, subscribe(&transport, "reader").await];
+    let of = |unit: usize, what: &str| format!("{prefix}:{{orders:{unit}}}{what}");
+    let owned = |unit: usize| server.cli(&["EXISTS", &of(unit, ":lease:reader")]) == "1";
+    until("all are taken", async || (0..6).all(owned)).await;
+    // One is broken, and then all are lost at once.
+    server.cli(&["SET", &of(0, ""), "not a stream"]);
+    let keys: Vec<String> =
+        (0..6).flat_map(|unit| [of(unit, ":owner:reader"), of(unit, ":lease:reader")]).collect();
+    let mut delete = vec!["DEL"];
+    delete.extend(keys.iter().map(String::as_str));
+    server.cli(&delete);
+    until("all the others are taken", async || (1..6).all(owned)).await;
+}
+
+/// What could not be given back is given back as soon as that is possible, and not when the lease is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn units_that_could_not_be_given_back_are_given_back_later() {
+    let Some(server) = Redis::newest().start().or_skip() else { return };
+    server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-del"]);
+    let prefix = server.fresh_prefix();
+    let build = |url: &str| {
+        at(url, &prefix)
+            .units(2)
+            .lease(Duration::from_secs(6_000))
+            .heartbeat(Duration::from_millis(200))
+            .build()
+    };
+    let first =
+        subscribe(&build(&server.url().replace("redis://", "redis://app:pw@")).unwrap(), "reader").await;
+    let owner = |unit: usize| server.try_cli(&["GET", &format!("{prefix}:{{orders:{unit}}}:lease:reader")]);
+    until("it has both", async || (0..2).all(|unit| owner(unit).is_ok_and(|it| !it.is_empty()))).await;
+    let second = subscribe(&build(&server.url()).unwrap(), "reader").await;
+    let revoked = async {
+        loop {
+            match first.next().await {
+                Ok(Received::Revoked(_)) => return,
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => tokio::time::sleep(crate::support::EVERY).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, revoked).await.expect("it is to give one up");
+    server.cli(&["ACL", "SETUSER", "app", "+del"]);
+    until("each has one", async || owner(0) != owner(1)).await;
+    drop((first, second));
+}

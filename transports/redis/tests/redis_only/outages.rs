@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use outbox_contract::{Outcome, Transport};
 use outbox_servers::{OrSkip as _, Proxy, Redis, RedisServer};
+use outbox_transport_redis::Start;
 use tokio::time::sleep;
 
 use crate::support::{
-    EVERY, Log, PATIENCE, acknowledge, at, builder, class, deliver, finish, messages, next_deliveries,
+    EVERY, Log, PATIENCE, acknowledge, at, builder, class, deliver, finish, id, messages, next_deliveries,
     publish, publish_within, subscribe, until,
 };
 
@@ -135,5 +136,28 @@ async fn a_flushed_server_is_set_up_again() {
     server.cli(&["FLUSHALL"]);
     let after = messages(&["a", "b"], 5);
     deliver(&transport, &after).await;
+    finish(&*reader, &after).await;
+}
+
+/// A consumer that has begun long ago begins nowhere anew: what was published before its group was made again is not skipped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_was_lost_begins_with_what_is_there() {
+    let Some(server) = Redis::newest().start().or_skip() else { return };
+    let (proxy, prefix) = (proxy(&server), server.fresh_prefix());
+    let near = at(&server.url(), &prefix).build().unwrap();
+    deliver(&near, &messages(&["a", "b"], 5)).await;
+    let far = at(&proxy.url(&server.url()), &prefix).start(Start::Newest).build().unwrap();
+    let reader = subscribe(&far, "reader").await;
+    let before = messages(&["a", "b"], 5);
+    deliver(&near, &before).await;
+    let came = next_deliveries(&*reader).await;
+    assert!(before.iter().any(|it| it.message.id == id(&came[0])), "it began with what is newest");
+    acknowledge(&*reader, &came).await;
+    // It learns of it when the new messages are there.
+    proxy.hold();
+    server.cli(&["FLUSHALL"]);
+    let after = messages(&["a", "b"], 5);
+    deliver(&near, &after).await;
+    proxy.pass();
     finish(&*reader, &after).await;
 }
