@@ -159,9 +159,116 @@ fn surplus(leased: &Leased, yielding: &BucketSet) -> BucketSet {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::{Bucket, Epoch, Position};
+    use std::time::Duration;
+
+    use outbox_contract::{BUCKETS, Bucket, Epoch, Position, RelayId, Route, Store, SystemClock};
+    use outbox_store_memory::MemoryStore;
+    use outbox_testkit::NullTransport;
+    use ractor::Actor;
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
     use super::*;
+    use crate::relay::config::RelayConfig;
+    use crate::relay::policies::Policies;
+
+    /// A poller that says nothing by itself: it passes on what it is told.
+    struct Listener(UnboundedSender<Leased>);
+
+    #[ractor::actor(message = PollerMsg, state = ())]
+    impl Listener {
+        async fn pre_start(&self, _myself: ActorRef<PollerMsg>, (): ()) -> Result<(), ActorProcessingErr> {
+            Ok(())
+        }
+
+        async fn handle(
+            &self,
+            _myself: ActorRef<PollerMsg>,
+            message: PollerMsg,
+            _state: &mut (),
+        ) -> Result<(), ActorProcessingErr> {
+            if let PollerMsg::Leased { leased, .. } = message {
+                // The test is over.
+                let _ = self.0.send(leased);
+            }
+            Ok(())
+        }
+    }
+
+    fn request(relay: RelayId) -> LeaseRequest {
+        LeaseRequest {
+            relay,
+            label: "test".into(),
+            route: Route::default(),
+            lasts: Duration::from_secs(600),
+            transport_available: true,
+            fingerprint: 0,
+            low_water: LowWater::default(),
+            yielding: BucketSet::EMPTY,
+        }
+    }
+
+    async fn keeper(store: &MemoryStore) -> (ActorRef<KeeperMsg>, UnboundedReceiver<Leased>) {
+        let context = Context::new(
+            Arc::new(store.clone()),
+            Arc::new(NullTransport::new()),
+            Route::default(),
+            RelayId::new(),
+            Arc::new(SystemClock::new()),
+            1,
+            RelayConfig::default(),
+            Arc::new(Policies::default()),
+            0,
+        );
+        let (told, hears) = unbounded_channel();
+        let (poller, _) = Actor::spawn(None, Listener(told), ()).await.unwrap();
+        let (keeper, _) =
+            Actor::spawn(None, Keeper { context: Arc::new(context), poller }, ()).await.unwrap();
+        (keeper, hears)
+    }
+
+    /// The poller was busy: it speaks of what it was told before the last heartbeat, which acquired more.
+    #[tokio::test(start_paused = true)]
+    async fn a_mark_that_comes_late_is_not_said_of_what_was_acquired_meanwhile() {
+        let (store, other, next) = (MemoryStore::new(), RelayId::new(), RelayId::new());
+        let half: BucketSet = (0..128).map(Bucket).collect();
+        let of_other = store.lease(&LeaseRequest { yielding: half, ..request(other) }).await.unwrap().leases;
+        let (keeper, mut hears) = keeper(&store).await;
+        let first = hears.recv().await.unwrap();
+        assert_eq!(first.leases.len(), 128);
+
+        let nothing = LowWater::default();
+        store.give_back(other, &Route::default(), &of_other, &nothing, true).await.unwrap();
+        assert_eq!(hears.recv().await.unwrap().leases.len(), BUCKETS);
+        let covered = first.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
+        let late = LowWater { position: Position(10_000), covered, life: first.life };
+        keeper.cast(KeeperMsg::LowWater(late)).unwrap();
+        let third = hears.recv().await.unwrap();
+        let expected = |bucket| if half.contains(bucket) { Position(10_000) } else { Position::START };
+        assert!(third.leases.iter().all(|lease| lease.low_water == expected(lease.bucket)), "{third:?}");
+
+        // Killed in that very moment.
+        keeper.kill();
+        tokio::time::sleep(Duration::from_secs(16)).await;
+        let taken = store.lease(&request(next)).await.unwrap().leases;
+        assert_eq!(taken.len(), BUCKETS);
+        assert!(taken.iter().all(|lease| lease.low_water == expected(lease.bucket)), "{taken:?}");
+    }
+
+    /// What it has, it keeps: steps of failing keys and chunks under way still need the leases.
+    #[tokio::test(start_paused = true)]
+    async fn a_relay_that_finishes_keeps_what_it_has_and_takes_nothing_more() {
+        let (store, other) = (MemoryStore::new(), RelayId::new());
+        let half: BucketSet = (0..128).map(Bucket).collect();
+        let of_other = store.lease(&LeaseRequest { yielding: half, ..request(other) }).await.unwrap().leases;
+        let (keeper, mut hears) = keeper(&store).await;
+        let first = hears.recv().await.unwrap();
+        keeper.cast(KeeperMsg::Finish).unwrap();
+        let nothing = LowWater::default();
+        store.give_back(other, &Route::default(), &of_other, &nothing, true).await.unwrap();
+        for _ in 0..10 {
+            assert_eq!(hears.recv().await.unwrap().leases, first.leases);
+        }
+    }
 
     #[test]
     fn what_is_beyond_the_share_is_given_up_once() {

@@ -1,7 +1,7 @@
 //! Low-water marks: nothing that waits is passed by a mark of somebody who never read it (P2).
 
 use outbox_engine::RelayHandle;
-use outbox_testkit::{Fault, StoreCall, StoreFaultRates};
+use outbox_testkit::{Fault, StoreCall};
 
 use crate::support::{MS, Rig, S, World, message, within};
 
@@ -48,38 +48,6 @@ async fn a_relay_that_stops_passes_nothing_of_one_that_left_meanwhile() {
     let _relay = third.relay().start().await.unwrap();
     world.drained(S * 20).await;
     assert_eq!(world.broker.len(), 65, "{sent} were sent before");
-}
-
-/// Word of how far reading has come may be late: the keeper has acquired buckets meanwhile that it does not speak of. Killed behind the heartbeat that
-/// passes it on, the relay leaves marks that pass nothing.
-#[tokio::test(start_paused = true)]
-async fn a_mark_that_comes_late_passes_nothing_that_was_acquired_meanwhile() {
-    for moment in 0..24 {
-        let world = World::new();
-        let (_one, first, other, second) = halves(&world).await;
-        // Fetches hold the poller up, heartbeats are long under way: much of what the poller says arrives in the middle of one.
-        let slow = |most| StoreFaultRates { delay: most, ..StoreFaultRates::default() };
-        other.store.set_rates_of(StoreCall::Fetch, slow(S * 3 - MS * 31 * moment));
-        other.store.set_rates_of(StoreCall::Lease, slow(S * 8 - MS * 97 * moment));
-        // What it reads of the first half it can't send.
-        other.transport.go_down();
-        tokio::time::sleep(S * 3).await;
-        first.stop(S * 10).await;
-        other.trace.take();
-        let mut beats = 0;
-        let owns_all = |line: &String| line.contains("owns 256");
-        within(S * 60, || {
-            beats += other.trace.take().iter().filter(|line| owns_all(line)).count();
-            beats >= 2
-        })
-        .await;
-        drop(second);
-
-        let third = world.rig();
-        let _relay = third.relay().start().await.unwrap();
-        world.drained(S * 60).await;
-        assert_eq!(world.broker.len(), 64);
-    }
 }
 
 /// A relay that lost its way reads anew, but not what it knows to be gone.
