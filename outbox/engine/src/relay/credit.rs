@@ -82,6 +82,13 @@ pub(crate) struct Hold {
     bytes: usize,
 }
 
+impl Hold {
+    /// A share for the row alone, when its content is dropped.
+    pub(crate) fn of_row(&self) -> Self {
+        self.credit.take(0)
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         self.credit.give_back(self.bytes);

@@ -36,8 +36,8 @@ impl From<Held> for Delivered {
 pub(crate) enum Work {
     /// To be published.
     Message(Held),
-    /// To be parked: its key is failing.
-    Failing(RowId),
+    /// To be parked: its key is failing. What was read as a message keeps its place in the credit until then; the reader bounds the others.
+    Failing { row: RowId, _hold: Option<Hold> },
     /// To become a dead letter: it is not a message.
     Malformed(RowId, String),
 }
@@ -46,15 +46,14 @@ impl Work {
     pub(crate) fn row(&self) -> RowId {
         match self {
             Self::Message(held) => held.stored.row(),
-            Self::Failing(row) | Self::Malformed(row, _) => *row,
+            Self::Failing { row, .. } | Self::Malformed(row, _) => *row,
         }
     }
 
-    /// The same, now that its key turned out to be failing.
-    pub(crate) fn of_failing_key(self) -> Self {
-        match self {
-            Self::Message(held) => Self::Failing(held.stored.row()),
-            other => other,
+    /// Drops the content of a message, now that its key turned out to be failing.
+    pub(crate) fn set_aside(&mut self) {
+        if let Self::Message(held) = self {
+            *self = Self::Failing { row: held.stored.row(), _hold: Some(held.hold.of_row()) };
         }
     }
 }
@@ -167,23 +166,23 @@ impl KeyState {
     /// Whether the store must do something before more of the key can be sent.
     pub(crate) fn needs_step(&self) -> bool {
         match self.queue.front() {
-            Some(Work::Failing(_) | Work::Malformed(..)) => true,
+            Some(Work::Failing { .. } | Work::Malformed(..)) => true,
             Some(Work::Message(_)) if self.retry.is_some() => true,
             _ => self.retry.as_ref().is_some_and(|retry| retry.parked.is_empty() || retry.failed.is_some()),
         }
     }
 
     /// The first rows of the queue that may be parked: what is no message could never go out from there.
-    pub(crate) fn parkable_run(&self, most: usize) -> Vec<RowId> {
+    pub(crate) fn parkable_run(&self) -> Vec<RowId> {
         let messages = self.queue.iter().take_while(|work| !matches!(work, Work::Malformed(..)));
-        messages.map(Work::row).take(most).collect()
+        messages.map(Work::row).take(MOST_ROWS_PER_STEP).collect()
     }
 
     /// Rows at the head of the line that can be parked together.
     pub(crate) fn failing_run(&self) -> Vec<RowId> {
         self.queue
             .iter()
-            .map_while(|work| if let Work::Failing(row) = work { Some(*row) } else { None })
+            .map_while(|work| if let Work::Failing { row, .. } = work { Some(*row) } else { None })
             .take(MOST_ROWS_PER_STEP)
             .collect()
     }

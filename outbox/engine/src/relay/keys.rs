@@ -144,14 +144,16 @@ impl Keys {
         key: &KeyId,
         bucket: Bucket,
         epoch: Epoch,
-        work: Work,
+        mut work: Work,
         effects: &mut Effects,
     ) {
         if self.is_dropping(key) {
             self.report_forgotten(key, vec![work.row().position], effects);
             return;
         }
-        let work = if self.failing_since.contains_key(key) { work.of_failing_key() } else { work };
+        if self.failing_since.contains_key(key) {
+            work.set_aside();
+        }
         let state = Self::entry(&mut self.keys, &mut self.generations, key, bucket, epoch);
         state.queue.push_back(work);
         self.lines.stand(key, state);

@@ -89,7 +89,7 @@ impl Model {
             first_delay: MS,
             most_delay: MS * 8,
         };
-        let desks = random.usize(1..6);
+        let desks = random.usize(1..10);
         let policy =
             RetryPolicy { most_attempts: 3, first_delay: MS, most_delay: MS * 8, ..RetryPolicy::default() };
         let hold = RetryPolicy { exhausted: Exhausted::Hold, ..policy.clone() };
@@ -187,7 +187,7 @@ impl Model {
                     let of = self.key_of(row.position());
                     let work = match row {
                         FetchedRow::Message(stored) => Work::Message(self.hold(stored)),
-                        FetchedRow::Failing(waiting) => Work::Failing(waiting.at),
+                        FetchedRow::Failing(waiting) => Work::Failing { row: waiting.at, _hold: None },
                         FetchedRow::Malformed(waiting, reason) => Work::Malformed(waiting.at, reason),
                         _ => unreachable!("the model's table shows nothing else"),
                     };
@@ -451,6 +451,30 @@ fn a_lane_that_takes_an_old_chunk_for_a_new_one_reorders() {
 #[test]
 fn a_lane_that_sends_suspects_only_when_nobody_else_waits_starves_them() {
     is_caught(Sabotage::Turns);
+}
+
+/// What failed has room for no more than it had: the content goes, the rows keep their places until they are parked.
+#[test]
+fn a_long_queue_of_a_failing_key_is_parked_in_steps_and_keeps_its_credit() {
+    let mut model = Model::new(Case::default(), 0, false);
+    (0..1_200).for_each(|_| model.table.append(0, false));
+    let rows = model.table.fetch(&model.readable(), &BTreeSet::new(), usize::MAX);
+    model.to_lane.push_back(ToLane::Batch(1, rows.into_iter().map(|row| (row, Epoch::default())).collect()));
+    model.lane_takes().unwrap();
+    let chunk = model.chunks.swap_remove(0);
+    let mut effects = Effects::default();
+    let failed = Outcome::Failed(Failure::new("model", "as the model has it"));
+    let mut outcomes = vec![Some(Outcome::Blocked); chunk.messages.len()];
+    outcomes[0] = Some(failed);
+    drop(chunk.messages);
+    model.keys.outcomes(chunk.number, outcomes, false, model.now, &mut effects);
+    model.carry_out(effects);
+    for left in [700, 200, 0] {
+        model.divert();
+        model.lane_takes().unwrap();
+        assert_eq!(model.credit.out(), (left, 0));
+        assert_eq!(model.table.keys[&0].parked.len(), 1_200 - left);
+    }
 }
 
 #[test]

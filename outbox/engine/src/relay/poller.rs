@@ -101,7 +101,7 @@ struct Yield {
     lanes_left: usize,
 }
 
-/// How many hot keys have windows of their own before the main window waits for them.
+/// How many keys have windows of their own before the wider windows wait for them.
 const KEY_GAPS: usize = 64;
 /// Over how many batches' worth of positions a fetch may walk again, before it pays to ask after each one who is writing. A database takes about
 /// 0.3 microseconds for a row that is gone, and about as long as for a thousand to answer that.
@@ -120,6 +120,7 @@ impl Poller {
             rows: config.batch,
             bytes: config.batch_bytes,
             per_key: config.per_key,
+            waiting: config.credit,
             key_gaps: KEY_GAPS,
             walk: i64::try_from(config.batch).unwrap_or(i64::MAX).saturating_mul(WALK),
         };

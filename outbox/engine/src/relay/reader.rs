@@ -166,7 +166,7 @@ impl Reader {
             return false;
         }
         self.open_cooled_keys();
-        self.look || self.windows.choose(&self.turn, self.limits.key_gaps).is_some()
+        self.look || self.choose().is_some()
     }
 
     /// Takes the answer to the question how far stripes are committed.
@@ -186,7 +186,7 @@ impl Reader {
             return None;
         }
         self.open_cooled_keys();
-        let window = self.windows.choose(&self.turn, self.limits.key_gaps)?;
+        let window = self.choose()?;
         self.turn.clone_from(&window);
         let plan = self.plan(window, route, relay, rows.min(self.limits.rows), bytes.min(self.limits.bytes));
         self.fetches += 1;
@@ -202,18 +202,22 @@ impl Reader {
         }
     }
 
-    /// Whether a key whose memory was full has room again.
+    /// Whether a key for which there was no room in memory has some again.
     pub(crate) fn has_cooled_keys(&self) -> bool {
         self.windows.gaps.iter().any(|(part, gap)| {
-            matches!(part, Part::Key(key) if gap.state == GapState::Hot
-                && self.in_flight.of_key(key) <= self.limits.per_key / 2)
+            let Part::Key(key) = part else { return false };
+            match gap.state {
+                GapState::Hot => self.in_flight.of_key(key) <= self.limits.per_key / 2,
+                GapState::Open => gap.waits && gap.window.more && self.has_room_to_wait(),
+                GapState::Closed => false,
+            }
         })
     }
 
     /// Takes the rows of a fetch. One fetch is under way at a time. Word of rows, topics and buckets may come meanwhile; what
     /// changes what is to be read makes its answer useless, and it is made again.
     pub(crate) fn fetched(&mut self, plan: &Plan, fetched: Fetched) -> Read {
-        let Fetched { rows, full, reached } = fetched;
+        let Fetched { rows, mut full, mut reached } = fetched;
         // It may have been asked from too far on, or for what is read through another window now: asked again.
         if plan.changes != self.changes || !self.is_confirmed(plan) {
             return Read { seen: rows.len(), ..Read::default() };
@@ -225,6 +229,12 @@ impl Reader {
         let mut muted = Vec::new();
         for row in rows {
             let position = row.position();
+            if !self.has_room(plan, &row) {
+                // As if the fetch had been cut short before it.
+                (full, reached) = (true, Position::START);
+                last = last.or(Some(plan.request.after));
+                break;
+            }
             last = Some(position);
             if matches!(row, FetchedRow::Muted(_)) {
                 self.passed = self.passed.saturating_add(1);
@@ -281,15 +291,16 @@ impl Reader {
         request.limit = rows;
         request.bytes = bytes;
         request.muted = self.windows.muted(part.as_ref());
-        let mut per_key_room = None;
         match &part {
             None | Some(Part::Buckets(_)) => {}
             Some(Part::Topic(topic)) => request.scope = Scope::Topic(topic.clone()),
             Some(Part::Key(key)) => {
                 request.scope = Scope::Key(key.clone());
-                let room = self.limits.per_key.saturating_sub(self.in_flight.of_key(key));
+                let mut room = self.limits.per_key.saturating_sub(self.in_flight.of_key(key));
+                if self.windows.gaps.get(&Part::Key(key.clone())).is_some_and(|gap| gap.waits) {
+                    room = room.min(self.limits.waiting.saturating_sub(self.in_flight.waiting()));
+                }
                 request.limit = request.limit.min(room.max(1));
-                per_key_room = Some(room);
             }
         }
         request.buckets = match part.as_ref().and_then(|part| self.windows.gaps.get(part)) {
@@ -314,7 +325,6 @@ impl Reader {
             marks: self.windows.marks.clone(),
             to_confirm: self.windows.has_base(part.as_ref()).then_some(self.horizon.asked),
             window: part,
-            per_key_room,
         }
     }
 
@@ -325,13 +335,25 @@ impl Reader {
             .is_none_or(|asked| asked < self.horizon.asked && self.windows.has_base(plan.window.as_ref()))
     }
 
+    /// Whether a row can be taken, or be left to a window of its key. Where there is no room for another row that waits, and no more windows may be
+    /// made, nothing behind it may be taken either.
+    fn has_room(&mut self, plan: &Plan, row: &FetchedRow) -> bool {
+        let (FetchedRow::Failing(waiting) | FetchedRow::Malformed(waiting, _)) = row else { return true };
+        let is_full = self.in_flight.waiting() >= self.limits.waiting;
+        let is_own = matches!(plan.window, Some(Part::Key(_)));
+        if is_full && is_own {
+            self.windows.key_waits(&waiting.key, true);
+        }
+        !is_full || !(is_own || self.windows.keys_apart() >= self.limits.key_gaps)
+    }
+
     fn admit(&mut self, plan: &Plan, row: FetchedRow) -> Option<FetchedRow> {
         let position = row.position();
-        let (key, bucket) = match &row {
+        let (key, bucket, waits) = match &row {
             FetchedRow::Muted(_) => return None,
-            FetchedRow::Message(stored) => (stored.message.key_id(), stored.bucket),
+            FetchedRow::Message(stored) => (stored.message.key_id(), stored.bucket, false),
             FetchedRow::Failing(waiting) | FetchedRow::Malformed(waiting, _) => {
-                (waiting.key.clone(), waiting.bucket)
+                (waiting.key.clone(), waiting.bucket, true)
             }
             // A kind of row that this version does not know: left where it is, and seen again.
             _ => return None,
@@ -343,14 +365,17 @@ impl Reader {
         if self.windows.governor(&key, bucket) != plan.window {
             return None;
         }
-        if matches!(row, FetchedRow::Message(_))
-            && plan.per_key_room.is_none()
-            && self.in_flight.of_key(&key) >= self.limits.per_key
-        {
-            self.windows.read_key_again(&key, position.before(), GapState::Hot);
+        let is_hot = self.in_flight.of_key(&key) >= self.limits.per_key;
+        let is_crowded = waits && self.in_flight.waiting() >= self.limits.waiting;
+        if matches!(plan.window, Some(Part::Key(_))) {
+            self.windows.key_waits(&key, waits);
+        } else if is_hot || is_crowded {
+            let state = if is_hot { GapState::Hot } else { GapState::Open };
+            self.windows.read_key_again(&key, position.before(), state);
+            self.windows.key_waits(&key, waits);
             return None;
         }
-        self.in_flight.insert(position, &key, bucket);
+        self.in_flight.insert(position, &key, bucket, waits);
         Some(row)
     }
 
@@ -372,6 +397,15 @@ impl Reader {
         {
             gap.state = GapState::Hot;
         }
+    }
+
+    fn choose(&self) -> Option<Option<Part>> {
+        self.windows.choose(&self.turn, self.limits.key_gaps, self.has_room_to_wait())
+    }
+
+    /// Whether a good part of the room for rows that are to be parked or buried is free: a trickle of small fetches would cost more than it brings.
+    fn has_room_to_wait(&self) -> bool {
+        self.in_flight.waiting() <= self.limits.waiting / 2
     }
 
     fn has_stripes(&self) -> bool {

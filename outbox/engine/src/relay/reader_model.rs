@@ -59,6 +59,11 @@ impl Case {
             sabotage: None,
         }
     }
+
+    /// Whether it is judged by how often rows are walked over.
+    fn counts_walks(&self) -> bool {
+        self.store == Ordering::Single && !self.faults && !self.interleaved
+    }
 }
 
 /// A call to the store that the poller waits for.
@@ -106,6 +111,8 @@ impl Model {
             rows: random.usize(1..6),
             bytes: usize::MAX,
             per_key: random.usize(2..6),
+            // What is cut off for want of room is walked over again.
+            waiting: if case.counts_walks() || random.bool() { usize::MAX } else { random.usize(1..8) },
             key_gaps: random.usize(1..5),
             walk: random.i64(0..6),
         };
@@ -276,6 +283,10 @@ impl Model {
         let cursor = self.reader.windows.window(plan.window.as_ref()).cursor;
         let read = self.reader.fetched(plan, fetched);
         self.sabotage_windows(plan, last, &gaps_before, cursor);
+        let (waiting, most) = (self.reader.in_flight.waiting(), self.reader.limits.waiting);
+        if waiting > most {
+            return Err(format!("{waiting} rows wait to be parked, {most} at the most"));
+        }
         let mut batch = Vec::new();
         for row in read.rows {
             let position = row.position();
@@ -411,7 +422,7 @@ impl Model {
 
     /// With one writer, and nothing closed or lost, no fetch walks again over what it has passed.
     fn judge_cost(&self) -> Judged {
-        if self.case.store != Ordering::Single || self.case.faults || self.case.interleaved {
+        if !self.case.counts_walks() {
             return Ok(());
         }
         for (position, walked) in &self.walked {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use outbox_contract::RetryPolicy;
+use outbox_contract::{Admin, RetryPolicy};
 use outbox_engine::RelayHandle;
-use outbox_testkit::{Fault, FaultRates};
+use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFaultRates};
 
-use crate::support::{MS, Rig, S, World, message, within};
+use crate::support::{MS, Rig, S, World, key_id, message, route, within};
 
 /// So slow that everything piles up where it can.
 fn slow(rig: &Rig, delay: Duration) {
@@ -87,6 +87,60 @@ async fn failing_keys_that_are_due_at_once_stay_within_the_messages() {
     let relay = rig.relay().batch(50).credit(100).retry(quick).start().await.unwrap();
     let (messages, _) = highest(&world, &relay, S * 600).await;
     assert!(messages <= 100, "{messages} in memory");
+}
+
+/// Each takes most of the bytes: they come back one after the other, and none is left out, whether they go through or hang.
+#[tokio::test(start_paused = true)]
+async fn large_messages_of_many_failing_keys_come_back_one_after_the_other() {
+    let world = World::new();
+    let rig = world.rig();
+    slow(&rig, MS * 10);
+    let large = |n| message(&format!("key-{n}")).with_payload(vec![0; 200_000]);
+    let ids = world.append((0..20).map(large)).await;
+    ids.iter().for_each(|id| rig.transport.inject_times(*id, Fault::Failed, 2));
+    let quick = RetryPolicy { first_delay: MS, most_delay: MS * 2, ..RetryPolicy::default() };
+    let relay = rig.relay().credit_bytes(300_000).retry(quick).start().await.unwrap();
+    within(S * 60, || relay.stats().failed >= 20).await;
+    rig.transport.set_rates(FaultRates { hang: 1.0, ..FaultRates::default() });
+    tokio::time::sleep(S * 10).await;
+    let before = rig.store.counts().calls;
+    tokio::time::sleep(S * 60).await;
+    let calls = rig.store.counts().calls - before;
+    assert!(calls <= 600, "{calls} calls in a minute in which nothing can be sent");
+    rig.transport.calm();
+    world.drained(S * 120).await;
+    assert_eq!(world.broker.len(), 20, "each was sent once");
+}
+
+/// Relays were away, and a key is held: its backlog is parked piece by piece, however long the store takes for it, and no other key waits for that.
+#[tokio::test(start_paused = true)]
+async fn the_backlog_of_a_held_key_stays_within_the_messages_and_delays_no_other() {
+    const BACKLOG: usize = 20_000;
+    for world in [World::new(), World::concurrent(), World::stripes()] {
+        let rig = world.rig();
+        world.store.hold(&route(), &key_id("held")).await.unwrap();
+        let held = world.append((0..BACKLOG).map(|_| message("held"))).await;
+        world.append((0..300).map(|n| message(&format!("key-{n}")))).await;
+        let slow = StoreFaultRates { delay: S * 600, ..StoreFaultRates::default() };
+        rig.store.set_rates_of(StoreCall::Divert, slow);
+        let _relay = rig.relay().batch(100).credit(200).store_timeout(S * 700).start().await.unwrap();
+        within(S * 10, || world.broker.len() == 300).await;
+        tokio::time::sleep(S * 10).await;
+        let lines = rig.trace.take();
+        let aside = lines.iter().filter_map(|line| line.split("is to park ").nth(1)?.split(' ').next());
+        let aside: usize = aside.map(|rows| rows.parse::<usize>().unwrap()).sum();
+        assert!(world.store.snapshot().parked.is_empty(), "the store has not answered yet");
+        assert!(aside <= 300, "{aside} rows were read that wait to be parked");
+
+        rig.store.calm();
+        tokio::time::sleep(S * 600).await;
+        within(S * 60, || world.store.snapshot().parked.len() == BACKLOG).await;
+        world.store.release(&route(), &key_id("held")).await.unwrap();
+        world.drained(S * 60).await;
+        let arrived = world.arrived();
+        let arrived: Vec<_> = arrived[300..].to_vec();
+        assert!(arrived == held, "in order, and once");
+    }
 }
 
 /// All in all, whoever asks: looks, failing keys, heartbeats, figures, maintenance.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
-use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
+use outbox_contract::fetch::{Due, DueRequest, FetchedRow, Ordering, RowId, Writers};
 use outbox_contract::hints::Wakeup;
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
@@ -115,6 +115,10 @@ impl Store for Link {
         if !rows.is_empty() {
             let (scope, after) = (&request.scope, request.after);
             self.trace.say(format!("relay {} reads {scope:?} behind {after}: {rows:?}", self.relay));
+        }
+        let aside = fetched.rows.iter().filter(|row| matches!(row, FetchedRow::Failing(_))).count();
+        if aside > 0 {
+            self.trace.say(format!("relay {} is to park {aside} rows", self.relay));
         }
         Ok(fetched)
     }

@@ -7,7 +7,7 @@ use outbox_contract::fetch::RowId;
 use outbox_contract::{Exhausted, Failure, KeyId, RetryPolicy};
 
 use super::super::effects::Effects;
-use super::super::key::{Ask, Busy, KeyState, MOST_ROWS_PER_STEP, StepKind, Verdict, Work};
+use super::super::key::{Ask, Busy, KeyState, StepKind, Verdict, Work};
 use super::super::policies::Policies;
 use super::Keys;
 
@@ -100,7 +100,7 @@ impl Keys {
 pub(super) fn next_step(key: &KeyId, state: &mut KeyState) -> Option<Ask> {
     // What waits in the hot table of a failing key goes behind what is parked, before the key may be resumed.
     match state.queue.front() {
-        Some(Work::Failing(_)) => {
+        Some(Work::Failing { .. }) => {
             let rows = state.failing_run();
             return Some(ask(key, state, None, Step::Park { rows: rows.clone() }, StepKind::Park(rows)));
         }
@@ -111,7 +111,7 @@ pub(super) fn next_step(key: &KeyId, state: &mut KeyState) -> Option<Ask> {
             return Some(ask(key, state, None, step, StepKind::Bury(row)));
         }
         Some(Work::Message(_)) if state.retry.is_some() => {
-            let rows = state.parkable_run(MOST_ROWS_PER_STEP);
+            let rows = state.parkable_run();
             return Some(ask(key, state, None, Step::Park { rows: rows.clone() }, StepKind::Park(rows)));
         }
         Some(Work::Message(_)) | None => {}
@@ -130,7 +130,7 @@ pub(super) fn parked(state: &mut KeyState, rows: &[RowId], effects: &mut Effects
     effects.counts.parked += rows.len() as u64;
     effects.left.extend(rows.iter().map(|row| row.position));
     state.queue.drain(..rows.len().min(state.queue.len()));
-    state.queue = std::mem::take(&mut state.queue).into_iter().map(Work::of_failing_key).collect();
+    state.queue.iter_mut().for_each(Work::set_aside);
 }
 
 /// A parked message failed: it is tried again later, held, or buried.

@@ -66,7 +66,9 @@ impl PollerState {
             wait = wait.min(self.pace.breath(now));
         }
         let probe = self.reader.wants_writers().then_some(self.next_probe);
-        for at in [self.next_due, self.topics.next(), probe].into_iter().flatten() {
+        // Without room nobody could take a key that is due; word comes when there is some.
+        let due = self.next_due.filter(|_| self.context.credit.room().0 > 0);
+        for at in [due, self.topics.next(), probe].into_iter().flatten() {
             wait = wait.min(at.saturating_sub(now).max(DUE_PAUSE));
         }
         wait
@@ -111,7 +113,9 @@ impl PollerState {
                     let hold = self.context.credit.take(stored.message.bytes());
                     (stored.message.key_id(), stored.bucket, Work::Message(Held { stored, hold }))
                 }
-                FetchedRow::Failing(waiting) => (waiting.key, waiting.bucket, Work::Failing(waiting.at)),
+                FetchedRow::Failing(waiting) => {
+                    (waiting.key, waiting.bucket, Work::Failing { row: waiting.at, _hold: None })
+                }
                 FetchedRow::Malformed(waiting, reason) => {
                     (waiting.key, waiting.bucket, Work::Malformed(waiting.at, reason))
                 }
@@ -138,7 +142,11 @@ impl PollerState {
         let now = self.context.now();
         let (messages, bytes) = self.context.credit.room_for_content();
         let is_time = now >= self.ask_due || self.next_due.is_some_and(|at| now >= at);
-        if !is_time || self.reader.owned().is_empty() || messages == 0 {
+        if !is_time || self.reader.owned().is_empty() {
+            return Ok(());
+        }
+        if messages == 0 {
+            self.starved = true;
             return Ok(());
         }
         let context = Arc::clone(&self.context);

@@ -10,6 +10,7 @@ use outbox_contract::{Bucket, BucketSet, KeyId, Position};
 pub(super) struct InFlight {
     rows: BTreeMap<Position, Row>,
     by_key: HashMap<u64, usize, BuildHasherDefault<Hashed>>,
+    waiting: usize,
 }
 
 /// The hash of what is one already.
@@ -35,6 +36,7 @@ impl Hasher for Hashed {
 struct Row {
     bucket: Bucket,
     key: u64,
+    waits: bool,
 }
 
 impl InFlight {
@@ -62,15 +64,23 @@ impl InFlight {
         self.by_key.get(&fingerprint(key)).copied().unwrap_or(0)
     }
 
-    pub(super) fn insert(&mut self, position: Position, key: &KeyId, bucket: Bucket) {
+    /// How many rows wait to be parked or buried.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Takes a row that is not there yet. `waits`: to be parked or buried.
+    pub(super) fn insert(&mut self, position: Position, key: &KeyId, bucket: Bucket, waits: bool) {
         let key = fingerprint(key);
-        self.rows.insert(position, Row { bucket, key });
+        self.rows.insert(position, Row { bucket, key, waits });
         *self.by_key.entry(key).or_default() += 1;
+        self.waiting += usize::from(waits);
     }
 
     /// Says whether it was there.
     pub(super) fn remove(&mut self, position: Position) -> bool {
         let Some(row) = self.rows.remove(&position) else { return false };
+        self.waiting -= usize::from(row.waits);
         if let Some(count) = self.by_key.get_mut(&row.key) {
             *count -= 1;
             if *count == 0 {

@@ -16,7 +16,10 @@ pub(crate) struct ReaderLimits {
     pub(crate) bytes: usize,
     /// The most messages of one key in memory; what is beyond it gets a window of its own.
     pub(crate) per_key: usize,
-    /// The most keys with a window of their own, before the main window waits for them.
+    /// The most rows in memory that are to be parked or buried. They are small, and take no credit: else keys that the store is slow to park would
+    /// stop all others.
+    pub(crate) waiting: usize,
+    /// The most keys with a window of their own, before the wider windows wait for them.
     pub(crate) key_gaps: usize,
     /// How many positions each fetch may walk over again while a writer stays open, before it pays to ask after each fetch who is writing.
     pub(crate) walk: i64,
@@ -37,7 +40,6 @@ pub(crate) struct Plan {
     pub(super) marks: Marks,
     /// How often the store had been asked who is writing. None: the answer needs no confirming.
     pub(super) to_confirm: Option<u64>,
-    pub(super) per_key_room: Option<usize>,
 }
 
 impl Plan {

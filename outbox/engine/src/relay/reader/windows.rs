@@ -26,6 +26,14 @@ pub(super) struct Gap {
     pub(super) window: Window,
     pub(super) buckets: BucketSet,
     pub(super) state: GapState,
+    /// Whether what it showed last is to be parked or buried: it is read while there is room for such rows.
+    pub(super) waits: bool,
+}
+
+impl Gap {
+    fn new(window: Window, buckets: BucketSet, state: GapState) -> Self {
+        Self { window, buckets, state, waits: false }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +94,7 @@ impl Windows {
             let late = self.marks.late(&window.seen, &buckets, window.cursor);
             for bucket in late.iter() {
                 let buckets = [bucket].into_iter().collect();
-                let gap = Gap { window: window.clone(), buckets, state: GapState::Open };
+                let gap = Gap::new(window.clone(), buckets, GapState::Open);
                 self.gaps.insert(self.next_buckets(), gap);
             }
             if let Some(gap) = part.as_ref().and_then(|part| self.gaps.get_mut(part)) {
@@ -182,7 +190,7 @@ impl Windows {
         }
         // The topic takes over its keys: a key's own window would go on sending what is broken.
         self.gaps.retain(|part, _| !matches!(part, Part::Key(key) if key.topic == *topic));
-        self.gaps.insert(part, Gap { window, buckets: BucketSet::ALL, state: GapState::Closed });
+        self.gaps.insert(part, Gap::new(window, BucketSet::ALL, GapState::Closed));
     }
 
     pub(super) fn open_topic(&mut self, topic: &Topic) {
@@ -216,7 +224,7 @@ impl Windows {
             }
         }
         let window = self.window(governor.as_ref()).narrowed(after);
-        self.gaps.insert(Part::Key(key.clone()), Gap { window, buckets: BucketSet::ALL, state });
+        self.gaps.insert(Part::Key(key.clone()), Gap::new(window, BucketSet::ALL, state));
     }
 
     /// Gives buckets a window of their own, from this position on.
@@ -234,7 +242,7 @@ impl Windows {
             }
         }
         self.gaps.retain(|part, gap| !matches!(part, Part::Buckets(_)) || !gap.buckets.is_empty());
-        self.gaps.insert(self.next_buckets(), Gap { window, buckets, state: GapState::Open });
+        self.gaps.insert(self.next_buckets(), Gap::new(window, buckets, GapState::Open));
     }
 
     /// What of the owned buckets is read through the main window.
@@ -269,11 +277,32 @@ impl Windows {
         })
     }
 
-    /// Which window is read next: the main one and every open gap that may have more, in turn. The main one waits while so many keys are apart.
-    pub(super) fn choose(&self, turn: &Option<Part>, key_gaps: usize) -> Option<Option<Part>> {
-        let apart = self.gaps.keys().filter(|part| matches!(part, Part::Key(_))).count();
-        let main = (self.main.more && apart < key_gaps).then_some(None);
-        let open = self.gaps.iter().filter(|(_, gap)| gap.state == GapState::Open && gap.window.more);
+    /// How many keys have windows of their own.
+    pub(super) fn keys_apart(&self) -> usize {
+        self.gaps.keys().filter(|part| matches!(part, Part::Key(_))).count()
+    }
+
+    /// Notes whether what a key's own window showed is to be parked or buried.
+    pub(super) fn key_waits(&mut self, key: &KeyId, waits: bool) {
+        if let Some(gap) = self.gaps.get_mut(&Part::Key(key.clone())) {
+            gap.waits = waits;
+        }
+    }
+
+    /// Which window is read next: the main one and every open gap that may have more, in turn. The windows of single keys come first while so many
+    /// are apart; those whose rows are to be parked wait until there is room for such.
+    pub(super) fn choose(
+        &self,
+        turn: &Option<Part>,
+        key_gaps: usize,
+        room_to_wait: bool,
+    ) -> Option<Option<Part>> {
+        let wide = self.keys_apart() < key_gaps;
+        let main = (self.main.more && wide).then_some(None);
+        let open = self.gaps.iter().filter(|(part, gap)| {
+            let is_its_turn = if matches!(part, Part::Key(_)) { room_to_wait || !gap.waits } else { wide };
+            gap.state == GapState::Open && gap.window.more && is_its_turn
+        });
         let mut ready: Vec<Option<Part>> = open.map(|(part, _)| Some(part.clone())).collect();
         ready.extend(main);
         // Parts in their order, the main window behind them; the one after the last one that was read.

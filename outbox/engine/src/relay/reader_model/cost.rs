@@ -24,7 +24,14 @@ impl Steady {
     }
 
     fn with(ordering: Ordering, walk: i64) -> Self {
-        let limits = ReaderLimits { rows: 10, bytes: usize::MAX, per_key: usize::MAX, key_gaps: 4, walk };
+        let limits = ReaderLimits {
+            rows: 10,
+            bytes: usize::MAX,
+            per_key: usize::MAX,
+            waiting: usize::MAX,
+            key_gaps: 4,
+            walk,
+        };
         let mut reader = Reader::new(ordering, limits);
         reader.acquire(BucketSet::ALL, Position::START);
         Self { reader, table: Table { leased: BucketSet::ALL, ..Table::default() } }

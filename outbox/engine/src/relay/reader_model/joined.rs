@@ -19,8 +19,14 @@ struct Scene {
 impl Scene {
     /// One that has read all of the other topic's bucket, and nothing else yet.
     fn new() -> Self {
-        let limits =
-            ReaderLimits { rows: 2, bytes: usize::MAX, per_key: usize::MAX, key_gaps: 4, walk: i64::MAX };
+        let limits = ReaderLimits {
+            rows: 2,
+            bytes: usize::MAX,
+            per_key: usize::MAX,
+            waiting: usize::MAX,
+            key_gaps: 4,
+            walk: i64::MAX,
+        };
         let mut ahead = [0; KEYS];
         ahead[AHEAD] = 1_000;
         let table = Table { leased: BucketSet::ALL, ahead: Some(ahead), ..Table::default() };
