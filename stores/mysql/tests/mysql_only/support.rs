@@ -7,7 +7,7 @@ use outbox_contract::divert::{Step, Then};
 use outbox_contract::fetch::RowId;
 use outbox_contract::{
     BucketSet, Diversion, Epoch, Failure, FetchRequest, Fetched, FetchedRow, LeaseRequest, LowWater, Message,
-    Outgoing, Position, RelayId, Route, Store, Stored, Topic, Transactional,
+    Outgoing, RelayId, Route, Store, Stored, Topic, Transactional,
 };
 use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
