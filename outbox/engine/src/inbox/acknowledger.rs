@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outbox_contract::TransportError;
@@ -115,11 +116,13 @@ impl Acknowledger {
             Ok(()) => {
                 state.finished.clear();
                 state.away = 0;
+                self.context.untold.store(false, Ordering::Release);
                 self.context.steps.over(Step::Acknowledged);
                 Ok(())
             }
             Err(error) if error.is_retryable() => {
                 state.away = state.away.saturating_add(1);
+                self.context.untold.store(true, Ordering::Release);
                 forget_stale(&mut state.finished);
                 let deliveries = state.finished.len();
                 tracing::warn!(%error, deliveries, "finished deliveries could not be acknowledged; they are kept, and told again");

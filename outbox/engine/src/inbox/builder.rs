@@ -357,6 +357,7 @@ impl<S: Transactional> InboxBuilder<S> {
             pausing: Mutex::default(),
             paused_in_store,
             subscribed: AtomicBool::new(false),
+            untold: AtomicBool::new(false),
             config,
         });
         let supervisor = if mode.receives() {

@@ -39,6 +39,8 @@ pub(crate) struct Context {
     pub(crate) paused_in_store: Option<PausedInStore>,
     /// Whether there is a subscription now.
     pub(crate) subscribed: AtomicBool,
+    /// Whether the broker could not be told what is finished, when that was tried last.
+    pub(crate) untold: AtomicBool,
 }
 
 impl Context {

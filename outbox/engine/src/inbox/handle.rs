@@ -119,6 +119,9 @@ impl InboxHandle {
             health.add(Status::Unhealthy, format!("consumer {consumer}: the inbox keeps failing: {error}"));
         } else if self.supervisor.is_some() && !self.context.subscribed.load(Ordering::Acquire) {
             health.add(Status::Degraded, format!("consumer {consumer}: not subscribed to the broker now"));
+        } else if self.context.untold.load(Ordering::Acquire) {
+            let words = "the broker could not be told what is finished; it is told again";
+            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
         if self.context.paused().route {
             health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));

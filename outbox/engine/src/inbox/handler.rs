@@ -15,8 +15,8 @@ use crate::mediator::HandlerError;
 /// A function that handles one event in a transaction: an `async fn` of the transaction, the event, and a [`HandlerContext`].
 ///
 /// What it writes with the transaction is committed with the note that this consumer handled the message, or not at all. It may be called
-/// several times for one message (a conflict, a retry, others in its transaction that took too long); only one call is ever committed (promise P4). What it does outside of the
-/// transaction happens once for each call.
+/// several times for one message (a conflict, a retry, too slow a batch); only one call is ever committed (promise P4). What it does outside of
+/// the transaction happens once for each call.
 ///
 /// Implemented for functions. A closure that owns something is given through [`handler_fn`].
 ///
@@ -82,8 +82,8 @@ impl<'a> HandlerContext<'a> {
     }
 
     /// Which attempt this is, from 1. The tries in memory and, once the message is stored, those of the stored one are counted apart.
-    /// Tries that ended in a conflict (a deadlock, a [`VersionMismatch`](crate::VersionMismatch)) are not counted, unless they go on for so long that this is the
-    /// message's own failure.
+    /// Tries that ended in a conflict (a deadlock, a [`VersionMismatch`](crate::VersionMismatch)) are not counted, unless they go on for so long
+    /// that this is the message's own failure.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt

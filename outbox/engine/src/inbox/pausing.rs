@@ -30,8 +30,8 @@ impl Pausing {
 
     /// Whether it is paused, by what the store told last, where the heartbeat that was answered last began at `begun`.
     ///
-    /// Somebody else may have ended the pause before any heartbeat could show it. So one that began when the pause was in the store, and does not show it,
-    /// ends it here. What it showed may come to light later than that it was there: so the next one must show none either.
+    /// Somebody else may have ended the pause before any heartbeat could show it. So one that began when the pause was in the store, and does
+    /// not show it, ends it here. What it showed may come to light later than that it was there: so the next one must show none either.
     pub(crate) fn look(&mut self, in_store: bool, begun: Duration) -> bool {
         if in_store {
             // From here on the store says when it is over, whoever ends it.

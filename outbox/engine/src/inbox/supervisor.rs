@@ -165,6 +165,7 @@ impl InboxSupervisor {
         };
         let (receiver, _) = Actor::spawn_linked(None, receiver, (), myself.get_cell()).await?;
         context.subscribed.store(true, Ordering::Release);
+        context.untold.store(false, Ordering::Release);
         state.incarnation = Some(Incarnation { source, receiver, acknowledger, mailboxes });
         Ok(())
     }

@@ -29,11 +29,14 @@ async fn what_a_broker_that_was_away_was_not_told_it_is_told_when_it_is_back() {
             let inbox = inbox.start().await.unwrap();
             tokio::time::sleep(S * 5).await;
             assert_eq!(world.feed.acknowledgements(), 0, "{mode:?}");
+            let reasons = inbox.health().reasons;
+            assert!(reasons.iter().any(|reason| reason.contains("told what is finished")), "{reasons:?}");
             world.feed.away(false);
             within(S * 60, || world.feed.unacknowledged() == 0).await;
             within(S * 60, || world.ledger.len() == sent.len()).await;
             world.ledger.assert_once_and_in_order(&sent);
             assert_eq!((inbox.stats().resets, inbox.stats().duplicates), (0, 0), "{mode:?}");
+            assert_eq!(inbox.health().reasons, [""; 0]);
             assert!(inbox.stop(S * 20).await);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
-use outbox_engine::{HandlerFailure, HandlerOptions, Mode};
+use outbox_engine::{HandlerFailure, HandlerOptions, Mode, VersionMismatch};
 use outbox_testkit::{StoreCall, StoreFault};
 
 use crate::support::{MS, S, Whim, World, message, within};
@@ -142,6 +142,37 @@ async fn stored_messages_that_wait_for_a_handler_hold_up_no_other_and_are_not_at
         assert_eq!(inbox.stats().failed, 0);
         assert!(inbox.stop(S * 60).await);
     }
+}
+
+/// Begun again at once, the second call would be cut off in the middle.
+#[tokio::test(start_paused = true)]
+async fn a_slow_call_that_ends_in_a_conflict_is_begun_again_where_there_is_time() {
+    let world = World::concurrent(1);
+    let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (beginning, ending) = (Arc::clone(&begun), Arc::clone(&ended));
+    let inbox = world.inbox_that(move |message, _| {
+        let (ending, slow) = (Arc::clone(&ending), message.order_key().as_str() == "slow");
+        let conflict = slow && beginning.fetch_add(1, Ordering::SeqCst) < 4;
+        async move {
+            if slow {
+                tokio::time::sleep(S * 8).await;
+                ending.fetch_add(1, Ordering::SeqCst);
+            }
+            if conflict { Err(VersionMismatch::check(0, "x", 1).unwrap_err().into()) } else { Ok(()) }
+        }
+        .boxed()
+    });
+    let inbox = inbox.mode(Mode::Stored).start().await.unwrap();
+    let mut sent = world.send("slow", 1);
+    while !world.ledger.has(sent[0].id) {
+        assert_eq!(world.tables.snapshot().failing_keys, 0, "nothing has failed");
+        sent.extend(world.send("fast", 1));
+        tokio::time::sleep(S).await;
+    }
+    within(S * 10, || world.ledger.len() == sent.len()).await;
+    world.ledger.assert_once_and_in_order(&sent);
+    assert_eq!((begun.load(Ordering::SeqCst), ended.load(Ordering::SeqCst)), (5, 5), "each runs to its end");
+    assert_eq!(inbox.stats().failed, 0);
 }
 
 #[tokio::test(start_paused = true)]
