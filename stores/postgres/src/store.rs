@@ -251,17 +251,14 @@ impl PostgresStore {
         }
         let turn =
             async |connection: &mut PgConnection| maintain::turn_history(connection, self.sql(), kept).await;
-        match self.on("maintain", &self.lines().operating, turn).await {
-            Ok(dropped) => dropped,
-            Err(error) if error.kind() == StoreErrorKind::Conflict => {
+        self.on("maintain", &self.lines().operating, turn).await.unwrap_or_else(|error| {
+            if error.kind() == StoreErrorKind::Conflict {
                 tracing::debug!(%error, "somebody reads the history; its partitions are looked after the next time");
-                0
-            }
-            Err(error) => {
+            } else {
                 tracing::warn!(%error, "partitions of the history were not made or dropped; this role has to own outbox_history");
-                0
             }
-        }
+            0
+        })
     }
 }
 

@@ -41,13 +41,9 @@ pub(crate) async fn due(pool: &SqlitePool, request: &DueRequest) -> Result<Due, 
             due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
             break;
         }
-        // What can't be read takes up nothing.
-        let mut rest = budget;
-        match read_key(&mut tx, request, row, &mut rest, due.keys.is_empty()).await? {
-            Choice::Taken(key) => {
-                budget = rest;
-                due.keys.push(*key);
-            }
+        // What can't be read is not the first.
+        match read_key(&mut tx, request, row, &mut budget, due.keys.is_empty()).await? {
+            Choice::Taken(key) => due.keys.push(*key),
             Choice::Broken => {}
             Choice::DoesNotFit => {
                 due.next = Some(Duration::ZERO);
