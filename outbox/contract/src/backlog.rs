@@ -10,7 +10,8 @@ pub struct Backlog {
     pub pending: u64,
     /// Whether `pending` is only a lower bound.
     pub pending_is_at_least: bool,
-    /// How long the oldest message that waits to be published, hot or parked, has been there, by the database's clock. None: none waits.
+    /// How long the oldest message that waits to be published, hot or parked, has been there, or a scheduled one has been due, by the database's
+    /// clock. None: none waits.
     pub oldest_age: Option<Duration>,
     /// Messages of failing keys that are set aside, the failing ones included.
     pub parked: u64,

@@ -29,8 +29,12 @@ pub(crate) async fn backlog(database: &Database, route: &Route) -> Result<Backlo
     let held = count(database.keys(), &mut session, held, limit).await?;
 
     let waiting = hot.buckets.union(&keys.buckets);
-    let oldest = [hot.oldest, parked.oldest].into_iter().flatten().min();
-    let now = if oldest.is_some() { database.now(&mut session).await? } else { 0 };
+    let now = database.now(&mut session).await?;
+    let due = doc! { "route": route.as_str(), "due_at": { "$lte": now } };
+    let scheduled = database.scheduled();
+    let due = scheduled.find_one(due).sort(doc! { "due_at": 1, "turn": 1 }).session(&mut session).await?;
+    let due = due.and_then(|due| number(&due, "due_at"));
+    let oldest = [hot.oldest, parked.oldest, due].into_iter().flatten().min();
     let mut backlog = Backlog::default();
     backlog.pending = hot.count;
     backlog.pending_is_at_least = i64::try_from(hot.count).unwrap_or(i64::MAX) >= limit;

@@ -233,7 +233,8 @@ pub(crate) const NO_TRANSACTIONS: &str = "this server has no transactions: it st
      (of one member, if need be), and name the set in the address";
 
 /// The remedy for collections that are not there.
-pub(crate) const NOT_MIGRATED: &str = "the collections of the outbox are not there, or older than this version; call migrate, or run `outbox migrate`";
+pub(crate) const NOT_MIGRATED: &str =
+    "the collections of the outbox are not there, or older than this version; call `migrate` on the store";
 
 /// The remedy for collections that are not as they were made.
 pub(crate) const ALTERED: &str =

@@ -62,16 +62,18 @@ pub(crate) async fn backlog(
     counting_limit: u32,
 ) -> Result<Backlog, sqlx::Error> {
     let (route, limit) = (route.as_str().as_bytes(), i64::from(counting_limit));
-    let mut query = sqlx::query(sql::BACKLOG).bind(route).bind(route).bind(limit).bind(route).bind(route);
+    let mut query = sqlx::query(sql::BACKLOG).bind(route).bind(route).bind(limit).bind(route);
+    query = query.bind(route).bind(limit);
     for _ in ["parked", "retrying", "held", "dead", "scheduled"] {
         query = query.bind(route).bind(limit);
     }
-    let row = query.bind(route).fetch_one(connection).await?;
+    let row = query.bind(route).bind(limit).bind(limit).bind(route).fetch_one(connection).await?;
     let count = |column: usize| {
         row.try_get_unchecked::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default())
     };
-    let now: i64 = row.try_get_unchecked(9)?;
-    let oldest: [Option<i64>; 2] = [row.try_get_unchecked(1)?, row.try_get_unchecked(2)?];
+    let now: i64 = row.try_get_unchecked(10)?;
+    let oldest: [Option<i64>; 3] =
+        [row.try_get_unchecked(1)?, row.try_get_unchecked(2)?, row.try_get_unchecked(9)?];
     let mut backlog = Backlog::default();
     backlog.pending = count(0)?;
     backlog.pending_is_at_least = backlog.pending >= u64::from(counting_limit);

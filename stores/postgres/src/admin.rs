@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
@@ -20,9 +20,6 @@ use crate::error::store_error;
 use crate::fetch::number;
 use crate::row::Raw;
 use crate::store::PostgresStore;
-
-/// The most bytes of content that one call brings: 64 MiB. The first message comes whatever it has.
-const MOST_BYTES_PER_CALL: i64 = 64 * 1024 * 1024;
 
 fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     row.try_get(column).map(Timestamp::from_micros)
@@ -69,7 +66,7 @@ impl PostgresStore {
 
     /// A statement that gives a page of messages.
     fn page(&self, statement: &SqlStr, filter: &Filter) -> Query<'static, Postgres, PgArguments> {
-        self.filtered(statement, filter).bind(number(filter.offset)).bind(MOST_BYTES_PER_CALL)
+        self.filtered(statement, filter).bind(number(filter.offset)).bind(number(MOST_BYTES_PER_CALL))
     }
 
     async fn browse<T>(

@@ -8,7 +8,7 @@ use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use StoreErrorKind as Kind;
 
 /// The remedy for tables that are not there.
-pub(crate) const NOT_MIGRATED: &str = "the tables of the outbox are not there, or older than this version; call migrate, or run `outbox migrate`, \
+pub(crate) const NOT_MIGRATED: &str = "the tables of the outbox are not there, or older than this version; call `migrate` on the store, \
      and check the schema that is configured";
 
 /// The remedy for tables that are not as they were made.

@@ -76,7 +76,8 @@ pub(crate) async fn backlog(
     let count =
         |column: &str| row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default());
     let now: i64 = row.try_get("now")?;
-    let oldest: [Option<i64>; 2] = [row.try_get("oldest_hot")?, row.try_get("oldest_parked")?];
+    let oldest: [Option<i64>; 3] =
+        [row.try_get("oldest_hot")?, row.try_get("oldest_parked")?, row.try_get("oldest_due")?];
     let mut backlog = Backlog::default();
     backlog.pending = count("pending")?;
     backlog.pending_is_at_least = count("looked")? >= u64::from(counting_limit);

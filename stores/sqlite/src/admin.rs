@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
 use outbox_contract::{
     Admin, Bucket, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
@@ -22,9 +22,6 @@ use crate::lease::now;
 use crate::row::Raw;
 use crate::sql;
 use crate::store::SqliteStore;
-
-/// The most bytes of content that one call brings: 64 MiB. The first message comes whatever it has.
-const MOST_BYTES_PER_CALL: i64 = 64 * 1024 * 1024;
 
 /// Every parked message of a key, as a number of rows.
 const ALL: i64 = -1;
@@ -49,7 +46,7 @@ fn page<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, Sqlit
 
 /// A statement that gives a page of messages.
 fn messages<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
-    page(statement, filter).bind(MOST_BYTES_PER_CALL)
+    page(statement, filter).bind(i64::try_from(MOST_BYTES_PER_CALL).unwrap_or(i64::MAX))
 }
 
 fn instant(row: &SqliteRow, column: &str) -> Result<Timestamp, sqlx::Error> {

@@ -268,6 +268,7 @@ macro_rules! __store_properties {
                 the_backlog_counts_everything_by_its_name
                 the_backlog_counts_what_is_to_be_published
                 the_age_of_the_oldest_message_is_known
+                the_age_of_what_is_overdue_is_known
                 buckets_that_nobody_works_on_are_counted
                 buckets_with_parked_messages_that_nobody_works_on_are_counted
                 the_bell_rings_at_append_and_at_commit

@@ -148,6 +148,25 @@ pub async fn the_age_of_the_oldest_message_is_known<H: StoreHarness>(harness: &H
     assert!(younger < still, "a dead letter waits no more: {younger:?} after {still:?}");
 }
 
+/// Promise P9: a scheduled message that is due and does not join its key is as visible as one that does not get out.
+pub async fn the_age_of_what_is_overdue_is_known<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let age = async || store.backlog(&relay.route).await.expect("the backlog is counted").oldest_age;
+    let now = database_now(&store).await;
+    let at = |topic: &str, due_at| Outgoing::from(message(topic, "a")).due_at(due_at);
+    let later = at("later", now.plus(Duration::from_secs(3_600)));
+    write(&*store, [at("orders", now), later, at("audit", now).by(route("audit"))]).await;
+    harness.advance(Duration::from_millis(400)).await;
+    let overdue = age().await.expect("one is due");
+    assert!(overdue >= Duration::from_millis(400) && overdue < Duration::from_secs(100), "{overdue:?}");
+    store.maintain(100).await.expect("maintained");
+    let joined = age().await.expect("one waits");
+    assert!(joined < overdue, "it has joined its key: {joined:?} after {overdue:?}");
+    relay.settle(&relay.read().await).await;
+    assert_eq!(age().await, None, "what is not due waits for nobody");
+}
+
 /// Promise P9: messages in buckets that no live relay owns are noticed.
 pub async fn buckets_that_nobody_works_on_are_counted<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;

@@ -26,6 +26,9 @@ impl Tables {
         let mut backlog = self.routes.get(route).map(|tables| tables.backlog(now)).unwrap_or_default();
         backlog.dead = self.archive.dead_of(route);
         backlog.scheduled = self.scheduled.of(route);
+        let overdue =
+            self.scheduled.first_of(route).filter(|due_at| *due_at <= now).map(|due_at| now.since(due_at));
+        backlog.oldest_age = backlog.oldest_age.max(overdue);
         backlog
     }
 

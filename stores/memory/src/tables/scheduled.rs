@@ -36,6 +36,12 @@ impl Scheduled {
         self.messages.keys().next().map(|(due_at, _)| *due_at)
     }
 
+    /// When the first message of a route is due.
+    pub(super) fn first_of(&self, route: &Route) -> Option<Timestamp> {
+        let mut all = self.messages.iter();
+        all.find(|(_, (of, _))| of == route).map(|((due_at, _), _)| *due_at)
+    }
+
     fn due(&self, now: Timestamp) -> impl Iterator<Item = (&(Timestamp, u64), &(Route, Message))> {
         self.messages.range(..=(now, u64::MAX))
     }

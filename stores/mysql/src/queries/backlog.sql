@@ -24,7 +24,7 @@ select (select count(*) from looked),
        (select min(appended_at) from looked),
        (select min((select p.appended_at from outbox_parked p
                     where p.route = k.route and p.topic = k.topic and p.order_key = k.`key` order by p.position limit 1))
-        from outbox_key k where k.route = ?),
+        from (select k.route, k.topic, k.`key` from outbox_key k where k.route = ? limit ?) k),
        (select count(*) from (select 1 from outbox_parked where route = ? limit ?) c),
        (select count(*) from (select 1 from outbox_key where route = ? and held = 0 limit ?) c),
        (select count(*) from (select 1 from outbox_key where route = ? and held = 1 limit ?) c),
@@ -33,6 +33,11 @@ select (select count(*) from looked),
        (select count(*) from (
             select stripe div 4 as bucket from looked
             union
-            select bucket from outbox_key where route = ?
+            select bucket from (select bucket from outbox_key where route = ? limit ?) k
         ) w where w.bucket not in (select o.bucket from owned o)),
+       (select min(d.due_at)
+        from (select s.route, s.due_at from outbox_scheduled s
+              where s.due_at <= timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6))
+              order by s.due_at limit ?) d
+        where d.route = ?),
        timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6))

@@ -21,6 +21,10 @@ select (select count(*) from looked l where l.route = $1) as pending,
         where m.route = $1 and m.position > (select s.low_water from start s)
         order by m.position limit 1) as oldest_hot,
        (select p.appended_at from outbox_parked p where p.route || '' = $1 order by p.position limit 1) as oldest_parked,
+       -- Now is asked for once: compared row by row, no index would be of use.
+       (select min(d.due_at)
+        from (select s.route, s.due_at from outbox_scheduled s where s.due_at <= (select outbox_now()) order by s.due_at limit $2) d
+        where d.route = $1) as oldest_due,
        (select count(*) from (select from outbox_parked p where p.route = $1 limit $2) c) as parked,
        (select count(*) from (select from outbox_key k where k.route = $1 and not k.held limit $2) c) as retrying_keys,
        (select count(*) from (select from outbox_key k where k.route || '' = $1 and k.held limit $2) c) as held_keys,

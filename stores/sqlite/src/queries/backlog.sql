@@ -24,6 +24,11 @@ select (select count(*) from looked where route = ?1) as pending,
        (select appended_at from outbox_message where route = ?1 and position > (select low_water from start)
         order by position limit 1) as oldest_hot,
        (select appended_at from outbox_parked where route = ?1 order by position limit 1) as oldest_parked,
+       (select min(due_at)
+        from (select route, due_at from outbox_scheduled
+              where due_at <= cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000
+              order by due_at limit ?2)
+        where route = ?1) as oldest_due,
        (select count(*) from (select 1 from outbox_parked where route = ?1 limit ?2)) as parked,
        (select count(*) from (select 1 from outbox_key where route = ?1 and held = 0 limit ?2)) as retrying_keys,
        (select count(*) from (select 1 from outbox_key where route = ?1 and held = 1 limit ?2)) as held_keys,

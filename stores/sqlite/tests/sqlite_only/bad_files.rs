@@ -19,12 +19,12 @@ async fn run(store: &SqliteStore, statement: &'static str) {
 async fn a_file_that_was_never_migrated_says_what_to_call() {
     let directory = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(directory.path().join("new.db")).await.unwrap();
-    assert_says(&store.check().await.unwrap_err(), StoreErrorKind::NotMigrated, "outbox migrate");
+    assert_says(&store.check().await.unwrap_err(), StoreErrorKind::NotMigrated, "call `migrate`");
     let error = store.backlog(&Default::default()).await.unwrap_err();
-    assert_says(&error, StoreErrorKind::NotMigrated, "outbox migrate");
+    assert_says(&error, StoreErrorKind::NotMigrated, "call `migrate`");
     let mut tx = store.begin().await.unwrap();
     let error = store.append(&mut tx, &[message("a", "1").into()]).await.unwrap_err();
-    assert!(error.to_string().contains("outbox migrate"), "{error}");
+    assert!(error.to_string().contains("call `migrate`"), "{error}");
     assert!(!error.is_retryable());
 }
 
