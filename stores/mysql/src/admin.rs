@@ -409,14 +409,14 @@ impl Admin for MySqlStore {
     }
 }
 
-/// How many messages of these sizes a page has.
+/// How many messages of these sizes a page has: one always, where there is one.
 fn fitting(sizes: &[i64]) -> usize {
     let mut bytes: i64 = 0;
     let fits = |size: &&i64| {
         bytes = bytes.saturating_add(**size);
         bytes <= MOST_BYTES_PER_CALL
     };
-    sizes.iter().take_while(fits).count().max(1)
+    sizes.iter().take_while(fits).count().max(1).min(sizes.len())
 }
 
 impl KeyIn<'_> {
@@ -449,5 +449,20 @@ impl KeyIn<'_> {
         let remove = self.bind_key(sqlx::query(sql::PARKED_REMOVE)).bind(most);
         remove.execute(&mut *self.connection).await?;
         Ok(buried)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_one_message_always_where_there_is_one() {
+        const HALF: i64 = MOST_BYTES_PER_CALL / 2;
+        for (sizes, fit) in
+            [(&[][..], 0), (&[i64::MAX, 1], 1), (&[HALF, HALF, 1], 2), (&[HALF, HALF + 1], 1), (&[0, 0], 2)]
+        {
+            assert_eq!(fitting(sizes), fit, "{sizes:?}");
+        }
     }
 }
