@@ -42,7 +42,9 @@ begin
     perform pg_advisory_xact_lock('outbox_lease'::regclass::oid::integer, hashtext(my_route));
     now := outbox_now();
     life := outbox_life(pooled);
-    -- In another life the positions below a mark may have come back.
+    -- In another life the positions below a mark may have come back. Once saved it stays true, whatever is lost: commits are lost from the end,
+    -- and it was committed after all that it passes, and after those positions were taken from the sequence. So a relay that begins anew, and
+    -- covers nothing yet, keeps the marks of before.
     if my_life is distinct from life then
         my_covered := '{}';
     end if;

@@ -117,8 +117,7 @@ impl Keeper {
         let asked = context.now();
         let leased = in_time(config.store_timeout, "lease", context.store.lease(&request)).await?;
         if state.life.is_some_and(|life| life != leased.life) {
-            let words =
-                "the database is not the one that it was: it was started again, or another took its place";
+            let words = "the connection was opened anew, or leads to another server: what was read before may be lost";
             return Err(Broken(words.to_owned()).into());
         }
         state.life = Some(leased.life);
