@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use futures_util::TryStreamExt;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, StripeId, Timestamp, Topic,
     async_trait,
@@ -27,9 +27,6 @@ use crate::store::MySqlStore;
 /// The columns of a message in their places.
 const MESSAGE: &str = "t.position, t.id, t.stripe, t.number, t.topic, t.`key`, t.event_type, t.schema_version, t.content_type, t.headers, \
                        t.payload, t.occurred_at, t.appended_at";
-
-/// Behind so many bytes of messages a page ends, whatever its limit: no call takes more memory than this and one message.
-const MOST_BYTES_PER_CALL: i64 = 64 * 1_024 * 1_024;
 
 /// The most messages that one transaction discards: a relay that parks another one behind them waits for no longer than that takes.
 const MOST_DISCARDED: u64 = 1_000;
@@ -414,7 +411,7 @@ fn fitting(sizes: &[i64]) -> usize {
     let mut bytes: i64 = 0;
     let fits = |size: &&i64| {
         bytes = bytes.saturating_add(**size);
-        bytes <= MOST_BYTES_PER_CALL
+        usize::try_from(bytes).is_ok_and(|bytes| bytes <= MOST_BYTES_PER_CALL)
     };
     sizes.iter().take_while(fits).count().max(1).min(sizes.len())
 }
