@@ -22,13 +22,20 @@ use crate::row;
 use crate::store::MongoDbStore;
 use crate::transaction::{Work, transact};
 
+/// The most messages that are discarded in one transaction: what it writes is kept in memory by the server until it commits, and one that takes
+/// a minute is aborted.
+const MOST_DISCARDED: i64 = 500;
+
 /// What an operator does with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Hold,
     Release,
     Skip,
-    Discard,
+    /// The first of the parked messages; with those before it, where `began`.
+    Discard {
+        began: bool,
+    },
 }
 
 impl Verb {
@@ -37,7 +44,7 @@ impl Verb {
             Self::Hold => "hold",
             Self::Release => "release",
             Self::Skip => "skip",
-            Self::Discard => "discard",
+            Self::Discard { .. } => "discard",
         }
     }
 }
@@ -48,12 +55,20 @@ struct OnKey<'a> {
     key: &'a KeyId,
 }
 
+/// What a verb did.
+#[derive(Default)]
+struct Done {
+    /// The messages that became dead letters.
+    dead: Vec<MessageId>,
+    /// Whether more of them are left for the next transaction.
+    more: bool,
+}
+
 #[async_trait]
 impl Work for OnKey<'_> {
-    /// The messages that became dead letters.
-    type Done = Vec<MessageId>;
+    type Done = Done;
 
-    async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<Vec<MessageId>, Failed> {
+    async fn run(&self, database: &Database, session: &mut ClientSession) -> Result<Done, Failed> {
         let mut fence = Fence::open(database, session, self.route).await?;
         let (route, now, step) = (self.route, fence.ownership().now(), fence.step());
         let key = KeyIn { database, session: &mut *session, route, key: self.key, now, step };
@@ -64,15 +79,19 @@ impl Work for OnKey<'_> {
 }
 
 impl OnKey<'_> {
-    async fn step(&self, mut key: KeyIn<'_>) -> Result<Vec<MessageId>, Failed> {
+    async fn step(&self, mut key: KeyIn<'_>) -> Result<Done, Failed> {
         let state = key.state().await?;
         if self.verb == Verb::Hold {
             if state.is_none_or(|state| !state.held) {
                 key.holds().await?;
             }
-            return Ok(Vec::new());
+            return Ok(Done::default());
         }
         let Some(state) = state else {
+            if self.verb == (Verb::Discard { began: true }) {
+                // Somebody else has done the rest.
+                return Ok(Done::default());
+            }
             return Err(StoreError::new(
                 StoreErrorKind::Invalid,
                 self.verb.name(),
@@ -86,26 +105,32 @@ impl OnKey<'_> {
         match self.verb {
             Verb::Hold | Verb::Release => {
                 key.goes_on(false).await?;
-                Ok(Vec::new())
+                Ok(Done::default())
             }
             Verb::Skip => {
-                let skipped = key.bury_parked(&state, "skipped", 1).await?;
-                if !skipped.is_empty() {
+                let dead = key.bury_parked(&state, "skipped", 1).await?;
+                if !dead.is_empty() {
                     key.goes_on(false).await?;
                 }
-                Ok(skipped)
+                Ok(Done { dead, more: false })
             }
-            Verb::Discard => {
-                let discarded = key.bury_parked(&state, "discarded", 0).await?;
-                key.flows().await?;
-                Ok(discarded)
+            Verb::Discard { .. } => {
+                let dead = key.bury_parked(&state, "discarded", MOST_DISCARDED).await?;
+                let more = key.first_parked().await?.is_some();
+                if more {
+                    // Held, so that nothing of it goes out in between.
+                    key.goes_on(true).await?;
+                } else {
+                    key.flows().await?;
+                }
+                Ok(Done { dead, more })
             }
         }
     }
 }
 
 impl MongoDbStore {
-    async fn on_key(&self, verb: Verb, route: &Route, key: &KeyId) -> Result<Vec<MessageId>, StoreError> {
+    async fn on_key(&self, verb: Verb, route: &Route, key: &KeyId) -> Result<Done, StoreError> {
         self.know_route(verb.name(), route).await?;
         transact(self.database(), verb.name(), &OnKey { verb, route, key }).await
     }
@@ -128,8 +153,9 @@ impl MongoDbStore {
         let wanted = matching(filter, "order_key", at);
         // What was dead is taken away: the next call begins with what is left.
         let offset = if were_dead { 0 } else { filter.offset };
-        let mut rows =
-            browse::page(&mut session, collection, wanted, sort, filter, offset).await.map_err(failed)?;
+        let mut rows = browse::page(&mut session, collection, wanted, sort, filter, offset, doc! {})
+            .await
+            .map_err(failed)?;
         rows.sort_by_key(|row| crate::keys::number(row, "position"));
         let (mut rest, mut done) = (&rows[..], 0);
         while !rest.is_empty() {
@@ -195,12 +221,20 @@ impl Admin for MongoDbStore {
     }
 
     async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        Ok(self.on_key(Verb::Skip, route, key).await?.pop())
+        Ok(self.on_key(Verb::Skip, route, key).await?.dead.pop())
     }
 
+    /// In several transactions where much is parked; the key is held between them, and stays so if this does not come to its end.
     async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let discarded = self.on_key(Verb::Discard, route, key).await?;
-        Ok(u64::try_from(discarded.len()).unwrap_or(u64::MAX))
+        let (mut discarded, mut began) = (0, false);
+        loop {
+            let done = self.on_key(Verb::Discard { began }, route, key).await?;
+            discarded += u64::try_from(done.dead.len()).unwrap_or_default();
+            if !done.more {
+                return Ok(discarded);
+            }
+            began = true;
+        }
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
@@ -212,7 +246,9 @@ impl Admin for MongoDbStore {
             let mut session = self.database().session().await?;
             let dead = self.database().dead();
             let wanted = matching(filter, "order_key", "died_at");
-            let rows = browse::page(&mut session, dead.clone(), wanted, by_death(), filter, 0).await?;
+            let names_alone = doc! { "_id": 1 };
+            let rows =
+                browse::page(&mut session, dead.clone(), wanted, by_death(), filter, 0, names_alone).await?;
             let names: Vec<Bson> = rows.iter().filter_map(|row| row.get("_id").cloned()).collect();
             let done = dead.delete_many(doc! { "_id": { "$in": names } }).session(&mut session).await?;
             self.database().note(&session);

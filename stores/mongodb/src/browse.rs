@@ -53,7 +53,11 @@ pub(crate) fn by_delivery() -> Document {
     doc! { "delivered_at": 1, "position": 1 }
 }
 
-/// Documents of one page. The server takes a limit of 0 for none.
+/// The most bytes of payload and headers that one call reads: a page ends behind them, whatever its limit. The first row of a page always comes.
+const MOST_BYTES_PER_CALL: usize = 64 * 1024 * 1024;
+
+/// Documents of one page, with these fields alone (of none: all). It may be short because its rows are large, so a short one need not be the
+/// last. The server takes a limit of 0 for none.
 pub(crate) async fn page(
     session: &mut ClientSession,
     collection: Collection<Document>,
@@ -61,6 +65,7 @@ pub(crate) async fn page(
     sort: Document,
     filter: &Filter,
     offset: usize,
+    fields: Document,
 ) -> Result<Vec<Document>, Failed> {
     let limit = i64::try_from(filter.limit()).unwrap_or(i64::MAX);
     if limit == 0 {
@@ -71,11 +76,17 @@ pub(crate) async fn page(
         .sort(sort)
         .skip(u64::try_from(offset).unwrap_or(u64::MAX))
         .limit(limit)
+        .projection(fields)
         .session(&mut *session)
         .await?;
-    let mut rows = Vec::new();
+    let (mut rows, mut bytes) = (Vec::new(), 0_usize);
     while let Some(row) = cursor.next(session).await {
-        rows.push(row?);
+        let row = row?;
+        bytes = bytes.saturating_add(row::content_bytes(&row));
+        if bytes > MOST_BYTES_PER_CALL && !rows.is_empty() {
+            break;
+        }
+        rows.push(row);
     }
     Ok(rows)
 }
@@ -100,13 +111,14 @@ pub(crate) async fn failing_keys(database: &Database, filter: &Filter) -> Result
         // Keys behind which one of these messages is parked.
         let of_ids = Filter { ids: filter.ids.clone(), ..Filter::default() };
         let parked = database.parked();
-        let rows =
-            page(&mut session, parked, matching(&of_ids, "", ""), doc! { "_id": 1 }, &of_ids, 0).await?;
+        let key = doc! { "route": 1, "topic": 1, "order_key": 1 };
+        let of_ids_alone = matching(&of_ids, "", "");
+        let rows = page(&mut session, parked, of_ids_alone, doc! { "_id": 1 }, &of_ids, 0, key).await?;
         let names: Vec<Document> = rows.iter().filter_map(key_of_parked).collect();
         wanted.insert("_id", doc! { "$in": names });
     }
     let by_age = doc! { "since": 1, "route": 1, "topic": 1, "key": 1 };
-    let rows = page(&mut session, database.keys(), wanted, by_age, filter, filter.offset).await?;
+    let rows = page(&mut session, database.keys(), wanted, by_age, filter, filter.offset, doc! {}).await?;
     let behind = behind(database, &mut session, &rows).await?;
     let read = |row: &Document| {
         let key = KeyId::from_texts(row.get_str("topic").ok()?, row.get_str("key").ok()?)?;
@@ -150,7 +162,8 @@ async fn behind(
         let filter = doc! { "route": route, "topic": topic, "order_key": name };
         let parked = database.parked();
         let count = parked.count_documents(filter.clone()).session(&mut *session).await?;
-        let first = parked.find_one(filter).sort(doc! { "number": 1 }).session(&mut *session).await?;
+        let first = parked.find_one(filter).sort(doc! { "number": 1 }).projection(doc! { "id": 1 });
+        let first = first.session(&mut *session).await?;
         if let (Ok(route), Some(key)) = (Route::new(route), KeyId::from_texts(topic, name)) {
             behind.insert((route, key), (count, first.and_then(|first| message_id(first.get("id")))));
         }
@@ -162,14 +175,15 @@ pub(crate) async fn parked(database: &Database, filter: &Filter) -> Result<Vec<A
     let mut session = database.session().await?;
     let by_key = doc! { "route": 1, "topic": 1, "order_key": 1, "number": 1 };
     let wanted = matching(filter, "order_key", "parked_at");
-    let rows = page(&mut session, database.parked(), wanted, by_key, filter, filter.offset).await?;
+    let rows = page(&mut session, database.parked(), wanted, by_key, filter, filter.offset, doc! {}).await?;
     Ok(rows.into_iter().map(|row| Raw::new(row).presentable()).collect())
 }
 
 pub(crate) async fn dead_letters(database: &Database, filter: &Filter) -> Result<Vec<DeadLetter>, Failed> {
     let mut session = database.session().await?;
     let wanted = matching(filter, "order_key", "died_at");
-    let rows = page(&mut session, database.dead(), wanted, by_death(), filter, filter.offset).await?;
+    let rows =
+        page(&mut session, database.dead(), wanted, by_death(), filter, filter.offset, doc! {}).await?;
     let read = |row: Document| {
         let (route, died_at) = (route(&row), instant(&row, "died_at"));
         let reason = text(&row, "reason").unwrap_or_default();
@@ -186,7 +200,8 @@ pub(crate) async fn dead_letters(database: &Database, filter: &Filter) -> Result
 pub(crate) async fn history(database: &Database, filter: &Filter) -> Result<Vec<Past>, Failed> {
     let mut session = database.session().await?;
     let wanted = matching(filter, "order_key", "delivered_at");
-    let rows = page(&mut session, database.history(), wanted, by_delivery(), filter, filter.offset).await?;
+    let rows =
+        page(&mut session, database.history(), wanted, by_delivery(), filter, filter.offset, doc! {}).await?;
     let read = |row: Document| {
         let (route, delivered_at) = (route(&row), instant(&row, "delivered_at"));
         Past::new(route, Raw::new(row).presentable(), delivered_at)
@@ -201,7 +216,8 @@ pub(crate) async fn scheduled(
     let mut session = database.session().await?;
     let wanted = matching(filter, "key", "due_at");
     let by_due = doc! { "due_at": 1, "turn": 1 };
-    let rows = page(&mut session, database.scheduled(), wanted, by_due, filter, filter.offset).await?;
+    let rows =
+        page(&mut session, database.scheduled(), wanted, by_due, filter, filter.offset, doc! {}).await?;
     let read = |row: Document| (instant(&row, "due_at"), Raw::new(row).presentable().message.clone());
     Ok(rows.into_iter().map(read).collect())
 }

@@ -60,37 +60,67 @@ pub(crate) async fn due(database: &Database, request: &DueRequest) -> Result<Due
     }
 
     let mut due = Due::default();
-    let mut budget = request.bytes;
+    let mut budget = Budget { left: request.bytes, is_first: true };
     for row in &rows {
         let due_in = number(row, "next_attempt_at").unwrap_or_default().saturating_sub(now);
         if due_in > 0 || due.keys.len() == request.keys {
             due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
             break;
         }
-        due.keys.extend(read_key(database, &mut session, request, row, &mut budget).await?);
+        match read_key(database, &mut session, request, row, &mut budget).await? {
+            Read::Key(key) => {
+                budget.is_first = false;
+                due.keys.push(key);
+            }
+            Read::Unreadable => {}
+            // It is the next to be asked for, and with it those behind it.
+            Read::DoesNotFit => {
+                due.next = Some(Duration::ZERO);
+                break;
+            }
+        }
     }
     Ok(due)
 }
 
-/// A key with its parked messages. None: one of its documents is not what this program wrote.
+/// How many bytes may still be read. The first message of the first key is read whatever it has, so that there is always progress.
+struct Budget {
+    left: usize,
+    is_first: bool,
+}
+
+/// What came of reading a key.
+enum Read<T> {
+    Key(T),
+    /// One of its documents is not what this program wrote.
+    Unreadable,
+    /// Not even its first message is within the bound.
+    DoesNotFit,
+}
+
+/// A key with its parked messages.
 async fn read_key(
     database: &Database,
     session: &mut ClientSession,
     request: &DueRequest,
     row: &Document,
-    budget: &mut usize,
-) -> Result<Option<DueKey>, Failed> {
+    budget: &mut Budget,
+) -> Result<Read<DueKey>, Failed> {
     let (topic, key) = (row.get_str("topic").unwrap_or_default(), row.get_str("key").unwrap_or_default());
     let Some(key) = KeyId::from_texts(topic, key) else {
         tracing::error!(topic, key, "a document of outbox_key has a name that can be none; remove it");
-        return Ok(None);
+        return Ok(Read::Unreadable);
     };
-    let Some(parked) = parked(database, session, request, &key, budget).await? else { return Ok(None) };
+    let parked = match parked(database, session, request, &key, budget).await? {
+        Read::Key(parked) => parked,
+        Read::Unreadable => return Ok(Read::Unreadable),
+        Read::DoesNotFit => return Ok(Read::DoesNotFit),
+    };
     let state = KeyState::read(row);
     // Attempts are those of the message that failed: not of another one that is first now.
     let failing = state.failing.filter(|id| parked.first().is_some_and(|first| first.message.id == *id));
     let first_failure = state.first_failure.as_deref().and_then(Failure::from_text);
-    Ok(Some(DueKey {
+    Ok(Read::Key(DueKey {
         bucket: Bucket(
             number(row, "bucket").and_then(|bucket| u8::try_from(bucket).ok()).unwrap_or_default(),
         ),
@@ -103,14 +133,14 @@ async fn read_key(
     }))
 }
 
-/// The first parked messages of a key, within the bounds, the first always.
+/// The first parked messages of a key, within the bounds.
 async fn parked(
     database: &Database,
     session: &mut ClientSession,
     request: &DueRequest,
     key: &KeyId,
-    budget: &mut usize,
-) -> Result<Option<Vec<Arc<Stored>>>, Failed> {
+    budget: &mut Budget,
+) -> Result<Read<Vec<Arc<Stored>>>, Failed> {
     let limit = request.messages.max(1);
     let behind = doc! {
         "route": request.route.as_str(), "topic": key.topic.as_str(), "order_key": key.key.as_str(),
@@ -127,19 +157,22 @@ async fn parked(
     while let Some(row) = cursor.next(session).await {
         let row = Raw::new(row?);
         let size = row.size();
-        if size > *budget && !parked.is_empty() {
+        if size > budget.left && !parked.is_empty() {
             break;
         }
-        *budget = budget.saturating_sub(size);
+        if size > budget.left && !budget.is_first {
+            return Ok(Read::DoesNotFit);
+        }
+        budget.left = budget.left.saturating_sub(size);
         match row.message() {
             Ok(stored) => parked.push(stored),
             // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
             Err(not) => {
                 let position = not.waiting.at.position.0;
                 tracing::error!(%key, position, reason = not.reason, "a parked document is no message; skip it");
-                return Ok(None);
+                return Ok(Read::Unreadable);
             }
         }
     }
-    Ok(Some(parked))
+    Ok(Read::Key(parked))
 }

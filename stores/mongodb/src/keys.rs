@@ -6,10 +6,11 @@ use outbox_contract::divert::Then;
 use outbox_contract::fetch::RowId;
 use outbox_contract::{Bucket, Failure, KeyId, MessageId, Route};
 
+use crate::again::MOST_BYTES_AT_ONCE;
 use crate::database::Database;
 use crate::error::Failed;
 use crate::ownership::micros;
-use crate::row::{Raw, aside, message_id, uuid};
+use crate::row::{Raw, aside, content_bytes, message_id, uuid};
 use crate::settle::named;
 
 /// One key, in a transaction.
@@ -167,21 +168,25 @@ impl KeyIn<'_> {
     pub(crate) async fn bury(&mut self, row: RowId, death: &Death) -> Result<bool, Failed> {
         let mut found = self.take_hot(&[row]).await?;
         if found.is_empty() {
-            found = self.take_parked(self.behind_at(&[row]), 0).await?;
+            found = self.take_parked(self.behind_at(&[row]), 1).await?;
         }
         let is_there = !found.is_empty();
         self.die(found, |_| death.clone()).await?;
         Ok(is_there)
     }
 
-    /// Takes parked rows, the first so many of them (0: all), in order.
+    /// Takes parked rows in order: the first so many of them (0: all), within the bounds of a transaction where there are several.
     async fn take_parked(&mut self, filter: Document, most: i64) -> Result<Vec<Document>, Failed> {
         let parked = self.database.parked();
         let mut cursor =
             parked.find(filter).sort(doc! { "number": 1 }).limit(most).session(&mut *self.session).await?;
-        let (mut found, mut names) = (Vec::new(), Vec::new());
+        let (mut found, mut names, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
         while let Some(row) = cursor.next(self.session).await {
             let mut row = row?;
+            bytes = bytes.saturating_add(content_bytes(&row));
+            if most > 0 && bytes > MOST_BYTES_AT_ONCE && !found.is_empty() {
+                break;
+            }
             names.extend(row.remove("_id"));
             row.remove("parked_at");
             found.push(row);
@@ -192,7 +197,8 @@ impl KeyIn<'_> {
         Ok(found)
     }
 
-    /// The first so many parked messages (0: all) become dead letters, with what is known of the one that failed.
+    /// The first parked messages, at most so many, become dead letters, with what is known of the one that failed. They are fewer, too, where
+    /// they are large.
     pub(crate) async fn bury_parked(
         &mut self,
         state: &KeyState,

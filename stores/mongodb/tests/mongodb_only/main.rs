@@ -4,6 +4,7 @@
 
 mod admissions;
 mod altered;
+mod bounds;
 mod commands;
 mod faults;
 mod fence;

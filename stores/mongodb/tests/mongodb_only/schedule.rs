@@ -4,11 +4,11 @@ use outbox_contract::{Admin, Outgoing, Store, StripeId, Timestamp, Transactional
 
 use super::support::{Fixture, append, fetch, message, messages, relay};
 
-/// Schedules messages of a key, each with its payload, that are long due.
-async fn schedule(fixture: &Fixture, key: &str, payloads: impl IntoIterator<Item = Vec<u8>>) {
+/// Schedules messages of a key, each with its payload, that have been due since this many seconds after 1970.
+async fn schedule(fixture: &Fixture, key: &str, due: i64, payloads: impl IntoIterator<Item = Vec<u8>>) {
     let store = &fixture.store;
     let due = |payload: Vec<u8>| {
-        Outgoing::from(message(key).with_payload(payload)).due_at(Timestamp::from_micros(1_000_000))
+        Outgoing::from(message(key).with_payload(payload)).due_at(Timestamp::from_micros(due * 1_000_000))
     };
     let outgoing: Vec<Outgoing> = payloads.into_iter().map(due).collect();
     let mut tx = store.begin().await.unwrap();
@@ -24,8 +24,8 @@ async fn a_stripe_that_is_held_holds_up_no_other_due_message() {
     let relay = relay(store).await;
     assert_ne!(StripeId::of("orders", "held"), StripeId::of("orders", "free"));
     // More than are looked at in one go, and the first to be due.
-    schedule(&fixture, "held", (0..120_u8).map(|at| vec![at])).await;
-    schedule(&fixture, "free", [vec![1], vec![2]]).await;
+    schedule(&fixture, "held", 1, (0..120_u8).map(|at| vec![at])).await;
+    schedule(&fixture, "free", 2, [vec![1], vec![2]]).await;
     let mut open = fixture.session().await;
     store.append(&mut open, &[message("held").into()]).await.unwrap();
 
@@ -54,7 +54,7 @@ async fn large_messages_join_their_keys_in_several_transactions() {
     let Some(fixture) = Fixture::new().await else { return };
     let (store, noted) = super::commands::noting(&fixture).await;
     for at in 0..5 {
-        schedule(&fixture, "a", [vec![at; 6 * 1024 * 1024]]).await;
+        schedule(&fixture, "a", 1, [vec![at; 6 * 1024 * 1024]]).await;
     }
     noted.lock().unwrap().clear();
     let maintained = store.maintain(1_000).await.unwrap();
