@@ -93,6 +93,11 @@ impl Connection {
     pub(crate) fn cut(&self) {
         self.plug.pull();
     }
+
+    /// Ends it at once where what comes next fails, or is dropped half-way.
+    pub(crate) fn cut_on_drop(&self) -> PullOnDrop {
+        PullOnDrop(Some(Arc::clone(&self.plug)))
+    }
 }
 
 impl Drop for Connection {
@@ -182,10 +187,11 @@ impl Plug {
     }
 }
 
-struct PullOnDrop(Option<Arc<Plug>>);
+/// Cuts a connection unless it is disarmed.
+pub(crate) struct PullOnDrop(Option<Arc<Plug>>);
 
 impl PullOnDrop {
-    fn disarm(mut self) {
+    pub(crate) fn disarm(mut self) {
         self.0 = None;
     }
 }

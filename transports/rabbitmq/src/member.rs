@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream::{self, SelectAll, StreamExt};
+use futures_util::stream::{self, SelectAll, StreamExt, TryStreamExt};
 use lapin::message::Delivery as Raw;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
@@ -95,31 +95,25 @@ impl Session {
             handles: Vec::new(),
             incoming: SelectAll::new(),
         };
-        let connection = &*session.connection;
+        let connection = Arc::clone(&session.connection);
         let queues =
-            topology::prepare_consuming(connection, config, &subscription.consumer, &subscription.topics)
+            topology::prepare_consuming(&*connection, config, &subscription.consumer, &subscription.topics)
                 .await?;
         let share = Consumption::new(subscription, queues.iter().map(|queue| queue.unit.clone())).share();
-        for (place, queue) in queues.iter().enumerate() {
-            session.consume(place, queue, share).await?;
+        let consuming: Vec<_> = queues.iter().map(|queue| consume(&connection, queue, share)).collect();
+        let mut consuming = stream::iter(consuming).buffered(topology::AT_ONCE);
+        // Behind what has handles in it, so that it goes before them.
+        let cut = connection.cut_on_drop();
+        while let Some((channel, handle)) = consuming.try_next().await? {
+            let place = session.channels.len();
+            let ended = stream::once(async move { (place, None) });
+            session.incoming.push(handle.clone().map(move |raw| (place, Some(raw))).chain(ended).boxed());
+            session.handles.push(handle);
+            session.channels.push(channel);
         }
+        cut.disarm();
+        drop(consuming);
         Ok((session, queues))
-    }
-
-    async fn consume(&mut self, place: usize, queue: &Queue, share: u16) -> Result<(), Fault> {
-        let connection = &*self.connection;
-        let what = format!("consuming queue {:?}", queue.name.as_str());
-        let channel = connection.channel().await?;
-        connection.answer(&what, channel.basic_qos(share, BasicQosOptions::default())).await?;
-        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-        let consume = channel.basic_consume(queue.name.clone(), "".into(), options, arguments);
-        // Given up here, an answer that nobody has looked at cancels nothing.
-        let handle = connection.answer(&what, consume).await?;
-        let ended = stream::once(async move { (place, None) });
-        self.incoming.push(handle.clone().map(move |raw| (place, Some(raw))).chain(ended).boxed());
-        self.handles.push(handle);
-        self.channels.push(channel);
-        Ok(())
     }
 
     /// Carries deliveries into memory until the connection is over, and says why.
@@ -157,6 +151,17 @@ impl Session {
         }
         self.connection.close().await;
     }
+}
+
+/// Consumes a queue. Given up half-way, it cancels nothing: an answer that nobody has looked at has no handle in it.
+async fn consume(connection: &Connection, queue: &Queue, share: u16) -> Result<(Channel, Handle), Fault> {
+    let what = format!("consuming queue {:?}", queue.name.as_str());
+    let channel = connection.channel().await?;
+    connection.answer(&what, channel.basic_qos(share, BasicQosOptions::default())).await?;
+    let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    let consume = channel.basic_consume(queue.name.clone(), "".into(), options, arguments);
+    let handle = connection.answer(&what, consume).await?;
+    Ok((channel, handle))
 }
 
 impl Drop for Session {

@@ -1,5 +1,6 @@
 //! Exchanges, queues and bindings: made on request, else looked at.
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lapin::types::{FieldTable, ShortString};
 use outbox_contract::subscription::Unit;
 use outbox_contract::{Consumer, Topic, TransportErrorKind};
@@ -9,6 +10,9 @@ use crate::config::{Config, Topology};
 use crate::error::Fault;
 use crate::inequivalent::Inequivalent;
 use crate::routing::{MOST_NAME_BYTES, problem_of};
+
+/// How many queues of a member are asked about at once. Each takes several round trips, and an inbox waits five seconds in all.
+pub(crate) const AT_ONCE: usize = 16;
 
 /// Something that is to be there. All of it is durable.
 #[derive(Clone, Debug)]
@@ -70,19 +74,22 @@ pub(crate) async fn prepare_consuming(
     }
     let mut all = Vec::new();
     for topic in topics {
-        for queue in queues(config, consumer, topic)? {
-            match config.topology {
-                Topology::Declared => declare_queue(connection, config, &queue).await?,
-                Topology::Checked => {
-                    look_at(connection, &queue).await?;
-                    look_into(connection, config, &queue).await?;
-                }
-                Topology::Trusted => look_at(connection, &queue).await?,
-            }
-            all.push(queue);
-        }
+        all.extend(queues(config, consumer, topic)?);
     }
+    let preparing: Vec<_> = all.iter().map(|queue| prepare_queue(connection, config, queue)).collect();
+    stream::iter(preparing).buffered(AT_ONCE).try_collect::<()>().await?;
     Ok(all)
+}
+
+async fn prepare_queue(connection: &impl Declares, config: &Config, queue: &Queue) -> Result<(), Fault> {
+    match config.topology {
+        Topology::Declared => declare_queue(connection, config, queue).await,
+        Topology::Checked => {
+            look_at(connection, queue).await?;
+            look_into(connection, config, queue).await
+        }
+        Topology::Trusted => look_at(connection, queue).await,
+    }
 }
 
 fn queues(config: &Config, consumer: &Consumer, topic: &Topic) -> Result<Vec<Queue>, Fault> {

@@ -7,12 +7,13 @@ use lapin::types::AMQPValue;
 use outbox_contract::subscription::Received;
 use outbox_contract::{MessageId, Transport, TransportErrorKind};
 use outbox_servers::Proxy;
-use outbox_transport_rabbitmq::RabbitMqTransport;
+use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 
 use crate::support::{
     declared, deliver, deliveries, eventually, finish, id_of, ids, messages, queue, revoked, subscribe,
     subscription, topic, vhost, vhost_of,
 };
+use crate::wiretap::Wiretap;
 
 fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
@@ -140,6 +141,20 @@ async fn a_queue_that_would_lose_or_reorder_messages_is_refused() {
             (Err(error), None) => panic!("queue {at} was refused: {error}"),
         }
     }
+}
+
+/// One after the other, those of a broker that is far away would take longer than an inbox waits for a subscription.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_queues_are_asked_for_at_once() {
+    const QUEUES: usize = 8;
+    let Some((_server, url)) = vhost() else { return };
+    declared(&url).partitions(8).build().unwrap().check().await.unwrap();
+    // The broker says nothing before it is asked for a channel for each queue: to look at it, and then to consume it.
+    let wiretap = Wiretap::of(&url).silent_while([1..QUEUES, QUEUES + 1..2 * QUEUES]);
+    let transport = RabbitMqTransport::builder(wiretap.url(&url)).topology(Topology::Trusted).partitions(8);
+    let transport = transport.build().unwrap();
+    transport.subscribe(subscription()).await.unwrap().close().await.unwrap();
+    assert_eq!(wiretap.consumed(), QUEUES);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

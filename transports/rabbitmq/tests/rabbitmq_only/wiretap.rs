@@ -1,7 +1,10 @@
 //! Passes connections on to a broker, and reads along what the client asks for.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -9,6 +12,7 @@ use std::time::Duration;
 /// The numbers of a method of AMQP: of its class, and its own.
 type Method = (u16, u16);
 
+const CHANNEL_OPEN: Method = (20, 10);
 const BASIC_CONSUME: Method = (60, 20);
 const BASIC_CANCEL: Method = (60, 30);
 
@@ -26,6 +30,30 @@ struct Heard {
     asked: Vec<Method>,
     /// Connections that are over.
     over: usize,
+    /// While so many channels were asked for, nothing is answered.
+    silent: Vec<Range<usize>>,
+    /// The queue of which nothing is answered once it is consumed, and then its channel.
+    mute_queue: Option<String>,
+    mute_channel: Option<u16>,
+}
+
+impl Heard {
+    fn count(&self, method: Method) -> usize {
+        self.asked.iter().filter(|asked| **asked == method).count()
+    }
+
+    fn hear(&mut self, frame: &Frame) {
+        let Some(method) = frame.method() else { return };
+        self.asked.push(method);
+        if method == BASIC_CONSUME && self.mute_queue.as_deref() == frame.queue() {
+            self.mute_channel = Some(frame.channel());
+        }
+    }
+
+    fn is_silent(&mut self) -> bool {
+        let channels = self.count(CHANNEL_OPEN);
+        self.over == 0 && self.silent.iter().any(|silent| silent.contains(&channels))
+    }
 }
 
 impl Wiretap {
@@ -40,8 +68,17 @@ impl Wiretap {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), TcpStream::connect(&broker).unwrap());
                 let (to_client, from_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                thread::spawn(move || pass(&from_server, &to_client, |_| {}));
-                let heard = Arc::clone(&all);
+                let (heard, answered) = (Arc::clone(&all), Arc::clone(&all));
+                thread::spawn(move || {
+                    let mut frames = Frames { bytes: Vec::new(), greeted: true };
+                    pass(&from_server, &to_client, |bytes| {
+                        let (heard, changed) = &*answered;
+                        let heard = changed.wait_while(heard.lock().unwrap(), Heard::is_silent).unwrap();
+                        let mut frames = frames.read(bytes);
+                        frames.retain(|frame| heard.mute_channel != Some(frame.channel()));
+                        frames.into_iter().flat_map(|frame| frame.0).collect()
+                    });
+                });
                 thread::spawn(move || {
                     let tell = |change: &mut dyn FnMut(&mut Heard)| {
                         change(&mut heard.0.lock().unwrap());
@@ -49,8 +86,9 @@ impl Wiretap {
                     };
                     let mut frames = Frames::default();
                     pass(&client, &server, |bytes| {
-                        let methods = frames.read(bytes);
-                        tell(&mut |heard| heard.asked.extend(&methods));
+                        let frames = frames.read(bytes);
+                        tell(&mut |heard| frames.iter().for_each(|frame| heard.hear(frame)));
+                        bytes.to_vec()
                     });
                     tell(&mut |heard| heard.over += 1);
                 });
@@ -62,6 +100,18 @@ impl Wiretap {
     /// The same URL, past here.
     pub(crate) fn url(&self, url: &str) -> String {
         url.replace(address_of(url), &self.address.to_string())
+    }
+
+    /// Answers nothing while the number of channels that were asked for is one of these.
+    pub(crate) fn silent_while(self, channels: impl IntoIterator<Item = Range<usize>>) -> Self {
+        self.heard.0.lock().unwrap().silent.extend(channels);
+        self
+    }
+
+    /// Answers nothing of this queue once it is consumed.
+    pub(crate) fn mute(self, queue: &str) -> Self {
+        self.heard.0.lock().unwrap().mute_queue = Some(queue.to_owned());
+        self
     }
 
     /// Waits until so many connections are over, with all that was asked over them, or a consumer is cancelled. Blocks.
@@ -83,7 +133,7 @@ impl Wiretap {
     }
 
     fn count(&self, method: Method) -> usize {
-        self.heard.0.lock().unwrap().asked.iter().filter(|asked| **asked == method).count()
+        self.heard.0.lock().unwrap().count(method)
     }
 }
 
@@ -92,8 +142,8 @@ fn address_of(url: &str) -> &str {
     rest.split('/').next().unwrap()
 }
 
-/// Until one of the two ends.
-fn pass(mut from: &TcpStream, mut to: &TcpStream, mut look: impl FnMut(&[u8])) {
+/// Until one of the two ends. What `look` makes of the bytes is passed on.
+fn pass(mut from: &TcpStream, mut to: &TcpStream, mut look: impl FnMut(&[u8]) -> Vec<u8>) {
     let mut buffer = vec![0; 64 * 1024];
     let passed: io::Result<()> = (|| {
         loop {
@@ -101,8 +151,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, mut look: impl FnMut(&[u8])) {
             if length == 0 {
                 return Ok(());
             }
-            look(&buffer[..length]);
-            to.write_all(&buffer[..length])?;
+            to.write_all(&look(&buffer[..length]))?;
         }
     })();
     // What ended is over for both, whichever of them it was.
@@ -110,7 +159,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, mut look: impl FnMut(&[u8])) {
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// What a client sends: a greeting of 8 bytes, then frames. Type, channel, size, as much, and a last byte.
+/// What is sent: by a client a greeting of 8 bytes, then frames.
 #[derive(Default)]
 struct Frames {
     bytes: Vec<u8>,
@@ -118,24 +167,44 @@ struct Frames {
 }
 
 impl Frames {
-    fn read(&mut self, bytes: &[u8]) -> Vec<Method> {
+    fn read(&mut self, bytes: &[u8]) -> Vec<Frame> {
         self.bytes.extend_from_slice(bytes);
         if !self.greeted && self.bytes.len() >= 8 {
             self.bytes.drain(..8);
             self.greeted = true;
         }
-        let mut methods = Vec::new();
+        let mut frames = Vec::new();
         while self.greeted && self.bytes.len() >= 7 {
-            let number = |at: usize| u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]]);
-            let size = 8 + (usize::from(number(3)) << 16 | usize::from(number(5)));
+            let size = [self.bytes[3], self.bytes[4], self.bytes[5], self.bytes[6]];
+            let size = 8 + u32::from_be_bytes(size) as usize;
             if self.bytes.len() < size {
                 break;
             }
-            if self.bytes[0] == 1 {
-                methods.push((number(7), number(9)));
-            }
-            self.bytes.drain(..size);
+            frames.push(Frame(self.bytes.drain(..size).collect()));
         }
-        methods
+        frames
+    }
+}
+
+/// Type, channel, size, as much, and a last byte.
+struct Frame(Vec<u8>);
+
+impl Frame {
+    fn number(&self, at: usize) -> u16 {
+        u16::from_be_bytes([self.0[at], self.0[at + 1]])
+    }
+
+    fn channel(&self) -> u16 {
+        self.number(1)
+    }
+
+    fn method(&self) -> Option<Method> {
+        (self.0[0] == 1).then(|| (self.number(7), self.number(9)))
+    }
+
+    /// The queue that is asked to be consumed.
+    fn queue(&self) -> Option<&str> {
+        let length = usize::from(self.0[13]);
+        std::str::from_utf8(&self.0[14..14 + length]).ok()
     }
 }
