@@ -57,6 +57,8 @@ pub(crate) enum LaneMsg {
     Retire(RpcReplyPort<()>),
     /// Look whether something may be sent.
     Pump,
+    /// The same, at the time that was planned for it.
+    Planned(Duration),
 }
 
 /// A row for a lane.
@@ -227,7 +229,9 @@ impl LaneState {
                 self.retired = true;
                 self.retiring = Some(reply);
             }
-            LaneMsg::Pump => self.pump_at = None,
+            LaneMsg::Pump => {}
+            // One that was overtaken by an earlier one plans nothing, or there would be ever more of them.
+            LaneMsg::Planned(at) => self.pump_at = self.pump_at.filter(|planned| *planned != at),
         }
     }
 
@@ -313,7 +317,7 @@ impl LaneState {
                 break;
             }
             if !self.context.tenure.holds(now) {
-                // The keeper is about to renew, or the leases are gone; in both cases somebody tells this lane before long.
+                // The keeper is about to renew, or the leases are gone; in both cases the poller says so when it has heard.
                 next = earlier(next, now + self.context.config.heartbeat);
                 break;
             }
@@ -335,7 +339,7 @@ impl LaneState {
             && self.pump_at.is_none_or(|planned| at < planned)
         {
             self.pump_at = Some(at);
-            myself.send_after(at.saturating_sub(now), || LaneMsg::Pump);
+            myself.send_after(at.saturating_sub(now), move || LaneMsg::Planned(at));
         }
         Ok(())
     }

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use outbox_contract::fetch::{DueRequest, FetchedRow};
 use outbox_contract::hints::Wakeup;
-use outbox_contract::{BUCKETS, Bucket, BucketSet, Epoch, Failure, KeyId, Leased, LowWater, Position, Topic};
+use outbox_contract::{
+    BUCKETS, Bucket, BucketSet, Epoch, Failure, KeyId, Lease, Leased, LowWater, Position, Topic,
+};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
 use super::context::{Context, in_time};
@@ -243,7 +245,8 @@ impl PollerState {
     fn leased(&mut self, leased: &Leased) -> Result<bool, ActorProcessingErr> {
         self.life = leased.life;
         let yielding = self.yielding();
-        let same = |lease: &&outbox_contract::Lease| self.epochs[usize::from(lease.bucket.0)] == lease.epoch;
+        let epochs = self.epochs;
+        let same = |lease: &&Lease| epochs[usize::from(lease.bucket.0)] == lease.epoch;
         let kept: BucketSet = leased.leases.iter().filter(same).map(|lease| lease.bucket).collect();
         let lost = self.reader.owned().without(&kept);
         if !lost.is_empty() {
@@ -253,7 +256,10 @@ impl PollerState {
         let mut gained = BucketSet::EMPTY;
         let mut low_water = Position::END;
         for lease in &leased.leases {
-            if !self.reader.owned().contains(lease.bucket) && !yielding.contains(lease.bucket) {
+            // Under the epoch under which it was given up, it is on its way back: the heartbeat looked before it was there.
+            let is_released = same(&lease);
+            if !self.reader.owned().contains(lease.bucket) && !yielding.contains(lease.bucket) && !is_released
+            {
                 gained.insert(lease.bucket);
                 low_water = low_water.min(lease.low_water);
                 self.epochs[usize::from(lease.bucket.0)] = lease.epoch;
@@ -266,6 +272,8 @@ impl PollerState {
             self.ask_due = Duration::ZERO;
         }
         self.pause(&leased.paused)?;
+        // They may have stopped when the tenure was over, or for the pause.
+        self.tell_lanes(|| LaneMsg::Pump)?;
         if let Some(keeper) = &self.keeper {
             keeper.cast(KeeperMsg::LowWater(self.low_water()))?;
         }
@@ -291,12 +299,8 @@ impl PollerState {
     }
 
     fn pause(&mut self, paused: &outbox_contract::lease::Paused) -> Result<(), ActorProcessingErr> {
-        let resumed = self.paused && !paused.route;
         self.paused = paused.route;
         self.context.pause(paused);
-        if resumed {
-            self.tell_lanes(|| LaneMsg::Pump)?;
-        }
         for topic in self.topics.pause(&paused.topics) {
             self.close(&topic)?;
         }

@@ -2,7 +2,9 @@
 
 use outbox_contract::Transactional;
 use outbox_engine::Status;
-use outbox_testkit::Fault;
+use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFaultRates};
+
+use tokio::time::Instant;
 
 use crate::support::{MS, S, World, message, route, topic, within};
 
@@ -20,6 +22,56 @@ async fn a_second_relay_gets_half_and_the_first_has_all_again_when_it_leaves() {
     assert!(second.stop(S * 10).await);
     within(S * 6, || first.stats().buckets == 256).await;
     assert_eq!(world.broker.len(), 200, "nothing was sent twice");
+}
+
+/// Heartbeats and releases that are under way side by side: what was given up is not taken back by an answer from before.
+#[tokio::test(start_paused = true)]
+async fn what_was_given_up_is_not_taken_back_by_a_late_answer() {
+    let world = World::new();
+    let (one, other) = (world.rig(), world.rig());
+    for (call, delay) in [(StoreCall::Lease, S), (StoreCall::GiveBack, S * 4)] {
+        one.store.set_rates_of(call, StoreFaultRates { delay, ..StoreFaultRates::default() });
+    }
+    for rig in [&one, &other] {
+        rig.transport.set_rates(FaultRates { delay: S, ..FaultRates::default() });
+    }
+    let first = one.relay().heartbeat(MS * 50).start().await.unwrap();
+    within(S * 2, || first.stats().buckets == 256).await;
+    let _second = other.relay().heartbeat(MS * 50).start().await.unwrap();
+    let mut sent = 0;
+    for n in 0..600 {
+        sent += world.append((0..4).map(|key| message(&format!("key-{}", (n * 4 + key) % 200)))).await.len();
+        tokio::time::sleep(MS * 20).await;
+    }
+    world.drained(S * 60).await;
+    assert_eq!(first.stats().buckets, 128, "half of it was given up");
+    assert_eq!(world.broker.len(), sent, "nothing was sent twice");
+}
+
+/// Where heartbeats are answered so late that a relay stops in between, it goes on as soon as the next is answered.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_stopped_for_a_late_heartbeat_goes_on_with_its_answer() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.transport.set_rates(FaultRates { delay: MS * 200, ..FaultRates::default() });
+    world.append((0..2_000).map(|n| message(&format!("key-{}", n % 100)))).await;
+    let relay = rig.relay().lanes(1).depth(1).chunk(1).batch(100).credit(200).start().await.unwrap();
+    within(S, || relay.stats().buckets == 256).await;
+    // As late as a call may be: then it may publish for half of the time, and stands still for 5 s at the most.
+    let late = StoreFaultRates { delay: S * 5 - MS, ..StoreFaultRates::default() };
+    rig.store.set_rates_of(StoreCall::Lease, late);
+    let mut stops = Vec::new();
+    while world.broker.len() < 2_000 {
+        let (sent, started) = (world.broker.len(), Instant::now());
+        while world.broker.len() == sent {
+            tokio::time::sleep(MS * 10).await;
+        }
+        if started.elapsed() > S {
+            stops.push(started.elapsed());
+        }
+    }
+    assert!(stops.len() > 3, "it never stopped: {stops:?}");
+    assert!(stops.iter().any(|stop| *stop < S * 4), "it always waited for longer than it had to: {stops:?}");
 }
 
 /// Whoever takes a bucket over begins to read at its mark. One that is being given up is still in use: the mark must not pass it.
