@@ -455,9 +455,9 @@ mod tests {
 
     #[test]
     fn a_page_has_one_message_always_where_there_is_one() {
-        const HALF: i64 = MOST_BYTES_PER_CALL / 2;
+        let half = i64::try_from(MOST_BYTES_PER_CALL / 2).unwrap();
         for (sizes, fit) in
-            [(&[][..], 0), (&[i64::MAX, 1], 1), (&[HALF, HALF, 1], 2), (&[HALF, HALF + 1], 1), (&[0, 0], 2)]
+            [(&[][..], 0), (&[i64::MAX, 1], 1), (&[half, half, 1], 2), (&[half, half + 1], 1), (&[0, 0], 2)]
         {
             assert_eq!(fitting(sizes), fit, "{sizes:?}");
         }
