@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
 use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
 use outbox_contract::{KeyId, Message, MessageId, Route, Stored, Timestamp};
 
 use crate::database::Database;
@@ -52,9 +52,6 @@ pub(crate) fn by_death() -> Document {
 pub(crate) fn by_delivery() -> Document {
     doc! { "delivered_at": 1, "position": 1 }
 }
-
-/// The most bytes of payload and headers that one call reads: a page ends behind them, whatever its limit. The first row of a page always comes.
-const MOST_BYTES_PER_CALL: usize = 64 * 1024 * 1024;
 
 /// Documents of one page, with these fields alone (of none: all). It may be short because its rows are large, so a short one need not be the
 /// last. The server takes a limit of 0 for none.
