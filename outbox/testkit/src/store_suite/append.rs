@@ -109,7 +109,8 @@ pub async fn a_message_without_a_key_stays_without_one<H: StoreHarness>(harness:
 
 /// The first and the last instant, the first and the last schema version, ids that are all zeros and all ones.
 pub async fn the_extremes_of_numbers_are_kept<H: StoreHarness>(harness: &H) {
-    let instants = [i64::MIN, -62_135_596_800_000_000, -1, 0, 1, 253_402_300_799_999_999, i64::MAX];
+    // From the first instant that can be printed to the last one.
+    let instants = [-62_167_219_200_000_000, -1, 0, 1, 253_402_300_799_999_999];
     let mut written: Vec<Message> = instants
         .map(|micros| message("numbers", "instants").with_occurred_at(Timestamp::from_micros(micros)))
         .into();

@@ -60,9 +60,9 @@ async fn nothing_is_done_in_a_database_that_was_never_migrated() {
     let store = fixture.another().await;
     let mut tx = store.begin().await.unwrap();
     let error = store.append(&mut tx, &[message("a").into()]).await.unwrap_err();
-    assert!(error.to_string().contains("call migrate"), "{error}");
+    assert!(error.to_string().contains("call `migrate`"), "{error}");
     let leased = store.lease(&lease_request(outbox_contract::RelayId::new())).await;
-    assert_says(leased.map(drop), StoreErrorKind::NotMigrated, "call migrate");
+    assert_says(leased.map(drop), StoreErrorKind::NotMigrated, "call `migrate`");
     let there = store.client().default_database().unwrap().list_collection_names().await.unwrap();
     assert!(there.is_empty(), "{there:?}");
 }
