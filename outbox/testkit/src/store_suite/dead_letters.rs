@@ -171,7 +171,7 @@ pub async fn a_long_history_is_replayed_call_by_call<H: StoreHarness>(harness: &
     relay.settle(&relay.read().await).await;
     let mut filter = Filter { topic: Some(topic("orders")), limit: Some(2), ..Filter::default() };
     let mut calls = Vec::new();
-    while calls.last() != Some(&0) {
+    while calls.last() != Some(&0) && calls.len() < 10 {
         let replayed = store.replay(&filter).await.expect("the history is replayed");
         filter.offset += usize::try_from(replayed).expect("a few");
         calls.push(replayed);
