@@ -21,51 +21,10 @@ use outbox_testkit::store_suite::{Capabilities, StoreHarness};
 
 #[path = "broken_admin.rs"]
 mod admin;
+#[path = "bug.rs"]
+mod bug;
 
-/// What is wrong with the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bug {
-    SwapsAppended,
-    AppendsOutside,
-    ValidatesOneByOne,
-    CutsPayloads,
-    IgnoresDueTime,
-    WritesAtCommit,
-    ReversesKeys,
-    HidesWriters,
-    CountsAhead,
-    MarksAhead,
-    MarksOfRowsOnly,
-    MarksOfOpenTransactions,
-    MarksWithoutFirstRow,
-    MarksOfEveryRoute,
-    MarksOfEveryBucket,
-    LeavesGapsInNumbers,
-    GivesNoNumbers,
-    FiltersInFlightAfterwards,
-    SettlesLate,
-    ForgetsMuted,
-    StealsLeases,
-    ForgetsLowWater,
-    MarksEverything,
-    NeverLeaves,
-    SettlesByPosition,
-    DivertsWithoutLease,
-    DivertsAnyVersion,
-    AddsAttempts,
-    GivesParkedBackwards,
-    ParksFirstOnly,
-    FailsThroughHolds,
-    AllowsEveryVerb,
-    AdmitsOutside,
-    AdmitsPastBacklog,
-    ElectsEverybody,
-    IgnoresHolds,
-    IgnoresPauses,
-    RequeuesBackwards,
-    ReplaysUnderNewIds,
-    KeepsSilent,
-}
+pub(crate) use bug::Bug;
 
 /// A harness of the store with this bug, or without one.
 pub(crate) struct Broken(Arc<BrokenStore>);

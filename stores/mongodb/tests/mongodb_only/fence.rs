@@ -1,5 +1,6 @@
 //! Steps of keys commit only if who owns what is still as they have seen it, and conflicts in them are nobody's fault.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mongodb::bson::doc;
@@ -34,14 +35,20 @@ async fn failing(fixture: &Fixture, relay: RelayId, stored: &Stored) -> Diversio
     }
 }
 
+/// A relay, a message that it has read, and the step with which that fails.
+async fn one_that_fails(fixture: &Fixture) -> (RelayId, Arc<Stored>, Diversion) {
+    let relay = relay(&fixture.store).await;
+    append(&fixture.store, [message("a")]).await;
+    let stored = messages(fetch(&fixture.store, relay).await).remove(0);
+    let step = failing(fixture, relay, &stored).await;
+    (relay, stored, step)
+}
+
 #[tokio::test]
 async fn a_conflict_in_a_step_is_tried_again_and_counts_for_nothing() {
     let Some(fixture) = Fixture::alone(options()).await else { return };
     let store = &fixture.store;
-    let relay = relay(store).await;
-    append(store, [message("a")]).await;
-    let stored = messages(fetch(store, relay).await).remove(0);
-    let step = failing(&fixture, relay, &stored).await;
+    let (_, _, step) = one_that_fails(&fixture).await;
     for command in ["findAndModify", "insert", "update", "delete", "commitTransaction"] {
         let labels = vec!["TransientTransactionError".to_owned()];
         fixture.server.fail_next(Fault::of(&[command], Happens::Error { code: 112, labels }));
@@ -74,10 +81,7 @@ async fn a_step_that_meets_others_for_too_long_is_unavailable() {
 async fn a_step_waits_for_whoever_changes_the_owners() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = fixture.store.clone();
-    let relay = relay(&store).await;
-    append(&store, [message("a")]).await;
-    let stored = messages(fetch(&store, relay).await).remove(0);
-    let step = failing(&fixture, relay, &stored).await;
+    let (_, _, step) = one_that_fails(&fixture).await;
 
     // Somebody takes every bucket over, and has not committed it yet.
     let routes = fixture.collection("outbox_route");
@@ -164,10 +168,7 @@ async fn a_transaction_of_a_key_changes_its_route_last() {
 async fn a_relay_that_died_in_a_step_holds_up_no_lease() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = &fixture.store;
-    let relay = relay(store).await;
-    append(store, [message("a")]).await;
-    let stored = messages(fetch(store, relay).await).remove(0);
-    let step = failing(&fixture, relay, &stored).await;
+    let (relay, stored, step) = one_that_fails(&fixture).await;
     let mut dies = Halting::before(&fixture, "insert", "outbox_parked").await;
     let dying = dies.store.clone();
     drop(dies.begin(async move { dying.divert(&[step]).await }).await);
@@ -219,10 +220,7 @@ async fn of_two_steps_that_have_seen_the_same_state_one_begins_again() {
 async fn a_step_whose_lease_is_lost_under_way_does_nothing() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = &fixture.store;
-    let relay = relay(store).await;
-    append(store, [message("a")]).await;
-    let stored = messages(fetch(store, relay).await).remove(0);
-    let step = failing(&fixture, relay, &stored).await;
+    let (relay, stored, step) = one_that_fails(&fixture).await;
     let mut halting = Halting::before(&fixture, "findAndModify", "outbox_route").await;
     let slow = halting.store.clone();
     let late = halting.begin(async move { slow.divert(&[step]).await }).await;

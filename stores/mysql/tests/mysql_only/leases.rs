@@ -138,6 +138,7 @@ async fn a_connection_that_is_in_no_transaction_may_be_idle() {
         let store = open(&fixture.url, short).await;
         let me = RelayId::new();
         store.lease(&heartbeat(me)).await.unwrap();
+        // By the server's own clock, which knows whole seconds and can't be set.
         tokio::time::sleep(Duration::from_secs(6)).await;
         store.lease(&heartbeat(me)).await.unwrap();
     }
