@@ -4,15 +4,15 @@ use outbox::prelude::*;
 use serde::Serialize;
 
 // ANCHOR: events
-/// What others hear of a contact.
+/// What others hear of a contact. serde's names are the types of the events and stand in their payloads: the variants may be called otherwise one day.
 #[derive(Clone, Debug, PartialEq, Serialize, DomainEvent)]
 #[event(topic = "contacts", key = "id")]
 pub(crate) enum ContactEvent {
-    #[event(type = "contact.added")]
+    #[serde(rename = "contact.added")]
     Added { id: i64, name: String, email: String },
-    #[event(type = "contact.renamed")]
+    #[serde(rename = "contact.renamed")]
     Renamed { id: i64, name: String },
-    #[event(type = "contact.email_changed")]
+    #[serde(rename = "contact.email_changed")]
     EmailChanged { id: i64, old: String, new: String },
 }
 // ANCHOR_END: events

@@ -10,22 +10,23 @@ use crate::databases::{Database, OrderRow, is_conflict};
 use crate::input::{Step, total};
 use crate::progress::Seen;
 
-/// What the shop tells others. A customer's events keep their order: the customer is the key.
+/// What the shop tells others, under names that stay when the variants are called otherwise. A customer's events keep their order: the
+/// customer is the key.
 // ANCHOR: events
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
 #[event(topic = "orders", key = "customer")]
 pub(crate) enum OrderEvent {
     /// A customer ordered.
-    #[event(type = "order.placed")]
+    #[serde(rename = "order.placed")]
     Placed { customer: String, order_id: String, cents: u64, number: u32 },
     /// The customer paid.
-    #[event(type = "order.paid")]
+    #[serde(rename = "order.paid")]
     Paid { customer: String, order_id: String, cents: u64, number: u32 },
     /// The goods left.
-    #[event(type = "order.shipped")]
+    #[serde(rename = "order.shipped")]
     Shipped { customer: String, order_id: String, parcel: String, number: u32 },
     /// The order was called off.
-    #[event(type = "order.cancelled")]
+    #[serde(rename = "order.cancelled")]
     Cancelled { customer: String, order_id: String, reason: String, number: u32 },
 }
 // ANCHOR_END: events

@@ -15,9 +15,9 @@ use crate::orders::OrderPlaced;
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
 #[event(topic = "stock", key = "order_id")]
 pub(crate) enum StockEvent {
-    #[event(type = "stock.reserved")]
+    #[serde(rename = "stock.reserved")]
     Reserved { order_id: i64, item: i64 },
-    #[event(type = "stock.ran_out")]
+    #[serde(rename = "stock.ran_out")]
     RanOut { order_id: i64, item: i64 },
 }
 

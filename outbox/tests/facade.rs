@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, PartialEq, Serialize, Deserialize, DomainEvent)]
 #[event(topic = "orders", key = "order_id")]
 enum OrderEvent {
-    #[event(type = "order.placed")]
+    #[serde(rename = "order.placed")]
     Placed { order_id: u64, cents: u64 },
-    #[event(type = "order.cancelled", version = 2)]
+    #[serde(rename = "order.cancelled")]
+    #[event(version = 2)]
     Cancelled { order_id: u64 },
 }
 

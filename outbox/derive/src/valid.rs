@@ -220,10 +220,17 @@ fn name_of(
     if local {
         return Some((suggested, owner.ident.span()));
     }
-    let message = format!(
-        "{owned} has no name on the wire; add `#[event(type = \"{suggested}\")]` (or `#[serde(rename = \"…\")]`): \
-         its Rust name is never used, so that it can change"
-    );
+    // A variant's name is in the payload too, unless serde is told otherwise: so serde is named first there.
+    let message = match container {
+        None => format!(
+            "{owned} has no name on the wire; add `#[event(type = \"{suggested}\")]` (or `#[serde(rename = \"…\")]`): \
+             a Rust name is never the type of an event, so that it can change"
+        ),
+        Some(_) => format!(
+            "{owned} has no name on the wire; add `#[serde(rename = \"{suggested}\")]`, which names it in the payload as well \
+             (`#[event(type = \"…\")]` does not): a Rust name is never the type of an event, so that it can change"
+        ),
+    };
     errors.on(owner.ident, message);
     None
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use outbox_contract::{DomainEvent as _, EventKey, EventType};
 use outbox_derive::DomainEvent;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 const fn entry(topic: &'static str, name: &'static str, version: u32) -> EventType {
@@ -153,6 +153,39 @@ fn an_enum_may_name_one_key_for_all_and_a_variant_may_differ() {
     assert_eq!(key(&OrderEvent::Moved { to: "a".to_owned() }).unwrap(), "a");
     assert_eq!(key(&OrderEvent::Merged { into: 3 }).unwrap(), "3");
     assert_eq!(key(&OrderEvent::Purged), None);
+}
+
+#[test]
+fn enums_whose_variants_are_called_otherwise_read_each_other_by_serdes_names() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize, DomainEvent)]
+    #[event(crate = outbox_contract, topic = "orders", key = "order_id")]
+    enum Shop {
+        #[serde(rename = "order.placed")]
+        Placed { order_id: u64 },
+        #[event(type = "order.paid")]
+        Paid { order_id: u64 },
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize, DomainEvent)]
+    #[event(crate = outbox_contract, topic = "orders", key = "order_id")]
+    enum Billing {
+        #[serde(rename = "order.placed")]
+        WasPlaced { order_id: u64 },
+        #[event(type = "order.paid")]
+        WasPaid { order_id: u64 },
+    }
+
+    assert_eq!(Shop::TYPES, Billing::TYPES);
+    let payload = serde_json::to_string(&Shop::Placed { order_id: 7 }).unwrap();
+    let read: Billing = serde_json::from_str(&payload).unwrap();
+    assert_eq!(read, Billing::WasPlaced { order_id: 7 });
+    let payload = serde_json::to_string(&read).unwrap();
+    assert_eq!(serde_json::from_str::<Shop>(&payload).unwrap(), Shop::Placed { order_id: 7 });
+
+    // `type` names the event, and the variant stays in the payload.
+    let payload = serde_json::to_string(&Shop::Paid { order_id: 7 }).unwrap();
+    assert_eq!(payload, r#"{"Paid":{"order_id":7}}"#);
+    serde_json::from_str::<Billing>(&payload).unwrap_err();
 }
 
 #[test]

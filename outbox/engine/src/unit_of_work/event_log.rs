@@ -15,7 +15,7 @@ use serde::Serialize;
 /// #[derive(Debug, PartialEq, serde::Serialize, DomainEvent)]
 /// #[event(topic = "contacts", key = "id")]
 /// enum ContactEvent {
-///     #[event(type = "contact.renamed")]
+///     #[serde(rename = "contact.renamed")]
 ///     Renamed { id: u32, name: String },
 /// }
 ///
