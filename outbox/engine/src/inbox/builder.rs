@@ -328,7 +328,7 @@ impl<S: Transactional> InboxBuilder<S> {
                 relay = relay.id(id);
             }
             for (topic, policy) in self.policies {
-                relay = relay.topic(topic, policy);
+                relay = relay.retry_of(topic, policy);
             }
             Some(relay.start().await?)
         } else {

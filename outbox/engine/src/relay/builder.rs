@@ -50,7 +50,7 @@ impl Relay {
             store,
             routes: vec![(route.to_string(), transport)],
             config: RelayConfig::default(),
-            topics: Vec::new(),
+            policies: Vec::new(),
             clock: Arc::new(SystemClock::new()),
             seed: None,
             id: None,
@@ -64,7 +64,7 @@ pub struct RelayBuilder {
     store: Arc<dyn Store>,
     routes: Vec<(String, Arc<dyn Transport>)>,
     config: RelayConfig,
-    topics: Vec<(String, RetryPolicy)>,
+    policies: Vec<(String, RetryPolicy)>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
     id: Option<RelayId>,
@@ -117,8 +117,8 @@ impl RelayBuilder {
     }
 
     /// Retries failing messages of a topic by a policy of its own.
-    pub fn topic(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
-        self.topics.push((topic.into(), retry));
+    pub fn retry_of(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
+        self.policies.push((topic.into(), retry));
         self
     }
 
@@ -253,7 +253,7 @@ impl RelayBuilder {
             }
         }
         let mut policies = Policies { default: self.config.retry.clone(), by_topic: BTreeMap::new() };
-        for (name, policy) in &self.topics {
+        for (name, policy) in &self.policies {
             problems.extend(policy.problems().into_iter().map(|problem| format!("topic {name}: {problem}")));
             match Topic::new(name) {
                 Ok(topic) => {

@@ -21,8 +21,8 @@ async fn everything_that_is_wrong_is_said_at_once() {
         .lanes(0)
         .route("default", Arc::clone(&world.broker))
         .route("a\nb", Arc::clone(&world.broker))
-        .topic("orders", never)
-        .topic("", RetryPolicy::default())
+        .retry_of("orders", never)
+        .retry_of("", RetryPolicy::default())
         .start()
         .await
         .unwrap_err();
