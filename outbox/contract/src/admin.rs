@@ -12,7 +12,16 @@ use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{Key, KeyId, Route, Topic};
 
-/// Which of many are meant. The default: all.
+/// Which of many are meant. The default: all, **of every route**: what waits or died in the inboxes of this database (routes `inbox/…`) is among it.
+/// To mean what a relay sends, set `route`:
+///
+/// ```
+/// use outbox_contract::{Route, Topic, admin::Filter};
+///
+/// let topic = Some(Topic::new("invoices")?);
+/// let sent = Filter { route: Some(Route::default()), topic, ..Filter::default() };
+/// # Ok::<(), outbox_contract::NameError>(())
+/// ```
 ///
 /// ```
 /// use outbox_contract::admin::{Filter, MOST_PER_CALL};
@@ -23,7 +32,7 @@ use crate::name::{Key, KeyId, Route, Topic};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only of this route.
+    /// Only of this route. None: of all, those of inboxes included.
     pub route: Option<Route>,
     /// Only of this topic.
     pub topic: Option<Topic>,
@@ -190,7 +199,7 @@ pub trait Admin: Send + Sync + 'static {
     /// Appends dead letters again, each at the end of its key, in their old order, with their old ids. Says how many.
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError>;
 
-    /// Removes dead letters for good. Says how many.
+    /// Removes dead letters for good. Says how many. Nothing else removes them: whoever keeps none for ever calls this now and then, with `before`.
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError>;
 
     /// Appends delivered messages of the history again, each at the end of its key, in their old order, with their old ids: an inbox that

@@ -19,9 +19,12 @@ use crate::transport::Transport;
 ///
 /// Cheap to clone.
 ///
+/// The transaction has to be one of the store's own database. The compiler knows only its kind: a transaction of *another* database of that kind
+/// compiles as well, and writes there, where no relay of this store looks, or fails for want of tables.
+///
 /// ```ignore
 /// let outbox = Outbox::new(store);
-/// let mut tx = pool.begin().await?;
+/// let mut tx = pool.begin().await?; // SQLite: pool.begin_with("begin immediate")
 /// sqlx::query("insert into orders …").execute(&mut *tx).await?;
 /// outbox.append(&mut tx, &OrderPlaced { order_id, total_cents }).await?;
 /// tx.commit().await?;
@@ -75,7 +78,8 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         Outbox { store: self.store, codec: Arc::new(codec), routes: self.routes, limits: self.limits }
     }
 
-    /// Sends a topic by a route of its own instead of `default`. Called twice for one topic with two routes: by both, as two rows.
+    /// Sends a topic by a route of its own **instead of** `default`. Called twice for one topic with two routes: by both, as two rows. For one of
+    /// its own beside `default`, name `default` too.
     ///
     /// # Errors
     ///
@@ -131,7 +135,10 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         self.append_messages(tx, messages).await
     }
 
-    /// Appends an event that joins its key no earlier than `due_at`, by the database's clock, behind everything committed before that.
+    /// Appends an event that joins its key no earlier than `due_at`, behind everything committed before that.
+    ///
+    /// *Units*: `due_at` is compared with the **database's** clock, by a relay that looks at least every `maintain_every` (5 s), so it may be
+    /// sent that much later. An instant that has passed is due already.
     ///
     /// # Errors
     ///

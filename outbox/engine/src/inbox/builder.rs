@@ -110,7 +110,8 @@ macro_rules! settings {
 
 impl<S: Transactional> InboxBuilder<S> {
     /// The name of the consumer: it stands in the store with each handled id, and names the group at the broker. Processes with one name
-    /// share the messages; another name gets all of them again. Needed.
+    /// share the messages. Another name is another consumer. What it gets of earlier messages is the broker's to say: on Kafka what the log still has,
+    /// on Redis what was not trimmed, on RabbitMQ and within a process only what comes from then on. Needed.
     pub fn consumer(mut self, name: impl Into<String>) -> Self {
         self.consumer = name.into();
         self
@@ -118,8 +119,12 @@ impl<S: Transactional> InboxBuilder<S> {
 
     /// Handles an event type with this function. Subscribes to its topic.
     ///
-    /// The payload is read as JSON. One that can't be read becomes a dead letter; one of a newer schema version than this program knows
-    /// fails, and waits for a program that does.
+    /// The payload is read as JSON. One that can't be read becomes a dead letter. One of a newer schema version than this program knows fails, is tried
+    /// again by the retry policy ([`retry`](Self::retry), [`retry_of`](Self::retry_of)), and is a dead letter when its attempts are used up:
+    /// a policy that ends in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold) has its key wait for a program that knows it.
+    ///
+    /// **Whatever else is on the topic becomes dead letters**, in the order of its keys. A consumer that wants some of a topic's types says so with
+    /// [`unknown_types`](Self::unknown_types)`(`[`UnknownType::Ignore`]`)`.
     pub fn on<E, H>(self, handler: H) -> Self
     where
         E: DomainEvent + DeserializeOwned + Send + 'static,
@@ -168,7 +173,7 @@ impl<S: Transactional> InboxBuilder<S> {
         self
     }
 
-    /// What happens to messages for which there is no handler. Default: they become dead letters.
+    /// What happens to messages of subscribed topics for which there is no handler. Default: they become dead letters.
     pub fn unknown_types(mut self, unknown: UnknownType) -> Self {
         self.handlers.unknown = unknown;
         self

@@ -40,7 +40,8 @@ pub enum UnknownType {
     DeadLetter,
     /// It is acknowledged and forgotten: for a topic of which this consumer wants a part.
     Ignore,
-    /// It fails, and is tried again by the retry policy: its key waits for a program that knows it.
+    /// It fails, and its key waits until a program knows it, but no longer than the retry policy allows: with the default one it is a dead letter after
+    /// some ten minutes. To wait for as long as it takes, have the policy end in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold): an operator releases the key.
     Fail,
 }
 
