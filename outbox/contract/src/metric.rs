@@ -38,14 +38,14 @@ macro_rules! metrics {
 }
 
 metrics! {
-    DELIVERED = "outbox_delivered_total", Counter, "messages", ["route"], "Messages that the broker confirmed.";
+    DELIVERED = "outbox_delivered_total", Counter, "messages", ["route"], "Messages that the broker confirmed; of an inbox's route, messages that were handled from the store.";
     FAILED = "outbox_failed_total", Counter, "messages", ["route"], "Attempts that failed for a reason of the message's own.";
     UNKNOWN = "outbox_unknown_total", Counter, "messages", ["route"], "Attempts whose outcome is unknown; they are repeated.";
     DEAD_LETTERED = "outbox_dead_lettered_total", Counter, "messages", ["route"], "Messages that became dead letters.";
     PARKED = "outbox_parked_total", Counter, "messages", ["route"], "Messages that were set aside behind a failing key.";
     REFUSED = "outbox_refused_total", Counter, "diversions", ["route"], "Diversions that the store refused: a lease was lost, or an operator was faster.";
     RESETS = "outbox_resets_total", Counter, "resets", ["route"], "Times that a relay dropped what it knew and read again.";
-    RESTARTS = "outbox_restarts_total", Counter, "restarts", ["route"], "Parts of a relay that failed and were started again.";
+    RESTARTS = "outbox_restarts_total", Counter, "restarts", ["route"], "Publishers of a relay that failed and were started again; what else fails is a reset.";
     OLDEST_AGE = "outbox_oldest_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message that waits, by the database's clock. While it can't be measured it grows, as if nothing moved.";
     UNMEASURED = "outbox_unmeasured_seconds", Gauge, "seconds", ["route"], "For how long the figures of the backlog could not be measured; they are as old.";
     PENDING = "outbox_pending", Gauge, "messages", ["route"], "Messages that wait to be published, up to the store's counting limit.";
