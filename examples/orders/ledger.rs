@@ -1,5 +1,8 @@
 //! The ledger: receives events and books each exactly once, in a database of its own.
+//!
+//! It does by hand what an inbox does for everybody else: with an inbox there would be a handler here, and nothing more.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +11,7 @@ use outbox::Transport;
 use outbox::prelude::*;
 use outbox::subscription::{Received, Tag};
 use outbox::transactional::Admission;
-use outbox::{Codec, Json};
+use outbox::{Codec, Json, MessageId};
 use outbox_examples::transports::Failed;
 use tokio::task::JoinHandle;
 
@@ -115,10 +118,13 @@ impl<D: Database> Keeper<D> {
                         messages.push(self.saw(delivery.message?)?);
                     }
                     while let Err(error) = self.book(&messages).await {
-                        // Only another transaction may have been in the way: then it is begun again.
-                        if !is_conflict(&self.store, &*error) {
+                        if error.is::<Behind>() {
+                            // An operator decides when; until then this ledger waits, with everything that is behind.
+                            tokio::time::sleep(Duration::from_millis(100)).await;
+                        } else if !is_conflict(&self.store, &*error) {
                             return Err(error);
                         }
+                        // Another transaction was in the way: then it is begun again.
                     }
                     // Only now: what is acknowledged is booked, whatever happens in between.
                     deliveries.acknowledge(&tags).await?;
@@ -138,6 +144,8 @@ impl<D: Database> Keeper<D> {
     }
 
     /// Books what is new among these messages. Admission and effect are in one transaction: a message that comes again has no second effect.
+    ///
+    /// All of them or none: an error rolls back, and none of them may be acknowledged then.
     async fn book(&self, messages: &[Message]) -> Result<(), Failed> {
         let mut new = 0;
         // ANCHOR: once
@@ -147,14 +155,69 @@ impl<D: Database> Keeper<D> {
         for (message, admission) in messages.iter().zip(admissions) {
             let event: OrderEvent = Json.decode(&message.payload)?;
             let (customer, _) = event.place_in_order();
-            if admission == Admission::New {
-                D::book(&mut tx, customer, i64::try_from(event.cents())?).await?;
-                new += 1;
+            match admission {
+                Admission::New => {
+                    D::book(&mut tx, customer, i64::try_from(event.cents())?).await?;
+                    new += 1;
+                }
+                // It was booked before, and that is committed.
+                Admission::Duplicate => {}
+                // It was not, and must not be yet: its key is held, or earlier messages of it wait in the store. Acknowledged now, it would be lost.
+                Admission::Behind => return Err(Behind(message.id).into()),
             }
         }
         self.store.commit(tx).await.into_result()?;
         // ANCHOR_END: once
         self.booked.fetch_add(new, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// A message that has to wait for earlier ones of its key.
+#[derive(Debug)]
+struct Behind(MessageId);
+
+impl fmt::Display for Behind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "message {} has to wait: its key is held, or earlier messages of it wait in the store",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for Behind {}
+
+#[cfg(test)]
+mod tests {
+    use outbox::transactional::inbox_route;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_comes_while_its_key_is_held_is_booked_once_it_is_released() {
+        let store = SqliteStore::in_memory().await.unwrap();
+        store.migrate().await.unwrap();
+        store.make_ledger().await.unwrap();
+        let (seen, booked) = (Arc::new(Seen::default()), Arc::new(AtomicU64::new(0)));
+        let consumer = Consumer::new("ledger").unwrap();
+        let keeper = Keeper { store: store.clone(), consumer: consumer.clone(), seen, booked };
+        let (customer, order_id) = ("ann".to_owned(), "o-1".to_owned());
+        let event = OrderEvent::Placed { customer, order_id, cents: 4_200, number: 1 };
+        let messages = [Outbox::new(store.clone()).encode(&event).unwrap()];
+        let key = KeyId { topic: messages[0].topic.clone(), key: Key::new("ann").unwrap() };
+
+        store.hold(&inbox_route(&consumer), &key).await.unwrap();
+        let error = keeper.book(&messages).await.unwrap_err();
+        assert!(error.is::<Behind>(), "{error}");
+        assert_eq!(store.accounts().await.unwrap().len(), 0);
+
+        store.release(&inbox_route(&consumer), &key).await.unwrap();
+        for _ in 0..2 {
+            keeper.book(&messages).await.unwrap();
+            let accounts = store.accounts().await.unwrap();
+            assert_eq!((accounts[0].cents, accounts[0].events), (4_200, 1));
+        }
     }
 }

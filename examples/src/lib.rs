@@ -6,12 +6,21 @@ pub mod transports;
 // by `cargo test`, and then there would be nothing to run as a user does.
 #[cfg(all(test, feature = "sqlite"))]
 #[allow(dead_code, reason = "the program uses the rest")]
-#[path = "../orders/generate.rs"]
-mod generate;
+#[path = "../orders"]
+mod orders {
+    pub(crate) mod databases;
+    pub(crate) mod generate;
+    pub(crate) mod input;
+    pub(crate) mod ledger;
+    pub(crate) mod progress;
+    pub(crate) mod shop;
+}
 #[cfg(all(test, feature = "sqlite"))]
-#[allow(dead_code, reason = "the program uses the rest")]
-#[path = "../orders/input.rs"]
-mod input;
+use orders::{databases, generate, input, progress, shop};
+
+// What a program calls this crate.
+#[cfg(all(test, feature = "sqlite"))]
+extern crate self as outbox_examples;
 
 #[cfg(all(test, feature = "sqlite"))]
 #[allow(dead_code, reason = "the program uses the rest")]
