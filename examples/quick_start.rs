@@ -49,12 +49,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // ANCHOR: receive
     if let Received::Deliveries(deliveries) = billing.next().await? {
         for delivery in deliveries {
-            let message = delivery.message?;
-            println!(
-                "billing received {}: {}",
-                message.event_type,
-                String::from_utf8_lossy(&message.payload)
-            );
+            match delivery.message {
+                Ok(message) => println!(
+                    "billing received {}: {}",
+                    message.event_type,
+                    String::from_utf8_lossy(&message.payload)
+                ),
+                // With `?` here, anybody who sends something else to the broker would end the program.
+                Err(junk) => eprintln!("billing passed over {junk}"),
+            }
             billing.acknowledge(&[delivery.tag]).await?;
         }
     }

@@ -52,8 +52,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     while left > 0 {
         let Received::Deliveries(deliveries) = newsletter.next().await? else { continue };
         for delivery in deliveries {
-            let message = delivery.message?;
-            println!("{}: {}", message.event_type, String::from_utf8_lossy(&message.payload));
+            match delivery.message {
+                Ok(message) => {
+                    println!("{}: {}", message.event_type, String::from_utf8_lossy(&message.payload));
+                }
+                Err(junk) => eprintln!("passed over: {junk}"),
+            }
             newsletter.acknowledge(&[delivery.tag]).await?;
             left -= 1;
         }

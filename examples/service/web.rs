@@ -1,7 +1,7 @@
 //! What the service answers.
 
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -13,7 +13,6 @@ use outbox::prelude::*;
 use outbox::{Health, Status};
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
-use tokio::sync::Mutex;
 
 #[derive(Serialize, DomainEvent)]
 #[event(topic = "orders", type = "order.placed")]
@@ -26,27 +25,30 @@ struct OrderPlaced {
 
 /// What the handlers of requests share.
 pub(crate) struct Service {
+    pool: SqlitePool,
     mediator: Mediator<SqliteStore>,
-    /// None: it was stopped.
+    // None: it was stopped. Held for a look, or to take it out; never over an await.
     relay: Mutex<Option<RelayHandle>>,
     metrics: PrometheusHandle,
 }
 
 impl Service {
-    pub(crate) fn new(
-        mediator: Mediator<SqliteStore>,
-        relay: RelayHandle,
-        metrics: PrometheusHandle,
-    ) -> Self {
-        Self { mediator, relay: Mutex::new(Some(relay)), metrics }
+    pub(crate) fn new(store: SqliteStore, relay: RelayHandle, metrics: PrometheusHandle) -> Self {
+        let pool = store.pool().clone();
+        Self { pool, mediator: Mediator::new(Outbox::new(store)), relay: Mutex::new(Some(relay)), metrics }
     }
 
     /// Lets the relay finish, and says whether it did.
     pub(crate) async fn stop(&self, within: Duration) -> bool {
-        match self.relay.lock().await.take() {
+        let relay = self.relay().take();
+        match relay {
             Some(relay) => relay.stop(within).await,
             None => true,
         }
+    }
+
+    fn relay(&self) -> MutexGuard<'_, Option<RelayHandle>> {
+        self.relay.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -62,6 +64,8 @@ pub(crate) async fn create_table(pool: &SqlitePool) -> Result<(), sqlx::Error> {
 pub(crate) fn router(service: Arc<Service>) -> Router {
     Router::new()
         .route("/orders", post(place_order))
+        .route("/live", get(async || "alive\n"))
+        .route("/ready", get(ready))
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .with_state(service)
@@ -83,7 +87,7 @@ struct Order {
 async fn place_order(
     State(service): State<Arc<Service>>,
     Json(NewOrder { customer, cents }): Json<NewOrder>,
-) -> Result<(StatusCode, Json<Order>), (StatusCode, String)> {
+) -> Result<(StatusCode, Json<Order>), (StatusCode, &'static str)> {
     let placed = service.mediator.run(async move |work| {
         let order_id = sqlx::query_scalar("insert into orders (customer, cents) values (?, ?) returning id")
             .bind(&customer)
@@ -95,16 +99,42 @@ async fn place_order(
     });
     match placed.await {
         Ok(order_id) => Ok((StatusCode::CREATED, Json(Order { order_id }))),
-        // The caller can't know either whether it is there; an id that the caller chooses would tell on the second try.
-        Err(error) => Err((StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
+        Err(error) => {
+            // The words of a database are for us; the client learns what to do.
+            eprintln!("service: an order was not taken: {error}");
+            Err(answer_to(&error))
+        }
+    }
+}
+
+fn answer_to(error: &WorkError) -> (StatusCode, &'static str) {
+    match error {
+        // Nobody knows: an id that the caller chooses would tell on the second try.
+        WorkError::Unknown(_) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "the order may have been taken or not\n")
+        }
+        error if error.is_retryable() => {
+            (StatusCode::SERVICE_UNAVAILABLE, "the order was not taken; try again\n")
+        }
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "the order was not taken\n"),
     }
 }
 // ANCHOR_END: place_order
 
-/// 503 when messages are not getting out. A relay that merely waits for somebody is still the better one: restarting it would not help.
+// ANCHOR: health
+/// For a probe that takes an instance out of service: whether it can take orders. A broker that is away is no reason not to.
+async fn ready(State(service): State<Arc<Service>>) -> (StatusCode, &'static str) {
+    let asked = sqlx::query("select 1").execute(&service.pool);
+    match tokio::time::timeout(Duration::from_secs(2), asked).await {
+        Ok(Ok(_)) => (StatusCode::OK, "ready\n"),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "the database does not answer\n"),
+    }
+}
+
+/// For alarms, never as a probe: 503 when messages are not getting out, with every reason. That is mostly the broker, and then every instance says
+/// so at once: to take them out of service, or to start them again, would end the orders too and mend nothing.
 async fn health(State(service): State<Arc<Service>>) -> (StatusCode, String) {
-    let Some(Health { status, reasons, .. }) = service.relay.lock().await.as_ref().map(RelayHandle::health)
-    else {
+    let Some(Health { status, reasons, .. }) = service.relay().as_ref().map(RelayHandle::health) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned());
     };
     let code = if status == Status::Unhealthy { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
@@ -114,6 +144,7 @@ async fn health(State(service): State<Arc<Service>>) -> (StatusCode, String) {
     }
     (code, text)
 }
+// ANCHOR_END: health
 
 async fn metrics(State(service): State<Arc<Service>>) -> String {
     service.metrics.run_upkeep();

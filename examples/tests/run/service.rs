@@ -22,7 +22,7 @@ struct Service {
 impl Service {
     fn start(database: &Path) -> Self {
         let mut command = Command::new(program("service"));
-        command.args(["--listen", "127.0.0.1:0", "--database"]).arg(database);
+        command.args(["--listen", "127.0.0.1:0", "--stop-within", "4", "--database"]).arg(database);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         // Read on a thread: whoever reads a pipe can't be told to stop waiting.
@@ -90,6 +90,8 @@ fn an_order_is_answered_and_told_and_the_service_shows_how_it_is() {
     assert_eq!(answer, (201, r#"{"order_id":1}"#.to_owned()));
     assert_eq!(service.line(), r#"mail order.placed: {"order_id":1,"customer":"ann","cents":4200}"#);
 
+    assert_eq!(service.ask("GET", "/live", "").0, 200);
+    assert_eq!(service.ask("GET", "/ready", ""), (200, "ready\n".to_owned()));
     assert_eq!(service.ask("GET", "/health", "").0, 200);
     assert_eq!(service.ask("POST", "/orders", r#"{"customer":"ann"}"#).0, 422);
     // Counted a moment after the delivery.
@@ -123,4 +125,35 @@ fn what_was_answered_is_told_before_the_service_stops_or_after_it_has_started_ag
         told += &again.line();
     }
     assert!(again.stop().ends_with("drained\n"));
+}
+
+#[test]
+fn a_client_that_does_not_read_on_does_not_keep_the_service_from_stopping() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::start(&folder.path().join("orders.db"));
+    let mut slow = TcpStream::connect(&service.address).unwrap();
+    // A request that never ends: more is announced than comes.
+    slow.write_all(
+        b"POST /orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{",
+    )
+    .unwrap();
+    assert_eq!(service.ask("GET", "/live", "").0, 200);
+    assert_eq!(service.stop(), "drained\n");
+}
+
+#[test]
+fn what_a_database_says_is_not_for_clients() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("orders.db");
+    let service = Service::start(&database);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&database);
+        let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+        sqlx::query("drop table orders").execute(&pool).await.unwrap();
+        pool.close().await;
+    });
+    let answer = service.ask("POST", "/orders", r#"{"customer":"ann","cents":4200}"#);
+    assert_eq!(answer, (500, "the order was not taken\n".to_owned()));
+    assert_eq!(service.stop(), "drained\n");
 }
