@@ -8,6 +8,7 @@ mod modular_monolith;
 mod orders;
 mod program;
 mod quick_start;
+mod recipes;
 #[cfg(unix)]
 mod service;
 mod two_services;
