@@ -1,0 +1,48 @@
+//! What the book says goes with which version is what `Cargo.toml` says.
+
+fn read(path: &str) -> String {
+    let path = outbox_tests::root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The version that stands behind a name in a `Cargo.toml`, plain or among other things.
+fn version<'t>(toml: &'t str, name: &str) -> Option<&'t str> {
+    let rest = toml.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "))?;
+    let rest = rest.split_once("version = ").map_or(rest, |(_, version)| version);
+    rest.split('"').nth(1)
+}
+
+/// The part of a version within which cargo takes one for another: `0.9` of `0.9.1`, `3` of `3.9`.
+fn compatible(version: &str) -> String {
+    let numbers = if version.starts_with("0.") { 2 } else { 1 };
+    version.split('.').take(numbers).collect::<Vec<_>>().join(".")
+}
+
+#[test]
+fn the_table_of_versions_is_that_of_the_manifest() {
+    let (page, toml) = (read("book/src/quick_start.md"), read("Cargo.toml"));
+    let rust = version(&toml, "rust-version").expect("a version of Rust");
+    for text in [&page, &read("README.md")] {
+        assert!(text.contains(&format!("Rust {rust} or later")), "Rust {rust} is not named");
+    }
+    let table = page.split("| crate | works with |").nth(1).expect("the page has the table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let mut seen = 0;
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        for name in cells[1].split(", ").filter_map(|name| name.strip_prefix('`')?.strip_suffix('`')) {
+            let expected = version(&toml, name).unwrap_or_else(|| panic!("{name} is not in Cargo.toml"));
+            let told = cells[2].split(' ').next().unwrap_or_default();
+            assert_eq!(told, compatible(expected), "{row}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 7, "{seen} crates are told");
+}
+
+#[test]
+fn versions_are_read_and_compared_as_cargo_does() {
+    let toml = "plain = \"1.54\"\nwith = { version = \"0.33\", features = [\"trace\"] }\n";
+    assert_eq!((version(toml, "plain"), version(toml, "with")), (Some("1.54"), Some("0.33")));
+    assert_eq!((compatible("1.54"), compatible("0.33.1")), ("1".to_owned(), "0.33".to_owned()));
+}
