@@ -11,14 +11,22 @@ use serde::{Deserialize, Serialize};
 use crate::databases::Database;
 use crate::orders::OrderPlaced;
 
-/// What others hear of the stock.
+/// What others hear when an order gets what it wants. A struct for each event: it reads easily in any language.
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
-#[event(topic = "stock", key = "order_id")]
-pub(crate) enum StockEvent {
-    #[serde(rename = "stock.reserved")]
-    Reserved { order_id: i64, item: i64 },
-    #[serde(rename = "stock.ran_out")]
-    RanOut { order_id: i64, item: i64 },
+#[event(topic = "stock", type = "stock.reserved")]
+pub(crate) struct StockReserved {
+    #[event(key)]
+    pub(crate) order_id: i64,
+    pub(crate) item: i64,
+}
+
+/// And when it does not.
+#[derive(Debug, Serialize, Deserialize, DomainEvent)]
+#[event(topic = "stock", type = "stock.ran_out")]
+pub(crate) struct StockRanOut {
+    #[event(key)]
+    pub(crate) order_id: i64,
+    pub(crate) item: i64,
 }
 
 /// The service: a database of its own, a relay out of it, and an inbox into it.
@@ -69,11 +77,11 @@ async fn reserve<D: Database>(
 ) -> Result<(), HandlerError> {
     let OrderPlaced { order_id, item } = order;
     if !D::take(tx, item).await? {
-        context.emit(&StockEvent::RanOut { order_id, item })?;
+        context.emit(&StockRanOut { order_id, item })?;
         return Ok(());
     }
     D::reserve(tx, order_id, item).await?;
-    context.emit(&StockEvent::Reserved { order_id, item })?;
+    context.emit(&StockReserved { order_id, item })?;
     Ok(())
 }
 // ANCHOR_END: reserve

@@ -9,7 +9,7 @@ use outbox_examples::transports::Failed;
 use serde::{Deserialize, Serialize};
 
 use crate::databases::{Database, State};
-use crate::inventory::StockEvent;
+use crate::inventory::{StockRanOut, StockReserved};
 
 /// What others hear of an order.
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
@@ -34,7 +34,8 @@ impl<D: Database> Orders<D> {
         store.make_orders().await?;
         let relay = Relay::builder(store.clone(), Arc::clone(&transport)).start().await?;
         let inbox = Inbox::builder(store.clone(), transport).consumer("orders");
-        let inbox = inbox.on::<StockEvent, _>(note_answer::<D>).start().await?;
+        let inbox = inbox.on::<StockReserved, _>(confirm::<D>).on::<StockRanOut, _>(refuse::<D>);
+        let inbox = inbox.start().await?;
         let mediator = Mediator::new(Outbox::new(store.clone()));
         Ok(Self { store, mediator, relay, inbox })
     }
@@ -66,16 +67,28 @@ impl<D: Database> Orders<D> {
     }
 }
 
+async fn confirm<D: Database>(
+    tx: &mut D::Tx<'static>,
+    stock: StockReserved,
+    _: HandlerContext<'_>,
+) -> Result<(), HandlerError> {
+    note_answer::<D>(tx, stock.order_id, State::Confirmed).await
+}
+
+async fn refuse<D: Database>(
+    tx: &mut D::Tx<'static>,
+    stock: StockRanOut,
+    _: HandlerContext<'_>,
+) -> Result<(), HandlerError> {
+    note_answer::<D>(tx, stock.order_id, State::Refused).await
+}
+
 /// An order that waits gets its answer. One that has it already would be a mistake of ours, and fails.
 async fn note_answer<D: Database>(
     tx: &mut D::Tx<'static>,
-    event: StockEvent,
-    _: HandlerContext<'_>,
+    order_id: i64,
+    state: State,
 ) -> Result<(), HandlerError> {
-    let (order_id, state) = match event {
-        StockEvent::Reserved { order_id, .. } => (order_id, State::Confirmed),
-        StockEvent::RanOut { order_id, .. } => (order_id, State::Refused),
-    };
     if !D::answer(tx, order_id, state).await? {
         return Err(format!("order {order_id} does not wait for an answer").into());
     }
