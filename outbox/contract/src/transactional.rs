@@ -97,7 +97,8 @@ pub enum Admission {
     /// It has, and that is committed: acknowledge and go on.
     Duplicate,
     /// It has not, but earlier messages of its key wait in the store for this consumer ([`inbox_route`]), or the key is held: it must go
-    /// behind them. It was not noted. The first of those that wait is not behind itself: once its turn comes, it is `New`.
+    /// behind them. It was not noted, so to acknowledge it now is to lose it: roll back and try again later, or write it behind them. The first of
+    /// those that wait is not behind itself: once its turn comes, it is `New`.
     Behind,
 }
 
