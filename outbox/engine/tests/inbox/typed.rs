@@ -1,6 +1,6 @@
 //! Typed handlers: by event type, with old versions of it, as functions.
 
-use outbox_contract::{DomainEvent, EventType, Message, Outbox};
+use outbox_contract::{DomainEvent, EventType, Exhausted, Message, Outbox, RetryPolicy};
 use outbox_engine::{HandlerContext, HandlerError, HandlerOptions};
 use outbox_store_memory::MemoryTx;
 use serde::{Deserialize, Serialize};
@@ -90,4 +90,29 @@ async fn an_event_of_any_known_version_comes_as_the_type_of_today() {
     let dead = world.dead().await;
     assert_eq!(dead[0].last_failure.as_ref().map(|failure| &*failure.class), Some("unreadable"));
     within(S * 10, || world.tables.snapshot().failing_keys == 1).await;
+}
+
+/// Promised nowhere is that a message waits for a newer program for as long as it takes: its attempts are used up like any other's.
+#[tokio::test(start_paused = true)]
+async fn what_is_newer_than_the_program_dies_within_twenty_minutes_or_is_held() {
+    for (exhausted, dead_and_held) in [(Exhausted::DeadLetter, (1, 0)), (Exhausted::Hold, (0, 1))] {
+        let world = World::new();
+        let retry = RetryPolicy { exhausted, ..RetryPolicy::default() };
+        let inbox = world.bare().on::<Placed, _>(note).retry(retry).start().await.unwrap();
+        world.feed.send(of_version(4, "{}"));
+        let figures = || inbox.backlog().map(|backlog| (backlog.dead, backlog.held_keys)).unwrap_or_default();
+        for _ in 0..20 * 60 {
+            if figures() != (0, 0) {
+                break;
+            }
+            tokio::time::sleep(S).await;
+        }
+        assert_eq!(figures(), dead_and_held);
+        if exhausted == Exhausted::DeadLetter {
+            let dead = world.dead().await.remove(0);
+            assert_eq!((dead.reason.as_str(), dead.attempts), ("exhausted", 12));
+            assert_eq!(dead.last_failure.unwrap().class, "schema");
+        }
+        assert!(inbox.stop(S * 30).await);
+    }
 }
