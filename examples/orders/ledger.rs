@@ -115,7 +115,10 @@ impl<D: Database> Keeper<D> {
                     let mut tags: Vec<Tag> = Vec::with_capacity(batch.len());
                     for delivery in batch {
                         tags.push(delivery.tag);
-                        messages.push(self.saw(delivery.message?)?);
+                        match delivery.message {
+                            Ok(message) => messages.push(self.saw(message)?),
+                            Err(junk) => eprintln!("orders: the ledger passed over {junk}"),
+                        }
                     }
                     while let Err(error) = self.book(&messages).await {
                         if error.is::<Behind>() {
