@@ -190,7 +190,7 @@ async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_b
             version: None,
             step: Step::Bury {
                 row: waiting.at,
-                reason: "malformed".into(),
+                reason: "malformed",
                 attempts: 0,
                 first: failure.clone(),
                 last: failure,
