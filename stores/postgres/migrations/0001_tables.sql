@@ -128,7 +128,7 @@ create table outbox_dead (
 create index outbox_dead_route on outbox_dead (route, topic);
 
 -- Delivered messages, where a history is kept: in partitions by the time of delivery, made ahead and dropped whole. What comes when there is
--- none goes to the default one, so that no settlement ever waits for a partition.
+-- none goes to the default one, so that no settlement ever waits for one to be made.
 create sequence outbox_history_number as bigint minvalue 1 no cycle;
 
 create table outbox_history (

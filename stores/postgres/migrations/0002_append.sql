@@ -4,7 +4,7 @@
 -- rule for all of them: first the buckets, in ascending order, shared, or exclusive for more than 256 keys at once; then, where the buckets
 -- are shared, the keys, in ascending order, exclusive; only then nextval. All are advisory locks of the transaction.
 --
--- Every function has the search_path under which it was made, so that it finds its own tables whoever calls it.
+-- Every function has the schema in which it was made for its search_path, so that it finds its own tables whoever calls it.
 
 -- What the bucket and the lock of a key are made of: SHA-256 over topic, NUL and key. A message without a key takes its id for one.
 create function outbox_hash(topic text, key text) returns bytea
@@ -229,6 +229,21 @@ begin
     )
     select count(*) into moved from appended;
     return moved;
+end $$;
+
+-- Every function finds the tables of this schema, whoever calls it: `from current` keeps "$user" as it is, and that is another schema for another role.
+do $$
+declare
+    made record;
+begin
+    for made in
+        select p.oid::regprocedure as name, n.nspname as home
+        from pg_proc p
+        join pg_namespace n on n.oid = p.pronamespace
+        where n.nspname = current_schema() and starts_with(p.proname, 'outbox_') and p.proconfig is not null
+    loop
+        execute format('alter function %s set search_path to %I', made.name, made.home);
+    end loop;
 end $$;
 
 insert into outbox_schema (version, name) values (2, 'append');

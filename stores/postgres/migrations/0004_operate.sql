@@ -25,7 +25,7 @@ begin
     return found;
 end $$;
 
--- The first so many parked messages of a key become dead letters, with what is known of the one that failed; all of them when most is null.
+-- The first so many parked messages of a key become dead letters, with what is known of the one that failed.
 create function outbox_parked_to_dead(state outbox_key, why text, most bigint) returns uuid[]
     language sql set search_path from current
     as $$
@@ -76,8 +76,9 @@ begin
     return skipped;
 end $$;
 
--- Makes every parked message of a key a dead letter and lets the key flow again. Null: the key is neither failing nor held.
-create function outbox_discard(of_route text, of_topic text, of_key text) returns bigint
+-- Makes parked messages of a key dead letters, so many in one call, and lets the key flow again with the last of them; until then it is held, so
+-- that none of the others goes out. Null: the key is neither failing nor held.
+create function outbox_discard(of_route text, of_topic text, of_key text, most bigint) returns bigint
     language plpgsql set search_path from current
     as $$
 declare
@@ -89,8 +90,15 @@ begin
     if not found then
         return null;
     end if;
-    discarded := outbox_parked_to_dead(state, 'discarded', null);
-    delete from outbox_key k where k.route = of_route and k.topic = of_topic and k.key = of_key;
+    discarded := outbox_parked_to_dead(state, 'discarded', most);
+    if cardinality(discarded) < most then
+        delete from outbox_key k where k.route = of_route and k.topic = of_topic and k.key = of_key;
+    else
+        update outbox_key k
+        set version = nextval('outbox_key_version'), held = true, next_attempt_at = null, failing = null, attempts = 0, first_failure = null,
+            last_failure = null
+        where k.route = of_route and k.topic = of_topic and k.key = of_key;
+    end if;
     return cardinality(discarded);
 end $$;
 
@@ -201,30 +209,47 @@ begin
 end $$;
 
 -- Turns the partitions of the history: makes those of the next two spans, drops those whose time is over. Their names say their bounds, in
--- seconds. Says how many rows were dropped, about.
-create function outbox_turn_history(kept bigint) returns bigint
+-- seconds. Says how many rows were dropped, about, and whether none was made because the default partition has more than so many bytes (null: none is
+-- too many): it is read from end to end for each one that is made, and every settlement waits meanwhile. So the first one begins at once, and the
+-- default one has what comes before that alone.
+create function outbox_turn_history(kept bigint, most_bytes bigint, out dropped bigint, out too_large boolean)
     language plpgsql set search_path from current
     as $$
 declare
     now bigint := outbox_now() / 1000000;
     -- A tenth of what is kept, from a minute to a day.
     span bigint := greatest(least(kept / 10000000, 86400), 60);
-    start bigint;
+    -- Soon, and behind all that is being delivered while this waits for the table.
+    start bigint := now + 5;
+    until bigint;
+    bounds int8range[];
+    ahead bigint;
     old record;
-    dropped bigint := 0;
 begin
+    dropped := 0;
+    too_large := coalesce(pg_relation_size('outbox_history_rest') > most_bytes, false);
     -- What follows needs the table for itself, and while it waits for one who reads it, every settlement waits behind. The next time will do.
     perform set_config('lock_timeout', '100ms', true);
     if not pg_try_advisory_xact_lock('outbox_history'::regclass::oid::integer, 0) then
-        return 0;
+        return;
     end if;
-    select greatest((now / span + 1) * span, coalesce(max(split_part(c.relname, '_', 4)::bigint), 0)) into start
+    select coalesce(array_agg(int8range(split_part(c.relname, '_', 3)::bigint, split_part(c.relname, '_', 4)::bigint)), '{}') into bounds
     from pg_inherits i join pg_class c on c.oid = i.inhrelid
     where i.inhparent = 'outbox_history'::regclass and c.relname ~ '^outbox_history_\d+_\d+$';
-    while start <= now + 2 * span loop
-        execute format('create table outbox_history_%s_%s partition of outbox_history for values from (%s) to (%s)',
-                       start, start + span, start * 1000000, (start + span) * 1000000);
-        start := start + span;
+    while start <= now + 2 * span and not too_large loop
+        -- A clock that was ahead for a while may have left some that lie far in the future: those are gone around.
+        select max(upper(b)) filter (where b @> start), min(lower(b)) filter (where lower(b) > start) into until, ahead from unnest(bounds) b;
+        if until is null then
+            until := least(start + span, ahead);
+            begin
+                execute format('create table outbox_history_%s_%s partition of outbox_history for values from (%s) to (%s)',
+                               start, until, start * 1000000, until * 1000000);
+            exception when check_violation then
+                -- Rows that were delivered in that time by such a clock are in the default one, and stay there.
+                null;
+            end;
+        end if;
+        start := until;
     end loop;
     for old in
         select c.relname, c.reltuples
@@ -235,7 +260,21 @@ begin
         execute format('drop table %I', old.relname);
         dropped := dropped + greatest(old.reltuples::bigint, 0);
     end loop;
-    return dropped;
+end $$;
+
+-- Every function finds the tables of this schema, whoever calls it: `from current` keeps "$user" as it is, and that is another schema for another role.
+do $$
+declare
+    made record;
+begin
+    for made in
+        select p.oid::regprocedure as name, n.nspname as home
+        from pg_proc p
+        join pg_namespace n on n.oid = p.pronamespace
+        where n.nspname = current_schema() and starts_with(p.proname, 'outbox_') and p.proconfig is not null
+    loop
+        execute format('alter function %s set search_path to %I', made.name, made.home);
+    end loop;
 end $$;
 
 insert into outbox_schema (version, name) values (4, 'operate');

@@ -21,6 +21,9 @@ use crate::fetch::number;
 use crate::row::Raw;
 use crate::store::PostgresStore;
 
+/// The most messages that one transaction discards: a relay that parks another one behind them waits for no longer than that takes.
+const MOST_DISCARDED: i64 = 1_000;
+
 fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     row.try_get(column).map(Timestamp::from_micros)
 }
@@ -198,10 +201,19 @@ impl Admin for PostgresStore {
     }
 
     async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let row = self.ask("discard", self.of_key(&self.sql().discard, route, key)).await?;
-        let discarded: Option<i64> = row.try_get(0).map_err(|error| store_error("discard", error))?;
-        let discarded = discarded.ok_or_else(|| flows("discard", route, key))?;
-        Ok(u64::try_from(discarded).unwrap_or_default())
+        let step = async || {
+            let discard = self.of_key(&self.sql().discard, route, key).bind(MOST_DISCARDED);
+            let row = self.ask("discard", discard).await?;
+            row.try_get::<Option<i64>, _>(0).map_err(|error| store_error("discard", error))
+        };
+        let mut last = step().await?.ok_or_else(|| flows("discard", route, key))?;
+        let mut all = last;
+        while last == MOST_DISCARDED {
+            // A key that flows by now has nothing parked.
+            last = step().await?.unwrap_or_default();
+            all += last;
+        }
+        Ok(u64::try_from(all).unwrap_or_default())
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {

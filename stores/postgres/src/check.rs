@@ -3,8 +3,10 @@
 //! Statements fail without a table or a column, and the server says so when it parses them. Promises fail without a trigger, an index or the
 //! uncached sequence, and nobody would say so: those are looked for by name.
 
+use std::time::Duration;
+
 use outbox_contract::{StoreError, StoreErrorKind};
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{Executor, Row};
 
 use crate::config::PostgresOptions;
@@ -19,6 +21,9 @@ const OLDEST: i32 = 130_005;
 const PASSED_OVER: i32 = 140_000;
 
 const OPERATION: &str = "check";
+
+/// How long a connection of the user's pool is waited for: where all of them are in use, a relay is not kept from starting.
+const POOL: Duration = Duration::from_secs(2);
 
 /// Indexes that a promise needs: for order, for uniqueness, or so that what waits costs nothing.
 const INDEXES: &[&str] = &[
@@ -42,6 +47,7 @@ const TRIGGERS: &[(&str, &str)] =
 
 pub(crate) async fn check(
     connection: &mut PgConnection,
+    pool: &PgPool,
     sql: &Statements,
     options: &PostgresOptions,
 ) -> Result<(), StoreError> {
@@ -67,6 +73,9 @@ pub(crate) async fn check(
             OPERATION,
             "the server is a standby and takes no writes; connect to the primary",
         ));
+    }
+    if options.schema.is_none() {
+        same_outbox(connection, pool).await?;
     }
     let version = version(connection, options).await.map_err(failed)?;
     if version > NEEDED {
@@ -109,6 +118,34 @@ fn supported(number: i32, name: &str, encoding: &str) -> Result<(), StoreError> 
         return refused(format!("the database's encoding is {encoding}; make one with encoding UTF8"));
     }
     Ok(())
+}
+
+/// Looks whether connections of the pool find the tables that the store's own find: messages that were appended to others would wait for ever.
+async fn same_outbox(connection: &mut PgConnection, pool: &PgPool) -> Result<(), StoreError> {
+    let failed = |error| store_error(OPERATION, error);
+    let found = async |connection: &mut PgConnection| -> Result<String, sqlx::Error> {
+        // In one step: behind a pooler, two may reach two servers.
+        let which = "select coalesce(to_regclass('outbox_message')::oid::text, '')";
+        sqlx::raw_sql(which).fetch_one(connection).await?.try_get_unchecked(0)
+    };
+    let mut users = match tokio::time::timeout(POOL, pool.acquire()).await {
+        Ok(Err(sqlx::Error::PoolTimedOut)) | Err(_) => {
+            tracing::debug!("no connection of the pool was free: it was not looked which outbox they find");
+            return Ok(());
+        }
+        Ok(users) => users.map_err(failed)?,
+    };
+    let (own, theirs) = (found(connection).await.map_err(failed)?, found(&mut users).await.map_err(failed)?);
+    if own == theirs {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        StoreErrorKind::Invalid,
+        OPERATION,
+        "connections of the pool find another outbox_message than the store's own, on which no hook of the pool is run, or one of them finds none: \
+         what is appended would never be relayed; set the schema in PostgresOptions, or search_path in the pool's connect options or for the \
+         role, not in after_connect",
+    ))
 }
 
 fn altered(what: &str) -> StoreError {

@@ -34,6 +34,9 @@ pub struct PostgresOptions {
     pub transaction_idle_timeout: Duration,
     /// How long opening a connection may take. Default 10 s.
     pub connect_timeout: Duration,
+    /// After how much silence one of the store's own connections is asked whether it is still there, before it is used again, and the one that
+    /// listens for wake-ups in any case. Default 30 s. Networks forget connections on which nothing is said, and tell nobody: shorter than yours does.
+    pub idle_check: Duration,
     /// Connections of [`pool`](crate::PostgresStore::pool), the user's pool. Default 10. Not used where the user brings the pool.
     pub connections: u32,
     /// Whether a pooler that gives out connections by the transaction (PgBouncer in transaction mode) stands in front of the server. Default
@@ -55,6 +58,7 @@ impl Default for PostgresOptions {
             lock_timeout: Duration::from_secs(5),
             transaction_idle_timeout: Duration::from_secs(12),
             connect_timeout: Duration::from_secs(10),
+            idle_check: Duration::from_secs(30),
             connections: 10,
             transaction_pooler: false,
             notify_interval: Some(Duration::from_millis(2)),
@@ -95,6 +99,7 @@ impl PostgresOptions {
             ("lock_timeout", self.lock_timeout),
             ("transaction_idle_timeout", self.transaction_idle_timeout),
             ("connect_timeout", self.connect_timeout),
+            ("idle_check", self.idle_check),
         ] {
             // The server takes them in milliseconds, as a number of 32 bits; 0 would mean none.
             if timeout < Duration::from_millis(100) || timeout > Duration::from_secs(24 * 3600) {
@@ -148,11 +153,12 @@ mod tests {
             lock_timeout: Duration::ZERO,
             transaction_idle_timeout: Duration::MAX,
             connect_timeout: Duration::ZERO,
+            idle_check: Duration::ZERO,
             connections: 0,
             transaction_pooler: true,
             notify_interval: Some(Duration::ZERO),
         };
-        assert_eq!(options.problems().len(), 9);
+        assert_eq!(options.problems().len(), 10);
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn choose(row: &PgRow, budget: &mut usize, is_first: bool) -> Result<Choice, sql
     let first_failure = row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
     let due = DueKey {
         key,
-        bucket: Bucket(u8::try_from(row.try_get::<i64, _>("bucket")?).unwrap_or_default()),
+        bucket: Bucket(u8::try_from(row.try_get::<i64, _>("bucket")? & 255).unwrap_or_default()),
         version: row.try_get("version")?,
         failing,
         attempts: if failing.is_some() { attempts } else { 0 },

@@ -125,7 +125,8 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
         "53100" => (Kind::Unavailable, "the server's disk is full; make room"),
         "53200" => (
             Kind::Unavailable,
-            "the server is out of memory or of lock table; raise max_locks_per_transaction where it says so",
+            "the server is out of memory, or of room for locks, which one transaction with thousands of appends fills for all others too: give \
+             many messages to one call of append, or raise max_locks_per_transaction",
         ),
         "57014" => (
             Kind::Unavailable,

@@ -22,6 +22,12 @@ const FAILING: i64 = 1;
 const MUTED: i64 = 2;
 /// Not a row: how far the statement has looked.
 const LOOKED: i64 = 3;
+/// Not a row: how far the statement has looked, and there is more behind that.
+const WALKED: i64 = 4;
+
+/// The most positions that a fetch walks over. A backlog of other routes may be of any size, and a fetch that takes longer than its caller waits would
+/// begin again from where it began.
+const MOST_WALKED: i64 = 200_000;
 
 /// Reads what a relay may publish.
 pub(crate) async fn fetch(
@@ -55,10 +61,12 @@ pub(crate) async fn fetch(
         .bind(number(limit))
         .bind(number(along))
         .bind(number(request.buckets.len()))
+        .bind(MOST_WALKED)
         .fetch_all(&mut *connection)
         .await?;
 
     let mut reached = Position::START;
+    let mut walked = None;
     let mut bytes: usize = 0;
     let mut cut = false;
     // Each with its state, and whether its content came along.
@@ -69,6 +77,10 @@ pub(crate) async fn fetch(
         let size: i64 = row.try_get_unchecked(SIZE)?;
         if state == LOOKED {
             reached = Position(size);
+            continue;
+        }
+        if state == WALKED {
+            walked = Some(Position(size));
             continue;
         }
         if cut {
@@ -85,7 +97,7 @@ pub(crate) async fn fetch(
             without_content.push(Raw::new(row).waiting().at);
         }
     }
-    let full = cut || taken.len() >= limit;
+    let mut full = cut || taken.len() >= limit;
     let content = read_content(connection, sql, &without_content).await?;
     let mut fetched = Vec::with_capacity(taken.len());
     let mut before = None;
@@ -103,6 +115,13 @@ pub(crate) async fn fetch(
             before = Some(Arc::clone(stored));
         }
         fetched.push(row);
+    }
+    if let Some(walked) = walked
+        && !full
+    {
+        // Cut short behind the last position that it has walked over: the next fetch goes on from there, as behind a row that was muted.
+        fetched.push(FetchedRow::Muted(walked));
+        full = true;
     }
     Ok(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached } })
 }

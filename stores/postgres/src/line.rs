@@ -1,44 +1,59 @@
 //! A connection of the store's own, for one kind of work.
 //!
 //! Not a pool: each kind of work has one connection, so that load can't starve heartbeats, nothing has to be asked of a connection
-//! before it is used, and their number is known. Whoever has the line has it alone; others wait their turn.
+//! that is in use, and their number is known. Whoever has the line has it alone; others wait their turn.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection, SqlStr};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::error::is_sound;
+use crate::lines::Door;
+
+/// How long a connection that was idle has for saying that it is still there. One that has no answer by then is left, and another one opened: less
+/// than what waits for it would wait.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// A connection, opened when it is first needed, and again after it broke.
 pub(crate) struct Line {
-    options: PgConnectOptions,
-    connect_timeout: Duration,
+    door: Door,
     /// How each piece of work begins, behind a pooler: a statement is prepared and run in two steps, which must not reach two servers.
     begin: Option<SqlStr>,
-    place: Mutex<Option<PgConnection>>,
+    place: Mutex<Option<Idle>>,
+}
+
+/// A connection that nobody uses.
+pub(crate) struct Idle {
+    connection: PgConnection,
+    /// When it was used last.
+    since: Instant,
 }
 
 /// The line, held. Dropped before it is finished (a cancelled call), the connection is closed: nobody knows what it was doing.
 pub(crate) struct Held<'l> {
-    place: MutexGuard<'l, Option<PgConnection>>,
+    place: MutexGuard<'l, Option<Idle>>,
     /// The connection.
     pub(crate) connection: PgConnection,
     begun: bool,
 }
 
 impl Line {
-    pub(crate) fn new(options: PgConnectOptions, connect_timeout: Duration, begin: Option<SqlStr>) -> Self {
-        Self { options, connect_timeout, begin, place: Mutex::new(None) }
+    pub(crate) fn new(door: Door, begin: Option<SqlStr>) -> Self {
+        Self { door, begin, place: Mutex::new(None) }
     }
 
     /// Waits for the line, and for its connection.
     pub(crate) async fn hold(&self) -> Result<Held<'_>, sqlx::Error> {
         let mut place = self.place.lock().await;
-        let connection = match place.take() {
+        let idle = match place.take() {
+            Some(idle) => idle.if_it_answers(self.door.idle_check()).await,
+            None => None,
+        };
+        let connection = match idle {
             Some(connection) => connection,
-            None => connect(&self.options, self.connect_timeout).await?,
+            None => self.door.open().await?,
         };
         let mut held = Held { place, connection, begun: false };
         if let Some(begin) = &self.begin {
@@ -46,6 +61,20 @@ impl Line {
             held.begun = true;
         }
         Ok(held)
+    }
+}
+
+impl Idle {
+    /// The connection; none if it was idle for longer than this and does not answer. A network that forgets a connection tells nobody: what is
+    /// sent on it is lost, and no answer ever comes.
+    async fn if_it_answers(mut self, idle_check: Duration) -> Option<PgConnection> {
+        if self.since.elapsed() < idle_check {
+            return Some(self.connection);
+        }
+        match tokio::time::timeout(ANSWER, self.connection.ping()).await {
+            Ok(Ok(())) => Some(self.connection),
+            _ => None,
+        }
     }
 }
 
@@ -62,7 +91,7 @@ impl Held<'_> {
             done => done,
         };
         if done.as_ref().err().is_none_or(is_sound) {
-            *self.place = Some(self.connection);
+            *self.place = Some(Idle { connection: self.connection, since: Instant::now() });
         }
         done
     }

@@ -1,12 +1,48 @@
 //! The store's own connections, and what is set on them.
 
 use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgPool};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
 use sqlx::{AssertSqlSafe, ConnectOptions, SqlSafeStr, SqlStr};
 
 use crate::config::PostgresOptions;
-use crate::line::Line;
+use crate::line::{Line, connect};
+
+/// How the store's own connections are opened: with what the pool has at that moment, so that a password that was changed there
+/// (`PgPool::set_connect_options`) holds here too.
+#[derive(Clone)]
+pub(crate) struct Door {
+    pool: PgPool,
+    options: Arc<PostgresOptions>,
+}
+
+impl Door {
+    pub(crate) fn new(pool: PgPool, options: &PostgresOptions) -> Self {
+        Self { pool, options: Arc::new(options.clone()) }
+    }
+
+    /// What a connection is opened with now.
+    pub(crate) fn connect_options(&self) -> PgConnectOptions {
+        own_options(&self.pool, &self.options)
+    }
+
+    /// Opens a connection, within the time that this may take.
+    pub(crate) async fn open(&self) -> Result<PgConnection, sqlx::Error> {
+        connect(&self.connect_options(), self.options.connect_timeout).await
+    }
+
+    /// How long opening a connection may take.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.options.connect_timeout
+    }
+
+    /// How long a connection may be silent before it is asked whether it is still there.
+    pub(crate) fn idle_check(&self) -> Duration {
+        self.options.idle_check
+    }
+}
 
 /// The store's own connections, one for each kind of work.
 pub(crate) struct Lines {
@@ -29,8 +65,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub(crate) fn new(own: &PgConnectOptions, options: &PostgresOptions) -> Self {
-        let line = || Line::new(own.clone(), options.connect_timeout, pooled_begin(options));
+    pub(crate) fn new(door: &Door) -> Self {
+        let line = || Line::new(door.clone(), pooled_begin(&door.options));
         Self {
             fetching: line(),
             looking: line(),
@@ -46,7 +82,7 @@ impl Lines {
 
 /// The options of the store's own connections. Plans are pinned: the tables swing between empty and millions of rows faster than anybody
 /// counts them, and what is right for an empty table reads a full one from end to end.
-pub(crate) fn own_options(pool: &PgPool, options: &PostgresOptions) -> PgConnectOptions {
+fn own_options(pool: &PgPool, options: &PostgresOptions) -> PgConnectOptions {
     let own = (*pool.connect_options()).clone().disable_statement_logging();
     if options.transaction_pooler {
         return own.statement_cache_capacity(0);

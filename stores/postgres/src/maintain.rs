@@ -51,14 +51,25 @@ pub(crate) async fn maintain(
     Ok(maintained)
 }
 
+/// The most that the default partition of the history may have, in bytes, while others are made: it is read from end to end for each, and
+/// settlements wait meanwhile. Less than a second's reading.
+const MOST_REST: i64 = 256 * 1024 * 1024;
+
 /// Makes partitions of the history ahead and drops old ones. Says how many rows were dropped, about.
 pub(crate) async fn turn_history(
     connection: &mut PgConnection,
     sql: &Statements,
     kept: Duration,
 ) -> Result<u64, sqlx::Error> {
-    let row = sql.query(&sql.turn_history).bind(micros(kept)).fetch_one(connection).await?;
-    Ok(u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or_default())
+    let row = sql.query(&sql.turn_history).bind(micros(kept)).bind(MOST_REST).fetch_one(connection).await?;
+    if row.try_get("too_large")? {
+        tracing::warn!(
+            "no partitions of the history are made: outbox_history_rest has become so large that every delivery would wait while it is read; when \
+             no relay works, call outbox_turn_history({}, null)",
+            micros(kept)
+        );
+    }
+    Ok(u64::try_from(row.try_get::<i64, _>("dropped")?).unwrap_or_default())
 }
 
 pub(crate) async fn backlog(

@@ -3,14 +3,15 @@
 //! Never inside the user's transaction: a commit that notifies holds a lock of the whole server while it waits for its disk, and all such commits
 //! stand in line. So it is done after the commit, on a connection of its own, and many commits share one.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use outbox_contract::Hints;
 use outbox_contract::hints::Wakeup;
-use sqlx::postgres::PgConnectOptions;
 use tokio::task::JoinHandle;
 
-use crate::line::connect;
+use crate::line::Line;
+use crate::lines::Door;
 use crate::migrate::run;
 
 /// The pause after a connection could not be had.
@@ -26,8 +27,7 @@ pub(crate) struct Notifier(JoinHandle<()>);
 
 /// How and where to tell.
 pub(crate) struct Way {
-    pub(crate) options: PgConnectOptions,
-    pub(crate) connect_timeout: Duration,
+    pub(crate) door: Door,
     pub(crate) channel: String,
     /// Which store it was, so that its own listeners, who heard the bell, pass over it.
     pub(crate) sender: String,
@@ -49,7 +49,7 @@ impl Notifier {
     pub(crate) fn start(way: Way, hints: &Hints) -> Self {
         let mut listener = hints.listen();
         Self(tokio::spawn(async move {
-            let mut connection = None;
+            let line = Line::new(way.door.clone(), None);
             loop {
                 let mut wakeup = listener.next().await;
                 // Most commits come at once behind their append: then it is told once, and exactly.
@@ -63,15 +63,14 @@ impl Notifier {
                     Wakeup::Now => NOW,
                 };
                 let told = async {
-                    let mut open = match connection.take() {
-                        Some(open) => open,
-                        None => connect(&way.options, way.connect_timeout).await?,
-                    };
-                    run(&mut open, way.statement(word)).await?;
-                    connection = Some(open);
-                    Ok::<(), sqlx::Error>(())
+                    let mut held = line.hold().await?;
+                    let done = run(&mut held.connection, way.statement(word)).await;
+                    held.finish(done).await
                 };
-                match told.await {
+                // Without an end it would wait for a connection that the network has forgotten.
+                let most = way.door.connect_timeout().saturating_mul(2);
+                let told = tokio::time::timeout(most, told).await;
+                match told.unwrap_or_else(|_| Err(sqlx::Error::Io(ErrorKind::TimedOut.into()))) {
                     Ok(()) => tokio::time::sleep(way.interval).await,
                     Err(error) => {
                         tracing::debug!(%error, "other programs were not woken; they find out by polling");

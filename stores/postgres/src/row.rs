@@ -132,6 +132,7 @@ impl<'r> Raw<'r> {
     }
 
     fn bucket(&self) -> Bucket {
-        Bucket(u8::try_from(self.integer(Column::Bucket)).unwrap_or_default())
+        // As the statements that read rows by their bucket take one that is none.
+        Bucket(u8::try_from(self.integer(Column::Bucket) & 255).unwrap_or_default())
     }
 }

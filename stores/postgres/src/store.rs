@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::config::PostgresOptions;
 use crate::error::store_error;
 use crate::line::{Line, connect};
-use crate::lines::{Lines, own_options};
+use crate::lines::{Door, Lines};
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::notifier::{Notifier, Way};
 use crate::sql::Statements;
@@ -41,7 +41,7 @@ pub struct PostgresStore {
 
 struct Inner {
     pool: PgPool,
-    own: PgConnectOptions,
+    door: Door,
     lines: Lines,
     sql: Statements,
     /// How [`begin`](outbox_contract::Transactional::begin) begins.
@@ -60,7 +60,9 @@ impl PostgresStore {
     /// A store in the database of a pool, with the default options.
     ///
     /// Appends happen in transactions of this pool. Everything else runs on at most eight connections of our own to the same database, opened
-    /// when they are first needed with the pool's options, so that neither waits for the other's connections.
+    /// when they are first needed with the options that the pool has then (`PgPool::set_connect_options`), so that neither waits for the other's
+    /// connections. Hooks of the pool (`after_connect`, `before_acquire`, `after_release`) are not run on them: what the outbox depends on, such
+    /// as a `search_path` or a role, belongs into the connect options, [`PostgresOptions::schema`] or the role's own settings.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
         Self::of(pool, PostgresOptions::default())
@@ -130,8 +132,8 @@ impl PostgresStore {
     }
 
     fn of(pool: PgPool, options: PostgresOptions) -> Self {
-        let own = own_options(&pool, &options);
-        let lines = Lines::new(&own, &options);
+        let door = Door::new(pool.clone(), &options);
+        let lines = Lines::new(&door);
         let begin = format!(
             "begin; set local lock_timeout = {}; set local idle_in_transaction_session_timeout = {}",
             options.lock_timeout.as_millis(),
@@ -147,7 +149,7 @@ impl PostgresStore {
                 notifier: Mutex::new(None),
                 turned: Mutex::new(None),
                 pool,
-                own,
+                door,
                 lines,
                 options,
             }),
@@ -213,8 +215,7 @@ impl PostgresStore {
             return;
         }
         let way = Way {
-            options: self.inner.own.clone(),
-            connect_timeout: self.options().connect_timeout,
+            door: self.inner.door.clone(),
             channel: self.options().channel(),
             sender: self.inner.sender.clone(),
             interval,
@@ -281,7 +282,7 @@ impl Store for PostgresStore {
 
     /// On a connection of its own, as the pool opens them.
     async fn migrate(&self) -> Result<(), StoreError> {
-        let connected = connect(&self.inner.own, self.options().connect_timeout).await;
+        let connected = self.inner.door.open().await;
         let mut connection = connected.map_err(|error| store_error("migrate", error))?;
         migrate::migrate(&mut connection, self.options()).await
     }
@@ -289,12 +290,11 @@ impl Store for PostgresStore {
     async fn check(&self) -> Result<(), StoreError> {
         let failed = |error| store_error("check", error);
         // A connection that has prepared nothing: what was parsed before says nothing of the tables as they are now.
-        let connected = connect(&self.inner.own, self.options().connect_timeout).await;
-        let mut connection = connected.map_err(failed)?;
+        let mut connection = self.inner.door.open().await.map_err(failed)?;
         if self.options().transaction_pooler {
             migrate::run(&mut connection, "begin".to_owned()).await.map_err(failed)?;
         }
-        check::check(&mut connection, self.sql(), self.options()).await
+        check::check(&mut connection, self.pool(), self.sql(), self.options()).await
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
@@ -390,7 +390,7 @@ impl Store for PostgresStore {
             return own;
         }
         let others = wakeups::of_other_programs(
-            self.inner.own.clone(),
+            self.inner.door.clone(),
             self.options().channel(),
             self.inner.sender.clone(),
         );

@@ -5,8 +5,10 @@ use std::time::Duration;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use outbox_contract::hints::{HintListener, Wakeup};
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPool, PgPoolOptions};
+use sqlx::Executor;
+use sqlx::postgres::{PgListener, PgPoolOptions};
 
+use crate::lines::Door;
 use crate::notifier::SOON;
 
 /// The pause after a connection could not be had, or was lost.
@@ -22,13 +24,8 @@ pub(crate) fn of_this_process(bell: HintListener) -> BoxStream<'static, Wakeup> 
 }
 
 /// Yields what others say on the channel, and once after each time that nobody could be heard: something may have been said then.
-pub(crate) fn of_other_programs(
-    options: PgConnectOptions,
-    channel: String,
-    own: String,
-) -> BoxStream<'static, Wakeup> {
-    let pool = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None);
-    let ear = Ear { pool: pool.connect_lazy_with(options), channel, own, listener: None };
+pub(crate) fn of_other_programs(door: Door, channel: String, own: String) -> BoxStream<'static, Wakeup> {
+    let ear = Ear { door, channel, own, listener: None };
     stream::unfold(ear, |mut ear| async {
         let wakeup = ear.next().await;
         Some((wakeup, ear))
@@ -37,7 +34,7 @@ pub(crate) fn of_other_programs(
 }
 
 struct Ear {
-    pool: PgPool,
+    door: Door,
     channel: String,
     /// What this store itself says ends so: its bell was heard already.
     own: String,
@@ -57,7 +54,12 @@ impl Ear {
                 }
                 continue;
             };
-            match listener.try_recv().await {
+            let Ok(heard) = tokio::time::timeout(self.door.idle_check(), listener.try_recv()).await else {
+                // A connection that the network has forgotten is as silent as one on which nobody says anything.
+                self.listen_again().await;
+                continue;
+            };
+            match heard {
                 Ok(Some(said)) if said.payload().ends_with(&self.own) => {}
                 // Anything else, from whatever program: a wake-up too many is a fetch too many.
                 Ok(Some(said)) if said.payload().starts_with(SOON) => return Wakeup::Soon,
@@ -74,10 +76,26 @@ impl Ear {
     }
 
     async fn open(&mut self) -> Result<(), sqlx::Error> {
-        let mut listener = PgListener::connect_with(&self.pool).await?;
-        listener.eager_reconnect(false);
-        listener.listen(&self.channel).await?;
-        self.listener = Some(listener);
+        let pool = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None);
+        let pool = pool.connect_lazy_with(self.door.connect_options());
+        let opening = async {
+            let mut listener = PgListener::connect_with(&pool).await?;
+            listener.eager_reconnect(false);
+            listener.listen(&self.channel).await?;
+            Ok(listener)
+        };
+        let opened = tokio::time::timeout(self.door.connect_timeout(), opening).await;
+        self.listener = Some(opened.unwrap_or(Err(sqlx::Error::PoolTimedOut))?);
         Ok(())
+    }
+
+    /// Asks the connection whether it is still there. One that does not answer is left: the next one is opened, and yields a wake-up.
+    async fn listen_again(&mut self) {
+        let Some(mut listener) = self.listener.take() else { return };
+        let answer = tokio::time::timeout(self.door.connect_timeout(), listener.execute("select 1")).await;
+        match answer {
+            Ok(Ok(_)) => self.listener = Some(listener),
+            _ => tracing::debug!("listening for wake-ups went silent; another connection is opened"),
+        }
     }
 }

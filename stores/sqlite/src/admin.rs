@@ -23,8 +23,8 @@ use crate::row::Raw;
 use crate::sql;
 use crate::store::SqliteStore;
 
-/// Every parked message of a key, as a number of rows.
-const ALL: i64 = -1;
+/// The most messages that one transaction discards: heartbeats and appends wait for no longer than that takes.
+const MOST_DISCARDED: u32 = 1_000;
 
 /// A statement whose parameters 1 to 7 are the filter.
 fn filtered<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
@@ -78,22 +78,36 @@ impl SqliteStore {
         (route, key): (&Route, &KeyId),
         change: impl AsyncFnOnce(&mut KeyIn<'_>) -> Result<T, sqlx::Error>,
     ) -> Result<T, StoreError> {
-        let failed = |error| store_error(operation, error);
-        let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await.map_err(failed)?;
-        let now = now(&mut tx).await.map_err(failed)?;
-        let mut in_key = KeyIn { connection: &mut tx, route, key, now };
-        if in_key.state().await.map_err(failed)?.is_none() {
-            return Err(StoreError::new(
+        self.in_open_key(operation, (route, key), change).await?.ok_or_else(|| {
+            StoreError::new(
                 StoreErrorKind::Invalid,
                 operation,
                 format!(
                     "the key {key} on the route {route} is neither failing nor held; there is nothing to do"
                 ),
-            ));
-        }
-        let done = change(&mut in_key).await.map_err(failed)?;
-        tx.commit().await.map_err(failed)?;
-        Ok(done)
+            )
+        })
+    }
+
+    /// As `with_key`; nothing is done with a key that flows.
+    async fn in_open_key<T>(
+        &self,
+        operation: &'static str,
+        (route, key): (&Route, &KeyId),
+        change: impl AsyncFnOnce(&mut KeyIn<'_>) -> Result<T, sqlx::Error>,
+    ) -> Result<Option<T>, StoreError> {
+        let done = async {
+            let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await?;
+            let now = now(&mut tx).await?;
+            let mut in_key = KeyIn { connection: &mut tx, route, key, now };
+            if in_key.state().await?.is_none() {
+                return Ok(None);
+            }
+            let done = change(&mut in_key).await?;
+            tx.commit().await?;
+            Ok(Some(done))
+        };
+        done.await.map_err(|error| store_error(operation, error))
     }
 
     /// Appends rows of a side table again, in the order in which they stood in their keys.
@@ -229,12 +243,15 @@ impl Admin for SqliteStore {
     }
 
     async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        self.with_key("discard", (route, key), async |key| {
-            let discarded = key.parked_to_dead("discarded", ALL).await?;
-            key.key_query(sql::KEY_REMOVE).execute(&mut *key.connection).await?;
-            Ok(discarded)
-        })
-        .await
+        let mut last = self.with_key("discard", (route, key), async |key| key.discard().await).await?;
+        let mut all = last;
+        while last == u64::from(MOST_DISCARDED) {
+            // A key that flows by now has nothing parked.
+            let more = self.in_open_key("discard", (route, key), async |key| key.discard().await);
+            last = more.await?.unwrap_or_default();
+            all += last;
+        }
+        Ok(all)
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
@@ -278,6 +295,22 @@ impl Admin for SqliteStore {
 }
 
 impl KeyIn<'_> {
+    /// As many parked messages as one transaction moves become dead letters. Says how many. When they were the last the key flows again; until then
+    /// it is held, so that none of the others goes out.
+    async fn discard(&mut self) -> Result<u64, sqlx::Error> {
+        let discarded = self.parked_to_dead("discarded", i64::from(MOST_DISCARDED)).await?;
+        if discarded < u64::from(MOST_DISCARDED) {
+            self.key_query(sql::KEY_REMOVE).execute(&mut *self.connection).await?;
+            return Ok(discarded);
+        }
+        let version = self.next_version().await?;
+        let hold = self.key_query(sql::KEY_HOLD).bind(self.key.bucket().0).bind(version).bind(self.now);
+        hold.execute(&mut *self.connection).await?;
+        let next = self.key_query(sql::KEY_NEXT).bind(version).bind(self.now);
+        next.execute(&mut *self.connection).await?;
+        Ok(discarded)
+    }
+
     /// The first so many parked messages of the key become dead letters. Says how many.
     async fn parked_to_dead(&mut self, reason: &'static str, most: i64) -> Result<u64, sqlx::Error> {
         let bury = self.key_query(sql::PARKED_TO_DEAD).bind(reason).bind(self.now).bind(most);

@@ -52,18 +52,27 @@ async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Er
         .bind(muted.keys)
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .bind(MOST_BYTES_ALONG)
-        .bind(i64::try_from(request.buckets.len()).unwrap_or(i64::MAX));
+        .bind(i64::try_from(request.buckets.len()).unwrap_or(i64::MAX))
+        .bind(MOST_WALKED);
 
     let mut rows = Vec::new();
     let mut bytes = 0;
     let mut cut = false;
     let mut reached = Position::START;
+    let mut walked = None;
     {
         let mut stream = query.fetch(&mut *connection);
         while let Some(row) = stream.try_next().await? {
-            if row.try_get::<i64, _>("state")? == LOOKED {
-                reached = Position(row.try_get("size")?);
-                break;
+            match row.try_get("state")? {
+                LOOKED => {
+                    reached = Position(row.try_get("size")?);
+                    break;
+                }
+                WALKED => {
+                    walked = Some(Position(row.try_get("size")?));
+                    break;
+                }
+                _ => {}
             }
             bytes += usize::try_from(row.try_get::<i64, _>("size")?).unwrap_or_default();
             if bytes > request.bytes && !rows.is_empty() {
@@ -73,13 +82,20 @@ async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Er
             rows.push(decode(row)?);
         }
     }
-    let full = cut || rows.len() >= limit;
+    let mut full = cut || rows.len() >= limit;
     let mut fetched = Vec::with_capacity(rows.len());
     for row in rows {
         match row {
             Decoded::Whole(row) => fetched.push(row),
             Decoded::Large(row) => fetched.extend(read_content(&mut connection, &row).await?),
         }
+    }
+    if let Some(walked) = walked
+        && !full
+    {
+        // Cut short behind the last position that it has walked over: the next fetch goes on from there, as behind a row that was muted.
+        fetched.push(FetchedRow::Muted(walked));
+        full = true;
     }
     Ok(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached } })
 }
@@ -94,6 +110,12 @@ const FAILING: i64 = 1;
 const MUTED: i64 = 2;
 /// Not a row: how far the statement has looked.
 const LOOKED: i64 = 3;
+/// Not a row: how far the statement has looked, and there is more behind that.
+const WALKED: i64 = 4;
+
+/// The most positions that a fetch walks over. A backlog of other routes may be of any size, and a fetch that takes longer than its caller waits would
+/// begin again from where it began.
+const MOST_WALKED: i64 = 200_000;
 
 fn decode(row: SqliteRow) -> Result<Decoded, sqlx::Error> {
     let state: i64 = row.try_get("state")?;

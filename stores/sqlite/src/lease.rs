@@ -81,7 +81,7 @@ pub(crate) async fn heartbeat(pool: &SqlitePool, request: &LeaseRequest) -> Resu
         relays: relays.len(),
         paused,
         fingerprints_agree: fingerprints.len() <= 1,
-        // Whoever puts another file in this one's place, or whose machine loses power, ends the relay too.
+        // A loss of power ends the relay too, and where another file is in this one's place no heartbeat comes this far.
         life: 0,
     })
 }

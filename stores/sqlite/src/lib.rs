@@ -11,6 +11,7 @@ mod fetch;
 mod lease;
 mod maintain;
 mod migrate;
+mod place;
 mod pools;
 mod row;
 mod settle;

@@ -50,6 +50,9 @@ pub(crate) async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
     }
     for migration in MIGRATIONS.iter().filter(|migration| migration.version > version) {
         sqlx::raw_sql(migration.sql).execute(&mut *tx).await.map_err(|error| {
+            if is_unavailable(&error) {
+                return failed(error);
+            }
             StoreError::new(
                 StoreErrorKind::SchemaAltered,
                 OPERATION,

@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 use crate::config::{Durability, SqliteOptions};
 use crate::error::store_error;
+use crate::place::Place;
 
 /// The log of a database file is cut back to this after a burst.
 const JOURNAL_SIZE_LIMIT: &str = "67108864";
@@ -27,6 +28,8 @@ const JOURNAL_SIZE_LIMIT: &str = "67108864";
 /// The connections of a store.
 #[derive(Clone)]
 pub(crate) struct Pools {
+    /// Which file they are connected to; none where there is none that others can see.
+    pub(crate) place: Option<Arc<Place>>,
     /// The user's: appends, admissions, whatever they do.
     pub(crate) users: SqlitePool,
     /// Fetch, due, backlog, browsing.
@@ -41,6 +44,9 @@ impl Pools {
     /// A database file, made when it is not there.
     pub(crate) async fn open(path: &Path, options: &SqliteOptions) -> Result<Self, StoreError> {
         let file = SqliteConnectOptions::new().filename(path).create_if_missing(true);
+        if is_memory(&file) {
+            return Self::temporary(options).await;
+        }
         Self::of_file(file, options, None).await
     }
 
@@ -76,15 +82,20 @@ impl Pools {
         Self::of_file(file, options, Some(Arc::new(directory))).await
     }
 
-    /// The user's pool, with connections of our own to the same file.
-    pub(crate) fn beside(users: SqlitePool) -> Self {
+    /// The user's pool, with connections of our own to the same file: they wait for other writers as the user's do, or as these options say.
+    pub(crate) fn beside(users: SqlitePool, options: Option<&SqliteOptions>) -> Self {
         let file = users.connect_options();
         if is_memory(&file) {
             // Each connection to such a database sees another one, or locks the whole of it: share the user's.
-            return Self { reads: users.clone(), settling: users.clone(), deciding: users.clone(), users };
+            let (reads, settling, deciding) = (users.clone(), users.clone(), users.clone());
+            return Self { place: None, users, reads, settling, deciding };
         }
         let acquire_timeout = users.options().get_acquire_timeout();
-        Self::with_own(users, &file, acquire_timeout, None)
+        let mut own = (*file).clone().pragma("journal_size_limit", JOURNAL_SIZE_LIMIT);
+        if let Some(options) = options {
+            own = own.busy_timeout(options.busy_timeout);
+        }
+        Self::with_own(users, &own, acquire_timeout, None)
     }
 
     async fn of_file(
@@ -130,6 +141,7 @@ impl Pools {
                 .connect_lazy_with(file.clone().synchronous(synchronous).disable_statement_logging())
         };
         Self {
+            place: Place::of(file.get_filename()).filter(|_| temporary.is_none()).map(Arc::new),
             users,
             reads: own(2, SqliteSynchronous::Normal),
             settling: own(1, SqliteSynchronous::Normal),
@@ -160,5 +172,35 @@ fn keep_or_close(
 /// Whether these options name a database that lives in one process's memory.
 fn is_memory(options: &SqliteConnectOptions) -> bool {
     let name = options.get_filename().to_string_lossy();
-    name.is_empty() || name == ":memory:" || name.starts_with("file:sqlx-in-memory")
+    name.is_empty()
+        || name == ":memory:"
+        || name.starts_with("file:sqlx-in-memory")
+        || options.to_url_lossy().query_pairs().any(|(name, value)| name == "mode" && value == "memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a connection was set to, in milliseconds and bytes.
+    async fn settings(pool: &SqlitePool) -> (i64, i64) {
+        let of = async |pragma: &'static str| sqlx::query_scalar(pragma).fetch_one(pool).await.unwrap();
+        (of("pragma busy_timeout").await, of("pragma journal_size_limit").await)
+    }
+
+    #[tokio::test]
+    async fn own_connections_beside_a_users_pool_are_set_as_the_options_say() {
+        let directory = tempfile::tempdir().unwrap();
+        let file =
+            SqliteConnectOptions::new().filename(directory.path().join("outbox.db")).create_if_missing(true);
+        let users = SqlitePool::connect_with(file.busy_timeout(Duration::from_secs(3))).await.unwrap();
+        let options = SqliteOptions { busy_timeout: Duration::from_millis(700), ..SqliteOptions::default() };
+        for (options, busy_timeout) in [(None, 3_000), (Some(&options), 700)] {
+            let pools = Pools::beside(users.clone(), options);
+            for own in [&pools.reads, &pools.settling, &pools.deciding] {
+                assert_eq!(settings(own).await, (busy_timeout, 67_108_864));
+            }
+        }
+        assert_eq!(settings(&users).await.0, 3_000, "the user's own are the user's");
+    }
 }

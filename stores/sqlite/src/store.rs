@@ -46,20 +46,22 @@ impl SqliteStore {
     /// database can't have such: there the pool serves for everything, and [`in_memory`](Self::in_memory) is the better choice.
     #[must_use]
     pub fn new(pool: SqlitePool) -> Self {
-        Self::of(Pools::beside(pool), SqliteOptions::default())
+        Self::of(Pools::beside(pool, None), SqliteOptions::default())
     }
 
-    /// As [`new`](Self::new), with options.
+    /// As [`new`](Self::new), with options. `busy_timeout` holds for connections of our own; those of the pool keep theirs.
     ///
     /// # Errors
     ///
     /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the options](SqliteOptions::problems).
     pub fn with_options(pool: SqlitePool, options: SqliteOptions) -> Result<Self, StoreError> {
         Self::check_options(&options)?;
-        Ok(Self::of(Pools::beside(pool), options))
+        let pools = Pools::beside(pool, Some(&options));
+        Ok(Self::of(pools, options))
     }
 
-    /// A store in a file, which is made if it is not there, with the default options.
+    /// A store in a file, which is made if it is not there, with the default options. `:memory:` is [`in_memory`](Self::in_memory), but for the tables:
+    /// [`migrate`](Store::migrate) makes them.
     ///
     /// # Errors
     ///
@@ -161,6 +163,11 @@ impl SqliteStore {
         &self.inner.hints
     }
 
+    /// Looks whether the file is still the one that was opened.
+    fn in_place(&self, operation: &'static str) -> Result<(), StoreError> {
+        self.pools().place.as_ref().map_or(Ok(()), |place| place.check(operation))
+    }
+
     fn keeps_history(&self) -> bool {
         self.inner.options.history.is_some()
     }
@@ -188,10 +195,12 @@ impl Store for SqliteStore {
     }
 
     async fn check(&self) -> Result<(), StoreError> {
+        self.in_place("check")?;
         migrate::check(&self.pools().reads).await
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        self.in_place("lease")?;
         lease::heartbeat(&self.pools().settling, request).await.map_err(|error| store_error("lease", error))
     }
 

@@ -17,9 +17,12 @@ with owned as materialized (
 )
 select (select count(*) from looked l where l.route = $1) as pending,
        (select count(*) from looked) as looked,
-       (select m.appended_at from outbox_message m
-        where m.route = $1 and m.position > (select s.low_water from start s)
-        order by m.position limit 1) as oldest_hot,
+       -- Deeper than what is counted, but not through a backlog of other routes of any size.
+       (select o.appended_at
+        from (select m.route, m.appended_at, m.position from outbox_message m where m.position > (select s.low_water from start s)
+              order by m.position limit 10 * $2) o
+        where o.route = $1
+        order by o.position limit 1) as oldest_hot,
        (select p.appended_at from outbox_parked p where p.route || '' = $1 order by p.position limit 1) as oldest_parked,
        -- Now is asked for once: compared row by row, no index would be of use.
        (select min(d.due_at)

@@ -14,7 +14,7 @@ with held as materialized (
     from outbox_key k
     where k.route = $1 and not k.held
       and not $6::boolean
-      and get_bit((select h.buckets from held h), k.bucket) = 1
+      and get_bit((select h.buckets from held h), k.bucket & 255::smallint) = 1
       and (k.topic, k.key) not in (select u.t, u.k from unnest($4::text[], $5::text[]) u(t, k))
       and k.topic <> all($7::text[])
       and (k.topic, k.key) not in (select u.t, u.k from unnest($8::text[], $9::text[]) u(t, k))

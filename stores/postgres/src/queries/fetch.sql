@@ -2,8 +2,9 @@
 -- other condition is a filter on it, and what is the same for all rows is computed once, before.
 -- $1 route, $2 relay, $3 buckets (256 bits), $4 and $5 topic and key (null: any), $8 positions to leave out, $9 whether all is
 -- muted, $10 muted topics, $11 and $12 topics and keys of muted keys, $13 most rows, $14 most bytes of content that comes along.
+-- $16 positions that are walked over at most.
 -- State: 0 a message, 1 its key is failing (without payload), 2 muted (without content). The last row, of state 3, says in size how far it
--- has looked, or 0 where the relay does not hold every bucket that it asked for.
+-- has looked, or 0 where the relay does not hold every bucket that it asked for; it is of state 4 where there is more behind that.
 with held as materialized (
     select bit_or(set_bit(b'0'::bit(256), l.bucket, 1)) as buckets, count(*) as n
     from outbox_relay r
@@ -14,6 +15,9 @@ with held as materialized (
       and get_bit($3::bytea, l.bucket) = 1
 ), failing as materialized (
     select exists (select from outbox_key k where k.route = $1) as some
+), bound as materialized (
+    -- From the first row on: what is missing below it costs nothing.
+    select least((select min(m.position) from outbox_message m where m.position > $6), $7 - $16::bigint) + $16::bigint as upto
 ), page as (
     select m.position, m.id, m.bucket::bigint as bucket, m.topic, m.key, m.event_type, m.schema_version, m.content_type, m.headers, m.payload,
            m.occurred_at, m.appended_at,
@@ -29,9 +33,10 @@ with held as materialized (
                else 0
            end as state
     from outbox_message m
-    where m.position > $6 and m.position <= $7
+    where m.position > $6 and m.position <= (select b.upto from bound b)
       and m.route = $1
-      and get_bit((select h.buckets from held h), m.bucket) = 1
+      -- Whoever gives a position may give a bucket that is none: its row is read by the owner of another one, and becomes a dead letter.
+      and get_bit((select h.buckets from held h), m.bucket & 255::smallint) = 1
       and ($4::text is null or m.topic = $4)
       and ($5::text is null or coalesce(m.key, m.id::text) = $5)
       and (cardinality($8::bigint[]) = 0 or m.position not in (select unnest($8::bigint[])))
@@ -46,8 +51,9 @@ select p.position, p.id, p.bucket, p.topic, p.key, p.event_type, p.schema_versio
        case p.state when 0 then octet_length(p.headers) + octet_length(p.payload) when 1 then octet_length(p.headers) else 0 end::bigint as size
 from page p
 union all
-select null, null, null, null, null, null, null, null, null, null, null, null, 3,
-       case when h.n = $15::bigint
-            then least($7, greatest($6, coalesce((select max(m.position) from outbox_message m where m.position > $6), $6)))
+select null, null, null, null, null, null, null, null, null, null, null, null,
+       case when b.upto < $7 and l.last > b.upto then 4 else 3 end,
+       case when b.upto < $7 and l.last > b.upto then b.upto
+            when h.n = $15::bigint then least($7, greatest($6, coalesce(l.last, $6)))
             else 0 end
-from held h
+from held h, bound b, (select max(m.position) as last from outbox_message m where m.position > $6) l

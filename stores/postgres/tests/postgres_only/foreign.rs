@@ -2,10 +2,11 @@
 
 use std::process::Command;
 
-use outbox_contract::{FetchedRow, Store};
+use outbox_contract::divert::{Diversion, Diverted, Step};
+use outbox_contract::{Admin, Bucket, BucketSet, Failure, FetchRequest, FetchedRow, RelayId, Route, Store};
 use outbox_servers::skip;
 
-use super::support::{Fixture, append, due_request, fetch, message, messages, relay};
+use super::support::{Fixture, append, due_request, fetch, lease, message, messages, relay};
 
 #[tokio::test]
 async fn a_function_appends_from_psql() {
@@ -147,6 +148,58 @@ async fn a_row_that_is_no_message_is_known_as_malformed_and_holds_up_no_other() 
     };
     assert_eq!(waiting.key.key.as_str(), "b");
     assert!(reason.contains("its bucket is 62"), "{reason}");
+}
+
+/// What stands in the row as its bucket may be none at all: it is read all the same, by whoever owns the one that it is taken for.
+#[tokio::test]
+async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_be_buried() {
+    let Some(fixture) = Fixture::new().await else { return };
+    append(&fixture.store, [message("a")]).await;
+    for bucket in [300, -1] {
+        fixture
+            .run(&format!(
+                "insert into outbox_message (position, bucket, topic, key, event_type) \
+                 values (nextval('outbox_message_position'), {bucket}, 'orders', 'b', 'x')"
+            ))
+            .await;
+    }
+    let relay = RelayId::new();
+    let leases = lease(&fixture.store, relay).await.leases;
+    let read = fetch(&fixture.store, relay).await;
+    let [FetchedRow::Message(_), malformed @ ..] = &read.rows[..] else { panic!("{read:?}") };
+    assert_eq!(malformed.len(), 2, "{read:?}");
+    for (row, (is, taken_for)) in malformed.iter().zip([(300, Bucket(44)), (-1, Bucket(255))]) {
+        let FetchedRow::Malformed(waiting, reason) = row else { panic!("{row:?}") };
+        assert!(reason.contains(&format!("its bucket is {is}")), "{reason}");
+        assert_eq!(waiting.bucket, taken_for);
+        for buckets in
+            [BucketSet::from_iter([taken_for]), BucketSet::ALL.without(&BucketSet::from_iter([taken_for]))]
+        {
+            let mine = buckets.contains(taken_for);
+            let rows =
+                fixture.store.fetch(&FetchRequest::new(Route::default(), relay, buckets)).await.unwrap().rows;
+            assert_eq!(rows.iter().any(|row| row.position() == waiting.at.position), mine);
+        }
+        let failure = Failure::new("malformed", reason);
+        let bury = Diversion {
+            route: Route::default(),
+            relay,
+            bucket: waiting.bucket,
+            epoch: leases.iter().find(|lease| lease.bucket == taken_for).unwrap().epoch,
+            key: waiting.key.clone(),
+            version: None,
+            step: Step::Bury {
+                row: waiting.at,
+                reason: "malformed",
+                attempts: 0,
+                first: failure.clone(),
+                last: failure,
+            },
+        };
+        assert!(matches!(fixture.store.divert(&[bury]).await.unwrap()[..], [Diverted::Done(_)]));
+    }
+    assert_eq!(fixture.store.requeue(&Default::default()).await.unwrap(), 2);
+    assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 3);
 }
 
 /// Its key waits for an operator, and no other one for it.

@@ -109,3 +109,70 @@ async fn a_long_look_at_the_history_holds_up_neither_maintenance_nor_deliveries(
     fixture.another().await.maintain(100).await.unwrap();
     assert!(fixture.number(PARTITIONS).await > 1);
 }
+
+/// A row in the default partition, delivered so many seconds from now.
+fn rest(seconds: i64) -> String {
+    format!(
+        "insert into outbox_history (position, occurred_at, appended_at, delivered_at, schema_version, id, bucket, route, topic, order_key,
+                                     event_type, content_type, headers, payload)
+         values (1, 0, 0, outbox_now() + ({seconds})::bigint * 1000000, 1, gen_random_uuid(), 0, 'default', 'orders', 'a', 'x', 'text/plain', '', '')"
+    )
+}
+
+const NOW: &str = "select outbox_now() / 1000000";
+/// Whether there is a partition for a moment that many seconds from now.
+fn has_partition(seconds: i64) -> String {
+    format!(
+        "select count(*) from pg_inherits i join pg_class c on c.oid = i.inhrelid
+         where i.inhparent = 'outbox_history'::regclass and c.relname <> 'outbox_history_rest'
+           and outbox_now() / 1000000 + {seconds} >= split_part(c.relname, '_', 3)::bigint
+           and outbox_now() / 1000000 + {seconds} < split_part(c.relname, '_', 4)::bigint"
+    )
+}
+
+/// Whatever comes before the first partition is in the default one, which is read from end to end, while deliveries wait, for each that is made.
+#[tokio::test]
+async fn the_first_partition_begins_within_seconds() {
+    let Some(fixture) = Fixture::with(kept(Duration::from_secs(10 * 24 * 3_600))).await else { return };
+    fixture.store.maintain(100).await.unwrap();
+    let first = "select min(split_part(relname, '_', 3)::bigint) from pg_class where relname ~ '^outbox_history_[0-9]+_[0-9]+$'";
+    let (first, now) = (fixture.number(first).await, fixture.number(NOW).await);
+    assert!(first <= now + 5, "{first} is {} seconds ahead", first - now);
+}
+
+#[tokio::test]
+async fn no_partition_is_made_while_the_default_one_is_large() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.run(&rest(-60)).await;
+    let turn = |most: &str| {
+        format!("select too_large::integer::bigint from outbox_turn_history(864000000000, {most})")
+    };
+    assert_eq!(fixture.number(&turn("0")).await, 1);
+    assert_eq!(fixture.number(PARTITIONS).await, 1);
+    for most in ["8192", "null"] {
+        assert_eq!(fixture.number(&turn(most)).await, 0);
+        assert!(fixture.number(PARTITIONS).await > 1);
+    }
+}
+
+/// A clock that was ahead for a while, by a year and by a moment.
+#[tokio::test]
+async fn what_a_clock_left_in_the_future_keeps_no_partition_from_being_made() {
+    let Some(fixture) = Fixture::with(kept(Duration::from_secs(10 * 24 * 3_600))).await else { return };
+    const HOUR: i64 = 3_600;
+    fixture.run(&rest(30 * HOUR)).await;
+    for (from, to) in [(12 * HOUR, 20 * HOUR), (365 * 24 * HOUR, 366 * 24 * HOUR)] {
+        let now = fixture.number(NOW).await;
+        let (from, to) = (now + from, now + to);
+        fixture
+            .run(&format!(
+                "create table outbox_history_{from}_{to} partition of outbox_history for values from ({from}000000) to ({to}000000)"
+            ))
+            .await;
+    }
+    fixture.store.maintain(100).await.unwrap();
+    // Up to the one that is there, in it, and behind it but where a row is in the way.
+    for (hours, made) in [(1, 1), (13, 1), (21, 0), (45, 1)] {
+        assert_eq!(fixture.number(&has_partition(hours * HOUR)).await, made, "in {hours} hours");
+    }
+}

@@ -6,6 +6,7 @@
 mod altered;
 mod append_order;
 mod collation;
+mod connections;
 mod faults;
 mod fence;
 mod foreign;
@@ -17,5 +18,6 @@ mod scheduled;
 mod schemas;
 mod support;
 mod transactions;
+mod verbs;
 mod wakeups;
 mod writers;

@@ -53,3 +53,41 @@ async fn another_tool_can_run_the_migrations() {
     let relay = relay(&store).await;
     assert_eq!(fetch(&store, relay).await.rows.len(), 1);
 }
+
+/// A name in the `search_path` that stands for whoever asks, and functions that are called by somebody else.
+#[tokio::test]
+async fn a_role_that_appends_to_the_outbox_of_another_role_appends_to_that_one() {
+    let Some(server) = Postgres::newest().shared().or_skip() else { return };
+    for by_hand in [false, true] {
+        let url = server.fresh_database();
+        let database = url.rsplit('/').next().unwrap();
+        let (_, at) = url.split_once('@').unwrap();
+        let [alice, bob] = ["alice", "bob"].map(|name| format!("{name}_{database}"));
+        let mut stores = Vec::new();
+        for role in [&alice, &bob] {
+            server.query(&url, &format!("create role {role} login superuser; create schema {role}"));
+            let address = format!("postgres://{role}@{at}");
+            let store = open(&address, options()).await;
+            if by_hand {
+                for migration in PostgresStore::migrations() {
+                    server.query(&address, migration.sql);
+                }
+            }
+            store.migrate().await.unwrap();
+            store.check().await.unwrap();
+            stores.push(store);
+        }
+        append(&stores[0], (0..5).map(|n| message(&format!("key-{n}")))).await;
+        let as_bob = format!("postgres://{bob}@{at}");
+        server.query(
+            &as_bob,
+            &format!("insert into {alice}.outbox_message (topic, event_type) values ('orders', 'x')"),
+        );
+        server.query(&as_bob, &format!("select {alice}.outbox_append('orders', 'x')"));
+        let relay_of_alice = relay(&stores[0]).await;
+        let read = messages(&fetch(&stores[0], relay_of_alice).await);
+        let positions: Vec<i64> = read.iter().map(|stored| stored.position.0).collect();
+        assert_eq!(positions, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(stores[1].backlog(&Default::default()).await.unwrap().pending, 0);
+    }
+}

@@ -21,7 +21,11 @@ with
     )
 select (select count(*) from looked where route = ?1) as pending,
        (select count(*) from looked) as looked,
-       (select appended_at from outbox_message where route = ?1 and position > (select low_water from start)
+       -- Deeper than what is counted, but not through a backlog of other routes of any size.
+       (select appended_at
+        from (select route, appended_at, position from outbox_message where position > (select low_water from start)
+              order by position limit 10 * ?2)
+        where route = ?1
         order by position limit 1) as oldest_hot,
        (select appended_at from outbox_parked where route = ?1 order by position limit 1) as oldest_parked,
        (select min(due_at)

@@ -4,6 +4,7 @@
 -- State: 0 a message, 1 its key is failing (without payload), 2 muted (without content). Nothing is read past a row that has no
 -- bucket yet. The inner select decides on rows, in the order of the primary key and up to the limit; the outer one reads content. The last
 -- row, of state 3, says in size how far it has looked: to the end, or to the row without a bucket; 0 where the relay does not hold all ?14 buckets.
+-- No more than ?15 positions are walked over, from the first row on: where there is more behind them, the last row is of state 4.
 with held as materialized (
     select l.bucket
     from outbox_relay r
@@ -13,6 +14,9 @@ with held as materialized (
       and r.expires_at <= cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000 + 2 * r.lasts
       and (l.expires_at is null or l.expires_at > cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
       and (?3 is null or l.bucket in (select value from json_each(?3)))
+), bound as materialized (
+    select min(?7, coalesce((select min(u.position) - 1 from outbox_message u where u.bucket is null), ?7)) as asked,
+           min(coalesce((select min(position) from outbox_message where position > ?6), 0), 9223372036854775807 - ?15) + ?15 as walk
 )
 select page.position, page.state,
        case when page.state < 2 then octet_length(m.headers) else 0 end + case page.state when 0 then octet_length(m.payload) else 0 end as size,
@@ -32,7 +36,7 @@ from (
            end as state
     from outbox_pending w
     where w.position > ?6
-      and w.position <= min(?7, coalesce((select min(u.position) - 1 from outbox_message u where u.bucket is null), ?7))
+      and w.position <= (select min(asked, walk) from bound)
       and w.route = ?1
       and w.bucket in (select bucket from held)
       and (?4 is null or w.topic = ?4)
@@ -43,9 +47,11 @@ from (
 ) page
 cross join outbox_message m on m.position = page.position
 union all
-select null, 3,
-       case when (select count(*) from held) = ?14
+select null, case when b.walk < min(b.asked, (select max(position) from outbox_message)) then 4 else 3 end,
+       case when b.walk < min(b.asked, (select max(position) from outbox_message)) then b.walk
+            when (select count(*) from held) = ?14
             then min(?7, coalesce((select min(u.position) - 1 from outbox_message u where u.bucket is null),
                                   (select max(position) from outbox_message), 0))
             else 0 end,
        null, null, null, null, null, null, null, null, null, null, null
+from bound b

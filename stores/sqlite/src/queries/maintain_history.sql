@@ -1,7 +1,30 @@
 -- Removes what is older than ?1 microseconds from the front of the history, which is in the order of delivery: ?2 at most.
+-- A clock that was ahead for a while leaves rows of the future there. They are over their time with the first row behind them that is of the past:
+-- found by halves, for there may be any number of them.
+with recursive
+    clock as materialized (
+        select cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000 as now
+    ),
+    halves (low, high) as (
+        select f.number, (select max(number) from outbox_history)
+        from (select number, delivered_at from outbox_history order by number limit 1) f
+        where f.delivered_at > (select now from clock)
+        union all
+        select case when m.delivered_at > clock.now then (h.low + h.high) / 2 + 1 else h.low end,
+               case when m.delivered_at > clock.now then h.high else (h.low + h.high) / 2 end
+        from halves h
+        cross join clock
+        cross join outbox_history m on m.number = (select min(t.number) from outbox_history t where t.number >= (h.low + h.high) / 2)
+        where h.low < h.high
+    ),
+    behind as materialized (
+        select t.number, t.delivered_at from outbox_history t where t.number >= (select low from halves where low = high)
+        order by t.number limit 1
+    )
 delete from outbox_history
 where number in (
     select number
     from (select number, delivered_at from outbox_history order by number limit ?2)
-    where delivered_at < cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000 - ?1
+    where delivered_at < (select now from clock) - ?1
+       or (number < (select number from behind) and (select delivered_at from behind) < (select now from clock) - ?1)
 )

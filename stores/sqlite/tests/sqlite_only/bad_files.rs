@@ -197,3 +197,51 @@ async fn the_database_of_in_memory_is_gone_with_its_last_pool() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }
+
+#[tokio::test]
+async fn a_name_of_memory_is_a_database_that_all_connections_share() {
+    for name in [":memory:", ""] {
+        let store = SqliteStore::open(name).await.unwrap();
+        store.migrate().await.unwrap();
+        store.check().await.unwrap();
+        append(&store, [message("a", "1")]).await;
+        assert_eq!(messages(&fetch(&store, relay(&store).await).await).len(), 1, "{name:?}");
+    }
+    let store = SqliteStore::connect("sqlite://shop?mode=memory").await.unwrap();
+    store.migrate().await.unwrap();
+    append(&store, [message("a", "1")]).await;
+    assert_eq!(messages(&fetch(&store, relay(&store).await).await).len(), 1);
+    assert!(!std::path::Path::new("shop").exists());
+}
+
+/// Connections go on writing to the file that they have opened: what is committed there is gone with them.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_was_replaced_under_an_open_store_is_noticed() {
+    let (fixture, other) = (Fixture::new().await, Fixture::new().await);
+    let users = sqlx::SqlitePool::connect_lazy(&format!("sqlite://{}", fixture.path().display())).unwrap();
+    let beside = SqliteStore::new(users);
+    let lease = super::support::lease_request(outbox_contract::RelayId::new());
+    for store in [&fixture.store, &beside] {
+        store.lease(&lease).await.unwrap();
+        store.check().await.unwrap();
+    }
+    other.store.pool().close().await;
+    std::fs::rename(other.path(), fixture.path()).unwrap();
+    for store in [&fixture.store, &beside] {
+        assert_says(&store.lease(&lease).await.unwrap_err(), StoreErrorKind::Other, "was replaced");
+        assert_says(&store.check().await.unwrap_err(), StoreErrorKind::Other, "was replaced");
+    }
+    std::fs::remove_file(fixture.path()).unwrap();
+    assert_says(&fixture.store.lease(&lease).await.unwrap_err(), StoreErrorKind::Other, "removed");
+}
+
+/// It says nothing of the tables that are there.
+#[tokio::test]
+async fn a_disk_that_is_full_while_tables_are_made_is_unavailable() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = sqlx::sqlite::SqliteConnectOptions::new().filename(directory.path().join("outbox.db"));
+    let file = file.create_if_missing(true).pragma("max_page_count", "10");
+    let store = SqliteStore::new(sqlx::SqlitePool::connect_with(file).await.unwrap());
+    assert_says(&store.migrate().await.unwrap_err(), StoreErrorKind::Unavailable, "disk is full");
+}

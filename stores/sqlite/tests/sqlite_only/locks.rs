@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use outbox_contract::{AppendError, Bucket, Outgoing, RelayId, Store, StoreErrorKind, Transactional};
+use outbox_contract::admin::Filter;
+use outbox_contract::{
+    Admin, AppendError, Bucket, Outgoing, RelayId, Route, Store, StoreErrorKind, Transactional,
+};
 use outbox_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::support::{Fixture, append, fetch, lease_request, message, messages, relay};
@@ -127,4 +130,37 @@ async fn rows_too_large_to_read_ahead_come_whole_and_in_order() {
     let fetched = messages(&fetch(&fixture.store, relay).await);
     let read: Vec<usize> = fetched.iter().map(|stored| stored.message.payload.len()).collect();
     assert_eq!(read, sizes);
+}
+
+/// A key with very many parked messages: others write in between.
+#[tokio::test]
+async fn a_key_is_discarded_in_steps_and_held_until_the_last_of_them() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.store;
+    sqlx::raw_sql(
+        "insert into outbox_key (route, topic, key, bucket, version, next_attempt_at, since) values ('default', 'orders', 'a', 0, 1, 0, 0);
+         insert into outbox_parked (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, payload,
+                                    occurred_at, appended_at, parked_at)
+         with recursive n(value) as (select 1 union all select value + 1 from n where value < 2500)
+         select value, randomblob(16), 'default', 0, 'orders', 'a', 'a', 'x', 1, 'text/plain', '', '', 0, 0, 0 from n;
+         -- Somebody stops it in the second step.
+         create trigger stop before insert on outbox_dead when new.position > 1500 begin select raise(abort, 'enough'); end",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+    let key = message("a", "1").key_id();
+    store.discard(&Route::default(), &key).await.unwrap_err();
+    let failing = store.failing_keys(&Filter::default()).await.unwrap();
+    assert_eq!(
+        (failing.len(), failing[0].held, failing[0].parked),
+        (1, true, 1_500),
+        "the first step is done"
+    );
+
+    sqlx::query("drop trigger stop").execute(store.pool()).await.unwrap();
+    assert_eq!(store.discard(&Route::default(), &key).await.unwrap(), 1_500);
+    assert!(store.failing_keys(&Filter::default()).await.unwrap().is_empty());
+    let backlog = store.backlog(&Route::default()).await.unwrap();
+    assert_eq!((backlog.parked, backlog.dead), (0, 2_500));
 }

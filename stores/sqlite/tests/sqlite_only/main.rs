@@ -9,4 +9,5 @@ mod locks;
 mod looking;
 mod plans;
 mod processes;
+mod retention;
 mod support;

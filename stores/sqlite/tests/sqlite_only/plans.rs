@@ -1,5 +1,7 @@
 //! Query plans: what a statement walks over, whatever the tables hold.
 
+use outbox_contract::{BucketSet, FetchRequest, FetchedRow, Position, Route, Store};
+
 use super::support::Fixture;
 
 /// The plan of a statement of the store, one line for each step.
@@ -15,7 +17,8 @@ fn assert_no_scan(plan: &[String], table: &str) {
     for step in plan {
         // Lists of the request's own, the page that was cut to the limit, and the leases of one relay: 256 at the most.
         let is_bounded = step.contains("VIRTUAL TABLE")
-            || ["SCAN page", "SCAN held", "SCAN CONSTANT ROW"].contains(&step.as_str());
+            || ["SCAN page", "SCAN held", "SCAN bound", "SCAN b", "SCAN CONSTANT ROW"]
+                .contains(&step.as_str());
         let scans = step.starts_with("SCAN") && !is_bounded;
         assert!(!scans, "{table}: {step}\n{plan:#?}");
         assert!(!step.contains("TEMP B-TREE"), "{table}: {step}\n{plan:#?}");
@@ -110,4 +113,49 @@ async fn browsing_sorts_nothing_that_has_content() {
         let read = plan.iter().position(|step| step == "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)");
         assert_eq!(read, Some(plan.len() - 1), "{plan:#?}");
     }
+}
+
+/// A route that begins to be read behind a backlog of other routes of any size: no fetch takes as long as that, and each goes on where the one before
+/// it stopped.
+#[tokio::test]
+async fn a_fetch_walks_over_so_many_positions_and_the_next_one_goes_on_from_there() {
+    let fixture = Fixture::new().await;
+    let rows = "insert into outbox_message (position, bucket, route, topic, key, event_type)
+                values (1, 0, 'other', 'orders', 'a', 'x'), (3, 0, 'other', 'orders', 'a', 'x'), (900000, 0, 'other', 'orders', 'a', 'x'),
+                       (1100001, 1, 'default', 'orders', 'a', 'x'), (1300001, 1, 'default', 'orders', 'a', 'x')";
+    sqlx::raw_sql(rows).execute(fixture.store.pool()).await.unwrap();
+    let relay = super::support::relay(&fixture.store).await;
+    let mut request = FetchRequest::new(Route::default(), relay, BucketSet::ALL);
+    let mut shown = Vec::new();
+    for _ in 0..10 {
+        let fetched = fixture.store.fetch(&request).await.unwrap();
+        shown.push((
+            fetched.rows.iter().map(|row| row.position().0).collect::<Vec<_>>(),
+            fetched.full,
+            fetched.reached.0,
+        ));
+        if !fetched.full {
+            break;
+        }
+        assert!(matches!(fetched.rows.last(), Some(FetchedRow::Muted(_))), "{fetched:?}");
+        request.after = fetched.rows.last().unwrap().position();
+    }
+    let walked = [
+        (vec![200_001], true, 0),
+        (vec![1_100_000], true, 0),
+        (vec![1_100_001, 1_300_001], false, 1_300_001),
+    ];
+    assert_eq!(shown, walked);
+
+    // A bound that was asked for, and one of rows, come first.
+    request.after = Position::START;
+    request.until = Position(10);
+    let fetched = fixture.store.fetch(&request).await.unwrap();
+    assert_eq!((fetched.rows.len(), fetched.full, fetched.reached), (0, false, Position(10)));
+    (request.after, request.until, request.limit) = (Position(1_099_999), Position::END, 1);
+    let fetched = fixture.store.fetch(&request).await.unwrap();
+    assert_eq!(
+        (fetched.rows.len(), fetched.rows[0].position(), fetched.full),
+        (1, Position(1_100_001), true)
+    );
 }

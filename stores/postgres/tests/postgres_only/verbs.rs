@@ -1,0 +1,37 @@
+//! Verbs of operators on very much at once.
+
+use outbox_contract::admin::Filter;
+use outbox_contract::{Admin, Route, Store};
+
+use super::support::{Fixture, message};
+
+/// A key with very many parked messages: its relay parks others behind them in between.
+#[tokio::test]
+async fn a_key_is_discarded_in_steps_and_held_until_the_last_of_them() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    fixture
+        .run(
+            "insert into outbox_key (route, topic, key, bucket, version, next_attempt_at, since) values ('default', 'orders', 'a', 0, 1, 0, 0);
+             insert into outbox_parked (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers,
+                                        payload, occurred_at, appended_at, parked_at)
+             select n, gen_random_uuid(), 'default', 0, 'orders', 'a', 'a', 'x', 1, 'text/plain', '', '', 0, 0, 0 from generate_series(1, 2500) n;
+             -- Somebody stops it in the second step.
+             alter table outbox_dead add constraint stop check (position <= 1500)",
+        )
+        .await;
+    let key = message("a").key_id();
+    store.discard(&Route::default(), &key).await.unwrap_err();
+    let failing = store.failing_keys(&Filter::default()).await.unwrap();
+    assert_eq!(
+        (failing.len(), failing[0].held, failing[0].parked),
+        (1, true, 1_500),
+        "the first step is done"
+    );
+
+    fixture.run("alter table outbox_dead drop constraint stop").await;
+    assert_eq!(store.discard(&Route::default(), &key).await.unwrap(), 1_500);
+    assert!(store.failing_keys(&Filter::default()).await.unwrap().is_empty());
+    let backlog = store.backlog(&Route::default()).await.unwrap();
+    assert_eq!((backlog.parked, backlog.dead), (0, 2_500));
+}

@@ -1,0 +1,68 @@
+//! Which file a database is in.
+//!
+//! Connections keep the file that they have opened. When another one is put in its place, they go on writing to the one that nobody can find any
+//! more, and what they commit is gone with them.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use outbox_contract::{StoreError, StoreErrorKind};
+
+/// The path of a database file, and the file that was there when it was first looked at.
+pub(crate) struct Place {
+    path: PathBuf,
+    file: OnceLock<FileId>,
+}
+
+/// What tells two files apart on one machine: device and number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileId(u64, u64);
+
+impl Place {
+    /// The place of a file, which may be made later. None for a name that is no path.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        if path.to_string_lossy().starts_with("file:") {
+            return None;
+        }
+        let place = Self { path: std::path::absolute(path).ok()?, file: OnceLock::new() };
+        place.look();
+        Some(place)
+    }
+
+    /// Looks whether the file that was opened is still there. The path stays out of the error.
+    pub(crate) fn check(&self, operation: &'static str) -> Result<(), StoreError> {
+        if self.look() {
+            return Ok(());
+        }
+        Err(StoreError::new(
+            StoreErrorKind::Other,
+            operation,
+            "the database file was replaced or removed while it was open, and what is written now is lost; stop every program that has it open, \
+             put the file in place with no `-wal` and `-shm` of another one beside it, then start them again",
+        ))
+    }
+
+    /// Whether the file is the one that was there the first time.
+    fn look(&self) -> bool {
+        match FileId::of(&self.path) {
+            Ok(Some(now)) => *self.file.get_or_init(|| now) == now,
+            // Not told apart on this system.
+            Ok(None) => true,
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound || self.file.get().is_none(),
+        }
+    }
+}
+
+impl FileId {
+    #[cfg(unix)]
+    fn of(path: &Path) -> std::io::Result<Option<Self>> {
+        use std::os::unix::fs::MetadataExt;
+        let file = std::fs::metadata(path)?;
+        Ok(Some(Self(file.dev(), file.ino())))
+    }
+
+    #[cfg(not(unix))]
+    fn of(_: &Path) -> std::io::Result<Option<Self>> {
+        Ok(None)
+    }
+}
