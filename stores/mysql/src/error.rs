@@ -32,9 +32,15 @@ pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
 }
 
 /// Whether an error says that this server takes no writes, or none any more: a replica since a switchover, a node that has left its cluster.
-/// Connections that are open there stay there, though the name in the address stands for another server by now.
+/// Connections that are open there stay there, though the name in the address stands for another server by now. One that broke, or was ended, may have
+/// been for that reason.
 pub(crate) fn is_elsewhere(error: &sqlx::Error) -> bool {
-    matches!(number(error), Some(1047 | 1290 | 1792 | 1836 | 3100 | 3101))
+    match error {
+        sqlx::Error::Io(_) => true,
+        error => {
+            matches!(number(error), Some(1047 | 1053 | 1077 | 1079 | 1290 | 1792 | 1836 | 1927 | 3100 | 3101))
+        }
+    }
 }
 
 /// Whether a connection can go on being used after an error.
@@ -229,6 +235,7 @@ mod tests {
         let lost = sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
         assert!(!is_surely_not_committed(&lost));
         assert!(!is_sound(&lost), "a connection that broke is not used again");
-        assert!(is_sound(&sqlx::Error::RowNotFound));
+        assert!(is_elsewhere(&lost), "nor those of the others, which may be with a server that was left");
+        assert!(is_sound(&sqlx::Error::RowNotFound) && !is_elsewhere(&sqlx::Error::RowNotFound));
     }
 }

@@ -66,7 +66,8 @@ pub(crate) struct Way {
     /// What is set on a connection before it is used.
     setup: Arc<str>,
     limits: Limits,
-    /// How often a server said that writes go elsewhere. Those that only read hear nothing of it, so all that were opened before are opened anew.
+    /// How often a server said that writes go elsewhere, or was gone. Those that only read hear nothing of it, so all that were opened before are opened
+    /// anew: some with one server and some with another would be told of messages that others deny.
     generation: Arc<AtomicU64>,
 }
 
@@ -114,7 +115,7 @@ impl Way {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// A connection of this generation was told that writes go elsewhere. Many may be told so at once.
+    /// A connection of this generation was told that writes go elsewhere, or broke. That may happen to many at once.
     fn leave(&self, generation: u64) {
         self.generation.fetch_max(generation.saturating_add(1), Ordering::Relaxed);
     }
@@ -288,6 +289,43 @@ mod tests {
             let mut held = timeout(60 * SECOND, line.hold()).await.unwrap().unwrap();
             assert_eq!(proxy.came(), came + 1, "it was opened anew");
             timeout(60 * SECOND, run(&mut held.connection, "do 1")).await.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn when_one_breaks_all_others_are_opened_anew() {
+        for wish in [MySql::newest(), MariaDb::newest()] {
+            let Some(server) = wish.shared().or_skip() else { continue };
+            let proxy = Proxy::to(&server.url());
+            let pool = MySqlStore::pool_options().connect_lazy(&proxy.url(&server.url())).unwrap();
+            let way = Way::new(pool, &MySqlOptions::default());
+            let lines = [Line::new(way.clone()), Line::new(way.clone()), Line::new(way)];
+            for line in &lines {
+                line.hold().await.unwrap().finish(Ok(())).unwrap();
+            }
+            // One that fails for another reason says nothing of the others.
+            let mut held = lines[0].hold().await.unwrap();
+            let wrong = run(&mut held.connection, "select 1 from nowhere.at_all").await;
+            held.finish(wrong).unwrap_err();
+            assert_eq!(proxy.came(), 3);
+            let mut held = lines[0].hold().await.unwrap();
+            let killed = run(&mut held.connection, "kill connection_id()").await;
+            // What a server says of its own end differs; the connection is gone.
+            let gone = killed.and(run(&mut held.connection, "do 1").await);
+            let gone = if gone.as_ref().is_err_and(is_elsewhere) {
+                gone
+            } else {
+                run(&mut held.connection, "do 1").await
+            };
+            held.finish(gone).unwrap_err();
+            for (line, came) in lines.iter().zip(4..) {
+                line.hold().await.unwrap().finish(Ok(())).unwrap();
+                assert_eq!(proxy.came(), came);
+            }
+            for line in &lines {
+                line.hold().await.unwrap().finish(Ok(())).unwrap();
+            }
+            assert_eq!(proxy.came(), 6, "once");
         }
     }
 }
