@@ -5,6 +5,8 @@
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
+use mongodb::error::ErrorKind;
+use mongodb::options::WriteConcern;
 use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind, StripeId};
 
 use crate::database::Database;
@@ -62,20 +64,28 @@ pub(crate) fn rows(messages: &[Outgoing]) -> Vec<Row> {
 }
 
 /// Refuses a session that is in no transaction: whatever is written in it is committed at once and alone (promise P1). The driver does not say
-/// whether there is one, but it refuses to begin one in another, without asking the server.
+/// whether there is one, but it refuses to begin one in another, without asking the server. It refuses for other reasons too, in errors of the same
+/// kind: in a snapshot, and on a client that asks for no confirmation. So one is asked for that confirms, and only one answer is a yes.
 pub(crate) async fn require_transaction(session: &mut ClientSession) -> Result<(), StoreError> {
-    match session.start_transaction().await {
-        Err(error) if matches!(&*error.kind, mongodb::error::ErrorKind::Transaction { .. }) => return Ok(()),
-        Err(error) => return Err(store_error("append", error)),
-        Ok(()) => {}
+    let none = || {
+        StoreError::new(
+            StoreErrorKind::NotInTransaction,
+            "append",
+            "the session is in no transaction; call start_transaction on it first, and pass it to your own writes too",
+        )
+    };
+    match session.start_transaction().write_concern(WriteConcern::majority()).await {
+        Err(error) => match &*error.kind {
+            ErrorKind::Transaction { message, .. } if message.contains("already in progress") => Ok(()),
+            ErrorKind::Transaction { .. } => Err(none().with_source(error)),
+            _ => Err(store_error("append", error)),
+        },
+        Ok(()) => {
+            // Nothing was sent in it, so nothing is sent to end it.
+            session.abort_transaction().await.map_err(|error| store_error("append", error))?;
+            Err(none())
+        }
     }
-    // Nothing was sent in it, so nothing is sent to end it.
-    session.abort_transaction().await.map_err(|error| store_error("append", error))?;
-    Err(StoreError::new(
-        StoreErrorKind::NotInTransaction,
-        "append",
-        "the session is in no transaction; call start_transaction on it first, and pass it to your own writes too",
-    ))
 }
 
 /// Numbers documents and writes them, in the order given.

@@ -30,6 +30,8 @@ const DOCUMENT_INVALID: i32 = 121;
 const TRANSACTION_TOO_OLD: i32 = 225;
 const SNAPSHOT_UNAVAILABLE: i32 = 246;
 const NO_SUCH_TRANSACTION: i32 = 251;
+/// A transaction that was open for too long, and was ended for it.
+const TRANSACTION_TOO_LONG: i32 = 290;
 const DOCUMENT_TOO_LARGE: i32 = 10_334;
 const DUPLICATE_KEY: i32 = 11_000;
 const OUT_OF_DISK: i32 = 14_031;
@@ -110,7 +112,12 @@ pub(crate) fn is_conflict(error: &Error) -> bool {
     let by_code = matches!(
         code(error),
         Some(
-            WRITE_CONFLICT | NO_SUCH_TRANSACTION | TRANSACTION_TOO_OLD | SNAPSHOT_UNAVAILABLE | LOCK_TIMEOUT
+            WRITE_CONFLICT
+                | NO_SUCH_TRANSACTION
+                | TRANSACTION_TOO_LONG
+                | TRANSACTION_TOO_OLD
+                | SNAPSHOT_UNAVAILABLE
+                | LOCK_TIMEOUT
         )
     );
     // The driver puts the label on broken connections too: that is a server that is not to be had, and no conflict.
@@ -132,7 +139,26 @@ pub(crate) fn is_unknown_commit(error: &Error) -> bool {
     if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) {
         return true;
     }
+    if is_forgotten(error) && !error.contains_label(TRANSIENT_TRANSACTION_ERROR) {
+        return true;
+    }
     !is_conflict(error) && !matches!(&*error.kind, ErrorKind::Transaction { .. })
+}
+
+/// Whether a server does not know a transaction any more. It may have forgotten one that was committed, and then it leaves the label out that says
+/// that all of it can be done again.
+fn is_forgotten(error: &Error) -> bool {
+    matches!(code(error), Some(NO_SUCH_TRANSACTION | TRANSACTION_TOO_LONG))
+}
+
+/// What an error of a commit means that may have happened.
+pub(crate) fn unknown_commit(error: Error) -> StoreError {
+    if !is_conflict(&error) {
+        return store_error("commit", error);
+    }
+    // Whoever started again from the beginning could do all of it twice.
+    let words = "the server does not know the transaction any more; it may have been committed, so ask for what it wrote";
+    StoreError::new(StoreErrorKind::Unavailable, "commit", words).with_source(error)
 }
 
 /// Whether this server has no change streams at all, or none for this user.

@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 
 use crate::config::MongoDbOptions;
 use crate::database::Database;
-use crate::error::{Failed, is_conflict, is_unknown_commit, meaning, store_error};
+use crate::error::{Failed, is_conflict, is_unknown_commit, meaning, store_error, unknown_commit};
 use crate::{
     admit, append, backlog, divert, due, fetch, lease, maintain, migrate, settle, stripes, transaction,
     wakeups,
@@ -296,7 +296,7 @@ impl Transactional for MongoDbStore {
                 self.bell().transaction_committed();
                 Committed::Yes
             }
-            Err(error) if is_unknown_commit(&error) => Committed::Unknown(store_error("commit", error)),
+            Err(error) if is_unknown_commit(&error) => Committed::Unknown(unknown_commit(error)),
             Err(error) => Committed::No(store_error("commit", error)),
         }
     }

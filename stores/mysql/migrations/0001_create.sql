@@ -134,7 +134,8 @@ create table if not exists outbox_dead (
 ) engine = InnoDB;
 
 -- Delivered messages, where a history is kept: in partitions by the time of delivery, made ahead and dropped whole. What comes when there is
--- none goes to the last one, so that no settlement ever waits for a partition.
+-- none goes to the last one, so that no settlement needs a partition to be made. While partitions are made or dropped settlements stand behind that,
+-- and with them behind whoever reads the table in a transaction: so the wait is for a second at most, and then given up until the next turn.
 create table if not exists outbox_history (
     entry          bigint not null auto_increment,
     delivered_at   bigint not null,
@@ -178,7 +179,8 @@ create table if not exists outbox_scheduled (
     constraint outbox_scheduled_stripe check (stripe between 0 and 1023)
 ) engine = InnoDB;
 
--- Who owns a bucket of a route: in force while the relay lives, and for a bucket that is being given up no longer than expires_at.
+-- Who owns a bucket of a route: in force while the relay lives, and for a bucket that is being given up no longer than expires_at. `steps` counts
+-- the steps of failing keys that relied on it: a row that was only locked says nothing to other nodes of a cluster, one that was changed does.
 create table if not exists outbox_lease (
     route      varbinary(64) not null,
     bucket     smallint not null,
@@ -186,6 +188,7 @@ create table if not exists outbox_lease (
     epoch      bigint not null default 0,
     low_water  bigint not null default 0,
     expires_at bigint,
+    steps      bigint not null default 0,
     primary key (route, bucket)
 ) engine = InnoDB;
 

@@ -48,7 +48,9 @@ pub(crate) async fn check(connection: &mut MySqlConnection) -> Result<(), StoreE
     if !wrong.is_empty() {
         return Err(altered(&wrong.join("; ")));
     }
-    let samples = [("fetch", fetch::sample()), ("divert", divert::sample()), ("promote", promote::sample())];
+    let [fence, lock] = divert::samples();
+    let samples =
+        [("fetch", fetch::sample()), ("fence", fence), ("divert", lock), ("promote", promote::sample())];
     let samples = samples.map(|(name, sample)| (name, AssertSqlSafe(sample).into_sql_str()));
     let statements = sql::ALL.iter().map(|(name, statement)| (*name, (*statement).into_sql_str()));
     for (name, statement) in statements.chain(samples) {
@@ -70,22 +72,29 @@ pub(crate) async fn server(
     operation: &'static str,
 ) -> Result<(), StoreError> {
     let failed = |error| store_error(operation, error);
-    let row = sqlx::query("select version(), @@global.read_only")
+    let row = sqlx::query("select version(), cast(@@global.read_only as char)")
         .persistent(false)
         .fetch_one(connection)
         .await
         .map_err(failed)?;
     let name: String = row.try_get_unchecked(0).map_err(failed)?;
     supported(&name).map_err(|words| StoreError::new(StoreErrorKind::Unsupported, operation, words))?;
-    let read_only: i64 = row.try_get_unchecked(1).map_err(failed)?;
-    if read_only != 0 {
+    let read_only: String = row.try_get_unchecked(1).map_err(failed)?;
+    if !is_writable(&read_only) {
         return Err(StoreError::new(
             StoreErrorKind::Unavailable,
             operation,
-            "the server is a replica, or set to be read-only; connect to the primary (read_only is 0 there)",
+            format!(
+                "the server is a replica, or set to be read-only (read_only is {read_only}); connect to the primary (read_only is off there)"
+            ),
         ));
     }
     Ok(())
+}
+
+/// Whether a server takes writes whose `read_only` is so: a number on MySQL and older MariaDBs, one of several words on MariaDB from 12.0.1 on.
+fn is_writable(read_only: &str) -> bool {
+    read_only == "0" || read_only.eq_ignore_ascii_case("off")
 }
 
 /// Whether a server that calls itself so can do what is needed; else what to do.
@@ -169,6 +178,22 @@ async fn wrong_parts(connection: &mut MySqlConnection) -> Result<Vec<String>, sq
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_server_that_refuses_no_writes_is_writable() {
+        for (read_only, writable) in [
+            ("0", true),
+            ("OFF", true),
+            ("off", true),
+            ("1", false),
+            ("ON", false),
+            ("NO_LOCK", false),
+            ("NO_LOCK_NO_ADMIN", false),
+            ("", false),
+        ] {
+            assert_eq!(is_writable(read_only), writable, "{read_only}");
+        }
+    }
 
     #[test]
     fn a_server_that_is_too_old_is_refused() {

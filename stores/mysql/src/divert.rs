@@ -1,6 +1,6 @@
 //! Diversions: the steps of failing keys.
 //!
-//! All steps of a call are one transaction. It locks the leases of all steps, then for each step the key, then looks and acts: nobody can take the
+//! All steps of a call are one transaction. It changes and so locks the leases of all steps, then for each step the key, then looks and acts: nobody can take the
 //! lease or change the key meanwhile. A step is refused before it has changed anything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -111,8 +111,9 @@ async fn lock_leases<'d>(
     diversions: &'d [Diversion],
 ) -> Result<BTreeMap<Place<'d>, Locked>, sqlx::Error> {
     let places: BTreeSet<Place<'d>> = diversions.iter().map(place).collect();
-    let statement = lock_statement(places.iter().copied());
-    let rows = sqlx::raw_sql(AssertSqlSafe(statement)).fetch_all(connection).await?;
+    let statements =
+        format!("{}; {}", fence_statement(places.iter().copied()), lock_statement(places.iter().copied()));
+    let rows = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(connection).await?;
     let mut leases = BTreeMap::new();
     for row in &rows {
         let lease = Locked {
@@ -129,7 +130,18 @@ async fn lock_leases<'d>(
     Ok(leases)
 }
 
-/// The statement that locks leases that are owned, with their relays' lives. It walks the primary key, which is the order of heartbeats.
+/// The statement that changes the leases of all steps, and so locks them. It walks the primary key, which is the order of heartbeats.
+///
+/// A lock holds on one server. Nodes of a cluster learn of what was changed, and of two that have changed the same row let the first commit: so
+/// whoever takes a lease on one node and whoever relies on it on another meet here.
+fn fence_statement<'d>(places: impl IntoIterator<Item = Place<'d>>) -> String {
+    format!(
+        "update outbox_lease force index (primary) set steps = steps + 1 where relay is not null and {} order by route, bucket",
+        sql::among("route", "bucket", places)
+    )
+}
+
+/// The statement that reads these leases with their relays' lives, and locks those.
 fn lock_statement<'d>(places: impl IntoIterator<Item = Place<'d>>) -> String {
     format!(
         "select l.route, l.bucket, l.relay, l.epoch, r.expires_at, r.lasts, l.expires_at \
@@ -139,9 +151,9 @@ fn lock_statement<'d>(places: impl IntoIterator<Item = Place<'d>>) -> String {
     )
 }
 
-/// The statement as a diversion writes it, for the server to prepare when the tables are checked.
-pub(crate) fn sample() -> String {
-    lock_statement([("default", 0)])
+/// The statements as a diversion writes them, for the server to prepare when the tables are checked.
+pub(crate) fn samples() -> [String; 2] {
+    [fence_statement([("default", 0)]), lock_statement([("default", 0)])]
 }
 
 impl KeyIn<'_> {

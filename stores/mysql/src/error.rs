@@ -31,6 +31,18 @@ pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     number(error).is_some_and(|number| meaning_of(number).0 == Kind::Conflict)
 }
 
+/// Whether an error says that this server takes no writes, or none any more: a replica since a switchover, a node that has left its cluster.
+/// Connections that are open there stay there, though the name in the address stands for another server by now. One that broke, or was ended, may have
+/// been for that reason.
+pub(crate) fn is_elsewhere(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) => true,
+        error => {
+            matches!(number(error), Some(1047 | 1053 | 1077 | 1079 | 1290 | 1792 | 1836 | 1927 | 3100 | 3101))
+        }
+    }
+}
+
 /// Whether a connection can go on being used after an error.
 pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
     match error {
@@ -141,6 +153,10 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
             Kind::Invalid,
             "a message is larger than the server takes; raise max_allowed_packet, or send less",
         ),
+        1665 => (
+            Kind::Unsupported,
+            "the server writes its binary log by statement, which it can't do of transactions that are READ COMMITTED; set binlog_format = ROW",
+        ),
         1615 | 1243 => (Kind::Unavailable, "a statement was prepared for other tables; it is prepared anew"),
         1047 => (Kind::Unavailable, "this node of the cluster takes no statements now; connect to another"),
         1053 | 1077 | 1079 | 1080 | 1152 | 1158..=1161 | 1927 | 2006 | 2013 | 3032 | 3169 | 4031 => {
@@ -201,6 +217,7 @@ mod tests {
             (1146, Kind::NotMigrated),
             (1054, Kind::SchemaAltered),
             (1153, Kind::Invalid),
+            (1665, Kind::Unsupported),
             (3819, Kind::Invalid),
             (4025, Kind::Invalid),
             (1034, Kind::Other),
@@ -218,6 +235,7 @@ mod tests {
         let lost = sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
         assert!(!is_surely_not_committed(&lost));
         assert!(!is_sound(&lost), "a connection that broke is not used again");
-        assert!(is_sound(&sqlx::Error::RowNotFound));
+        assert!(is_elsewhere(&lost), "nor those of the others, which may be with a server that was left");
+        assert!(is_sound(&sqlx::Error::RowNotFound) && !is_elsewhere(&sqlx::Error::RowNotFound));
     }
 }

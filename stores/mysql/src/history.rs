@@ -41,7 +41,24 @@ impl Turn {
             drop: bounds.iter().take_while(|bound| **bound <= now.saturating_sub(kept)).count(),
         }
     }
+
+    fn to_make(&self) -> Option<String> {
+        let made: Vec<String> = self
+            .make
+            .iter()
+            .map(|bound| format!("partition until_{bound} values less than ({bound})"))
+            .collect();
+        (!made.is_empty()).then(|| {
+            format!(
+                "alter table outbox_history reorganize partition rest into ({}, partition rest values less than maxvalue)",
+                made.join(", ")
+            )
+        })
+    }
 }
+
+/// For how long the partitions wait for whoever uses the table, in seconds, the fewest that the server takes: settlements stand in line behind them.
+const PATIENCE: u32 = 1;
 
 /// Makes partitions ahead and drops old ones. Says how many rows were dropped, about.
 pub(crate) async fn turn(connection: &mut MySqlConnection, kept: Duration) -> Result<u64, sqlx::Error> {
@@ -49,27 +66,26 @@ pub(crate) async fn turn(connection: &mut MySqlConnection, kept: Duration) -> Re
     let partitions = partitions(connection).await?;
     let bounds: Vec<i64> = partitions.iter().map(|partition| partition.bound).collect();
     let turn = Turn::of(&bounds, now, micros(kept));
-    if !turn.make.is_empty() {
-        let made: Vec<String> = turn
-            .make
-            .iter()
-            .map(|bound| format!("partition until_{bound} values less than ({bound})"))
-            .collect();
-        run(
-            connection,
-            format!(
-                "alter table outbox_history reorganize partition rest into ({}, partition rest values less than maxvalue)",
-                made.join(", ")
-            ),
-        )
-        .await?;
-    }
     let over = &partitions[..turn.drop];
-    if !over.is_empty() {
-        let names: Vec<&str> = over.iter().map(|partition| partition.name.as_str()).collect();
-        run(connection, format!("alter table outbox_history drop partition {}", names.join(", "))).await?;
-    }
+    // What can't be made is no reason to keep what is over.
+    let made = alter(connection, turn.to_make()).await;
+    let dropped = alter(connection, to_drop(over)).await;
+    made.and(dropped)?;
     Ok(over.iter().map(|partition| partition.rows).sum())
+}
+
+/// Changes the table, if there is a statement that does, without much patience.
+async fn alter(connection: &mut MySqlConnection, statement: Option<String>) -> Result<(), sqlx::Error> {
+    let Some(statement) = statement else { return Ok(()) };
+    let done = run(connection, format!("set session lock_wait_timeout = {PATIENCE}; {statement}")).await;
+    // On a connection that broke there is nothing to put back.
+    let put_back = run(connection, "set session lock_wait_timeout = @outbox_locks").await;
+    done.and(put_back)
+}
+
+fn to_drop(over: &[Partition]) -> Option<String> {
+    let names: Vec<&str> = over.iter().map(|partition| partition.name.as_str()).collect();
+    (!names.is_empty()).then(|| format!("alter table outbox_history drop partition {}", names.join(", ")))
 }
 
 /// The partitions that have a bound, in order.

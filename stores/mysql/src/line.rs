@@ -4,36 +4,83 @@
 //! before it is used, and their number is known. Whoever has the line has it alone; others wait their turn.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::mysql::{MySqlConnection, MySqlPool};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::timeout;
 
 use crate::config::{MySqlOptions, seconds};
-use crate::error::is_sound;
+use crate::error::{is_elsewhere, is_sound};
 
 /// How long a line may be idle that is in no transaction, in seconds: the most that the server takes on every system, and more, is a year.
 const AT_EASE: u32 = 31_536_000;
 
+/// More rows than there are: what `sql_select_limit` is where nobody has set it.
+const NO_LIMIT: u64 = u64::MAX;
+
+/// How long a connection that was quiet may take to answer before it is used again.
+const ANSWERS: Duration = Duration::from_secs(1);
+
+/// For how long connections of the store's own are used.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// One that was quiet for longer is asked first whether it is there: networks forget connections without a word, and whoever writes to
+    /// such a one waits for as long as TCP tries.
+    quiet: Duration,
+    /// One that is older is opened anew: the name of the server may stand for another one since.
+    age: Duration,
+}
+
+const LIMITS: Limits = Limits { quiet: Duration::from_secs(30), age: Duration::from_secs(30 * 60) };
+
+/// What is done with a connection that was kept.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    Used,
+    Asked,
+    Closed,
+}
+
+impl Limits {
+    /// Pure.
+    fn fate(self, quiet: Duration, age: Duration, is_of_this_generation: bool) -> Fate {
+        if !is_of_this_generation || age > self.age {
+            Fate::Closed
+        } else if quiet > self.quiet {
+            Fate::Asked
+        } else {
+            Fate::Used
+        }
+    }
+}
+
 /// How the store's own connections are opened.
 #[derive(Clone)]
 pub(crate) struct Way {
-    options: MySqlConnectOptions,
+    /// The user's, who may give it another password or address: it is asked for them each time.
+    pool: MySqlPool,
     connect_timeout: Duration,
     /// What is set on a connection before it is used.
     setup: Arc<str>,
+    limits: Limits,
+    /// How often a server said that writes go elsewhere, or was gone. Those that only read hear nothing of it, so all that were opened before are opened
+    /// anew: some with one server and some with another would be told of messages that others deny.
+    generation: Arc<AtomicU64>,
 }
 
 impl Way {
-    pub(crate) fn new(users: &MySqlConnectOptions, options: &MySqlOptions) -> Self {
+    pub(crate) fn new(pool: MySqlPool, options: &MySqlOptions) -> Self {
         // Of a transaction. Whoever waits for its locks waits for no longer than `lock_timeout`: it is over by then, or at work.
         let idle = options.lock_timeout.min(options.transaction_idle_timeout);
         // READ COMMITTED: under the server's default, statements that look for rows also lock the gaps between them, and whoever appends
-        // waits for the relay. A line may be idle for long, and is not closed for it.
+        // waits for the relay. A line may be idle for long, and is not closed for it. `default` would be what the server was set to.
         let setup = format!(
             "set session transaction isolation level read committed; \
-             set session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, wait_timeout = {AT_EASE}, \
+             set session sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, completion_type = 0, sql_safe_updates = 0, \
+             sql_select_limit = {NO_LIMIT}, wait_timeout = {AT_EASE}, \
              net_read_timeout = {idle}, @outbox_idle = {idle}, @outbox_locks = {locks}, innodb_lock_wait_timeout = {locks}, lock_wait_timeout = {locks} \
              /*!80000 , max_execution_time = {milliseconds} */ /*M!100600 , max_statement_time = {seconds} */",
             idle = seconds(idle),
@@ -42,35 +89,63 @@ impl Way {
             seconds = seconds(options.statement_timeout),
         );
         Self {
-            options: users.clone().disable_statement_logging(),
+            pool,
             connect_timeout: options.connect_timeout,
             setup: setup.into(),
+            limits: LIMITS,
+            generation: Arc::default(),
         }
     }
 
     /// Opens a connection, within a time.
     pub(crate) async fn open(&self) -> Result<MySqlConnection, sqlx::Error> {
+        let options = self.pool.connect_options().as_ref().clone().disable_statement_logging();
         let opening = async {
-            let mut connection = MySqlConnection::connect_with(&self.options).await?;
+            let mut connection = MySqlConnection::connect_with(&options).await?;
             run(&mut connection, self.setup.to_string()).await?;
             Ok(connection)
         };
-        match tokio::time::timeout(self.connect_timeout, opening).await {
+        match timeout(self.connect_timeout, opening).await {
             Ok(connected) => connected,
             Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
         }
     }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// A connection of this generation was told that writes go elsewhere, or broke. That may happen to many at once.
+    fn leave(&self, generation: u64) {
+        self.generation.fetch_max(generation.saturating_add(1), Ordering::Relaxed);
+    }
 }
 
-/// A connection, opened when it is first needed, and again after it broke.
+/// A connection, opened when it is first needed, and again after it broke, grew old, or was found to be with a server that takes no writes.
 pub(crate) struct Line {
     way: Way,
-    place: Mutex<Option<MySqlConnection>>,
+    place: Mutex<Option<Kept>>,
+}
+
+/// A connection that is not in use.
+struct Kept {
+    connection: MySqlConnection,
+    since: Since,
+    used: Instant,
+}
+
+/// When a connection was opened: by the clock, and as one of which generation.
+#[derive(Clone, Copy)]
+struct Since {
+    opened: Instant,
+    generation: u64,
 }
 
 /// The line, held. Dropped before it is finished (a cancelled call), the connection is closed: nobody knows what it was doing.
 pub(crate) struct Held<'l> {
-    place: MutexGuard<'l, Option<MySqlConnection>>,
+    way: &'l Way,
+    place: MutexGuard<'l, Option<Kept>>,
+    since: Since,
     /// The connection.
     pub(crate) connection: MySqlConnection,
 }
@@ -82,20 +157,43 @@ impl Line {
 
     /// Waits for the line, and for its connection.
     pub(crate) async fn hold(&self) -> Result<Held<'_>, sqlx::Error> {
-        let mut place = self.place.lock().await;
-        let connection = match place.take() {
-            Some(connection) => connection,
-            None => self.way.open().await?,
-        };
-        Ok(Held { place, connection })
+        let (way, mut place) = (&self.way, self.place.lock().await);
+        if let Some((connection, since)) = self.kept(place.take()).await {
+            return Ok(Held { way, place, since, connection });
+        }
+        let since = Since { opened: Instant::now(), generation: way.generation() };
+        Ok(Held { way, place, since, connection: way.open().await? })
+    }
+
+    /// The connection that was kept, if it may be used again.
+    async fn kept(&self, kept: Option<Kept>) -> Option<(MySqlConnection, Since)> {
+        let Kept { mut connection, since, used } = kept?;
+        let is_of_this = since.generation == self.way.generation();
+        match self.way.limits.fate(used.elapsed(), since.opened.elapsed(), is_of_this) {
+            Fate::Used => Some((connection, since)),
+            Fate::Asked => {
+                let answered = timeout(ANSWERS, connection.ping()).await;
+                matches!(answered, Ok(Ok(()))).then_some((connection, since))
+            }
+            Fate::Closed => {
+                // Whether the server hears of it does not matter.
+                let _ = timeout(ANSWERS, connection.close()).await;
+                None
+            }
+        }
     }
 }
 
 impl Held<'_> {
-    /// Gives the line back with what came of the work. A connection that broke is not kept.
+    /// Gives the line back with what came of the work. A connection that broke is not kept, nor any that is with a server that takes no writes.
     pub(crate) fn finish<T>(mut self, done: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-        if done.as_ref().err().is_none_or(is_sound) {
-            *self.place = Some(self.connection);
+        match &done {
+            Err(error) if is_elsewhere(error) => self.way.leave(self.since.generation),
+            Err(error) if !is_sound(error) => {}
+            _ => {
+                *self.place =
+                    Some(Kept { connection: self.connection, since: self.since, used: Instant::now() });
+            }
         }
         done
     }
@@ -151,4 +249,83 @@ async fn within<T>(
         let _ = end(connection, "rollback").await;
     }
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_servers::{MariaDb, MySql, OrSkip, Proxy};
+
+    use super::*;
+    use crate::MySqlStore;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_connection_that_was_quiet_is_asked_and_one_that_is_old_or_elsewhere_is_closed() {
+        assert_eq!(LIMITS.fate(30 * SECOND, 1_800 * SECOND, true), Fate::Used);
+        assert_eq!(LIMITS.fate(31 * SECOND, 1_800 * SECOND, true), Fate::Asked);
+        assert_eq!(LIMITS.fate(Duration::ZERO, 1_801 * SECOND, true), Fate::Closed);
+        assert_eq!(LIMITS.fate(Duration::ZERO, Duration::ZERO, false), Fate::Closed);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_the_network_has_forgotten_is_found_out_before_it_is_used() {
+        for wish in [MySql::newest(), MariaDb::newest()] {
+            let Some(server) = wish.shared().or_skip() else { continue };
+            let proxy = Proxy::to(&server.url());
+            let pool = MySqlStore::pool_options().connect_lazy(&proxy.url(&server.url())).unwrap();
+            let way = Way::new(pool, &MySqlOptions::default());
+            let limits = Limits { quiet: Duration::ZERO, ..LIMITS };
+            let line = Line::new(Way { limits, ..way });
+            line.hold().await.unwrap().finish(Ok(())).unwrap();
+            let came = proxy.came();
+            let mut held = line.hold().await.unwrap();
+            assert_eq!(proxy.came(), came, "it answers");
+            proxy.swallow();
+            // What is sent now is lost, and all that follows it. Too short a wait would only let a mistake pass.
+            assert!(timeout(SECOND / 4, run(&mut held.connection, "do 1")).await.is_err());
+            held.finish(Ok(())).unwrap();
+            proxy.pass();
+            let mut held = timeout(60 * SECOND, line.hold()).await.unwrap().unwrap();
+            assert_eq!(proxy.came(), came + 1, "it was opened anew");
+            timeout(60 * SECOND, run(&mut held.connection, "do 1")).await.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn when_one_breaks_all_others_are_opened_anew() {
+        for wish in [MySql::newest(), MariaDb::newest()] {
+            let Some(server) = wish.shared().or_skip() else { continue };
+            let proxy = Proxy::to(&server.url());
+            let pool = MySqlStore::pool_options().connect_lazy(&proxy.url(&server.url())).unwrap();
+            let way = Way::new(pool, &MySqlOptions::default());
+            let lines = [Line::new(way.clone()), Line::new(way.clone()), Line::new(way)];
+            for line in &lines {
+                line.hold().await.unwrap().finish(Ok(())).unwrap();
+            }
+            // One that fails for another reason says nothing of the others.
+            let mut held = lines[0].hold().await.unwrap();
+            let wrong = run(&mut held.connection, "select 1 from nowhere.at_all").await;
+            held.finish(wrong).unwrap_err();
+            assert_eq!(proxy.came(), 3);
+            let mut held = lines[0].hold().await.unwrap();
+            let killed = run(&mut held.connection, "kill connection_id()").await;
+            // What a server says of its own end differs; the connection is gone.
+            let gone = killed.and(run(&mut held.connection, "do 1").await);
+            let gone = if gone.as_ref().is_err_and(is_elsewhere) {
+                gone
+            } else {
+                run(&mut held.connection, "do 1").await
+            };
+            held.finish(gone).unwrap_err();
+            for (line, came) in lines.iter().zip(4..) {
+                line.hold().await.unwrap().finish(Ok(())).unwrap();
+                assert_eq!(proxy.came(), came);
+            }
+            for line in &lines {
+                line.hold().await.unwrap().finish(Ok(())).unwrap();
+            }
+            assert_eq!(proxy.came(), 6, "once");
+        }
+    }
 }

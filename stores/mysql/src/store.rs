@@ -22,6 +22,7 @@ use crate::line::{Line, Way, run};
 use crate::lines::Lines;
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::stripes::{self, KnownRoutes};
+use crate::transactions::ROLL_BACK_AND_RESTORE;
 use crate::{check, divert, due, fetch, history, lease, maintain, settle};
 
 /// How often partitions of the history are looked after.
@@ -53,8 +54,9 @@ impl MySqlStore {
     /// A store in the database of a pool, with the default options.
     ///
     /// Appends happen in transactions of this pool. Everything that relays do runs on six connections of our own to the same database, opened
-    /// when they are first needed with the pool's options, so that neither waits for the other's connections. Make the pool with
-    /// [`pool_options`](Self::pool_options), or a cancelled query may cost it a connection.
+    /// when they are first needed with the options that the pool has then, so that neither waits for the other's connections. Make the pool with
+    /// [`pool_options`](Self::pool_options), or a cancelled query may cost it a connection, and a transaction of `begin` that is dropped leaves
+    /// its settings on one.
     #[must_use]
     pub fn new(pool: MySqlPool) -> Self {
         Self::of(pool, MySqlOptions::default())
@@ -112,10 +114,12 @@ impl MySqlStore {
         Ok(store)
     }
 
-    /// Options of a pool of your own, as [`connect`](Self::connect) has them: what is open on a connection that comes back is rolled back, and
-    /// one that does not get ready for its next user within 5 seconds is closed.
+    /// Options of a pool of your own, as [`connect`](Self::connect) has them: what is open on a connection that comes back is rolled back, the
+    /// settings of [`begin`](outbox_contract::Transactional::begin) are put back, and one that does not get ready for its next user within 5 seconds is
+    /// closed. Where a pool has an `after_release` of its own, a transaction of `begin` that is dropped, neither committed nor rolled back, leaves
+    /// a connection behind that the server closes when it is idle for `transaction_idle_timeout`.
     ///
-    /// Both are for futures that are dropped before they are done, as a timeout does (seen with sqlx 0.9). Of a query whose statement is being
+    /// They are for futures that are dropped before they are done, as a timeout does (seen with sqlx 0.9). Of a query whose statement is being
     /// prepared: the driver afterwards waits for an answer to its ROLLBACK that it has taken for another one, and the connection would be lost to
     /// the pool for good. Of `pool.begin()`: the driver knows nothing of the transaction that the server has begun, and whoever used the connection
     /// next, without one of their own, would write into it.
@@ -135,7 +139,7 @@ impl MySqlStore {
             .test_before_acquire(false)
             .after_release(|connection, _| {
                 Box::pin(async move {
-                    match tokio::time::timeout(READY, run(connection, "rollback")).await {
+                    match tokio::time::timeout(READY, run(connection, ROLL_BACK_AND_RESTORE)).await {
                         Ok(ready) => ready.map(|()| true),
                         Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
                     }
@@ -152,7 +156,7 @@ impl MySqlStore {
     }
 
     fn of(pool: MySqlPool, options: MySqlOptions) -> Self {
-        let way = Way::new(&pool.connect_options(), &options);
+        let way = Way::new(pool.clone(), &options);
         Self {
             inner: Arc::new(Inner {
                 lines: Lines::new(&way),

@@ -56,7 +56,8 @@ impl<'r> Taking<'r> {
     }
 
     /// The statement that locks the stripes and takes their numbers. A row that is there is changed in its current state, under every isolation
-    /// level. Every assignment reads old values only, in whichever order the server makes them.
+    /// level; where the server keeps to snapshots (`innodb_snapshot_isolation`, MariaDB's default from 11.6.2 on), a transaction that is REPEATABLE READ
+    /// and began to read before the row was last changed is in conflict (1020). Every assignment reads old values only, in whichever order the server makes them.
     fn take(&self) -> String {
         let mut sql = String::from(
             "insert into outbox_stripe (route, stripe, number, position, first_number, first_position) values ",
@@ -85,8 +86,10 @@ impl<'r> Taking<'r> {
     fn taken(&self) -> String {
         // By the primary key, though it were most of the table: a reader that locks what it reads locks no other stripe.
         format!(
-            "select route, stripe, first_number, first_position, @@max_allowed_packet from outbox_stripe force index (primary) where {}",
-            sql::among("route", "stripe", self.shares.keys().map(|(route, stripe)| (*route, stripe.0)))
+            "select route, stripe, first_number, first_position, @@max_allowed_packet from outbox_stripe force index (primary) where {} limit {}",
+            sql::among("route", "stripe", self.shares.keys().map(|(route, stripe)| (*route, stripe.0))),
+            // All of them: a session's `sql_select_limit` holds where no limit is named.
+            self.shares.len()
         )
     }
 

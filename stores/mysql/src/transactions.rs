@@ -20,11 +20,22 @@ use crate::{admit, append, stripes};
 /// server that was restarted has broken them all.
 const MOST_BROKEN: u32 = 100;
 
-/// Gives a connection back the timeouts, and the autocommit, that it had before `begin`.
-const RESTORE: &str = "set session innodb_lock_wait_timeout = cast(coalesce(@outbox_locks, @@innodb_lock_wait_timeout) as unsigned), \
-                       session wait_timeout = cast(coalesce(@outbox_idle, @@wait_timeout) as unsigned), \
-                       session autocommit = cast(coalesce(@outbox_autocommit, @@autocommit + 0) as unsigned), \
-                       @outbox_locks = null, @outbox_idle = null, @outbox_autocommit = null";
+/// Gives a connection back the timeouts, and the autocommit, that it had before `begin`. On one that is as it was it changes nothing.
+macro_rules! restore {
+    () => {
+        "set session innodb_lock_wait_timeout = cast(coalesce(@outbox_locks, @@innodb_lock_wait_timeout) as unsigned), \
+         session wait_timeout = cast(coalesce(@outbox_idle, @@wait_timeout) as unsigned), \
+         session autocommit = cast(coalesce(@outbox_autocommit, @@autocommit + 0) as unsigned), \
+         @outbox_locks = null, @outbox_idle = null, @outbox_autocommit = null"
+    };
+}
+
+const RESTORE: &str = restore!();
+
+/// What a connection gets that comes back to its pool, or whose transaction is known to be over.
+///
+/// As all that ends a transaction here it says that none is begun with it, and that the session goes on: `completion_type` is the user's.
+pub(crate) const ROLL_BACK_AND_RESTORE: &str = concat!("rollback and no chain no release; ", restore!());
 
 /// Begins with READ COMMITTED, whatever the connection's own level is.
 const BEGIN: &str = "set transaction isolation level read committed; start transaction";
@@ -36,7 +47,7 @@ const BEGIN: &str = "set transaction isolation level read committed; start trans
 /// would be put back as 0.
 fn begin_statement(options: &MySqlOptions) -> String {
     format!(
-        "rollback; set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
+        "rollback and no chain no release; set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
          @outbox_autocommit = coalesce(@outbox_autocommit, @@autocommit + 0), \
          session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = 1; {BEGIN}",
         seconds(options.lock_timeout),
@@ -50,12 +61,18 @@ impl MySqlStore {
     /// A COMMIT of a transaction that the server has rolled back before is answered as if all were well. So something goes in front of it that is
     /// refused where there is no transaction: then the COMMIT is not run.
     async fn end(&self, connection: &mut MySqlConnection, behind: &str) -> Committed {
-        match run(connection, format!("{REQUIRE_TRANSACTION}; commit; {behind}")).await {
+        match run(connection, format!("{REQUIRE_TRANSACTION}; commit and no chain no release; {behind}"))
+            .await
+        {
             Ok(()) => {
                 self.bell().transaction_committed();
                 Committed::Yes
             }
-            Err(error) if is_surely_not_committed(&error) => Committed::No(store_error("commit", error)),
+            Err(error) if is_surely_not_committed(&error) => {
+                // Not every pool does so when the connection comes back; where it fails, the connection is broken.
+                let _ = run(connection, ROLL_BACK_AND_RESTORE).await;
+                Committed::No(store_error("commit", error))
+            }
             Err(error) => Committed::Unknown(store_error("commit", error)),
         }
     }
@@ -117,7 +134,7 @@ impl Transactional for MySqlStore {
     }
 
     async fn rollback(&self, mut tx: Self::Tx<'static>) -> Result<(), StoreError> {
-        match run(&mut tx, format!("rollback; {RESTORE}")).await {
+        match run(&mut tx, ROLL_BACK_AND_RESTORE).await {
             // Whatever broke the connection has ended the transaction too.
             Err(error) if is_sound(&error) => Err(store_error("rollback", error)),
             _ => Ok(()),

@@ -74,6 +74,7 @@ async fn handle(
     request: Request,
 ) -> Option<(bson::Document, bool, bool)> {
     let Request { command, legacy, answered } = request;
+    server.clock.hear(&command);
     let done = match Command::read(command) {
         Ok(command) if legacy && !crate::hello::is_hello(&command.name) => {
             Err(Refusal::new(BAD_VALUE, format!("{}: only a handshake may come as OP_QUERY", command.name)))
@@ -84,9 +85,13 @@ async fn handle(
         },
         Err(refusal) => Err(refusal),
     };
-    let answer = match done {
+    let mut answer = match done {
         Ok(answer) => answer,
         Err(refusal) => refusal.answer()?,
     };
+    // A server that stands alone has no cluster.
+    if !server.options.standalone {
+        server.clock.stamp(&mut answer);
+    }
     Some((answer, legacy, answered))
 }

@@ -254,7 +254,7 @@ async fn begin(
         Ok((listener, port))
     };
     let (listener, port) = listen.await.map_err(|error| FrontError::Port { port, error })?;
-    let server =
-        Server { options, port, engine, sessions: Default::default(), cursors: Default::default(), faults };
+    let (sessions, cursors, clock) = Default::default();
+    let server = Server { options, port, engine, sessions, cursors, faults, clock };
     Ok((listener, Arc::new(server)))
 }

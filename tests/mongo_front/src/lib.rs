@@ -2,6 +2,7 @@
 #![doc = include_str!("../README.md")]
 
 mod access;
+mod clock;
 mod commands;
 mod connection;
 mod cursors;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 
+use crate::clock::Clock;
 use crate::commands::{self, Command, Done};
 use crate::cursors::{Cursor, Cursors};
 use crate::engine::Engine;
@@ -27,6 +28,7 @@ pub(crate) struct Server {
     pub(crate) sessions: Sessions,
     pub(crate) cursors: Cursors,
     pub(crate) faults: Arc<Faults>,
+    pub(crate) clock: Clock,
 }
 
 impl Server {

@@ -5,6 +5,7 @@
 mod admissions;
 mod altered;
 mod bounds;
+mod causal;
 mod commands;
 mod faults;
 mod fence;

@@ -1,13 +1,14 @@
 //! The user's transaction: what it must be, and what ends it.
 
 use mongodb::bson::doc;
+use mongodb::options::WriteConcern;
 use outbox_contract::transactional::Committed;
 use outbox_contract::{
     AppendError, Consumer, Message, Outgoing, Route, Store, StoreErrorKind, StripeId, Topic, Transactional,
 };
 use outbox_servers::mongo_front::{Fault, Happens};
 
-use super::support::{Fixture, append, collection_of, fetch, message, messages, options, relay};
+use super::support::{Fixture, append, collection_of, fetch, message, messages, open, options, relay};
 
 fn outgoing(key: &str) -> [Outgoing; 1] {
     [message(key).into()]
@@ -46,6 +47,30 @@ async fn a_session_that_is_in_no_transaction_is_refused() {
         assert_eq!(read.len(), 1, "and what was written in one is there");
         store.settle(&Route::default(), &[read[0].row()]).await.unwrap();
     }
+}
+
+/// The driver refuses to begin a transaction for more reasons than that there is one.
+#[tokio::test]
+async fn a_forgotten_transaction_is_found_out_on_a_client_that_asks_for_no_confirmation_and_in_a_snapshot() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let relay = relay(&fixture.store).await;
+    let consumer = Consumer::new("inventory").unwrap();
+    let unconfirmed = open(&format!("{}&w=0", fixture.url), options()).await;
+    for (store, snapshot) in [(&unconfirmed, false), (&unconfirmed, true), (&fixture.store, true)] {
+        let mut session = store.client().start_session().snapshot(snapshot).await.unwrap();
+        let Err(AppendError::Store(error)) = store.append(&mut session, &outgoing("a")).await else {
+            panic!("a session without a transaction was taken")
+        };
+        assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}");
+        let error = store.admit(&mut session, &consumer, &[&message("a")]).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}");
+        assert!(fetch(&fixture.store, relay).await.is_empty(), "nothing was written");
+    }
+    let mut session = unconfirmed.client().start_session().await.unwrap();
+    session.start_transaction().write_concern(WriteConcern::majority()).await.unwrap();
+    unconfirmed.append(&mut session, &outgoing("a")).await.unwrap();
+    session.commit_transaction().await.unwrap();
+    assert_eq!(fetch(&fixture.store, relay).await.len(), 1);
 }
 
 /// MongoDB aborts a transaction at the first error in it, and a program may go on all the same.
@@ -93,7 +118,7 @@ async fn of_two_writers_of_a_stripe_the_second_conflicts() {
 async fn a_conflict_is_known_by_its_code_alone() {
     let Some(fixture) = Fixture::alone(options()).await else { return };
     let store = &fixture.store;
-    for (command, code) in [("findAndModify", 112), ("insert", 112), ("insert", 251)] {
+    for (command, code) in [("findAndModify", 112), ("insert", 112), ("insert", 251), ("insert", 290)] {
         let mut session = fixture.session().await;
         fixture.server.fail_next(Fault::of(&[command], Happens::Error { code, labels: Vec::new() }));
         assert_conflict(&store.append(&mut session, &outgoing("a")).await);
@@ -144,11 +169,27 @@ async fn a_commit_without_an_answer_is_unknown_and_can_be_asked_about() {
         }
         assert!(store.admitted(&consumer, handled.id).await.unwrap());
     }
-    let mut tx = store.begin().await.unwrap();
-    store.append(&mut tx, &outgoing("a")).await.unwrap();
-    let refused = Happens::Error { code: 112, labels: vec!["TransientTransactionError".to_owned()] };
-    fixture.server.fail_next(Fault::of(&["commitTransaction"], refused));
-    assert!(matches!(store.commit(tx).await, Committed::No(error) if error.is_retryable()));
+    // A server that does not know the transaction may be one that has forgotten its commit; it says so when it is sure that there was none.
+    let transient = || vec!["TransientTransactionError".to_owned()];
+    for (key, code, labels, is_known) in [
+        ("a", 112, transient(), true),
+        ("b", 251, transient(), true),
+        ("c", 290, transient(), true),
+        ("d", 251, Vec::new(), false),
+        ("e", 290, Vec::new(), false),
+    ] {
+        let mut tx = store.begin().await.unwrap();
+        // The one before is still open.
+        store.append(&mut tx, &outgoing(key)).await.unwrap();
+        fixture.server.fail_next(Fault::of(&["commitTransaction"], Happens::Error { code, labels }));
+        match store.commit(tx).await {
+            Committed::No(error) => assert!(is_known && error.is_retryable(), "{code}: {error}"),
+            Committed::Unknown(error) => {
+                assert!(!is_known && error.kind() == StoreErrorKind::Unavailable, "{code}: {error}");
+            }
+            Committed::Yes => panic!("{code}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::{Admin, Route, Store};
+use outbox_testkit::eventually;
 
-use super::support::{append, both_with, fetch, message, messages, options, relay};
+use super::support::{LONG, append, both_with, fetch, message, messages, options, relay, run};
 
 const KEPT: Duration = Duration::from_secs(3_600);
 
@@ -52,5 +53,50 @@ async fn partitions_are_made_ahead_and_old_ones_are_dropped() {
         another.settle(&Route::default(), &[read[0].row()]).await.unwrap();
         let rest = "select count(*) from outbox_history partition (rest)";
         assert_eq!(fixture.number(rest).await, 0);
+    }
+}
+
+/// Who waits to change a table has all others wait who come behind.
+#[tokio::test]
+async fn a_settlement_does_not_wait_for_partitions_that_wait_for_somebody_else() {
+    let mut keeps = options();
+    keeps.history = Some(KEPT);
+    keeps.lock_timeout = Duration::from_secs(40);
+    for fixture in both_with(keeps).await {
+        append(&fixture.store, [message("a")]).await;
+        let relay = relay(&fixture.store).await;
+        let read = messages(&fetch(&fixture.store, relay).await);
+        let mut reader = fixture.connection().await;
+        run(&mut reader, "start transaction; select 1 from outbox_history limit 1").await;
+        let maintained = tokio::spawn({
+            let another = fixture.another().await;
+            async move { another.maintain(10).await }
+        });
+        let waits = "select count(*) from information_schema.processlist where db = database() and state like '%metadata lock'";
+        eventually(LONG, async || maintained.is_finished() || fixture.number(waits).await != 0).await;
+        let row = [read[0].row()];
+        let route = Route::default();
+        let settled = tokio::time::timeout(Duration::from_secs(20), fixture.store.settle(&route, &row));
+        settled.await.expect("it waited for as long as the partitions did").unwrap();
+        maintained.await.unwrap().unwrap();
+        assert_eq!(fixture.number("select count(*) from outbox_message").await, 0);
+        run(&mut reader, "rollback").await;
+        assert_eq!(fixture.number(PARTITIONS).await, 0, "the next turn makes them");
+    }
+}
+
+#[tokio::test]
+async fn old_partitions_are_dropped_where_none_can_be_made() {
+    let mut keeps = options();
+    keeps.history = Some(KEPT);
+    for fixture in both_with(keeps).await {
+        fixture
+            .run(
+                "alter table outbox_history reorganize partition rest into (partition until_1000 values less than (1000), partition another \
+                 values less than maxvalue)",
+            )
+            .await;
+        fixture.store.maintain(10).await.unwrap();
+        assert_eq!(fixture.number(PARTITIONS).await, 0);
     }
 }

@@ -50,6 +50,31 @@ async fn steps_lock_leases_in_the_order_of_heartbeats() {
     }
 }
 
+/// Nodes of a cluster learn of changes alone, not of locks: a lease that is taken on one and relied on at another has to be changed by both.
+#[tokio::test]
+async fn a_step_changes_the_lease_that_it_relies_on() {
+    for fixture in both().await {
+        let store = &fixture.store;
+        append(store, [message("a")]).await;
+        let me = RelayId::new();
+        store.lease(&heartbeat(me)).await.unwrap();
+        let step = fails(me, &messages(&fetch(store, me).await));
+        let changed = format!("select sum(steps) from outbox_lease where bucket = {}", step.bucket.0);
+        assert_eq!(fixture.number(&changed).await, 0);
+        for steps in 1..=2 {
+            store.divert(std::slice::from_ref(&step)).await.unwrap();
+            assert_eq!(fixture.number(&changed).await, steps);
+        }
+        assert_eq!(fixture.number("select sum(steps) from outbox_lease").await, 2, "no other bucket's");
+        // Whoever takes leases changes them as well, under the next epoch.
+        let mut short = heartbeat(me);
+        short.lasts = Duration::from_micros(1);
+        store.lease(&short).await.unwrap();
+        store.lease(&heartbeat(RelayId::new())).await.unwrap();
+        assert_eq!(fixture.number("select min(epoch) from outbox_lease").await, 2);
+    }
+}
+
 /// What locks were got of a heartbeat that failed are free again, though its connection is kept.
 #[tokio::test]
 async fn a_heartbeat_that_waits_in_vain_keeps_no_lock() {

@@ -1,7 +1,9 @@
 //! Order by stripes: numbers and positions are taken under a lock, in the current state of the stripe, whatever the transaction has seen and
 //! whatever the clock says.
 
-use outbox_contract::{Bucket, BucketSet, Message, Outgoing, Route, Store, StripeId, Transactional};
+use outbox_contract::{
+    AppendError, Bucket, BucketSet, Message, Outgoing, Route, Store, StripeId, Transactional,
+};
 use sqlx::Connection;
 
 use super::support::{Fixture, append, both, both_with, fetch, message, messages, options, relay, run};
@@ -44,6 +46,39 @@ async fn an_append_takes_the_current_number_under_every_isolation_level() {
                 .unwrap_or_else(|error| panic!("{level} on {}: {error}", fixture.server.name()));
             tx.commit().await.unwrap();
             assert_in_order(&fixture, &[&first, &second]).await;
+        }
+    }
+}
+
+/// MariaDB from 11.6.2 on does so by itself: a transaction that has read does not see past its snapshot, so it can't go on.
+#[tokio::test]
+async fn where_snapshots_are_kept_to_an_append_behind_somebody_elses_is_a_conflict() {
+    for fixture in both().await {
+        let mut connection = fixture.connection().await;
+        let keeps = sqlx::raw_sql("set session innodb_snapshot_isolation = 1").execute(&mut connection).await;
+        // MySQL has no such setting.
+        if keeps.is_err() {
+            assert!(!fixture.server.name().contains("MariaDB"));
+            continue;
+        }
+        fixture.run("create table seen (id int primary key); insert into seen values (1)").await;
+        let first = message("a");
+        for (level, conflicts) in [("repeatable read", true), ("read committed", false)] {
+            run(&mut connection, &format!("set session transaction isolation level {level}")).await;
+            let mut tx = connection.begin().await.unwrap();
+            run(&mut tx, "select * from seen").await;
+            append(&fixture.store, [first.clone()]).await;
+            let appended = fixture.store.append(&mut tx, &[message("a").into()]).await;
+            match appended {
+                Err(AppendError::Conflict(error)) => {
+                    assert!(
+                        conflicts && error.to_string().contains("another transaction came first"),
+                        "{error}"
+                    );
+                }
+                other => assert!(!conflicts && other.is_ok(), "{level}: {other:?}"),
+            }
+            tx.rollback().await.unwrap();
         }
     }
 }

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use outbox_contract::transactional::Committed;
 use outbox_contract::{AppendError, Consumer, StoreErrorKind, Transactional};
+use outbox_store_mysql::MySqlStore;
 use outbox_testkit::eventually;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::time::timeout;
 
 use super::support::{
-    Fixture, LONG, append, both, both_with, fetch, message, messages, number, options, relay,
+    Fixture, LONG, append, both, both_with, fetch, message, messages, number, options, relay, run,
 };
 
 /// Begins a transaction, lets it be rolled back by a real deadlock in two statements of the user's, and gives it back as if nothing had happened.
@@ -188,7 +190,7 @@ async fn settings_of_a_transaction_are_put_back_when_it_ends() {
     for fixture in both_with(one).await {
         let users = number(&mut fixture.store.pool().acquire().await.unwrap(), SETTINGS).await;
         let ours = i64::try_from(LONG.as_secs() * 1_000_000 + LONG.as_secs() * 2).unwrap();
-        for commits in [true, false] {
+        for ends in ["commit", "rollback", "dropped", "refused"] {
             let mut tx = fixture.store.begin().await.unwrap();
             assert_eq!(number(&mut tx, SETTINGS).await, ours);
             let (committed, begun) = fixture.store.commit_and_begin(tx).await;
@@ -196,15 +198,43 @@ async fn settings_of_a_transaction_are_put_back_when_it_ends() {
             let mut tx = begun.unwrap();
             assert_eq!(number(&mut tx, SETTINGS).await, ours);
             assert_eq!(isolation(&mut tx).await, "READ COMMITTED");
-            if commits {
-                fixture.store.commit(tx).await.into_result().unwrap();
-            } else {
-                fixture.store.rollback(tx).await.unwrap();
+            match ends {
+                "commit" => fixture.store.commit(tx).await.into_result().unwrap(),
+                "rollback" => fixture.store.rollback(tx).await.unwrap(),
+                // As an error that is passed on with `?` does, and a request that is cancelled.
+                "dropped" => drop(tx),
+                _ => {
+                    run(&mut tx, "commit").await;
+                    let refused = fixture.store.commit(tx).await;
+                    assert!(matches!(refused, Committed::No(_)), "{refused:?}");
+                }
             }
             let mut connection = fixture.store.pool().acquire().await.unwrap();
-            assert_eq!(number(&mut connection, SETTINGS).await, users);
-            assert_eq!(number(&mut connection, AUTOCOMMIT).await, 1);
+            assert_eq!(number(&mut connection, SETTINGS).await, users, "{ends}");
+            assert_eq!(number(&mut connection, AUTOCOMMIT).await, 1, "{ends}");
         }
+        // Nobody waits for it any more when it has begun.
+        assert!(fixture.store.begin().now_or_never().is_none());
+        let mut connection = fixture.store.pool().acquire().await.unwrap();
+        assert_eq!(number(&mut connection, SETTINGS).await, users, "a begin that was cancelled");
+    }
+}
+
+/// A pool that was made otherwise does nothing with what comes back.
+#[tokio::test]
+async fn a_refused_commit_puts_settings_back_in_every_pool() {
+    const SETTINGS: &str = "select @@innodb_lock_wait_timeout * 1000000 + @@wait_timeout";
+    for fixture in both().await {
+        let pool =
+            sqlx::mysql::MySqlPoolOptions::new().max_connections(1).connect(&fixture.url).await.unwrap();
+        let store = MySqlStore::with_options(pool, options()).unwrap();
+        let users = number(&mut store.pool().acquire().await.unwrap(), SETTINGS).await;
+        let mut tx = store.begin().await.unwrap();
+        assert_ne!(number(&mut tx, SETTINGS).await, users);
+        run(&mut tx, "commit").await;
+        let refused = store.commit(tx).await;
+        assert!(matches!(refused, Committed::No(_)), "{refused:?}");
+        assert_eq!(number(&mut store.pool().acquire().await.unwrap(), SETTINGS).await, users);
     }
 }
 
