@@ -29,6 +29,7 @@ struct Shared {
 struct State {
     mode: Mode,
     refuse: bool,
+    swallow_new: bool,
     delay: Duration,
     closed: bool,
     /// Connections in both directions, each with its number.
@@ -75,6 +76,7 @@ impl Proxy {
         let state = State {
             mode: Mode::Pass,
             refuse: false,
+            swallow_new: false,
             delay: Duration::ZERO,
             closed: false,
             open: Vec::new(),
@@ -102,6 +104,19 @@ impl Proxy {
     pub fn cut(&self) {
         self.shared.state().cut();
         self.shared.changed.notify_all();
+    }
+
+    /// Cuts the connection that is there longest.
+    pub fn cut_oldest(&self) {
+        let oldest = self.shared.state().open.iter().map(|(number, ..)| *number).min();
+        if let Some(number) = oldest {
+            self.shared.end(number);
+        }
+    }
+
+    /// Whether of new connections nothing is passed on, either way, ever. Those that are there go on.
+    pub fn swallow_new(&self, swallow: bool) {
+        self.shared.state().swallow_new = swallow;
     }
 
     /// Whether new connections are closed as soon as they come. Those that are there stay.
@@ -209,21 +224,29 @@ impl Shared {
             return Ok(());
         }
         state.open.push((number, client, server));
+        let broken = state.swallow_new;
         drop(state);
         for (from, to, way) in ways {
             let shared = Arc::clone(self);
             thread::spawn(move || {
                 // An error is the end of one of the two: the other is told.
-                let _ = shared.carry(number, &from, &to, way);
+                let _ = shared.carry(number, &from, &to, way, broken);
                 shared.end(number);
             });
         }
         Ok(())
     }
 
-    fn carry(&self, number: u64, mut from: &TcpStream, mut to: &TcpStream, way: Way) -> io::Result<()> {
+    /// `broken`: bytes of it were lost before.
+    fn carry(
+        &self,
+        number: u64,
+        mut from: &TcpStream,
+        mut to: &TcpStream,
+        way: Way,
+        mut broken: bool,
+    ) -> io::Result<()> {
         let mut buffer = vec![0; 64 * 1024];
-        let mut broken = false;
         loop {
             let length = from.read(&mut buffer)?;
             if length == 0 {

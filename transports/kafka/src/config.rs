@@ -26,7 +26,12 @@ pub enum GroupProtocol {
 /// Properties that the promises of the transport rest on: nobody sets them but it.
 const OURS: &[&str] = &[
     "acks",
+    // Who publishes makes no topics.
+    "allow.auto.create.topics",
+    "auto.commit.enable",
     "bootstrap.servers",
+    // With it no message would ever be said to be delivered.
+    "delivery.report.only.error",
     "delivery.timeout.ms",
     "enable.auto.commit",
     "enable.auto.offset.store",
@@ -40,11 +45,15 @@ const OURS: &[&str] = &[
     "message.send.max.retries",
     "message.timeout.ms",
     "metadata.broker.list",
+    // Offsets belong on the broker: the next member goes on from there.
+    "offset.store.method",
     "partition.assignment.strategy",
     "partitioner",
     "queuing.strategy",
     "request.required.acks",
     "retries",
+    // A connection on which a request has timed out is given up: its answers would be taken for those of others.
+    "socket.max.fails",
     "transactional.id",
 ];
 
@@ -104,6 +113,8 @@ impl Config {
             .set("bootstrap.servers", &self.brokers)
             .set("client.id", "outbox")
             .set("socket.keepalive.enable", "true")
+            // To ask for a topic would make it, where the broker makes topics: one that is misspelt, or one that was just deleted.
+            .set("allow.auto.create.topics", "false")
             // A broker that comes back is found within a second; the default is ten.
             .set("reconnect.backoff.max.ms", "1000");
         client.extend(
@@ -347,4 +358,34 @@ pub(crate) fn not_taken(operation: &'static str, error: KafkaError) -> Transport
     };
     let words = format!("the client takes not this configuration: {why}");
     TransportError::new(TransportErrorKind::Invalid, operation, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_promises_rest_on_is_refused_by_name() {
+        let broken = [
+            ("delivery.report.only.error", "true"),
+            ("allow.auto.create.topics", "true"),
+            ("enable.idempotence", "false"),
+            ("enable.gapless.guarantee", "false"),
+            ("acks", "1"),
+            ("request.required.acks", "1"),
+            ("message.timeout.ms", "1000"),
+            ("delivery.timeout.ms", "1000"),
+            ("socket.max.fails", "0"),
+            ("offset.store.method", "none"),
+            ("auto.commit.enable", "true"),
+            ("enable.auto.commit", "true"),
+        ];
+        for (name, value) in broken {
+            let built = KafkaTransportBuilder::new("127.0.0.1:1".to_owned()).property(name, value).build();
+            let error = built.err().unwrap_or_else(|| panic!("{name} was taken"));
+            assert_eq!(error.kind(), TransportErrorKind::Invalid, "{error}");
+            let words = error.to_string();
+            assert!(words.contains(name) && words.contains("leave it out"), "{words}");
+        }
+    }
 }

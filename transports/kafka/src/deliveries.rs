@@ -7,6 +7,7 @@ use outbox_contract::subscription::{Received, Tag, Unit};
 use outbox_contract::{Deliveries, Subscription, TransportError, TransportErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::config::{Config, not_taken};
 use crate::dispatch::Dispatch;
@@ -15,8 +16,9 @@ use crate::member::{self, Member, Shared};
 pub(crate) struct KafkaDeliveries {
     member: Arc<Member>,
     consumer: Option<Arc<BaseConsumer<Shared>>>,
-    /// Held by the one who commits: the others find nothing left to do after it.
-    turn: tokio::sync::Mutex<()>,
+    /// The commit that is under way, which outlives who waits for it: at most one, as each takes a thread for as long as the broker is away. Held by
+    /// the one who commits: the others find nothing left to do after it.
+    commit: tokio::sync::Mutex<Option<JoinHandle<Result<(), TransportError>>>>,
     left: Option<oneshot::Receiver<()>>,
 }
 
@@ -45,8 +47,19 @@ impl KafkaDeliveries {
             TransportError::new(TransportErrorKind::Other, "subscribe", "no thread for the member")
                 .with_source(error)
         })?;
-        Ok(Self { member, consumer: Some(consumer), turn: tokio::sync::Mutex::default(), left: Some(left) })
+        Ok(Self { member, consumer: Some(consumer), commit: tokio::sync::Mutex::default(), left: Some(left) })
     }
+}
+
+/// Waits for the commit that is under way, if there is one. Dropped half-way, it leaves it for the next one to wait for.
+async fn finish(commit: &mut Option<JoinHandle<Result<(), TransportError>>>) -> Result<(), TransportError> {
+    let Some(task) = commit else { return Ok(()) };
+    let committed = task.await;
+    *commit = None;
+    committed.map_err(|error| {
+        TransportError::new(TransportErrorKind::Other, "acknowledge", "the commit was broken off")
+            .with_source(error)
+    })?
 }
 
 #[async_trait]
@@ -64,17 +77,16 @@ impl Deliveries for KafkaDeliveries {
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         self.member.dispatch().acknowledge(tags);
         self.member.finished();
-        let _turn = self.turn.lock().await;
+        let mut commit = self.commit.lock().await;
+        // What is finished is looked at again and again while it is under way, so this may be all that there is to do.
+        finish(&mut commit).await?;
         let Some(consumer) = &self.consumer else { return Ok(()) };
         if self.member.dispatch().to_commit().is_empty() {
             return Ok(());
         }
         let (member, consumer) = (Arc::clone(&self.member), Arc::clone(consumer));
-        let committed = tokio::task::spawn_blocking(move || member::commit(&member, &consumer));
-        committed.await.map_err(|error| {
-            TransportError::new(TransportErrorKind::Other, "acknowledge", "the commit was broken off")
-                .with_source(error)
-        })?
+        *commit = Some(tokio::task::spawn_blocking(move || member::commit(&member, &consumer)));
+        finish(&mut commit).await
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {

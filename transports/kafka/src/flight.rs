@@ -67,6 +67,11 @@ impl Flight {
         &self.partition
     }
 
+    /// Where each message stands in its chunk.
+    pub(crate) fn indices(&self) -> &[usize] {
+        &self.indices
+    }
+
     /// How many messages there are.
     pub(crate) fn len(&self) -> usize {
         self.indices.len()

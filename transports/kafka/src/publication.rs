@@ -1,10 +1,12 @@
 //! One chunk on its way: what is sent when, what is heard, and what is said of it.
 //!
 //! Promises: of the messages of a key, what arrives is a prefix; a message is reported delivered when the broker acknowledged it with an
-//! offset; nothing of a chunk is handed over after its future was dropped or its deadline was over.
+//! offset, at once where other partitions are slower; nothing of a chunk is handed over after its future was dropped or its deadline was over.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -19,7 +21,7 @@ use crate::pool::Pool;
 use crate::record::Record;
 use crate::topics::Absent;
 use crate::transport::Shared;
-use crate::verdict::{Cuts, Meaning, first_of, refused};
+use crate::verdict::{Cuts, Meaning, behind_silence, first_of, is_silence, refused};
 
 /// The part of a chunk's time, in tenths, in which its messages may be confirmed. What is left is for finding out why they were not.
 const TENTHS: u32 = 7;
@@ -48,7 +50,7 @@ pub(crate) async fn publish(shared: &Shared, chunk: Chunk, outcomes: &Outcomes) 
         Err(error) => return route(outcomes, "broker-unavailable", &error.to_string()),
     };
     let heard = {
-        let attempt = Attempt::new(shared.pool(), &producer);
+        let attempt = Attempt::new(shared.pool(), &producer, outcomes);
         attempt.run(&entries, deadline).await;
         attempt.end(chunk.messages.len()).await
     };
@@ -114,13 +116,39 @@ async fn prepare(shared: &Shared, chunk: &Chunk, outcomes: &Outcomes, deadline: 
 struct Attempt<'a> {
     pool: &'a Arc<Pool>,
     producer: &'a Arc<Gapless>,
+    outcomes: &'a Outcomes,
+    // Plain mutexes: the parts of one future share them.
     flights: Mutex<Vec<(Arc<Flight>, crate::gapless::Sent<'a>)>>,
+    /// What was delivered, and not yet reported.
+    delivered: Mutex<Vec<Arc<Flight>>>,
     ended: bool,
 }
 
 impl<'a> Attempt<'a> {
-    fn new(pool: &'a Arc<Pool>, producer: &'a Arc<Gapless>) -> Self {
-        Self { pool, producer, flights: Mutex::default(), ended: false }
+    fn new(pool: &'a Arc<Pool>, producer: &'a Arc<Gapless>, outcomes: &'a Outcomes) -> Self {
+        Self {
+            pool,
+            producer,
+            outcomes,
+            flights: Mutex::default(),
+            delivered: Mutex::default(),
+            ended: false,
+        }
+    }
+
+    fn flights(&self) -> MutexGuard<'_, Vec<(Arc<Flight>, crate::gapless::Sent<'a>)>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn delivered(&self) -> MutexGuard<'_, Vec<Arc<Flight>>> {
+        self.delivered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports what was delivered by now. Of a key nothing stands in front of it: what goes ahead of a flight was delivered before it went.
+    fn report_delivered(&self) {
+        for flight in self.delivered().drain(..) {
+            flight.indices().iter().for_each(|index| self.outcomes.report(*index, Outcome::Delivered));
+        }
     }
 
     /// Sends everything; returns when all is acknowledged, the producer has failed, or the deadline is over.
@@ -135,6 +163,15 @@ impl<'a> Attempt<'a> {
             .map(|((partition, topic), entries)| ((topic.clone(), partition), entries))
             .collect();
         let all = join_all(lines.iter().map(|(partition, entries)| self.follow_lead(partition, entries)));
+        let mut all = pin!(all);
+        let all = poll_fn(|context| {
+            let all = all.as_mut().poll(context);
+            // Where all partitions have answered it is said of all messages together, which costs less.
+            if all.is_pending() {
+                self.report_delivered();
+            }
+            all
+        });
         tokio::select! {
             // Past the deadline everything that is open is given up.
             _ = timeout_at(deadline, all) => {}
@@ -170,11 +207,12 @@ impl<'a> Attempt<'a> {
         let flight = Flight::new(partition.clone(), entries.iter().map(|entry| entry.index).collect());
         let records: Vec<&Record> = entries.iter().map(|entry| &entry.record).collect();
         let sent = self.producer.send(&records, &flight);
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner).push((Arc::clone(&flight), sent));
+        self.flights().push((Arc::clone(&flight), sent));
         flight.done().await;
         let delivered = flight.is_delivered();
         if delivered {
             self.producer.warmed(partition);
+            self.delivered().push(flight);
         } else if flight.all().iter().any(|(_, heard)| *heard == Heard::NotSent) {
             // The producer is closed: nothing more is to come.
             self.producer.broken().await;
@@ -183,8 +221,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn is_complete(&self) -> bool {
-        let flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
-        flights.iter().all(|(flight, _)| flight.is_delivered())
+        self.flights().iter().all(|(flight, _)| flight.is_delivered())
     }
 
     /// What was heard of each message of the chunk. A producer that did not deliver everything is retired.
@@ -235,6 +272,7 @@ impl Judge<'_> {
         if self.entries.iter().all(|entry| self.heard.get(entry.index) == Some(&Heard::Acknowledged)) {
             return self.outcomes.report_rest(&Outcome::Delivered);
         }
+        let silent = self.silent();
         let keys: Vec<KeyId> = self.entries.iter().map(|entry| entry.record.key_id()).collect();
         // Nothing to do with what was cut before: of such a key only messages in front of the cut were sent.
         let mut cuts = Cuts::default();
@@ -248,7 +286,15 @@ impl Judge<'_> {
             } else if cuts.has(key) {
                 self.outcomes.report(entry.index, Outcome::Blocked);
             } else {
-                match (first_of(heard, entry.record.topic().as_str()), &self.refused) {
+                let place = (entry.record.partition, entry.record.topic());
+                let said = match first_of(heard, place.1.as_str()) {
+                    // Named at once, and not one key in each round: so the sooner none of them slows a chunk.
+                    Ok(Outcome::Blocked) if silent.contains(&place) => {
+                        Err(Meaning::Unknown(behind_silence(place.0, place.1.as_str())))
+                    }
+                    said => said,
+                };
+                match (said, &self.refused) {
                     (Ok(Outcome::Delivered), _) => self.outcomes.report(entry.index, Outcome::Delivered),
                     (Ok(_) | Err(Meaning::Unknown(_)), Some(why)) => {
                         cuts.cut(key);
@@ -274,6 +320,16 @@ impl Judge<'_> {
             self.one_by_one(entries).await;
         }
         self.diagnose(unknown).await;
+    }
+
+    /// The partitions that had something of this chunk and did not answer in time.
+    fn silent(&self) -> BTreeSet<(i32, &Topic)> {
+        if Instant::now() < self.deadline {
+            return BTreeSet::new();
+        }
+        let unheard = |entry: &&Entry| self.heard.get(entry.index).copied().is_some_and(is_silence);
+        let records = self.entries.iter().filter(unheard).map(|entry| &entry.record);
+        records.map(|record| (record.partition, record.topic())).collect()
     }
 
     fn absent(&self, entry: &Entry, what: Unavailable, failure: Failure) {

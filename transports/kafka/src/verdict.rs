@@ -103,6 +103,18 @@ impl Cuts {
     }
 }
 
+/// Whether a message was handed over, and was given up as nothing came of it.
+pub(crate) const fn is_silence(heard: Heard) -> bool {
+    matches!(heard, Heard::Nothing | Heard::Failed(Code::PurgeQueue | Code::PurgeInflight))
+}
+
+/// What is said of a message that waited for others of its partition, of which nothing was heard.
+pub(crate) fn behind_silence(partition: i32, topic: &str) -> Failure {
+    let words =
+        format!("partition {partition} of {topic} does not answer: nothing was heard of what went ahead");
+    Failure::new("unconfirmed", words)
+}
+
 /// What is said of a message whose key is whole so far.
 pub(crate) fn first_of(heard: Heard, topic: &str) -> Result<Outcome, Meaning> {
     match heard {

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::subscription::Received;
-use outbox_contract::{Consumer, Deliveries, Outcome, Stored, Subscription, Topic, Transport};
+use outbox_contract::{
+    Chunk, Consumer, Deliveries, Outcome, Outcomes, RelayId, Route, Stored, Subscription, Topic, Transport,
+};
 use outbox_transport_kafka::KafkaTransport;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
@@ -272,6 +274,95 @@ async fn receive(deliveries: &dyn Deliveries, count: usize) -> Vec<outbox_contra
     };
     tokio::time::timeout(PATIENCE, receiving).await.unwrap();
     all
+}
+
+/// Two partitions, each led by a broker of its own, and keys of each. Both brokers know the producer.
+async fn two_partitions() -> (Mock, KafkaTransport, [Vec<String>; 2]) {
+    let mut mock = Mock::new();
+    mock.topic = fresh_name();
+    mock.cluster.create_topic(mock.topic.as_str(), 2, 2).unwrap();
+    for (partition, broker) in [(0, 1), (1, 2)] {
+        mock.cluster.partition_leader(mock.topic.as_str(), partition, Some(broker)).unwrap();
+    }
+    let transport = mock.transport();
+    let keys: Vec<String> = (0..16).map(|at| format!("key-{at}")).collect();
+    deliver(&transport, &stored(keys.iter().map(|key| numbered(&mock.topic, key, 0))), LONG).await;
+    let log = mock.log().await;
+    let keys = [0, 1].map(|partition| {
+        let of_it = log.iter().filter(|(at, _, _)| *at == partition).map(|(_, key, _)| key.clone());
+        of_it.collect::<Vec<_>>()
+    });
+    assert!(keys.iter().all(|keys| keys.len() > 2), "{keys:?}");
+    (mock, transport, keys)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_partition_confirmed_is_reported_while_another_is_silent() {
+    let (mock, transport, [answering, silent]) = two_partitions().await;
+    mock.cluster.broker_round_trip_time(2, 10 * PATIENCE).unwrap();
+    let keys: Vec<&String> = answering.iter().chain(&silent).collect();
+    let messages = stored(keys.iter().map(|key| numbered(&mock.topic, key, 1)));
+    let outcomes = Outcomes::new(messages.len());
+    let chunk = Chunk::new(Route::default(), RelayId::new(), "/test".into(), messages, LONG);
+    // Long before the transport gives up by itself.
+    let published = tokio::time::timeout(LONG / 6, transport.publish(chunk, &outcomes)).await;
+    assert!(published.is_err(), "nothing came of the silent partition");
+    let outcomes = outcomes.take();
+    let (confirmed, open) = outcomes.split_at(answering.len());
+    assert!(confirmed.iter().all(|it| *it == Some(Outcome::Delivered)), "{outcomes:?}");
+    assert!(open.iter().all(Option::is_none), "{outcomes:?}");
+}
+
+/// Else each round would name one key of it, and the others would slow every chunk that they are in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_keys_of_a_partition_that_does_not_answer_are_named_at_once() {
+    let (mock, transport, [_, silent]) = two_partitions().await;
+    mock.cluster.broker_round_trip_time(2, 10 * PATIENCE).unwrap();
+    let messages = stored(silent.iter().flat_map(|key| [1, 2].map(|at| numbered(&mock.topic, key, at))));
+    // The first time all are under way. The next producer is not known there: it sends one message ahead.
+    for _ in 0..2 {
+        let outcomes = publish(&transport, &messages, SHORT).await;
+        for pair in outcomes.chunks(2) {
+            assert!(counts_nothing(&pair[0]) && pair[0] != Some(Outcome::Blocked), "{outcomes:?}");
+            assert_eq!(pair[1], Some(Outcome::Blocked), "{outcomes:?}");
+        }
+    }
+}
+
+/// Each acknowledgement that nobody waits for any longer would leave a thread behind.
+#[test]
+fn acknowledgements_during_an_outage_do_not_pile_up() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).max_blocking_threads(6).enable_all().build().unwrap();
+    let mock = Mock::new();
+    let (member, received, has_threads) = runtime.block_on(async {
+        let transport = mock.transport();
+        deliver(&transport, &mock.messages(12), LONG).await;
+        let subscription = Subscription::new(Consumer::new("reader").unwrap(), [mock.topic.clone()]);
+        let member = transport.subscribe(subscription).await.unwrap();
+        let received = receive(&*member, 12).await;
+        mock.cluster.broker_round_trip_time(-1, 10 * PATIENCE).unwrap();
+        for delivery in &received {
+            let tags = [delivery.tag.clone()];
+            let acknowledged = tokio::time::timeout(Duration::from_millis(200), member.acknowledge(&tags));
+            assert!(acknowledged.await.is_err(), "nobody answers");
+        }
+        let thread = tokio::task::spawn_blocking(|| ());
+        let has_threads = tokio::time::timeout(Duration::from_secs(10), thread).await.is_ok();
+        (member, received, has_threads)
+    });
+    mock.cluster.broker_round_trip_time(-1, Duration::ZERO).unwrap();
+    mock.cluster.broker_down(-1).unwrap();
+    mock.cluster.broker_up(-1).unwrap();
+    let acknowledged = runtime.block_on(async {
+        let tags = [received[0].tag.clone()];
+        tokio::time::timeout(PATIENCE, member.acknowledge(&tags)).await
+    });
+    drop(member);
+    runtime.shutdown_background();
+    assert!(has_threads, "every thread waits for the broker");
+    // The first may hear of the outage still.
+    assert!(acknowledged.is_ok());
 }
 
 /// What was finished while the broker took no offsets is committed when the member's partitions move: the next one does not get it again.

@@ -18,7 +18,8 @@ use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use support::{
-    PATIENCE, deliver, first_of_key, fresh_name, fresh_topic, log, make_topic, numbered, publish, stored,
+    PATIENCE, delete_topic, deliver, first_of_key, fresh_name, fresh_topic, log, make_topic, numbered,
+    publish, stored, topics,
 };
 
 /// For chunks that must go through.
@@ -55,6 +56,35 @@ async fn a_missing_topic_is_unavailable_until_it_is_made() {
     make_topic(&server.url(), &topic, 2, &[]).await;
     deliver(&transport, &messages, LONG).await;
     assert_eq!(first_of_key(&log(&server.url(), &topic).await, "a"), [0, 1]);
+}
+
+/// A name that is misspelt would be a topic with the broker's defaults, and one that was deleted would come back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_makes_topics_makes_none_for_us() {
+    let wish = Kafka::newest().config("auto.create.topics.enable=true");
+    let started = tokio::task::spawn_blocking(move || wish.start().or_skip()).await.unwrap();
+    let Some(server) = started else { return };
+    let transport = transport(&server.url());
+    let missing = fresh_name();
+    let deleted = fresh_topic(&server.url(), 1, &[]).await;
+    deliver(&transport, &stored([numbered(&deleted, "a", 0)]), LONG).await;
+    delete_topic(&server.url(), &deleted).await;
+    for topic in [&missing, &deleted] {
+        let start = Instant::now();
+        // Until the transport has seen that the topic is gone, and then some more.
+        let mut seen = 0;
+        while seen < 3 {
+            assert!(start.elapsed() < PATIENCE, "{topic} was never missing");
+            let outcomes = publish(&transport, &stored([numbered(topic, "a", 1)]), SHORT).await;
+            assert_ne!(outcomes[0], Some(Outcome::Delivered), "{topic} is not there");
+            seen += usize::from(topic_unavailable(&outcomes[0]) == Some("topic-missing"));
+        }
+        let nobody = Subscription::new(Consumer::new("reader").unwrap(), [topic.clone()]);
+        let error = transport.subscribe(nobody).await.err().unwrap();
+        assert_eq!(error.kind(), TransportErrorKind::Missing, "{error}");
+    }
+    let there = topics(&server.url()).await;
+    assert!(!there.contains(&missing.to_string()) && !there.contains(&deleted.to_string()), "{there:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -159,7 +159,7 @@ impl RabbitMqTransportBuilder {
             most_waiting: None,
             connections: 2,
             max_message_bytes: 16 * 1024 * 1024,
-            timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(3),
             heartbeat: Duration::from_secs(10),
             first_pause: Duration::from_millis(100),
             most_pause: Duration::from_secs(5),
@@ -244,7 +244,8 @@ impl RabbitMqTransportBuilder {
         self
     }
 
-    /// How long connecting, and each answer of the broker but confirmations, may take. Default 10 s.
+    /// How long connecting, and each answer of the broker but confirmations, may take. Default 3 s: below a relay's `publish_timeout` (5 s), so that
+    /// what is wrong is known before it stops waiting. Where the broker's name has several addresses, each is tried for an even share of it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

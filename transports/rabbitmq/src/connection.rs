@@ -1,7 +1,7 @@
 //! A connection that consumes: made within a time limit, and cut when it must be.
 
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,11 +13,9 @@ use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::error::Fault;
+use crate::login::MOST_FRAME_BYTES;
+use crate::socket;
 use crate::topology::{Declaration, Declares};
-
-/// The most bytes of a frame. The client library has buffers of 32 frames for each direction and connection: 1 MiB each with this, 4 MiB with what
-/// RabbitMQ offers. Larger messages take several frames.
-const FRAME_BYTES: u32 = 32 * 1024;
 
 /// A connection. Dropped, it is cut: what was not acknowledged over it comes again.
 pub(crate) struct Connection {
@@ -35,7 +33,7 @@ impl Connection {
         // Pulled when this future fails or is dropped: the library goes on connecting on a thread of its own.
         let guard = PullOnDrop(Some(Arc::clone(&plug)));
         let heartbeat = u16::try_from(config.heartbeat.as_secs()).unwrap_or(u16::MAX);
-        let uri = config.address.uri(heartbeat, FRAME_BYTES);
+        let uri = config.address.uri(heartbeat, MOST_FRAME_BYTES);
         let properties =
             ConnectionProperties::default().with_connection_name(format!("{} {purpose}", config.name).into());
         let (tls, is_tls, of_plug) = (config.tls.clone(), config.address.is_tls(), Arc::clone(&plug));
@@ -45,9 +43,10 @@ impl Connection {
             lapin::runtime::default_runtime().map_err(|error| Fault::connecting(&config.address, error))?,
             async move |_, runtime| {
                 let connect = async {
-                    let addresses: Vec<SocketAddr> =
-                        tokio::net::lookup_host((host.as_str(), port)).await?.collect();
-                    let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
+                    let place = (host.as_str(), port);
+                    let connecting =
+                        socket::connect(place, limit, |address| AsyncTcpStream::connect(&runtime, address));
+                    let stream = connecting.await?;
                     if let AsyncTcpStream::Plain(stream) = &stream {
                         of_plug.hold(duplicate(stream.get_ref())?)?;
                     }

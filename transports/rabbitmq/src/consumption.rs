@@ -53,6 +53,8 @@ pub(crate) struct Consumption {
     incarnation: u64,
     /// Where dispatching begins: each queue has its turn.
     turn: usize,
+    /// Whether something that came over this connection was acknowledged.
+    moved_on: bool,
     /// A connection was lost, and the member does not know.
     revoked: bool,
     /// What the member has yet to hear.
@@ -74,6 +76,7 @@ impl Consumption {
             in_hand_bytes: 0,
             incarnation: 1,
             turn: 0,
+            moved_on: false,
             revoked: false,
             trouble: None,
             draining: false,
@@ -95,6 +98,11 @@ impl Consumption {
         self.incarnation
     }
 
+    /// Whether something that came over this connection was acknowledged.
+    pub(crate) const fn has_moved_on(&self) -> bool {
+        self.moved_on
+    }
+
     pub(crate) const fn is_draining(&self) -> bool {
         self.draining
     }
@@ -111,6 +119,7 @@ impl Consumption {
     /// The connection is lost, with all that is not acknowledged. What comes over the next one is of another incarnation.
     pub(crate) fn lost(&mut self, why: Fault) {
         self.incarnation += 1;
+        self.moved_on = false;
         self.revoked = true;
         self.trouble = Some(why);
         (self.in_hand, self.in_hand_bytes) = (0, 0);
@@ -199,6 +208,7 @@ impl Consumption {
             let Some(place) = self.lines.iter().position(|line| line.unit == tag.unit) else { continue };
             if let Some(bytes) = self.lines[place].in_hand.remove(&tag.number) {
                 finished.entry(place).or_default().insert(tag.number, bytes);
+                self.moved_on = true;
             }
         }
         let mut acknowledgements = Vec::new();

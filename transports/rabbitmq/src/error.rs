@@ -66,6 +66,12 @@ impl Fault {
         }
     }
 
+    /// There is no connection, and no reason is known: one that was just made is lost again, or the runtime of the attempt has ended.
+    pub(crate) fn lost_again() -> Self {
+        let words = "a connection was lost as soon as it was made; another is made with the next chunk";
+        Self::new(TransportErrorKind::Unavailable, "connection", words)
+    }
+
     /// A connection has all the channels that it may have.
     pub(crate) fn no_channel() -> Self {
         Self::new(
@@ -119,6 +125,37 @@ impl Fault {
             _ => (TransportErrorKind::Unavailable, "connection", "the connection or the broker failed"),
         };
         Self { kind, class, words: format!("{what}: {remedy}"), cause: Some(Box::new(error)) }
+    }
+
+    /// Whether the client could not read what came: it ends the connection then, and what it could not read comes again over the next one.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        match self.cause.as_ref().map(|cause| cause.kind()) {
+            Some(ErrorKind::ParsingError(_)) => true,
+            // It says so to the broker, before anybody else could.
+            Some(ErrorKind::ProtocolError(cause)) => {
+                cause.get_id() == 501 && cause.get_message().as_str().contains("frame too large")
+            }
+            _ => false,
+        }
+    }
+
+    /// The same, with the queues that what could not be read may be in.
+    pub(crate) fn naming<'q>(mut self, queues: impl ExactSizeIterator<Item = &'q str>) -> Self {
+        const MOST_NAMED: usize = 8;
+        if self.is_unreadable() {
+            let (all, named) = (queues.len(), queues.take(MOST_NAMED).map(|name| format!("{name:?}")));
+            let named = named.collect::<Vec<_>>().join(", ");
+            let (one_of, rest) = match all {
+                0 | 1 => ("", String::new()),
+                2..=MOST_NAMED => ("one of ", String::new()),
+                _ => ("one of ", format!(" and {} more", all - MOST_NAMED)),
+            };
+            self.class = "unreadable";
+            self.words = format!(
+                "a message in queue {one_of}{named}{rest} can't be read by the client, as a text in it (the name of a header, a message-id) is not                  UTF-8, or its headers are larger than a frame; nothing behind it comes before it is gone: remove it, or dead-letter it by a                  policy, and mend who sends such messages"
+            );
+        }
+        self
     }
 
     /// The same as something that is waited for: once a subscription stands, whatever is wrong may become right again.
@@ -314,6 +351,24 @@ mod tests {
         }
         let lost = Fault::asking("publishing", io::Error::from(io::ErrorKind::ConnectionReset).into());
         assert!(matches!(lost.of_messages_under_way(true), Outcome::Unknown(_)));
+    }
+
+    #[test]
+    fn what_can_not_be_read_is_named_by_its_queues() {
+        let asking = |error| Fault::asking("consuming queue \"q\"", error);
+        let unreadable = || asking(said(501, "frame too large: 9 bytes"));
+        assert!(unreadable().is_unreadable());
+        assert!(!asking(said(501, "FRAME_ERROR")).is_unreadable());
+        assert!(!asking(io::Error::from(io::ErrorKind::ConnectionReset).into()).is_unreadable());
+        let words = |count: usize| {
+            let names: Vec<String> = (0..count).map(|at| format!("q{at}")).collect();
+            unreadable().naming(names.iter().map(String::as_str)).to_string()
+        };
+        assert!(words(1).contains("in queue \"q0\" can't"), "{}", words(1));
+        assert!(words(2).contains("in queue one of \"q0\", \"q1\" can't"), "{}", words(2));
+        assert!(words(10).contains("\"q7\" and 2 more can't"), "{}", words(10));
+        let lost = asking(io::Error::from(io::ErrorKind::ConnectionReset).into());
+        assert!(!lost.naming(["q"].into_iter()).to_string().contains("can't be read"));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod pool;
 mod publication;
 mod record;
 mod routing;
+mod socket;
 mod switchboard;
 mod tags;
 mod topology;

@@ -134,7 +134,9 @@ fn agree(offered: &connection::Tune, uri: &AMQPUri) -> Result<(connection::TuneO
 /// What AMQP 0-9-1 lets nobody go below (`frame-min-size`).
 const LEAST_FRAME_BYTES: u32 = 4_096;
 
-/// What RabbitMQ offers by default; more would only be more memory.
+/// What RabbitMQ offers by default; more would only be more memory. Connections that consume say the same: all headers of a message come in one
+/// frame, and one that is larger than was agreed on ends the connection, again and again. The client library has buffers of 32 frames for each
+/// direction of such a connection, 4 MiB each.
 pub(crate) const MOST_FRAME_BYTES: u32 = 128 * 1024;
 
 fn properties(name: String) -> FieldTable {

@@ -7,14 +7,14 @@ use bytes::Bytes;
 use futures_util::stream::{self, SelectAll, StreamExt, TryStreamExt};
 use lapin::message::Delivery as Raw;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Consumer as Handle};
 use outbox_contract::subscription::{Tag, Undecodable, Unit};
 use outbox_contract::{Delivery, Message, Subscription};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::sleep;
 
-use crate::config::Config;
+use crate::config::{Config, Topology};
 use crate::connection::Connection;
 use crate::consumption::Consumption;
 use crate::error::Fault;
@@ -100,11 +100,14 @@ impl Session {
             topology::prepare_consuming(&*connection, config, &subscription.consumer, &subscription.topics)
                 .await?;
         let share = Consumption::new(subscription, queues.iter().map(|queue| queue.unit.clone())).share();
-        let consuming: Vec<_> = queues.iter().map(|queue| consume(&connection, queue, share)).collect();
+        let consuming: Vec<_> =
+            queues.iter().map(|queue| consume(&connection, config, queue, share)).collect();
         let mut consuming = stream::iter(consuming).buffered(topology::AT_ONCE);
         // Behind what has handles in it, so that it goes before them.
         let cut = connection.cut_on_drop();
-        while let Some((channel, handle)) = consuming.try_next().await? {
+        while let Some((channel, handle)) =
+            consuming.try_next().await.map_err(|fault| fault.naming(names(&queues)))?
+        {
             let place = session.channels.len();
             let ended = stream::once(async move { (place, None) });
             session.incoming.push(handle.clone().map(move |raw| (place, Some(raw))).chain(ended).boxed());
@@ -127,7 +130,10 @@ impl Session {
                     shared.state().consumption.arrived(place, delivery, bytes);
                     shared.wake.notify_one();
                 }
-                Some(Err(error)) => return Fault::asking(format!("consuming queue {name:?}"), error),
+                Some(Err(error)) => {
+                    let fault = Fault::asking(format!("consuming queue {name:?}"), error);
+                    return fault.naming(names(queues));
+                }
                 None => {
                     let gone = lapin::ErrorKind::InvalidChannelState(
                         lapin::ChannelState::Closed,
@@ -153,12 +159,25 @@ impl Session {
     }
 }
 
+fn names(queues: &[Queue]) -> impl ExactSizeIterator<Item = &str> {
+    queues.iter().map(|queue| queue.name.as_str())
+}
+
 /// Consumes a queue. Given up half-way, it cancels nothing: an answer that nobody has looked at has no handle in it.
-async fn consume(connection: &Connection, queue: &Queue, share: u16) -> Result<(Channel, Handle), Fault> {
+async fn consume(
+    connection: &Connection,
+    config: &Config,
+    queue: &Queue,
+    share: u16,
+) -> Result<(Channel, Handle), Fault> {
     let what = format!("consuming queue {:?}", queue.name.as_str());
     let channel = connection.channel().await?;
     connection.answer(&what, channel.basic_qos(share, BasicQosOptions::default())).await?;
-    let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    let (options, mut arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    // Other kinds of queues, which only who trusts them consumes, refuse it.
+    if config.topology != Topology::Trusted {
+        arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(MOST_HELD_MS));
+    }
     let consume = channel.basic_consume(queue.name.clone(), "".into(), options, arguments);
     let handle = connection.answer(&what, consume).await?;
     Ok((channel, handle))
@@ -186,6 +205,10 @@ fn read(tag: Tag, raw: Raw) -> (Delivery, usize) {
 fn keep(undecodable: Undecodable) -> Undecodable {
     Undecodable::new(undecodable.reason, Bytes::copy_from_slice(&undecodable.payload), undecodable.headers)
 }
+
+/// How long a delivery may be in the hands of a member before the broker takes it back, in milliseconds: 24 days. By default it is half an hour. Taken back, it
+/// may come to the next member behind newer ones; and a paused member would lose its connection again and again.
+const MOST_HELD_MS: i64 = i32::MAX as i64;
 
 /// Asks the task to leave; it answers when it has.
 pub(crate) type Leave = oneshot::Sender<oneshot::Sender<()>>;
@@ -238,11 +261,14 @@ async fn work(
             step = step => {
                 match step {
                     Step::Lost(fault) => {
+                        // A message that can't be read ends each connection: nothing went well before something was finished.
+                        if !fault.is_unreadable() || shared.state().consumption.has_moved_on() {
+                            pauses.reset();
+                        }
                         session = None;
                         shared.lost(fault);
                     }
                     Step::Tried(Ok(opened)) => {
-                        pauses.reset();
                         let mut state = shared.state();
                         state.channels = opened.channels.clone();
                         state.connection = Some(Arc::clone(&opened.connection));

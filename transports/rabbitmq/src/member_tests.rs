@@ -8,7 +8,7 @@ use outbox_contract::{Consumer, Topic};
 use outbox_servers::{OrSkip, RabbitMq};
 
 use super::*;
-use crate::config::{RabbitMqTransportBuilder, Topology};
+use crate::config::RabbitMqTransportBuilder;
 
 #[path = "../tests/rabbitmq_only/wiretap.rs"]
 mod wiretap;

@@ -1,9 +1,12 @@
 //! The connections that publish.
 //!
 //! A chunk has a channel to itself while it is on its way: an error of the broker ends a channel and says nothing of which message it was.
+//!
+//! A connection that was lost is made anew in a task of its own, while chunks go over those that live: how long that takes, or whether somebody stops
+//! waiting for it, changes nothing for them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -16,33 +19,52 @@ use crate::topology;
 use crate::wire::Wire;
 
 pub(crate) struct Pool {
-    config: Arc<Config>,
-    slots: Vec<tokio::sync::Mutex<Slot>>,
+    shared: Arc<Shared>,
     /// Whose turn it is: chunks are spread evenly.
     turn: AtomicUsize,
+}
+
+/// What chunks and attempts to connect share.
+struct Shared {
+    config: Arc<Config>,
+    // A plain mutex: held for a look, never across an await.
+    slots: Mutex<Vec<Slot>>,
+    /// Tells who waits for a connection that an attempt is over.
+    over: watch::Sender<()>,
     /// Whether the transport was closed.
     closed: watch::Receiver<bool>,
 }
 
-/// The place of one connection. Locked while it is connected anew, so that one does it and the others wait.
+/// The place of one connection.
 struct Slot {
     wire: Option<Arc<Wire>>,
     pauses: Pauses,
     /// Why there is no connection, and until when not to try again.
     trouble: Option<(Fault, Instant)>,
+    /// Whether an attempt is under way.
+    is_connecting: bool,
+}
+
+/// What there is for a chunk.
+enum Look {
+    Wire(Arc<Wire>),
+    /// No connection is usable, and the one whose turn it is is being made.
+    Wait,
+    No(Fault),
 }
 
 impl Pool {
     pub(crate) fn new(config: Arc<Config>, closed: watch::Receiver<bool>) -> Self {
-        let slot =
-            || Slot { wire: None, pauses: Pauses::new(config.first_pause, config.most_pause), trouble: None };
-        let slots = (0..config.connections).map(|_| tokio::sync::Mutex::new(slot())).collect();
-        Self { config, slots, turn: AtomicUsize::new(0), closed }
+        let pauses = || Pauses::new(config.first_pause, config.most_pause);
+        let slot = || Slot { wire: None, pauses: pauses(), trouble: None, is_connecting: false };
+        let slots = Mutex::new((0..config.connections).map(|_| slot()).collect());
+        let over = watch::Sender::new(());
+        Self { shared: Arc::new(Shared { config, slots, over, closed }), turn: AtomicUsize::new(0) }
     }
 
     /// A channel for one chunk.
     ///
-    /// Cancellation: safe.
+    /// Cancellation: safe. A connection that is being made is made all the same, for the next one.
     pub(crate) async fn borrow(&self) -> Result<Channel, Fault> {
         let wire = self.wire().await?;
         match wire.blocked_by() {
@@ -53,71 +75,126 @@ impl Pool {
 
     /// Looks whether publishing could go on.
     pub(crate) async fn check(&self) -> Result<(), Fault> {
-        topology::check_publishing(&self.wire().await?, &self.config).await
+        topology::check_publishing(&self.wire().await?, &self.shared.config).await
     }
 
     pub(crate) async fn close(&self) {
-        for slot in &self.slots {
-            let wire = slot.lock().await.wire.take();
-            if let Some(wire) = wire {
-                wire.close().await;
-            }
+        let wires: Vec<_> = self.shared.slots().iter_mut().filter_map(|slot| slot.wire.take()).collect();
+        for wire in wires {
+            wire.close().await;
         }
     }
 
     /// A connection that lives: the one whose turn it is, or another one while that one is made anew.
     async fn wire(&self) -> Result<Arc<Wire>, Fault> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let place = |at: usize| &self.slots[turn.wrapping_add(at) % self.slots.len()];
-        let mut first = place(0).lock().await;
-        let fault = match self.living(&mut first).await {
-            Ok(wire) => return Ok(wire),
-            Err(fault) => fault,
-        };
-        drop(first);
-        for other in (1..self.slots.len()).map(place) {
-            if let Ok(slot) = other.try_lock()
-                && let Some(wire) = slot.wire.as_ref().filter(|wire| wire.is_usable())
-            {
-                return Ok(Arc::clone(wire));
+        let place = turn % self.shared.config.connections;
+        let mut over = self.shared.over.subscribe();
+        if self.shared.begins(place) {
+            let attempt = Attempt { shared: Arc::clone(&self.shared), place };
+            tokio::spawn(attempt.run());
+        }
+        // One attempt is enough to know.
+        loop {
+            match self.shared.look(turn) {
+                Look::Wire(wire) => return Ok(wire),
+                Look::No(fault) => return Err(fault),
+                // The sender lives as long as this pool.
+                Look::Wait => drop(over.changed().await),
             }
         }
-        Err(fault)
+    }
+}
+
+impl Shared {
+    fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {
+        // A change is made in one step, or panics before it: what is there is whole.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection of a slot, made anew if it has to be and may be.
-    async fn living(&self, slot: &mut Slot) -> Result<Arc<Wire>, Fault> {
-        if *self.closed.borrow() {
-            return Err(Fault::closed());
-        }
-        if let Some(wire) = slot.wire.as_ref().filter(|wire| wire.is_usable()) {
-            return Ok(Arc::clone(wire));
+    fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    /// Whether the connection of a slot is to be made anew, and may be: then it counts as being made.
+    fn begins(&self, place: usize) -> bool {
+        let slot = &mut self.slots()[place];
+        if slot.wire.as_ref().is_some_and(|wire| wire.is_usable()) {
+            return false;
         }
         // What is still on its way over one that is no longer used comes to its end.
         slot.wire = None;
-        if let Some((fault, until)) = &slot.trouble
-            && Instant::now() < *until
-        {
-            return Err(fault.clone());
+        let pauses = slot.trouble.as_ref().is_some_and(|(_, until)| Instant::now() < *until);
+        let begins = !slot.is_connecting && !pauses && !self.is_closed();
+        slot.is_connecting |= begins;
+        begins
+    }
+
+    /// What there is for a chunk of this turn.
+    fn look(&self, turn: usize) -> Look {
+        if self.is_closed() {
+            return Look::No(Fault::closed());
         }
-        match self.connect().await {
+        let slots = self.slots();
+        let (until_turn, from_turn) = slots.split_at(turn % slots.len());
+        let mut in_turn = from_turn.iter().chain(until_turn);
+        let usable = |slot: &Slot| slot.wire.as_ref().filter(|wire| wire.is_usable()).map(Arc::clone);
+        let Some(first) = in_turn.next() else { return Look::No(Fault::lost_again()) };
+        match usable(first).or_else(|| in_turn.find_map(usable)) {
+            Some(wire) => Look::Wire(wire),
+            None if first.is_connecting => Look::Wait,
+            None => {
+                Look::No(first.trouble.as_ref().map_or_else(Fault::lost_again, |(fault, _)| fault.clone()))
+            }
+        }
+    }
+}
+
+/// Makes the connection of a slot. However it ends, who waits for it hears so.
+struct Attempt {
+    shared: Arc<Shared>,
+    place: usize,
+}
+
+impl Attempt {
+    async fn run(self) {
+        let connected = self.connect().await;
+        let mut slots = self.shared.slots();
+        let slot = &mut slots[self.place];
+        match connected {
+            // It came too late: nobody would end it.
+            Ok(_) if self.shared.is_closed() => {}
             Ok(wire) => {
                 slot.trouble = None;
                 slot.pauses.reset();
-                slot.wire = Some(Arc::clone(&wire));
-                Ok(wire)
+                slot.wire = Some(wire);
             }
             Err(fault) => {
                 tracing::debug!(%fault, "no connection for publishing");
-                slot.trouble = Some((fault.clone(), Instant::now() + slot.pauses.next()));
-                Err(fault)
+                slot.trouble = Some((fault, Instant::now() + slot.pauses.next()));
             }
         }
     }
 
     async fn connect(&self) -> Result<Arc<Wire>, Fault> {
-        let wire = Wire::open(&self.config, "publishes").await?;
-        topology::prepare_publishing(&wire, &self.config).await?;
-        Ok(wire)
+        let config = &self.shared.config;
+        let mut closed = self.shared.closed.clone();
+        let connecting = async {
+            let wire = Wire::open(config, "publishes").await?;
+            topology::prepare_publishing(&wire, config).await?;
+            Ok(wire)
+        };
+        tokio::select! {
+            biased;
+            _ = closed.wait_for(|closed| *closed) => Err(Fault::closed()),
+            connected = connecting => connected,
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.shared.slots()[self.place].is_connecting = false;
+        self.shared.over.send_replace(());
     }
 }

@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,6 +22,7 @@ use crate::config::Config;
 use crate::error::Fault;
 use crate::frames::Incoming;
 use crate::login::{self, Agreed, MOST_FRAME_BYTES, of_socket};
+use crate::socket;
 use crate::switchboard::{Switchboard, Write};
 use crate::topology::{Declaration, Declares};
 
@@ -166,10 +166,11 @@ async fn connect(
     config: &Config,
 ) -> Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, lapin::Error> {
     let runtime = lapin::runtime::default_runtime()?;
-    let (host, port) = (config.address.host(), config.address.port());
-    let addresses: Vec<SocketAddr> =
-        tokio::net::lookup_host((host, port)).await.map_err(of_socket)?.collect();
-    let stream = AsyncTcpStream::connect(&runtime, addresses).await.map_err(of_socket)?;
+    let host = config.address.host();
+    let place = (host, config.address.port());
+    let connecting =
+        socket::connect(place, config.timeout, |address| AsyncTcpStream::connect(&runtime, address));
+    let stream = connecting.await.map_err(of_socket)?;
     if !config.address.is_tls() {
         return Ok(stream);
     }

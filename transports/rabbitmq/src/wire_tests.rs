@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::frames::{self, HELLO};
+use crate::pool::Pool;
 use crate::transport::RabbitMqTransport;
 
 /// How long a test waits for what should come at once, on a machine that is busy.
@@ -112,6 +113,42 @@ async fn a_broker_that_falls_silent_is_given_up_after_two_heartbeats() {
     let words = over(&wire).await;
     assert!(words.contains("nothing came from the broker for 2s"), "{words}");
     assert!(!wire.is_usable());
+}
+
+/// A relay waits for a chunk for a while only: what was begun for it is of use to the next one.
+#[tokio::test]
+async fn an_attempt_to_connect_goes_on_when_nobody_waits_for_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("amqp://shop:s3cret@{}", listener.local_addr().unwrap());
+    let config = RabbitMqTransport::builder(url).connections(1).timeout(PATIENCE).config().unwrap();
+    let (_close, closed) = tokio::sync::watch::channel(false);
+    let pool = Pool::new(Arc::new(config), closed);
+    let socket = tokio::select! {
+        accepted = listener.accept() => accepted.unwrap().0,
+        _ = pool.borrow() => panic!("nobody was let in"),
+    };
+    let mut broker = Broker { socket, incoming: Incoming::new(131_072) };
+    broker.let_in().await;
+    let answers = async {
+        loop {
+            match broker.next().await.unwrap() {
+                AMQPFrame::Method(id, AMQPClass::Channel(channel::AMQPMethod::Open(_))) => {
+                    let opened = channel::AMQPMethod::OpenOk(channel::OpenOk {});
+                    broker.say(id, AMQPClass::Channel(opened)).await;
+                }
+                AMQPFrame::Method(id, AMQPClass::Confirm(confirm::AMQPMethod::Select(_))) => {
+                    let selected = confirm::AMQPMethod::SelectOk(confirm::SelectOk {});
+                    broker.say(id, AMQPClass::Confirm(selected)).await;
+                }
+                _ => {}
+            }
+        }
+    };
+    let borrowed = tokio::select! {
+        borrowed = timeout(PATIENCE, pool.borrow()) => borrowed.unwrap(),
+        () = answers => unreachable!("it answers until it is dropped"),
+    };
+    assert!(borrowed.is_ok(), "{:?}", borrowed.err());
 }
 
 /// Such as by a panic, or by the end of the runtime that it was begun on.

@@ -91,6 +91,16 @@ pub async fn delete_topic(brokers: &str, topic: &Topic) {
     deleted.into_iter().for_each(|deleted| drop(deleted.unwrap()));
 }
 
+/// The names of all topics there are.
+pub async fn topics(brokers: &str) -> Vec<String> {
+    let admin = admin(brokers);
+    let ask = move || {
+        let metadata = admin.inner().fetch_metadata(None, PATIENCE).unwrap();
+        metadata.topics().iter().map(|topic| topic.name().to_owned()).collect()
+    };
+    tokio::task::spawn_blocking(ask).await.unwrap()
+}
+
 /// Sets a property of a topic.
 pub async fn set(brokers: &str, topic: &Topic, name: &str, value: &str) {
     let change = AlterConfig::new(ResourceSpecifier::Topic(topic.as_str())).set(name, value);

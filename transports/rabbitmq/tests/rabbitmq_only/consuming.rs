@@ -6,7 +6,7 @@ use std::time::Duration;
 use lapin::types::AMQPValue;
 use outbox_contract::subscription::Received;
 use outbox_contract::{MessageId, Transport, TransportErrorKind};
-use outbox_servers::Proxy;
+use outbox_servers::{OrSkip, Proxy, RabbitMq};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 
 use crate::support::{
@@ -99,6 +99,29 @@ async fn a_member_that_stops_politely_leaves_the_rest_in_order() {
     first.close().await.unwrap();
     let came = finish(&*next, &sent[2..]).await;
     assert_eq!(came, sent[2..].iter().map(|stored| stored.message.id).collect::<Vec<_>>());
+}
+
+/// The broker takes what is held for too long back, and may give it to the next member behind what is newer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_keeps_what_it_holds_for_longer_than_other_consumers_may() {
+    let wish = RabbitMq::newest().config("consumer_timeout = 2000");
+    let started = tokio::task::spawn_blocking(move || wish.start().or_skip()).await.unwrap();
+    let Some(server) = started else { return };
+    let transport = declared(&server.url()).build().unwrap();
+    let sent = messages(&topic("orders"), &["a", "a", "a"]);
+    deliver(&transport, &sent).await;
+    let member = subscribe(&transport).await;
+    let mut held = Vec::new();
+    while held.len() < sent.len() {
+        held.extend(deliveries(&*member).await);
+    }
+    let said = tokio::time::timeout(Duration::from_secs(10), member.next()).await;
+    assert!(said.is_err(), "{said:?}");
+    let tags: Vec<_> = held.iter().map(|delivery| delivery.tag.clone()).collect();
+    member.acknowledge(&tags).await.unwrap();
+    let next = messages(&topic("orders"), &["a"]);
+    deliver(&transport, &next).await;
+    assert_eq!(id_of(&deliveries(&*member).await[0]), next[0].message.id);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,7 @@
 
 mod consuming;
 mod handover;
+mod headers;
 mod network;
 mod outcomes;
 mod refusals;

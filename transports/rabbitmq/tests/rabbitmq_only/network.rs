@@ -80,6 +80,28 @@ async fn a_network_that_swallows_everything_is_noticed() {
     assert!(ids(&after).iter().all(|id| came.contains(id)));
 }
 
+/// A connection that is lost, and is not had again as the network swallows the new one, costs no chunk anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_connection_carries_on_while_another_can_not_be_made() {
+    let Some((_server, url)) = vhost() else { return };
+    let proxy = Proxy::to(&url);
+    let transport = declared(&proxy.url(&url)).build().unwrap();
+    for _ in 0..2 {
+        deliver(&transport, &messages(&topic("orders"), &["a"])).await;
+    }
+    assert_eq!(proxy.connections(), 2);
+    proxy.swallow_new(true);
+    proxy.cut_oldest();
+    // What was under way when it was cut may be unknown.
+    deliver(&transport, &messages(&topic("orders"), &["a"])).await;
+    for at in 0..20 {
+        // As long as a relay waits.
+        let sent = messages(&topic("orders"), &["a", "b"]);
+        let outcomes = publish(&transport, &sent, Duration::from_secs(5)).await;
+        assert!(outcomes.iter().all(|it| *it == Some(Outcome::Delivered)), "chunk {at}: {outcomes:?}");
+    }
+}
+
 /// What is wrong with the network is found out once, and not by each queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_of_many_queues_leaves_a_silent_network_in_the_time_of_one() {

@@ -35,6 +35,8 @@ struct Heard {
     /// The queue of which nothing is answered once it is consumed, and then its channel.
     mute_queue: Option<String>,
     mute_channel: Option<u16>,
+    /// Bytes that the client sends, and as many that go on in their place.
+    replaced: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Heard {
@@ -48,6 +50,15 @@ impl Heard {
         if method == BASIC_CONSUME && self.mute_queue.as_deref() == frame.queue() {
             self.mute_channel = Some(frame.channel());
         }
+    }
+
+    fn replace(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        if let Some((from, to)) = &self.replaced
+            && let Some(at) = bytes.windows(from.len()).position(|window| window == from)
+        {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
+        bytes
     }
 
     fn is_silent(&mut self) -> bool {
@@ -88,7 +99,7 @@ impl Wiretap {
                     pass(&client, &server, |bytes| {
                         let frames = frames.read(bytes);
                         tell(&mut |heard| frames.iter().for_each(|frame| heard.hear(frame)));
-                        bytes.to_vec()
+                        heard.0.lock().unwrap().replace(bytes.to_vec())
                     });
                     tell(&mut |heard| heard.over += 1);
                 });
@@ -105,6 +116,13 @@ impl Wiretap {
     /// Answers nothing while the number of channels that were asked for is one of these.
     pub(crate) fn silent_while(self, channels: impl IntoIterator<Item = Range<usize>>) -> Self {
         self.heard.0.lock().unwrap().silent.extend(channels);
+        self
+    }
+
+    /// Passes these bytes on in place of those, where a client sends them in one piece.
+    pub(crate) fn replace(self, from: &[u8], to: &[u8]) -> Self {
+        assert_eq!(from.len(), to.len(), "everything else stays where it is");
+        self.heard.0.lock().unwrap().replaced = Some((from.to_vec(), to.to_vec()));
         self
     }
 
