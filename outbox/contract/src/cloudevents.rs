@@ -50,6 +50,9 @@ pub const HTTP: Binding = Binding { prefix: "ce-", is_addressed: false };
 /// The header in which protocols without a property of their own for it carry the content type.
 pub const CONTENT_TYPE: &str = "content-type";
 
+/// The `source` of a relay to which none was given. Whoever sees it can't tell outboxes apart by it.
+pub const DEFAULT_SOURCE: &str = "/outbox";
+
 /// How many attributes a message has at most.
 pub const MOST_ATTRIBUTES: usize = 9;
 
@@ -136,7 +139,8 @@ fn printed<'t>(text: &'t mut String, value: fmt::Arguments<'_>) -> &'t str {
 ///
 /// What another producer leaves out is filled in where that is honest: schema version 1, `application/octet-stream`, the topic that it
 /// came from; the key is its `subject`, where it names no `partitionkey`. A protocol that has a field for the key looks there when the message has
-/// none. An id that is no UUID becomes one that is computed from source and id, so that the same event has the same id again.
+/// none. CloudEvents tells events apart by source *and* id, so the id of what did not come out of an outbox (it has no number as `sequence`), or
+/// that is no UUID, becomes one that is computed from both: the same event has the same id again, and those of two producers never have.
 ///
 /// # Errors
 ///
@@ -182,7 +186,10 @@ fn read<'h>(
         Some(topic) => Topic::new(topic).map_err(|error| error.to_string())?,
         None => came_from.clone(),
     };
-    let id = id.parse().unwrap_or_else(|_| foreign_id(source, id));
+    let sequence = attribute("sequence").and_then(|sequence| sequence.parse().ok());
+    // With a position in an outbox, it is one of ours, and the id its own; elsewhere it is one only together with the source.
+    let own = id.parse().ok().filter(|_| sequence.is_some());
+    let id = own.unwrap_or_else(|| foreign_id(source, id));
     let mut message = Message::of(id, topic, required("type")?)
         .with_content_type(content_type.unwrap_or("application/octet-stream"))
         .with_payload(payload.clone());
@@ -208,12 +215,11 @@ fn read<'h>(
     }
     message.headers = own;
     message.validate().map_err(|error| error.to_string())?;
-    let sequence = attribute("sequence").and_then(|sequence| sequence.parse().ok());
     let origin = sequence.map(|sequence| Origin { source: source.into(), sequence });
     Ok((message, origin))
 }
 
-/// A UUID for an event whose producer numbers its events in another way: the same for the same source and id.
+/// A UUID for an event of another producer: the same for the same source and id.
 fn foreign_id(source: &str, id: &str) -> crate::id::MessageId {
     use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();
@@ -336,6 +342,21 @@ mod tests {
         let id = |text| decode_pairs(&pairs(text), KAFKA).unwrap().0.id;
         assert_eq!(id("17"), id("17"));
         assert_ne!(id("17"), id("18"));
+    }
+
+    /// Among other producers an event is known by source *and* id: the second of two sources is no repeat of the first.
+    #[test]
+    fn the_same_id_of_two_producers_is_two_events() {
+        let uuid = "0190a1b2-0000-7000-8000-000000000001";
+        let id = |source: &str, more: &[(&str, &str)]| {
+            let pairs = [("specversion", "1.0"), ("id", uuid), ("source", source), ("type", "x")];
+            let pairs =
+                pairs.iter().chain(more).map(|(name, value)| (format!("ce_{name}"), (*value).to_owned()));
+            decode_pairs(&pairs.collect::<Vec<_>>(), KAFKA).unwrap().0.id
+        };
+        assert_ne!(id("/one", &[]), id("/other", &[]));
+        assert_eq!(id("/one", &[]), id("/one", &[]), "a repeat is one");
+        assert_eq!(id("/shop", &[("sequence", "7")]).to_string(), uuid, "ours has one id everywhere");
     }
 
     #[test]

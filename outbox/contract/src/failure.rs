@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// policies, in metrics and in the dead letter. The words are for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What kind of failure, for policies and metrics.
+    /// What kind of failure, for policies and metrics. At most [`MOST_CLASS_BYTES`](Self::MOST_CLASS_BYTES).
     pub class: Cow<'static, str>,
     /// What was said, for people. At most [`MOST_BYTES`](Self::MOST_BYTES).
     pub message: String,
@@ -21,16 +21,23 @@ impl Failure {
     /// The most bytes of words that are kept.
     pub const MOST_BYTES: usize = 1_000;
 
-    /// A failure of a class, with words; longer ones are cut.
+    /// The most bytes of a class.
+    pub const MOST_CLASS_BYTES: usize = 64;
+
+    /// A failure of a class, with words. What is longer than it may be is cut, between two characters.
     #[must_use]
     pub fn new(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        let mut message = message.into();
+        let (mut class, mut message) = (class.into(), message.into());
+        if class.len() > Self::MOST_CLASS_BYTES {
+            let mut cut = class.into_owned();
+            cut.truncate(cut.floor_char_boundary(Self::MOST_CLASS_BYTES));
+            class = cut.into();
+        }
         if message.len() > Self::MOST_BYTES {
-            let end = (0..=Self::MOST_BYTES - 3).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
-            message.truncate(end);
+            message.truncate(message.floor_char_boundary(Self::MOST_BYTES - '…'.len_utf8()));
             message.push('…');
         }
-        Self { class: class.into(), message }
+        Self { class, message }
     }
 
     /// As JSON: how stores keep it in a column of text.
@@ -73,5 +80,14 @@ mod tests {
         let failure = Failure::new("too-large", "it has \"1 MB\"\nand more");
         assert_eq!(Failure::from_text(&failure.to_text()), Some(failure));
         assert_eq!(Failure::from_text("by hand"), None);
+    }
+
+    #[test]
+    fn whatever_is_said_is_bounded() {
+        let failure = Failure::new("x".repeat(1 << 25), "y".repeat(1 << 25));
+        assert!(failure.to_text().len() < 2_000, "{}", failure.to_text().len());
+        let failure = Failure::new(format!("x{}", "é".repeat(100)), "");
+        assert_eq!(failure.class.len(), Failure::MOST_CLASS_BYTES - 1, "cut between two characters");
+        assert!(matches!(Failure::new("too-large", "").class, Cow::Borrowed("too-large")));
     }
 }

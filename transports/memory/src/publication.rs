@@ -41,7 +41,7 @@ pub(crate) struct Publication {
     source: Arc<str>,
     outcomes: Outcomes,
     slots: Vec<Slot>,
-    /// The first message that was not looked at yet.
+    /// Before this one, none waits.
     next: usize,
     unreported: usize,
     /// Whether it waits for room in a buffer. Set when it can't go on, cleared when it tries again.
@@ -81,17 +81,18 @@ impl Publication {
         &self.source
     }
 
-    /// The next message to enqueue, and where it stands in the chunk.
-    pub(crate) fn next(&mut self) -> Option<(usize, Arc<Stored>)> {
-        while self.slots.get(self.next)?.stage == Stage::Failed {
+    /// The first message to enqueue that stands at this place of the chunk or behind it, and where.
+    pub(crate) fn next(&mut self, from: usize) -> Option<(usize, Arc<Stored>)> {
+        while self.slots.get(self.next)?.stage != Stage::Waiting {
             self.next += 1;
         }
-        Some((self.next, Arc::clone(self.messages.get(self.next)?)))
+        let waits = |index: &usize| self.slots[*index].stage == Stage::Waiting;
+        let index = (from.max(self.next)..self.slots.len()).find(waits)?;
+        Some((index, Arc::clone(self.messages.get(index)?)))
     }
 
     /// The message is in the buffers now, and so many consumers have to acknowledge it.
     pub(crate) fn enqueued(&mut self, index: usize, consumers: usize) {
-        self.next = self.next.max(index + 1);
         self.slots[index].stage = Stage::Enqueued(consumers);
         self.report_delivered(index);
     }

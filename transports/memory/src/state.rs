@@ -104,12 +104,17 @@ impl State {
     /// Enqueues as much of a chunk as there is room for. Says whether the chunk is done with.
     pub(crate) fn advance(&mut self, id: PublicationId) -> bool {
         let Some(mut publication) = self.publications.remove(&id) else { return true };
-        publication.waits_for_room = false;
         if self.closed {
             give_up(&mut publication);
         }
         let mut owners = BTreeSet::new();
-        while let Some((index, stored)) = publication.next() {
+        // Topics without room: what is behind of theirs waits too, and what is of others does not.
+        let (mut full, mut from) = (BTreeSet::new(), 0);
+        while let Some((index, stored)) = publication.next(from) {
+            from = index + 1;
+            if full.contains(&stored.message.topic) {
+                continue;
+            }
             if let Err(rejection) = self.config.validate(&stored.message) {
                 publication.failed(index, Outcome::Rejected(rejection.0));
                 continue;
@@ -127,8 +132,8 @@ impl State {
                 groups.values_mut().any(|group| group.partition_of(stored.bucket).contains(id_of_message));
             let bound = self.config.buffer;
             if !waits_already && groups.values().any(|group| !group.load().has_room_for(bytes, bound)) {
-                publication.waits_for_room = true;
-                break;
+                full.insert(topic.clone());
+                continue;
             }
 
             let waiter = match self.config.confirm {
@@ -159,6 +164,7 @@ impl State {
         for owner in owners {
             self.wake(owner);
         }
+        publication.waits_for_room = !full.is_empty();
         let complete = publication.is_complete();
         self.publications.insert(id, publication);
         complete

@@ -214,6 +214,30 @@ async fn a_message_larger_than_the_buffer_waits_alone() {
     finished(publishing).await;
 }
 
+/// P5: what waits for room, and whatever is behind it of its topic, waits alone.
+#[tokio::test(start_paused = true)]
+async fn a_topic_without_room_holds_up_no_other() {
+    let transport = MemoryTransport::builder().buffer_messages(1).build();
+    let full = join(&transport, "inventory").await;
+    let shipments = Topic::new("shipments").unwrap();
+    let other =
+        transport.subscribe(Subscription::new(consumer("inventory"), [shipments.clone()])).await.unwrap();
+    let shipped = Message::new(shipments, "order.shipped").with_key("a").unwrap();
+    let shipped = Arc::new(Stored::new(Position(4), Timestamp::default(), shipped));
+    let messages = [stored("a", 1), stored("b", 2), stored("a", 3), shipped];
+    let (publishing, outcomes) = publish(&transport, &messages);
+    let came = deliveries(&*other).await;
+    assert_eq!(sequences(&came), [4]);
+    acknowledge(&*other, &came).await;
+    for position in 1..=3 {
+        let came = deliveries(&*full).await;
+        assert_eq!(sequences(&came), [position]);
+        acknowledge(&*full, &came).await;
+    }
+    finished(publishing).await;
+    assert_eq!(outcomes.take(), vec![Some(Outcome::Delivered); 4]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_sent_again_while_it_waits_is_delivered_once_and_confirmed_to_the_last_who_asked() {
     let transport = MemoryTransport::builder().buffer_messages(3).build();

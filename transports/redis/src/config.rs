@@ -70,6 +70,10 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    pub(crate) fn lease_millis(&self) -> u64 {
+        u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
     fn times(&mut self) -> impl Iterator<Item = &mut Duration> {
         let kept = match &mut self.retention {
             Retention::Finished(keep) => Some(keep),
@@ -174,14 +178,14 @@ impl RedisTransportBuilder {
     }
 
     /// Where a consumer begins that subscribes for the first time. Default [`Start::Oldest`]. One that is subscribed, and whose group was lost (the
-    /// stream was deleted, a failover did not know of it), begins with the oldest in any case: it skips nothing.
+    /// stream was deleted, a failover did not know of it), begins with the oldest in any case: it skips nothing, and whoever receives is told.
     pub fn start(mut self, start: Start) -> Self {
         self.config.start = start;
         self
     }
 
     /// The most bytes that a payload may have. Default: what the server takes (`proto-max-bulk-len`, 512 MiB unless it was set), as far as
-    /// it lets this user ask.
+    /// it lets this user ask: with each new connection.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.config.max_message_bytes = Some(bytes);
         self
@@ -208,7 +212,8 @@ impl RedisTransportBuilder {
 
     /// For how long a stream remembers the newest owner of a bucket without hearing of it. Default an hour: much longer than a relay can
     /// be late. When the outbox's database is restored from a backup, owners' numbers may begin below those that were seen: then
-    /// publishing is unavailable for this long, or until the keys `PREFIX:{TOPIC:UNIT}:epochs:*` are deleted.
+    /// publishing is unavailable for this long, bucket by bucket, or until the keys `PREFIX:{TOPIC:UNIT}:epochs:*` are deleted. Outboxes that
+    /// share a source hold each other up for good; those with the default one are not told apart, so nothing of theirs is refused.
     pub fn keep_epochs(mut self, keep: Duration) -> Self {
         self.config.keep_epochs = keep;
         self
@@ -220,7 +225,8 @@ impl RedisTransportBuilder {
         self
     }
 
-    /// For how long a member owns a unit without a heartbeat. Default 15 seconds: after a kill the others wait for that long.
+    /// For how long a member owns a unit without a heartbeat. Default 15 seconds: after a kill the others wait for that long. When the server's clock
+    /// goes back meanwhile (a replica with another one took its place), they wait for twice as long at most.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
         self

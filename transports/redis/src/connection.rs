@@ -24,7 +24,9 @@ pub(crate) struct Server {
     cluster: bool,
     connect_timeout: Duration,
     closed: watch::Sender<bool>,
-    /// The longest string that it takes, in bytes, as far as it said.
+    /// The longest payload that was configured, in bytes.
+    configured: usize,
+    /// That, or the longest string that the server takes, as far as it said so to the last connection.
     most_bytes: AtomicUsize,
     connections: AtomicU64,
 }
@@ -52,13 +54,15 @@ enum Wire {
 
 impl Server {
     pub(crate) fn new(seeds: Vec<Client>, config: &Config) -> Self {
+        let configured = config.max_message_bytes.unwrap_or(usize::MAX);
         Self {
             seeds,
             first: AtomicUsize::new(0),
             cluster: config.cluster,
             connect_timeout: config.connect_timeout,
             closed: watch::Sender::new(false),
-            most_bytes: AtomicUsize::new(config.max_message_bytes.unwrap_or(usize::MAX)),
+            configured,
+            most_bytes: AtomicUsize::new(configured),
             connections: AtomicU64::new(0),
         }
     }
@@ -125,25 +129,26 @@ impl Server {
         };
         for answers in &said {
             if let Some(refused) = answers[..Scripts::COUNT].iter().find_map(refusal) {
-                return Err(refused);
+                // Older ones do not know the first line of a script that says what it may do.
+                let is_old = refused.words.contains("compiling script");
+                return Err(if is_old { Trouble::too_old("older than Redis 7.0") } else { refused });
             }
-            self.learn_limit(answers.last());
         }
+        // A user who may not ask, or a server that does not tell: then what was configured counts.
+        let told = said.iter().filter_map(|answers| limit(answers.last())).min();
+        self.most_bytes.store(self.configured.min(told.unwrap_or(usize::MAX)), Ordering::Relaxed);
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         // A script has the same name everywhere: a hash of its text.
         let scripts = Arc::new(Scripts::loaded(said.first().map_or(&[], Vec::as_slice))?);
         tracing::debug!(number, "connected to redis");
         Ok(Connection { wire, scripts, number })
     }
+}
 
-    /// A user who may not ask, or a server that does not tell: then what was configured counts.
-    fn learn_limit(&self, answer: Option<&Value>) {
-        if let Some(Value::Array(pair)) = answer
-            && let Some(limit) = pair.get(1).and_then(|value| text(value).ok()?.parse::<usize>().ok())
-        {
-            self.most_bytes.fetch_min(limit, Ordering::Relaxed);
-        }
-    }
+/// What a server says is the longest string that it takes.
+fn limit(answer: Option<&Value>) -> Option<usize> {
+    let Some(Value::Array(pair)) = answer else { return None };
+    text(pair.get(1)?).ok()?.parse().ok()
 }
 
 impl Connection {

@@ -19,7 +19,8 @@ use crate::{keeper, reader};
 
 /// What the parts of a member share.
 pub(crate) struct Member {
-    /// An id made fresh for each member; those who came first sort first.
+    /// An id made fresh for each member, and behind a colon how long its leases last, in milliseconds: so that others know which lease is too long
+    /// to be one. Those who came first sort first.
     pub(crate) name: String,
     pub(crate) consumer: Consumer,
     /// The topics, and how many units each has.
@@ -86,7 +87,7 @@ impl RedisDeliveries {
         control: Arc<Link>,
     ) -> Self {
         let member = Arc::new(Member {
-            name: uuid::Uuid::now_v7().to_string(),
+            name: format!("{}:{}", uuid::Uuid::now_v7(), config.lease_millis()),
             consumer: subscription.consumer.clone(),
             topics,
             config,

@@ -82,14 +82,26 @@ impl Durability {
     }
 
     /// After a shortage: whether those who are to confirm are back. Before anything more is written.
-    pub(crate) async fn check_recovered(&self, link: &Link, within: Duration) -> Result<(), Trouble> {
+    /// The `probe` is a key that nobody reads: those who are to confirm are asked for what this connection has written, and a new one has
+    /// written nothing, so all would have it.
+    pub(crate) async fn check_recovered(
+        &self,
+        link: &Link,
+        probe: &str,
+        within: Duration,
+    ) -> Result<(), Trouble> {
         if !self.short.load(Ordering::Relaxed) {
             return Ok(());
         }
         let mut pipeline = Pipeline::new();
+        pipeline.cmd("SET").arg(probe).arg("").arg("PX").arg(1);
         self.ask(&mut pipeline);
-        let answers = link.request(&pipeline, within + self.timeout).await;
-        self.confirmed(&answers.map_err(Trouble::before_anything)?).map_err(Trouble::before_anything)
+        let answers =
+            link.request(&pipeline, within + self.timeout).await.map_err(Trouble::before_anything)?;
+        let (written, confirmations) =
+            answers.split_first().ok_or_else(|| Trouble::unexpected("a probe").before_anything())?;
+        refusal(written).map_or(Ok(()), Err)?;
+        self.confirmed(confirmations).map_err(Trouble::before_anything)
     }
 
     /// Whether the server can confirm what is asked for.
@@ -146,20 +158,39 @@ impl Drop for InDoubt<'_> {
 pub(crate) fn check_version(server: &str) -> Result<(), Trouble> {
     let version = field(server, "redis_version").unwrap_or("0");
     if version_of(version) < (7, 0) {
-        return Err(Trouble {
-            reach: Reach::Route,
-            kind: TransportErrorKind::Unsupported,
-            class: "too-old",
-            words: format!("this server is Redis {version}; use Redis 7.0, Valkey 7.2, or newer"),
-        });
+        return Err(Trouble::too_old(&format!("Redis {version}")));
     }
     Ok(())
 }
 
-/// The answers to three `INFO` questions, as texts.
-pub(crate) fn infos(answers: &[Value]) -> Result<[String; 3], Trouble> {
+/// Refuses a server that deletes streams when it is full, by its answer to `INFO memory`.
+pub(crate) fn check_eviction(memory: &str) -> Result<(), Trouble> {
+    let policy = field(memory, "maxmemory_policy").unwrap_or("noeviction");
+    if matches!(field(memory, "maxmemory"), None | Some("0")) || policy == "noeviction" {
+        return Ok(());
+    }
+    if policy.starts_with("volatile-") {
+        // Streams never expire; what does is made again.
+        tracing::warn!(policy, "a redis that is full may end leases early; set maxmemory-policy noeviction");
+        return Ok(());
+    }
+    Err(Trouble {
+        reach: Reach::Route,
+        kind: TransportErrorKind::Invalid,
+        class: "configuration",
+        words: format!(
+            "with maxmemory-policy {policy} a server that is full deletes streams, and messages that were confirmed with them: \
+             CONFIG SET maxmemory-policy noeviction"
+        ),
+    })
+}
+
+/// The answers to four `INFO` questions, as texts.
+pub(crate) fn infos(answers: &[Value]) -> Result<[String; 4], Trouble> {
     match answers {
-        [server, persistence, replication] => Ok([text(server)?, text(persistence)?, text(replication)?]),
+        [server, persistence, replication, memory] => {
+            Ok([text(server)?, text(persistence)?, text(replication)?, text(memory)?])
+        }
         _ => Err(answers.iter().find_map(refusal).unwrap_or_else(|| Trouble::unexpected("INFO"))),
     }
 }
@@ -215,5 +246,15 @@ mod tests {
         assert_eq!(check(durability(0, true), "aof_enabled:1\r\n", ""), Err(TransportErrorKind::Unsupported));
         assert!(check_version(server).is_ok());
         assert!(check_version("redis_version:6.2.14\r\n").is_err());
+    }
+
+    #[test]
+    fn only_what_would_delete_streams_is_refused() {
+        let check = |maxmemory: &str, policy: &str| {
+            check_eviction(&format!("maxmemory:{maxmemory}\r\nmaxmemory_policy:{policy}\r\n")).is_ok()
+        };
+        assert!(!check("1024", "allkeys-lru") && !check("1024", "allkeys-random"));
+        assert!(check("0", "allkeys-lru") && check("1024", "noeviction") && check("1024", "volatile-lru"));
+        assert!(check_eviction("").is_ok(), "a server that does not tell");
     }
 }

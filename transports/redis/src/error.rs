@@ -28,6 +28,8 @@ pub(crate) struct Trouble {
 
 const MOVED: &str = "this node of a cluster has not that slot; a transport that was built with cluster() asks who has, and goes on by itself";
 
+const MOVING: &str = "the slot is being moved, and it goes on when that has ended; see CLUSTER NODES for one that stays on its way";
+
 /// The first word of an answer, what it is called in policies and metrics, how far it reaches, and what helps.
 const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
     use Reach::{Route, Topic};
@@ -84,13 +86,7 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
             Unavailable,
             "slots of the cluster have no node; see CLUSTER INFO",
         ),
-        (
-            "TRYAGAIN",
-            "cluster-moving",
-            Route,
-            Unavailable,
-            "slots of the cluster are moving; it goes on by itself",
-        ),
+        ("TRYAGAIN", "cluster-moving", Topic, Unavailable, MOVING),
         (
             "NOGROUP",
             "group-missing",
@@ -122,13 +118,7 @@ const REFUSALS: &[(&str, &str, Reach, TransportErrorKind, &str)] = {
             "something else is stored under this key; choose another prefix",
         ),
         ("MOVED", "cluster", Route, Unavailable, MOVED),
-        (
-            "ASK",
-            "cluster-moving",
-            Route,
-            Unavailable,
-            "slots of the cluster are moving; it goes on by itself",
-        ),
+        ("ASK", "cluster-moving", Topic, Unavailable, MOVING),
         ("CROSSSLOT", "cluster", Route, Unsupported, MOVED),
     ]
 };
@@ -170,6 +160,16 @@ impl Trouble {
             kind: TransportErrorKind::Closed,
             class: "closed",
             words: "the transport was closed; build another one".to_owned(),
+        }
+    }
+
+    /// A server of this version can't be used.
+    pub(crate) fn too_old(version: &str) -> Self {
+        Self {
+            reach: Reach::Route,
+            kind: TransportErrorKind::Unsupported,
+            class: "too-old",
+            words: format!("this server is {version}; use Redis 7.0, Valkey 7.2, or newer"),
         }
     }
 

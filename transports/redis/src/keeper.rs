@@ -1,6 +1,6 @@
 //! Keeps a member's leases: says that it is alive, prolongs what it has, gives up what is beyond its share, takes what is free.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::error::{Reach, Trouble};
 use crate::reader::READER;
 use crate::scripts::Script;
 use crate::share::{fair_share, surplus, wanted};
+use crate::state::Held;
 use crate::stream_id::StreamId;
 
 /// The longest pause before a heartbeat that failed is tried again.
@@ -45,68 +46,101 @@ pub(crate) async fn keep(member: Arc<Member>) {
 impl Member {
     /// One heartbeat, for all topics; and what is owed.
     async fn beat(&self) -> Result<(), Trouble> {
+        let mut prolonged = self.clock.elapsed();
+        let mut members = self.prolong().await?;
         let mut result = Ok(());
         for (topic, units) in &self.topics {
-            match self.beat_of(topic, *units).await {
+            // Leases go on while it takes long to see to many topics.
+            if self.clock.elapsed() > prolonged + self.config.heartbeat {
+                prolonged = self.clock.elapsed();
+                members = self.prolong().await?;
+            }
+            let members = members.remove(topic).unwrap_or_else(|| Err(Trouble::unexpected("a heartbeat")));
+            let mut connection = self.control.connection().await?;
+            let beaten = match members {
+                Ok(members) => self.share_out(&mut connection, topic, *units, &members).await,
+                Err(trouble) => Err(trouble),
+            };
+            match beaten {
+                Err(trouble) if matches!(trouble.reach, Reach::Unknown | Reach::Closed) => {
+                    return Err(trouble);
+                }
                 // The others are not to wait for it.
-                Err(trouble) if trouble.reach == Reach::Topic => result = result.and(Err(trouble)),
-                beaten => beaten?,
+                beaten => result = result.and(beaten),
             }
         }
         self.pay(&mut self.control.connection().await?).await?;
         result
     }
 
-    async fn beat_of(&self, topic: &Topic, units: u32) -> Result<(), Trouble> {
-        let mut connection = self.control.connection().await?;
-        let members = self.prolong(&mut connection, topic).await?;
+    /// Gives up what is beyond the share of this member, takes what is free up to that.
+    async fn share_out(
+        &self,
+        connection: &mut Connection,
+        topic: &Topic,
+        units: u32,
+        members: &[String],
+    ) -> Result<(), Trouble> {
         if self.state().is_draining() {
             return Ok(());
         }
-        let share = fair_share(units, &members, &self.name);
+        let share = fair_share(units, members, &self.name);
         let mine: BTreeSet<u32> = self.state().held_of(topic).into_keys().collect();
         let beyond: Vec<Unit> = surplus(&mine, share).into_iter().map(|it| unit(topic, it)).collect();
-        self.give_up(&mut connection, topic, &beyond).await?;
+        self.give_up(connection, topic, &beyond).await?;
         if mine.len() < usize::try_from(share).unwrap_or(usize::MAX) {
-            self.acquire(&mut connection, topic, units, &mine, share).await?;
+            self.acquire(connection, topic, units, &mine, share).await?;
         }
         Ok(())
     }
 
-    /// Counts as a member for one more lease, and so do its units. Answers who else is there.
-    async fn prolong(&self, connection: &mut Connection, topic: &Topic) -> Result<Vec<String>, Trouble> {
-        let held = self.state().held_of(topic);
+    /// Counts as a member of each topic for one more lease, and so do its units: of all topics in one request. Answers who else is there, or
+    /// what was refused of the topic.
+    async fn prolong(&self) -> Result<BTreeMap<&Topic, Result<Vec<String>, Trouble>>, Trouble> {
+        let mut connection = self.control.connection().await?;
         let lasts = if self.state().is_draining() { 0 } else { self.lease_millis() };
         let mut pipeline = Pipeline::new();
-        let members = self.routing.members(topic, &self.consumer);
-        connection.scripts.call(Script::Beat, &[&members], &mut pipeline).arg(&self.name).arg(lasts);
-        for (number, epoch) in &held {
-            self.own(connection, &unit(topic, *number), epoch, &mut pipeline);
+        let mut held = Vec::new();
+        for topic in self.topics.keys() {
+            let members = self.routing.members(topic, &self.consumer);
+            connection.scripts.call(Script::Beat, &[&members], &mut pipeline).arg(&self.name).arg(lasts);
+            let of_topic = self.state().held_of(topic);
+            for (number, held) in &of_topic {
+                self.own(&connection, &unit(topic, *number), &held.epoch, &mut pipeline);
+            }
+            held.push((topic, of_topic));
         }
         // Counted from before the request: the server can't begin earlier.
         let until = self.clock.elapsed() + self.config.lease;
-        let answers = self.ask(connection, &pipeline).await?;
-        let [members, owned @ ..] = answers.as_slice() else {
-            return Err(Trouble::unexpected("a heartbeat"));
-        };
-        let mut result = Ok(());
-        for ((number, epoch), answer) in held.iter().zip(owned) {
-            let unit = unit(topic, *number);
-            match Ownership::read(answer) {
-                Ok(None) => self.lose(&unit),
-                Ok(Some(ownership)) => {
-                    if self.state().prolong(&unit, epoch, until, ownership.oldest) {
-                        tracing::warn!(%unit, "acknowledgements were lost by the server; what they were of comes again");
-                        self.lose(&unit);
-                    }
-                }
-                Err(trouble) => result = result.and(self.tell_of(&unit, trouble)),
+        let mut answers = self.ask(&mut connection, &pipeline).await?.into_iter();
+        let mut members = BTreeMap::new();
+        for (topic, held) in held {
+            let mut next = || answers.next().ok_or_else(|| Trouble::unexpected("a heartbeat"));
+            let mut of_topic = list(&next()?).and_then(|members| members.iter().map(text).collect());
+            for (number, held) in held {
+                let prolonged = self.prolonged(&unit(topic, number), &held, until, &next()?);
+                of_topic = prolonged.and(of_topic);
             }
+            members.insert(topic, of_topic);
         }
         // With leases that last again there may be something to read.
         self.read.notify_one();
-        result?;
-        list(members)?.iter().map(text).collect()
+        Ok(members)
+    }
+
+    /// Reads what a heartbeat was answered of a unit.
+    fn prolonged(&self, unit: &Unit, held: &Held, until: Duration, answer: &Value) -> Result<(), Trouble> {
+        match Ownership::read(answer) {
+            Ok(None) => self.lose(unit),
+            Ok(Some(Ownership { seen, oldest, .. })) => {
+                if self.state().prolong(unit, held, until, seen, oldest) {
+                    tracing::warn!(%unit, "the server has lost how far its consumer had come; what was in between comes again");
+                    self.lose(unit);
+                }
+            }
+            Err(trouble) => self.tell_of(unit, trouble)?,
+        }
+        Ok(())
     }
 
     /// Gives units back, and pays first what is owed of them. This member stops using them before anybody else can have them. What does not go
@@ -128,9 +162,15 @@ impl Member {
         }
         self.giving_back(connection, &leaving, &mut pipeline);
         let answers = self.ask(connection, &pipeline).await?;
-        answers.iter().find_map(refusal).map_or(Ok(()), Err)?;
-        self.state().left(&leaving);
-        Ok(())
+        let (paid, given_back) = answers.split_at(answers.len().saturating_sub(leaving.len()));
+        let mut result = paid.iter().find_map(refusal).map_or(Ok(()), Err);
+        for (unit, answer) in leaving.iter().zip(given_back) {
+            match refusal(answer) {
+                Some(trouble) => result = result.and(self.tell_of(unit, trouble)),
+                None => self.state().left(std::slice::from_ref(unit)),
+            }
+        }
+        result
     }
 
     fn giving_back(&self, connection: &Connection, units: &[Unit], pipeline: &mut Pipeline) {
@@ -152,18 +192,16 @@ impl Member {
         let others: Vec<u32> = (0..units).filter(|number| !mine.contains(number)).collect();
         let mut look = Pipeline::new();
         for number in &others {
-            look.cmd("GET").arg(self.routing.lease(&unit(topic, *number), &self.consumer));
+            let lease = self.routing.lease(&unit(topic, *number), &self.consumer);
+            look.cmd("GET").arg(&lease);
+            look.cmd("PTTL").arg(&lease);
         }
         let mut free = Vec::new();
-        for (number, answer) in others.iter().zip(self.ask(connection, &look).await?) {
-            // Its own name stands there when it took a unit and did not hear of it.
-            let is_free = answer == Value::Nil
-                || match text(&answer) {
-                    Ok(member) => member == self.name,
-                    Err(trouble) => self.tell_of(&unit(topic, *number), trouble).map(|()| false)?,
-                };
-            if is_free {
-                free.push(*number);
+        for (number, answers) in others.iter().zip(self.ask(connection, &look).await?.chunks(2)) {
+            match self.seems_free(answers) {
+                Ok(true) => free.push(*number),
+                Ok(false) => {}
+                Err(trouble) => self.tell_of(&unit(topic, *number), trouble)?,
             }
         }
         // What was refused last comes last: it is not to stand in the way of the others.
@@ -180,9 +218,14 @@ impl Member {
         let mut result = Ok(());
         for (unit, answer) in wanted.into_iter().zip(self.ask(connection, &take).await?) {
             match Ownership::read(&answer) {
-                // Another member was quicker.
-                Ok(None) => {}
-                Ok(Some(Ownership { epoch, seen, .. })) => self.state().gain(unit, epoch, until, seen),
+                // Another member was quicker, or its lease lasts all the same.
+                Ok(None) => self.state().refuse(&unit),
+                Ok(Some(Ownership { epoch, seen, was_lost, .. })) => {
+                    if was_lost {
+                        self.tell_of_loss(&unit);
+                    }
+                    self.state().gain(unit, epoch, until, seen);
+                }
                 Err(trouble) => {
                     self.state().refuse(&unit);
                     result = result.and(self.tell_of(&unit, trouble));
@@ -193,8 +236,33 @@ impl Member {
         result
     }
 
+    /// Whether a unit may be had, by its lease and what is left of that. Who takes it is told for certain.
+    fn seems_free(&self, answers: &[Value]) -> Result<bool, Trouble> {
+        let [lease, left] = answers else { return Err(Trouble::unexpected("a question for a lease")) };
+        if *lease == Value::Nil {
+            return Ok(true);
+        }
+        let (member, left) = (text(lease)?, text(left)?);
+        let left: i64 = left.parse().map_err(|_| Trouble::unexpected("a question for a lease"))?;
+        // What has more left than any lease of that member was taken before the server's clock went back.
+        let lasts = member.rsplit_once(':').and_then(|(_, millis)| millis.parse().ok());
+        let most = lasts.unwrap_or(self.lease_millis()).saturating_mul(2);
+        // Its own name stands there when it took a unit and did not hear of it.
+        Ok(member == self.name || u64::try_from(left).is_ok_and(|left| left > most) || left < 0)
+    }
+
+    /// The group of a unit was not there any more.
+    fn tell_of_loss(&self, unit: &Unit) {
+        let words = format!(
+            "the group {} of {unit} was lost, and was made again: it begins with what is there; see whether redis lost data, or who deleted it",
+            self.consumer
+        );
+        tracing::warn!(%unit, "{words}");
+        self.fail(Trouble::topic("group-lost", TransportErrorKind::Unavailable, words));
+    }
+
     /// What is refused of one unit holds up no other: whoever receives is told, and it is tried again with the next heartbeat.
-    fn tell_of(&self, unit: &Unit, trouble: Trouble) -> Result<(), Trouble> {
+    pub(crate) fn tell_of(&self, unit: &Unit, trouble: Trouble) -> Result<(), Trouble> {
         if trouble.reach != Reach::Topic {
             return Err(trouble);
         }
@@ -234,7 +302,7 @@ impl Member {
     }
 
     fn lease_millis(&self) -> u64 {
-        u64::try_from(self.config.lease.as_millis()).unwrap_or(u64::MAX).max(1)
+        self.config.lease_millis()
     }
 }
 
@@ -245,6 +313,8 @@ struct Ownership {
     seen: StreamId,
     /// The first one that is pending, of all.
     oldest: Option<StreamId>,
+    /// The group had to be made again.
+    was_lost: bool,
 }
 
 impl Ownership {
@@ -253,9 +323,10 @@ impl Ownership {
         let id = |value: &Value| text(value)?.parse().map_err(|_| Trouble::unexpected("a script"));
         match list(answer)? {
             [] => Ok(None),
-            [epoch, seen, oldest] => {
+            [epoch, seen, oldest, was_lost] => {
                 let oldest = (*oldest != Value::Nil).then(|| id(oldest)).transpose()?;
-                Ok(Some(Self { epoch: text(epoch)?, seen: id(seen)?, oldest }))
+                let was_lost = *was_lost == Value::Int(1);
+                Ok(Some(Self { epoch: text(epoch)?, seen: id(seen)?, oldest, was_lost }))
             }
             _ => Err(Trouble::unexpected("a script")),
         }

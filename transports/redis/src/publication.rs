@@ -122,7 +122,8 @@ fn fenced(bucket: Bucket, unit: &Unit) -> Failure {
         "fenced",
         format!(
             "bucket {bucket} has a newer owner than this relay, says the stream of {unit}; this relay hears of it with its next \
-             heartbeat. After the outbox was restored from a backup: delete the keys PREFIX:{{{unit}}}:epochs:*"
+             heartbeat. If that does not end it, another outbox publishes under the same source: give each a source of its own. After the \
+             outbox was restored from a backup: delete the keys PREFIX:{{TOPIC:UNIT}}:epochs:*"
         ),
     )
 }

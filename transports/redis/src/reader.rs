@@ -3,7 +3,8 @@
 //! Whoever reads takes: an entry that a member was given is pending, and the next owner of the unit, who has read what was pending, would
 //! never see it. So a member that lost a unit must not read from it, however late it hears of that. Reading stands in a transaction that
 //! Redis drops when the unit's owner has changed since this member saw that it was itself (`WATCH`): with one round trip for each read,
-//! and without a script, which would make reading cost nearly three times as much.
+//! and without a script, which would make reading cost nearly three times as much. A server without memory queues nothing for a transaction: then
+//! a script reads, for only readers make room.
 //!
 //! All owners read under the same name of a group's consumer. So what one left is pending for the next, in order, without claiming it.
 
@@ -21,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::connection::{Connection, list, refusal, text};
 use crate::deliveries::Member;
 use crate::error::{Reach, Trouble};
+use crate::reader_by_script::Resting;
 use crate::record;
 use crate::state::Plan;
 use crate::unit::{Content, Cursor, Entry};
@@ -91,10 +93,12 @@ impl Member {
         }
     }
 
+    /// Whether all that is to be read is held, and watched under the epoch under which it is.
     fn covers(&self, watched: &Watched, plan: &Plan) -> bool {
-        let held = self.state().held();
-        let mut held = held.iter().filter(|(unit, _)| plan.units.iter().any(|(of, ..)| of == unit));
-        held.all(|(unit, epoch)| watched.get(unit) == Some(epoch))
+        let held: BTreeMap<Unit, String> = self.state().held().into_iter().collect();
+        plan.units
+            .iter()
+            .all(|(unit, ..)| held.get(unit).is_some_and(|epoch| watched.get(unit) == Some(epoch)))
     }
 
     /// Sends commands, and behind them begins to watch the owners of all units; what is not this member's any more is lost. Answers what the
@@ -159,10 +163,13 @@ impl Member {
             [_, _, Value::Nil] => return Ok((true, watched)),
             [_, _, Value::Array(answers)] => answers.first().unwrap_or(&Value::Nil),
             answers => {
-                return Err(answers
-                    .iter()
-                    .find_map(refusal)
-                    .unwrap_or_else(|| Trouble::unexpected("a read")));
+                let refused = answers.iter().find_map(refusal);
+                let refused = refused.unwrap_or_else(|| Trouble::unexpected("a read"));
+                if refused.class != "out-of-memory" {
+                    return Err(refused);
+                }
+                let came = self.round_by_script(connection, plan, &mut Resting::new()).await?;
+                return Ok((came, watched));
             }
         };
         if let Some(refused) = refusal(answer) {

@@ -1,6 +1,6 @@
-//! Reads a member's units on a cluster.
+//! Reads a member's units on a cluster, and on a server that has no memory for a transaction.
 //!
-//! There a transaction, and a wait, can't hold more slots than one, and each unit has its own. So each unit is read by a script of its
+//! On a cluster a transaction, and a wait, can't hold more slots than one, and each unit has its own. So each unit is read by a script of its
 //! own, which looks at the owner first; all of them in one round trip to each node. A member without anything to read asks again after a
 //! pause, which grows.
 
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::connection::{Connection, refusal};
 use crate::deliveries::Member;
-use crate::error::Trouble;
+use crate::error::{Reach, Trouble};
 use crate::reader::{READER, is_of_one_unit, send};
 use crate::scripts::Script;
 use crate::state::Plan;
@@ -24,6 +24,11 @@ use crate::unit::Cursor;
 const SHORTEST: Duration = Duration::from_millis(4);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_millis(250);
+/// How long a unit is left alone of which a read was refused.
+const REST: Duration = Duration::from_millis(500);
+
+/// Until when units are left alone of which the last read was refused.
+pub(crate) type Resting = BTreeMap<Unit, Instant>;
 
 impl Member {
     /// Reads over the connections to a cluster, until one breaks or something is refused.
@@ -31,12 +36,13 @@ impl Member {
         let mut pause = SHORTEST;
         // Of how many units nothing came, since something did, or since the last pause.
         let mut silent = 0_usize;
+        let mut resting = Resting::new();
         loop {
             self.control.server().check_open()?;
             let plan = self.until_there_is_room().await;
             silent = silent.saturating_add(plan.units.len());
             let of = plan.of;
-            if self.round_by_script(&mut connection, plan).await? {
+            if self.round_by_script(&mut connection, plan, &mut resting).await? {
                 (pause, silent) = (SHORTEST, 0);
             } else if silent >= of {
                 sleep(pause).await;
@@ -45,10 +51,18 @@ impl Member {
         }
     }
 
-    /// One read of what the plan says, but of units that have another owner. Says whether anything came.
-    async fn round_by_script(&self, connection: &mut Connection, mut plan: Plan) -> Result<bool, Trouble> {
+    /// One read of what the plan says, but of units that have another owner, or rest. Says whether anything came.
+    pub(crate) async fn round_by_script(
+        &self,
+        connection: &mut Connection,
+        mut plan: Plan,
+        resting: &mut Resting,
+    ) -> Result<bool, Trouble> {
         let epochs: BTreeMap<Unit, String> = self.state().held().into_iter().collect();
-        plan.units.retain(|(unit, ..)| epochs.contains_key(unit));
+        resting.retain(|unit, _| epochs.contains_key(unit));
+        let began = Instant::now();
+        let rests = |unit: &Unit| resting.get(unit).is_some_and(|until| *until > began);
+        plan.units.retain(|(unit, ..)| epochs.contains_key(unit) && !rests(unit));
         let streams: Vec<String> = plan.units.iter().map(|(unit, ..)| self.routing.stream(unit)).collect();
         let mut pipeline = Pipeline::new();
         for ((unit, _, cursor), stream) in plan.units.iter().zip(&streams) {
@@ -67,24 +81,35 @@ impl Member {
         if pipeline.is_empty() {
             return Ok(false);
         }
-        let began = Instant::now();
         let answers = send(connection, &pipeline, self.config.request_timeout).await?;
         let took = began.elapsed();
-        let mut read = Vec::new();
-        for ((unit, ..), answer) in plan.units.iter().zip(answers) {
-            let lost = match refusal(&answer) {
-                None => answer == Value::Int(0),
-                // Taken again, the unit gets a new stream, or is refused.
-                Some(refused) if is_of_one_unit(&refused) => true,
-                Some(refused) => return Err(refused),
-            };
-            if lost {
-                self.lose(unit);
-                self.hurry.notify_one();
-            } else if let Value::Array(streams) = answer {
-                read.extend(streams);
+        let (mut read, mut of) = (Vec::new(), Vec::new());
+        for (planned, answer) in plan.units.into_iter().zip(answers) {
+            let unit = &planned.0;
+            match refusal(&answer) {
+                None if answer != Value::Int(0) => {
+                    resting.remove(unit);
+                    if let Value::Array(streams) = answer {
+                        read.extend(streams);
+                    }
+                    of.push(planned);
+                }
+                Some(refused) if refused.reach != Reach::Topic => return Err(refused),
+                // Nothing was read of it, and the others go on. It is told once, and by heartbeats.
+                Some(refused) if !is_of_one_unit(&refused) => {
+                    if resting.insert(unit.clone(), Instant::now() + REST).is_none() {
+                        self.tell_of(unit, refused)?;
+                    }
+                }
+                // Another's; or gone: taken again, it gets a new stream, or is refused.
+                _ => {
+                    self.lose(unit);
+                    self.hurry.notify_one();
+                }
             }
         }
+        plan.units = of;
+        let streams: Vec<String> = plan.units.iter().map(|(unit, ..)| self.routing.stream(unit)).collect();
         self.take_in(&plan, &streams, &Value::Array(read), took)
     }
 }

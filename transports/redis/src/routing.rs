@@ -26,7 +26,7 @@ impl Routing {
     }
 
     pub(crate) fn topic(&self, topic: &Topic) -> String {
-        format!("{}:{{{}}}", self.prefix, escaped(topic))
+        format!("{}:{{{}}}", self.prefix, escaped(topic.as_str()))
     }
 
     pub(crate) fn members(&self, topic: &Topic, consumer: &Consumer) -> String {
@@ -34,11 +34,11 @@ impl Routing {
     }
 
     pub(crate) fn stream(&self, unit: &Unit) -> String {
-        format!("{}:{{{}:{}}}", self.prefix, escaped(&unit.topic), unit.number)
+        format!("{}:{{{}:{}}}", self.prefix, escaped(unit.topic.as_str()), unit.number)
     }
 
     pub(crate) fn epochs(&self, unit: &Unit, route: &Route, source: &str) -> String {
-        format!("{}:epochs:{route}:{source}", self.stream(unit))
+        format!("{}:epochs:{}:{source}", self.stream(unit), escaped(route.as_str()))
     }
 
     pub(crate) fn owner(&self, unit: &Unit, consumer: &Consumer) -> String {
@@ -60,10 +60,10 @@ pub(crate) fn unit_of(topic: &Topic, bucket: Bucket, units: u32) -> Unit {
     Unit { topic: topic.clone(), number: u32::from(bucket.0) % units.max(1) }
 }
 
-/// A topic as part of a hash tag: without what would end the tag, or be taken for the number of a unit.
-fn escaped(topic: &Topic) -> String {
-    let mut out = String::with_capacity(topic.as_str().len());
-    for character in topic.as_str().chars() {
+/// A name as part of a key: without what would end a hash tag, or be taken for the next part.
+fn escaped(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for character in name.chars() {
         match character {
             '%' => out.push_str("%25"),
             ':' => out.push_str("%3A"),
@@ -108,6 +108,15 @@ mod tests {
         let unit = Unit { topic: Topic::new("orders").unwrap(), number: 3 };
         assert_eq!(routing.stream(&unit), "outbox:{orders:3}");
         assert_ne!(routing.topic(&Topic::new("orders:3").unwrap()), routing.stream(&unit));
+    }
+
+    #[test]
+    fn no_route_and_source_are_taken_for_others() {
+        let (routing, unit) =
+            (Routing::new("outbox"), Unit { topic: Topic::new("orders").unwrap(), number: 3 });
+        let key = |route: &str, source| routing.epochs(&unit, &Route::new(route).unwrap(), source);
+        assert_eq!(key("default", "/shop"), "outbox:{orders:3}:epochs:default:/shop");
+        assert_ne!(key("a", "b:c"), key("a:b", "c"));
     }
 
     #[test]

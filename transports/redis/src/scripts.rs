@@ -5,9 +5,10 @@ use redis::{Pipeline, Value};
 use crate::connection::text;
 use crate::error::Trouble;
 
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     include_str!("scripts/append.lua"),
     include_str!("scripts/trim.lua"),
+    include_str!("scripts/group.lua"),
     include_str!("scripts/own.lua"),
     include_str!("scripts/give_back.lua"),
     include_str!("scripts/beat.lua"),
@@ -19,6 +20,7 @@ const SOURCES: [&str; 6] = [
 pub(crate) enum Script {
     Append,
     Trim,
+    Group,
     Own,
     GiveBack,
     Beat,

@@ -69,8 +69,7 @@ fn key_of(command: &Cmd) -> Option<&[u8]> {
     let name = argument(command, 0)?;
     let place = match name {
         b"EVALSHA" => 3,
-        b"XGROUP" => 2,
-        b"GET" | b"HGET" | b"HSETNX" | b"SET" | b"XACK" => 1,
+        b"GET" | b"PTTL" | b"HGET" | b"HSETNX" | b"SET" | b"XACK" => 1,
         _ => return None,
     };
     argument(command, place)
@@ -137,7 +136,6 @@ mod tests {
         assert_eq!(slots.nodes, [("one".to_owned(), 1), ("asked".to_owned(), 2)]);
         let node = |command: &mut Cmd| slots.node_of(command);
         assert_eq!(node(cmd("XACK").arg("x{foo}").arg("group")), Ok(1));
-        assert_eq!(node(cmd("XGROUP").arg("CREATE").arg("{foo}")), Ok(1));
         assert_eq!(node(cmd("EVALSHA").arg("name").arg(2).arg("{foo}:a").arg("{foo}:b")), Ok(1));
         assert_eq!(node(cmd("INFO").arg("server")), Ok(0));
         assert!(Slots::read(&Value::Array(vec![range(0, 1, bulk("one"), 70_000)]), "asked").is_err());

@@ -25,6 +25,14 @@ pub(crate) struct Plan {
     pub(crate) of: usize,
 }
 
+/// What a member knows of a unit that it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) epoch: String,
+    /// The last entry that the group was given.
+    pub(crate) seen: StreamId,
+}
+
 /// What Redis is to be told of: of each unit its incarnation, and entries that are finished, each with its number.
 pub(crate) type Owed = BTreeMap<Unit, (u64, Vec<(u64, StreamId)>)>;
 
@@ -73,10 +81,11 @@ impl State {
         self.units.iter().map(|(unit, owned)| (unit.clone(), owned.epoch.clone())).collect()
     }
 
-    /// Those of one topic.
-    pub(crate) fn held_of(&self, topic: &Topic) -> BTreeMap<u32, String> {
+    /// Those of one topic, by number.
+    pub(crate) fn held_of(&self, topic: &Topic) -> BTreeMap<u32, Held> {
         let of_topic = self.units.iter().filter(|(unit, _)| unit.topic == *topic);
-        of_topic.map(|(unit, owned)| (unit.number, owned.epoch.clone())).collect()
+        let held = |owned: &Owned| Held { epoch: owned.epoch.clone(), seen: owned.seen };
+        of_topic.map(|(unit, owned)| (unit.number, held(owned))).collect()
     }
 
     /// A unit was taken: a new incarnation of it begins.
@@ -88,17 +97,22 @@ impl State {
         self.units.insert(unit, Owned::new(epoch, self.incarnations, until, seen));
     }
 
-    /// A lease was prolonged. Says whether the unit is to be taken anew all the same, from its first pending entry: that has been forgotten.
+    /// A lease was prolonged, of a unit that was `held` like that when it was asked for. The group was given entries up to `seen`, says the
+    /// server. Says whether the unit is to be taken anew all the same: the server has lost what the group was given, or the acknowledgement of
+    /// the entry that is pending first.
     pub(crate) fn prolong(
         &mut self,
         unit: &Unit,
-        epoch: &str,
+        held: &Held,
         until: Duration,
+        seen: StreamId,
         oldest: Option<StreamId>,
     ) -> bool {
-        let Some(owned) = self.units.get_mut(unit).filter(|owned| owned.epoch == epoch) else { return false };
+        let owned = self.units.get_mut(unit).filter(|owned| owned.epoch == held.epoch);
+        let Some(owned) = owned else { return false };
         owned.until = owned.until.max(until);
-        owned.has_forgotten(oldest)
+        // Compared with what was known before: a read may have brought more since.
+        owned.has_forgotten(oldest) || seen < held.seen
     }
 
     /// A unit belongs to this member no more.

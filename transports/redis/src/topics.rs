@@ -67,12 +67,16 @@ impl Topics {
 
     async fn ask(&self, link: &Link, topic: &Topic, make: bool) -> Result<u32, Trouble> {
         let key = self.routing.topic(topic);
-        let mut pipeline = Pipeline::new();
-        if make {
+        let mut look = Pipeline::new();
+        look.cmd("HGET").arg(&key).arg("units");
+        let mut answers = link.request(&look, self.within).await?;
+        // Only then: a server without memory makes nothing, and what is there can be used all the same.
+        if make && answers == [Value::Nil] {
+            let mut pipeline = Pipeline::new();
             pipeline.cmd("HSETNX").arg(&key).arg("units").arg(self.units);
+            pipeline.cmd("HGET").arg(&key).arg("units");
+            answers = link.request(&pipeline, self.within).await?;
         }
-        pipeline.cmd("HGET").arg(&key).arg("units");
-        let answers = link.request(&pipeline, self.within).await?;
         // A refusal to make it says more than that it is not there.
         if let Some(refused) = answers.iter().find_map(crate::connection::refusal) {
             return Err(refused);

@@ -1,15 +1,16 @@
 //! The transport itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use outbox_contract::subscription::Unit;
 use outbox_contract::{
-    Bucket, Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Topic, Transport, TransportError,
-    TransportErrorKind,
+    Bucket, Chunk, Consumer, Deliveries, Message, Outcomes, Rejection, Subscription, Topic, Transport,
+    TransportError, TransportErrorKind, cloudevents,
 };
-use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates, Value};
+use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates};
 
 use crate::config::{Config, RedisTransportBuilder, Start};
 use crate::connection::{Connection, Link, Server, refusal};
@@ -116,15 +117,16 @@ fn client(url: &str, authorities: Option<&[u8]>) -> Result<Client, TransportErro
 impl Shared {
     async fn check(&self) -> Result<(), Trouble> {
         let mut pipeline = Pipeline::new();
-        for section in ["server", "persistence", "replication"] {
+        for section in ["server", "persistence", "replication", "memory"] {
             pipeline.cmd("INFO").arg(section);
         }
         // What a server refuses to those who write, it says to those who try.
         pipeline.cmd("SET").arg(self.routing.probe()).arg("").arg("PX").arg(1);
         let answers = self.control.request(&pipeline, self.config.request_timeout).await?;
         let (written, infos) = answers.split_last().ok_or_else(|| Trouble::unexpected("INFO"))?;
-        let [server, persistence, replication] = durability::infos(infos)?;
+        let [server, persistence, replication, memory] = durability::infos(infos)?;
         durability::check_version(&server)?;
+        durability::check_eviction(&memory)?;
         match refusal(written) {
             Some(refused) if refused.class == "cluster" && !self.config.cluster => {
                 let words = format!("{}; build the transport with cluster()", refused.words);
@@ -145,7 +147,8 @@ impl Shared {
         if batches.is_empty() {
             return Ok(());
         }
-        self.durability.check_recovered(&self.publishing, self.config.request_timeout).await?;
+        let within = self.config.request_timeout;
+        self.durability.check_recovered(&self.publishing, &self.routing.probe(), within).await?;
         // Once more for a server that has lost its scripts, or a slot: it did nothing, and a new connection gives the scripts to whoever has it.
         for again in [true, false] {
             let mut connection = self.publishing.connection().await?;
@@ -209,7 +212,9 @@ impl Shared {
         let buckets = batch.buckets();
         call.arg(keep).arg(buckets.len());
         for bucket in &buckets {
-            let epoch = chunk.epochs.get(bucket).map(|epoch| epoch.0.to_string()).unwrap_or_default();
+            // Whoever chose no source shares it with others, whose epochs say nothing of its own.
+            let epoch = chunk.epochs.get(bucket).filter(|_| &*chunk.source != cloudevents::DEFAULT_SOURCE);
+            let epoch = epoch.map(|epoch| epoch.0.to_string()).unwrap_or_default();
             call.arg(bucket.0).arg(epoch);
         }
         // The strings of a message, one behind the other, and where each ends: their number goes in front of them.
@@ -234,7 +239,7 @@ impl Shared {
     async fn subscribe(&self, subscription: Subscription) -> Result<RedisDeliveries, Trouble> {
         self.server.check_open()?;
         let topics: BTreeSet<&Topic> = subscription.topics.iter().collect();
-        let mut counted = std::collections::BTreeMap::new();
+        let mut counted = BTreeMap::new();
         for (topic, units) in self.topics.units(&self.control, &topics).await? {
             counted.insert(topic, units?);
         }
@@ -242,25 +247,38 @@ impl Shared {
             Start::Oldest => "0",
             Start::Newest => "$",
         };
-        // From here on nothing is trimmed that this consumer has not finished.
-        let mut pipeline = Pipeline::new();
-        for (topic, units) in &counted {
-            for number in 0..*units {
-                let stream = self
-                    .routing
-                    .stream(&outbox_contract::subscription::Unit { topic: topic.clone(), number });
-                let group = subscription.consumer.as_str();
-                pipeline.cmd("XGROUP").arg("CREATE").arg(stream).arg(group).arg(start).arg("MKSTREAM");
+        // From here on nothing is trimmed that this consumer has not finished. Once more for a server that has lost its scripts, or a slot.
+        for again in [true, false] {
+            match self.make_groups(&counted, &subscription.consumer, start).await {
+                Err(refused) if again && matches!(refused.class, "no-script" | "cluster") => {}
+                made => {
+                    made?;
+                    break;
+                }
             }
-        }
-        let answers = self.control.request(&pipeline, self.config.request_timeout).await?;
-        let is_there =
-            |value: &Value| matches!(value, Value::ServerError(error) if error.code() == "BUSYGROUP");
-        if let Some(refused) = answers.iter().filter(|answer| !is_there(answer)).find_map(refusal) {
-            return Err(refused);
         }
         let control = Arc::clone(&self.control);
         Ok(RedisDeliveries::start(&subscription, counted, self.config.clone(), self.routing.clone(), control))
+    }
+
+    /// Makes the groups of a consumer, where they are not there yet.
+    async fn make_groups(
+        &self,
+        topics: &BTreeMap<Topic, u32>,
+        consumer: &Consumer,
+        start: &str,
+    ) -> Result<(), Trouble> {
+        let mut connection = self.control.connection().await?;
+        let mut pipeline = Pipeline::new();
+        for (topic, units) in topics {
+            for number in 0..*units {
+                let stream = self.routing.stream(&Unit { topic: topic.clone(), number });
+                let call = connection.scripts.call(Script::Group, &[&stream], &mut pipeline);
+                call.arg(consumer.as_str()).arg(start);
+            }
+        }
+        let answers = self.control.within(&mut connection, &pipeline, self.config.request_timeout).await?;
+        answers.iter().find_map(refusal).map_or(Ok(()), Err)
     }
 }
 

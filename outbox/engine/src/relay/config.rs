@@ -10,7 +10,9 @@ use outbox_contract::RetryPolicy;
 pub struct RelayConfig {
     /// What people call this relay, in logs and in the database. It decides nothing. Default `relay`.
     pub label: String,
-    /// The `source` attribute of CloudEvents: a URI reference that names this service. Default `/outbox`.
+    /// The `source` attribute of CloudEvents: a URI reference that names this service. Default `/outbox`. Give each outbox its own: consumers tell
+    /// positions apart by it, and Redis, which refuses what a late relay sends, owners of buckets. Under the default, Redis refuses nothing of
+    /// that kind; two outboxes under another one that they share hold each other up there (`fenced`).
     pub source: String,
     /// How long leases last. Another relay takes over at most this long, and a heartbeat, after this one was killed. Default 15 s.
     pub lease: Duration,
@@ -62,7 +64,7 @@ impl Default for RelayConfig {
         let seconds = Duration::from_secs;
         Self {
             label: "relay".to_owned(),
-            source: "/outbox".to_owned(),
+            source: outbox_contract::cloudevents::DEFAULT_SOURCE.to_owned(),
             lease: seconds(15),
             heartbeat: seconds(5),
             publish_timeout: seconds(5),

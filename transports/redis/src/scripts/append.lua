@@ -1,9 +1,9 @@
 -- Appends the messages of one chunk to one stream, all or a prefix of them, unless a newer owner of their bucket has been here. Nothing raises
--- behind the first one: a script that raises has no answer that says what it did.
+-- behind the first write: a script that raises has no answer that says what it did.
 --
--- KEYS: the stream; the epochs seen of this source and route.
--- ARGV: how long epochs are kept, in milliseconds; the number of buckets; for each its number and epoch, which is empty where it is not
--- known; then for each message its bucket, the number of strings that follow, and those: field, value, field, value.
+-- KEYS: the stream; the epochs seen of this source and route: of each bucket the newest one, and when it was heard of last.
+-- ARGV: how long an epoch counts that is not heard of, in milliseconds; the number of buckets; for each its number and epoch, which is empty
+-- where it is not known; then for each message its bucket, the number of strings that follow, and those: field, value, field, value.
 --
 -- Answers how many messages it went through, the error that stopped it or '', and the buckets that were refused.
 local keep, buckets = ARGV[1], tonumber(ARGV[2])
@@ -14,29 +14,32 @@ for i = 1, buckets do
   at = at + 2
 end
 
-local refused, fenced, raised, same = {}, {}, {}, {}
+local refused, fenced, heard = {}, {}, {}
 if buckets > 0 then
   local seen = redis.pcall('HMGET', KEYS[2], unpack(names))
   if seen.err then return { 0, seen.err } end
+  local time = redis.call('TIME')
+  local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   for i = 1, buckets do
-    local known, now = tonumber(seen[i] or nil), tonumber(epochs[i])
-    if now and known and now < known then
-      fenced[names[i]] = true
-      refused[#refused + 1] = names[i]
-    elseif now and now ~= known then
-      raised[#raised + 1] = names[i]
-      raised[#raised + 1] = epochs[i]
-    elseif now then
-      same = { names[i], epochs[i] }
+    local epoch = tonumber(epochs[i])
+    if epoch then
+      local known, of = string.match(seen[i] or '', '^(%d+):(%d+)$')
+      -- In either direction: the clock may have gone back.
+      if known and epoch < tonumber(known) and math.abs(now - tonumber(of)) < tonumber(keep) then
+        fenced[names[i]] = true
+        refused[#refused + 1] = names[i]
+      else
+        heard[#heard + 1] = names[i]
+        heard[#heard + 1] = string.format('%s:%.0f', epochs[i], now)
+      end
     end
   end
 end
 
--- Before anything is appended: what is refused behind that would be taken for a message that is not there. And this first, also when it changes
--- nothing: Redis asks only once in a script whether there is memory, at the first write, and not for an expiry.
-if #raised == 0 then raised = same end
-if #raised > 0 then
-  local kept = redis.pcall('HSET', KEYS[2], unpack(raised))
+-- Before anything is appended: what is refused behind that would be taken for a message that is not there. And this first: Redis asks only
+-- once in a script whether there is memory, at the first write, and not for an expiry.
+if #heard > 0 then
+  local kept = redis.pcall('HSET', KEYS[2], unpack(heard))
   if type(kept) == 'table' then return { 0, kept.err } end
   kept = redis.pcall('PEXPIRE', KEYS[2], keep)
   if type(kept) == 'table' then return { 0, kept.err } end

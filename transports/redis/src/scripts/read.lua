@@ -1,4 +1,5 @@
--- Reads entries of one unit for a member, if the unit is still that member's. For clusters, where one transaction can't hold more slots than one.
+-- Reads entries of one unit for a member, if the unit is still that member's. For clusters, where one transaction can't hold more slots than one, and
+-- for servers without memory, which queue nothing for a transaction.
 --
 -- KEYS: the stream; the unit's owner.
 -- ARGV: the member; the epoch under which it has the unit; the group; under which name is read; how many entries at most; behind which entry.

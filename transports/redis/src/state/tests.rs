@@ -134,11 +134,29 @@ fn a_lease_that_is_prolonged_goes_on_as_it_is() {
     let mut state = state(5, usize::MAX);
     gain(&mut state, 0, "7");
     assert!(read(&mut state, 10) > 0);
-    state.prolong(&unit(0), "6", LATER * 2, None);
+    let held = |epoch: &str| Held { epoch: epoch.to_owned(), seen: StreamId::START };
+    state.prolong(&unit(0), &held("6"), LATER * 2, StreamId::START, None);
     assert!(state.expire(LATER), "another epoch prolongs nothing");
     gain(&mut state, 0, "8");
-    state.prolong(&unit(0), "8", LATER * 2, None);
+    state.prolong(&unit(0), &held("8"), LATER * 2, StreamId::START, None);
     assert!(!state.expire(LATER));
+}
+
+/// After a failover that lost entries: what comes now stands before what was handed out, and would be passed.
+#[test]
+fn a_unit_whose_stream_has_gone_back_is_taken_anew() {
+    let mut state = state(100, usize::MAX);
+    let id = |number: u64| format!("1-{number}").parse::<StreamId>().unwrap();
+    state.gain(unit(0), "1".to_owned(), LATER, id(4));
+    let from = state.units[&unit(0)].cursor;
+    state.read(&unit(0), 1, from, 9, Vec::new());
+    let before = state.held_of(&unit(0).topic)[&0].clone();
+    state.read(&unit(0), 1, Cursor::New, 9, entries(5..=9, 10));
+    assert_eq!(deliveries(&mut state).len(), 5);
+    assert!(!state.prolong(&unit(0), &before, LATER, id(4), Some(id(5))), "asked before it was read");
+    let now = state.held_of(&unit(0).topic)[&0].clone();
+    assert!(!state.prolong(&unit(0), &now, LATER, id(9), Some(id(5))));
+    assert!(state.prolong(&unit(0), &now, LATER, id(7), Some(id(5))));
 }
 
 #[test]

@@ -3,10 +3,15 @@
 use std::time::Duration;
 
 use outbox_contract::subscription::Received;
+use outbox_contract::{Consumer, Subscription, Topic, Transport};
 use outbox_servers::{OrSkip as _, Proxy, Redis};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout};
 
 use crate::support::{
-    Log, PATIENCE, acknowledge, at, deliver, finish, id, messages, next, next_deliveries, subscribe,
+    EVERY, Log, PATIENCE, acknowledge, at, deliver, finish, id, messages, next, next_deliveries, subscribe,
     subscribe_with, until,
 };
 
@@ -217,6 +222,95 @@ async fn members_take_all_units_but_the_broken_one() {
     delete.extend(keys.iter().map(String::as_str));
     server.cli(&delete);
     until("all the others are taken", async || (1..6).all(owned)).await;
+}
+
+/// P8: a replica whose clock is behind took the server's place. What a member left that was killed would last for as long as the clock went back.
+#[tokio::test]
+async fn what_was_left_under_a_clock_that_was_ahead_is_over() {
+    for wish in [Redis::newest(), Redis::oldest(), Redis::valkey()] {
+        let Some(server) = wish.shared().or_skip() else { return };
+        let prefix = server.fresh_prefix();
+        let transport = at(&server.url(), &prefix).units(2).build().unwrap();
+        for unit in 0..2 {
+            let unit = format!("{prefix}:{{orders:{unit}}}");
+            server.cli(&["HSET", &format!("{unit}:owner:reader"), "member", "somebody", "epoch", "7"]);
+            server.cli(&["SET", &format!("{unit}:lease:reader"), "somebody", "PX", "86400000"]);
+        }
+        server.cli(&["ZADD", &format!("{prefix}:{{orders}}:members:reader"), "9999999999999", "somebody"]);
+        let reader = subscribe(&transport, "reader").await;
+        let sent = messages(&["a", "b", "c", "d"], 8);
+        deliver(&transport, &sent).await;
+        finish(&*reader, &sent).await;
+    }
+}
+
+/// The other way round: a member with much longer leases than mine is no remnant.
+#[tokio::test]
+async fn the_longer_leases_of_another_member_are_kept() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let prefix = server.fresh_prefix();
+    let build =
+        |lease| at(&server.url(), &prefix).units(2).lease(Duration::from_secs(lease)).build().unwrap();
+    let first = subscribe(&build(6_000), "reader").await;
+    let lease = |unit: usize| server.cli(&["GET", &format!("{prefix}:{{orders:{unit}}}:lease:reader")]);
+    until("the first has both", async || (0..2).all(|unit| !lease(unit).is_empty())).await;
+    let held = lease(0);
+    let (members, _second) =
+        (format!("{prefix}:{{orders}}:members:reader"), subscribe(&build(60), "reader").await);
+    until("each has one", async || lease(1) != held && !lease(1).is_empty()).await;
+    assert_eq!(lease(0), held);
+    assert_eq!(server.cli(&["ZCARD", &members]), "2");
+    drop(first);
+}
+
+/// One round trip keeps all leases: with one and more for each topic, the first would be over before the last is seen to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leases_of_many_topics_on_a_far_server_last() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let (prefix, lease) = (server.fresh_prefix(), Duration::from_secs(6));
+    let far = far_away(server.url().strip_prefix("redis://").unwrap(), Duration::from_millis(100)).await;
+    let transport =
+        at(&far, &prefix).units(1).lease(lease).heartbeat(Duration::from_secs(1)).build().unwrap();
+    let topics: Vec<Topic> = (0..36).map(|number| Topic::new(format!("topic-{number}")).unwrap()).collect();
+    let subscription = Subscription::new(Consumer::new("reader").unwrap(), topics.clone());
+    let reader = transport.subscribe(subscription).await.unwrap();
+    let leases: Vec<String> = topics.iter().map(|it| format!("{prefix}:{{{it}:0}}:lease:reader")).collect();
+    let mut count = vec!["EXISTS"];
+    count.extend(leases.iter().map(String::as_str));
+    until("all are taken", async || server.cli(&count) == "36").await;
+    let began = Instant::now();
+    while began.elapsed() < lease * 2 {
+        if let Ok(came) = timeout(EVERY, reader.next()).await {
+            panic!("all leases were to last: {came:?}");
+        }
+    }
+}
+
+/// The address of a server as it is from far away: whatever goes there and comes from there takes this long.
+async fn far_away(server: &str, delay: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (url, server) = (format!("redis://{}", listener.local_addr().unwrap()), server.to_owned());
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let Ok(far) = TcpStream::connect(&server).await else { continue };
+            let ((near_out, near_in), (far_out, far_in)) = (near.into_split(), far.into_split());
+            tokio::spawn(pass(near_out, far_in, delay));
+            tokio::spawn(pass(far_out, near_in, delay));
+        }
+    });
+    url
+}
+
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) -> std::io::Result<()> {
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        let count = from.read(&mut buffer).await?;
+        if count == 0 {
+            return to.shutdown().await;
+        }
+        tokio::time::sleep(delay).await;
+        to.write_all(&buffer[..count]).await?;
+    }
 }
 
 /// What could not be given back is given back as soon as that is possible, and not when the lease is over.

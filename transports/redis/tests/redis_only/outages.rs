@@ -139,6 +139,32 @@ async fn a_flushed_server_is_set_up_again() {
     finish(&*reader, &after).await;
 }
 
+/// P9: what a consumer had come to was lost with its group. It goes on by itself, and not in silence.
+#[tokio::test]
+async fn who_receives_is_told_of_a_group_that_was_lost() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let prefix = server.fresh_prefix();
+    let transport = at(&server.url(), &prefix).units(1).build().unwrap();
+    let reader = subscribe(&transport, "reader").await;
+    let before = messages(&["a"], 5);
+    deliver(&transport, &before).await;
+    finish(&*reader, &before).await;
+    server.cli(&["XGROUP", "DESTROY", &format!("{prefix}:{{orders:0}}"), "reader"]);
+    let told = async {
+        loop {
+            match reader.next().await {
+                Err(error) if error.to_string().contains("was lost") => return error,
+                _ => sleep(EVERY).await,
+            }
+        }
+    };
+    let error = tokio::time::timeout(PATIENCE, told).await.expect("an error comes");
+    assert!(error.is_retryable() && error.to_string().contains("orders/0"), "{error}");
+    let after = messages(&["a"], 5);
+    deliver(&transport, &after).await;
+    finish(&*reader, &after).await;
+}
+
 /// A consumer that has begun long ago begins nowhere anew: what was published before its group was made again is not skipped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_was_lost_begins_with_what_is_there() {

@@ -1,11 +1,16 @@
 //! What Redis refuses, and who is told what.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use outbox_contract::{Outcome, Transport, TransportErrorKind};
 use outbox_servers::{OrSkip as _, Redis};
 use outbox_transport_redis::{RedisTransport, Retention};
+use tokio::time::{Instant, timeout};
 
 use crate::support::{
-    at, builder, class, deliver, finish, messages, publish, publish_under, stored, subscribe, topic, until,
+    EVERY, at, builder, class, deliver, finish, messages, publish, publish_under, stored, subscribe, topic,
+    until,
 };
 
 /// The kind and the words of what `check` finds.
@@ -136,6 +141,60 @@ async fn a_server_without_memory_takes_nothing_and_burns_nothing() {
     finish(&*deliveries, &after).await;
 }
 
+/// Nothing but its consumers makes room again in a server that is full: they come, stay, read and acknowledge, and what all have finished goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_memory_is_emptied_by_its_consumers() {
+    tokio::join!(
+        is_emptied_without_memory(Redis::newest()),
+        is_emptied_without_memory(Redis::oldest()),
+        is_emptied_without_memory(Redis::valkey()),
+    );
+}
+
+async fn is_emptied_without_memory(wish: Redis) {
+    let Some(server) = wish.start().or_skip() else { return };
+    let (prefix, lease) = (server.fresh_prefix(), Duration::from_secs(10));
+    let wish = at(&server.url(), &prefix).units(2).lease(lease).trim_every(Duration::ZERO);
+    let sent = messages(&["a", "b", "c", "d"], 800);
+    deliver(&wish.clone().build().unwrap(), &sent).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    // Another process, which knows of nothing yet.
+    let transport = wish.build().unwrap();
+    let reader = subscribe(&transport, "reader").await;
+    let began = Instant::now();
+    finish(&*reader, &sent).await;
+    while began.elapsed() < lease + lease / 5 {
+        if let Ok(came) = timeout(EVERY, reader.next()).await {
+            panic!("{}: its leases were to last: {came:?}", server.name());
+        }
+    }
+    let length =
+        |unit| server.cli(&["XLEN", &format!("{prefix}:{{orders:{unit}}}")]).parse::<usize>().unwrap();
+    until("what was finished goes", async || {
+        let refused = publish(&transport, &messages(&["a", "b", "c", "d"], 4)).await;
+        assert!(refused.iter().all(|it| class(it) == "route out-of-memory"), "{refused:?}");
+        length(0) + length(1) < 400
+    })
+    .await;
+}
+
+/// Evicting, a server that is full deletes streams.
+#[tokio::test]
+async fn a_server_that_would_delete_streams_is_refused() {
+    let Some(server) = Redis::newest().config("maxmemory-policy allkeys-lru").start().or_skip() else {
+        return;
+    };
+    let transport = builder(&server).build().unwrap();
+    transport.check().await.expect("without a limit nothing is evicted");
+    server.cli(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    let (kind, words) = checked(&transport).await;
+    assert_eq!(kind, TransportErrorKind::Invalid);
+    assert!(words.contains("allkeys-lru") && words.contains("noeviction"), "{words}");
+    // Streams never expire, so this one leaves them.
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    transport.check().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_server_that_can_not_save_is_unavailable() {
     let wish = Redis::newest().config("enable-protected-configs yes").config("save 86400 1");
@@ -180,7 +239,7 @@ async fn a_message_above_the_limit_of_the_server_is_rejected_and_hurts_no_other(
     let transport = builder(&server).build().unwrap();
     let (before, large, behind) = (stored("a", 10), stored("a", 1024 * 1024 + 1), stored("a", 10));
     let (other, at_limit) = (stored("b", 10), stored("c", 1024 * 1024));
-    let chunk = [&before, &large, &behind, &other, &at_limit].map(std::sync::Arc::clone);
+    let chunk = [&before, &large, &behind, &other, &at_limit].map(Arc::clone);
     let outcomes = publish(&transport, &chunk).await;
     let classes: Vec<String> = outcomes.iter().map(class).collect();
     assert_eq!(classes, ["delivered", "rejected message-too-large", "blocked", "delivered", "delivered"]);
@@ -189,6 +248,16 @@ async fn a_message_above_the_limit_of_the_server_is_rejected_and_hurts_no_other(
     let deliveries = subscribe(&transport, "reader").await;
     finish(&*deliveries, &[before, other, at_limit]).await;
     assert_eq!(publish(&transport, &[behind]).await, [Some(Outcome::Delivered)]);
+    // Raised, it counts from the next connection on.
+    server.cli(&["CONFIG", "SET", "proto-max-bulk-len", "2mb"]);
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    until("the new limit is known", async || {
+        publish(&transport, &[stored("d", 10), Arc::clone(&large)]).await == vec![Some(Outcome::Delivered); 2]
+    })
+    .await;
+    let lower = builder(&server).max_message_bytes(1_000).build().unwrap();
+    lower.check().await.unwrap();
+    assert!(lower.validate(&stored("a", 1_001).message).is_err(), "what was configured counts all the same");
 }
 
 #[tokio::test]

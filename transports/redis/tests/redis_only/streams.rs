@@ -6,10 +6,11 @@ use std::time::Duration;
 use outbox_contract::{Bucket, Outcome, Transport};
 use outbox_servers::{OrSkip as _, Redis, RedisServer};
 use outbox_transport_redis::Retention;
+use tokio::time::sleep;
 
 use crate::support::{
-    acknowledge, at, builder, class, deliver, finish, messages, next_deliveries, publish, publish_under,
-    publish_within, stored, subscribe, until,
+    acknowledge, at, builder, class, deliver, finish, messages, next_deliveries, publish, publish_of,
+    publish_under, publish_within, stored, subscribe, until,
 };
 
 fn length(server: &RedisServer, prefix: &str) -> usize {
@@ -55,12 +56,40 @@ async fn the_epochs_of_another_route_or_source_say_nothing() {
     let transport = builder(&server).units(1).build().unwrap();
     let sent = messages(&["a"], 1);
     assert_eq!(publish_under(&transport, &sent, |_| 9).await, [Some(Outcome::Delivered)]);
-    let outcomes = outbox_contract::Outcomes::new(1);
-    let mut chunk = crate::support::chunk(&sent);
-    chunk.source = "/another".into();
-    let epochs = [(sent[0].bucket, outbox_contract::Epoch(1))].into();
-    transport.publish(chunk.with_epochs(epochs), &outcomes).await;
-    assert_eq!(outcomes.take(), [Some(Outcome::Delivered)]);
+    assert_eq!(publish_of("/another", &transport, &sent, |_| 1).await, [Some(Outcome::Delivered)]);
+}
+
+/// P2: whoever did not choose a source shares it with others, whose epochs say nothing of its own. A fence would hold it up for good.
+#[tokio::test]
+async fn outboxes_that_chose_no_source_do_not_fence_each_other() {
+    let Some(server) = Redis::newest().shared().or_skip() else { return };
+    let transport = builder(&server).units(1).build().unwrap();
+    let sent = messages(&["a"], 1);
+    for epoch in [40, 1, 40, 1] {
+        let outcomes = publish_of("/outbox", &transport, &sent, |_| epoch).await;
+        assert_eq!(outcomes.iter().map(class).collect::<Vec<_>>(), ["delivered"], "epoch {epoch}");
+    }
+}
+
+/// After a restore of the outbox's database, each bucket goes on when its own time is over, however busy the others are.
+#[tokio::test]
+async fn a_fence_ends_by_itself_while_other_buckets_go_on() {
+    for wish in [Redis::newest(), Redis::oldest(), Redis::valkey()] {
+        let Some(server) = wish.shared().or_skip() else { return };
+        let transport = builder(&server).units(1).keep_epochs(Duration::from_secs(1)).build().unwrap();
+        let (one, other) = ([stored("a", 10)], [stored("b", 10)]);
+        assert_ne!(one[0].bucket, other[0].bucket);
+        let delivered = vec![Some(Outcome::Delivered)];
+        assert_eq!(publish_under(&transport, &one, |_| 12).await, delivered);
+        assert_eq!(publish_under(&transport, &other, |_| 10).await, delivered);
+        let mut tries = 0;
+        while publish_under(&transport, &one, |_| 11).await != delivered {
+            assert_eq!(publish_under(&transport, &other, |_| 11).await, delivered);
+            tries += 1;
+            assert!(tries < 100, "{}: the fence does not end", server.name());
+            sleep(Duration::from_millis(300)).await;
+        }
+    }
 }
 
 /// Trimming takes whole blocks of a hundred entries; more than that must be left of what one group has not finished.
@@ -198,6 +227,26 @@ async fn copies_do_not_pile_up_when_nobody_waits_for_the_replicas() {
         assert_ne!(outcomes, [Some(Outcome::Delivered)]);
     }
     assert_eq!(length(&server, &prefix), 1, "one copy of it, however often it was tried");
+}
+
+/// The same with a replica that is connected and hangs. A new connection has written nothing, so all replicas have what it has written.
+#[tokio::test]
+async fn copies_do_not_pile_up_while_a_replica_hangs() {
+    let Some(server) = Redis::newest().config("repl-diskless-sync-delay 0").start().or_skip() else { return };
+    let Some(replica) = server.replica().or_skip() else { return };
+    let prefix = server.fresh_prefix();
+    let wish = at(&server.url(), &prefix).units(1).confirm_replicas(1);
+    let transport = wish.confirm_timeout(Duration::from_secs(3_600)).build().unwrap();
+    let sent = messages(&["a"], 1);
+    deliver(&transport, &sent).await;
+    replica.pause();
+    for _ in 0..4 {
+        let outcomes = publish_within(&transport, &sent, Duration::from_secs(2)).await;
+        assert_ne!(outcomes, [Some(Outcome::Delivered)]);
+    }
+    assert_eq!(length(&server, &prefix), 2, "one copy of it, however often it was tried");
+    replica.resume();
+    deliver(&transport, &sent).await;
 }
 
 #[tokio::test]

@@ -45,9 +45,13 @@ pub(crate) fn messages(keys: &[&str], count: usize) -> Vec<Arc<Stored>> {
 }
 
 pub(crate) fn stored(key: &str, bytes: usize) -> Arc<Stored> {
+    stored_in(topic(), key, bytes)
+}
+
+pub(crate) fn stored_in(topic: Topic, key: &str, bytes: usize) -> Arc<Stored> {
     static POSITION: AtomicI64 = AtomicI64::new(0);
     let position = Position(POSITION.fetch_add(1, Ordering::Relaxed) + 1);
-    let message = Message::new(topic(), "order.placed").with_key(key).unwrap();
+    let message = Message::new(topic, "order.placed").with_key(key).unwrap();
     Arc::new(Stored::new(position, Timestamp::now(), message.with_payload(vec![b'x'; bytes])))
 }
 
@@ -78,10 +82,22 @@ pub(crate) async fn publish_under(
     messages: &[Arc<Stored>],
     epoch: impl Fn(Bucket) -> i64,
 ) -> Vec<Option<Outcome>> {
+    publish_of("/shop", transport, messages, epoch).await
+}
+
+/// As `publish_under`, for the outbox of a source.
+pub(crate) async fn publish_of(
+    source: &str,
+    transport: &RedisTransport,
+    messages: &[Arc<Stored>],
+    epoch: impl Fn(Bucket) -> i64,
+) -> Vec<Option<Outcome>> {
     let outcomes = Outcomes::new(messages.len());
     let epochs: BTreeMap<Bucket, Epoch> =
         messages.iter().map(|stored| (stored.bucket, Epoch(epoch(stored.bucket)))).collect();
-    transport.publish(chunk(messages).with_epochs(epochs), &outcomes).await;
+    let mut chunk = chunk(messages).with_epochs(epochs);
+    chunk.source = source.into();
+    transport.publish(chunk, &outcomes).await;
     outcomes.take()
 }
 
