@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use outbox_contract::transactional::inbox_route;
 use outbox_contract::{
-    Clock, Consumer, DomainEvent, Message, Outbox, RelayId, RetryPolicy, Store, Subscription, SystemClock,
-    Topic, Transactional, Transport,
+    Clock, Codec, Consumer, DomainEvent, Json, Message, Outbox, RelayId, RetryPolicy, Store, Subscription,
+    SystemClock, Topic, Transactional, Transport,
 };
 use ractor::Actor;
 use serde::Serialize;
@@ -26,6 +26,7 @@ use super::processor::Processor;
 use super::stats::Counters;
 use super::steps::{Step, Steps};
 use super::supervisor::InboxSupervisor;
+use crate::relay::builder::warn_of_abort;
 use crate::relay::context::checked_in_time;
 use crate::relay::credit::Credit;
 use crate::relay::{Relay, StartError};
@@ -54,8 +55,10 @@ pub struct Inbox;
 impl Inbox {
     /// An inbox in a store, which receives from a transport. Both are cheap to clone, or shared in an `Arc`.
     pub fn builder<S: Transactional>(store: S, transport: impl Transport) -> InboxBuilder<S> {
+        let store = Arc::new(store);
         InboxBuilder {
-            store: Arc::new(store),
+            outbox: Outbox::new(Arc::clone(&store)),
+            store,
             transport: Arc::new(transport),
             consumer: String::new(),
             handlers: Handlers::new(),
@@ -72,11 +75,12 @@ impl Inbox {
 
 /// Sets an inbox up. Nothing is checked before [`start`](Self::start), which then reports everything that is wrong at once.
 #[must_use = "nothing runs before `start`"]
-pub struct InboxBuilder<S: Transactional> {
+pub struct InboxBuilder<S: Transactional, C: Codec = Json> {
     store: Arc<S>,
+    outbox: Outbox<Arc<S>, C>,
     transport: Arc<dyn Transport>,
     consumer: String,
-    handlers: Handlers<S::Tx<'static>>,
+    handlers: Handlers<S::Tx<'static>, C>,
     routes: Vec<(String, String)>,
     policies: Vec<(String, RetryPolicy)>,
     config: InboxConfig,
@@ -86,7 +90,7 @@ pub struct InboxBuilder<S: Transactional> {
     steps: Steps,
 }
 
-impl<S: Transactional> fmt::Debug for InboxBuilder<S> {
+impl<S: Transactional, C: Codec> fmt::Debug for InboxBuilder<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InboxBuilder")
             .field("store", &self.store.name())
@@ -108,7 +112,7 @@ macro_rules! settings {
     };
 }
 
-impl<S: Transactional> InboxBuilder<S> {
+impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
     /// The name of the consumer: it stands in the store with each handled id, and names the group at the broker. Processes with one name
     /// share the messages; another name gets all of them again. Needed.
     pub fn consumer(mut self, name: impl Into<String>) -> Self {
@@ -118,12 +122,12 @@ impl<S: Transactional> InboxBuilder<S> {
 
     /// Handles an event type with this function. Subscribes to its topic.
     ///
-    /// The payload is read as JSON. One that can't be read becomes a dead letter; one of a newer schema version than this program knows
+    /// The payload is read by the codec of the [outbox](Self::outbox): as JSON, unless another was set. One that can't be read becomes a dead letter; one of a newer schema version than this program knows
     /// fails, and waits for a program that does.
     pub fn on<E, H>(self, handler: H) -> Self
     where
         E: DomainEvent + DeserializeOwned + Send + 'static,
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, E>,
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, E, C>,
     {
         self.on_with::<E, H>(HandlerOptions::default(), handler)
     }
@@ -132,7 +136,7 @@ impl<S: Transactional> InboxBuilder<S> {
     pub fn on_with<E, H>(mut self, options: HandlerOptions, handler: H) -> Self
     where
         E: DomainEvent + DeserializeOwned + Send + 'static,
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, E>,
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, E, C>,
     {
         self.handlers.typed::<E, H>(options, handler);
         self
@@ -147,7 +151,7 @@ impl<S: Transactional> InboxBuilder<S> {
         handler: H,
     ) -> Self
     where
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message>,
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message, C>,
     {
         self.handlers.raw(options, topic.as_ref(), event_type.as_ref(), handler);
         self
@@ -156,7 +160,7 @@ impl<S: Transactional> InboxBuilder<S> {
     /// Handles every message that no other handler wants, as it is. Topics are subscribed to by [`topic`](Self::topic) and by other handlers.
     pub fn on_any<H>(mut self, handler: H) -> Self
     where
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message>,
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message, C>,
     {
         self.handlers.any(HandlerOptions::default(), handler);
         self
@@ -193,7 +197,29 @@ impl<S: Transactional> InboxBuilder<S> {
         self
     }
 
-    /// Sends what handlers emit of a topic by a route of its own instead of `default`.
+    /// Emits as this outbox appends: by its codec, on its routes, within its limits. Events are read by the same codec. What is emitted goes to the
+    /// inbox's own store, in the handler's transaction, whatever the outbox has. Default: JSON on the route `default`.
+    ///
+    /// Called before handlers and upcasters are registered, which read by that codec. Handlers take a [`HandlerContext`](super::HandlerContext) of it:
+    /// `HandlerContext<'_, MyCodec>`.
+    pub fn outbox<T: Transactional, D: Codec>(self, outbox: Outbox<T, D>) -> InboxBuilder<S, D> {
+        InboxBuilder {
+            outbox: outbox.with_store(Arc::clone(&self.store)),
+            store: self.store,
+            transport: self.transport,
+            consumer: self.consumer,
+            handlers: self.handlers.with_codec(),
+            routes: self.routes,
+            policies: self.policies,
+            config: self.config,
+            clock: self.clock,
+            seed: self.seed,
+            id: self.id,
+            steps: self.steps,
+        }
+    }
+
+    /// Sends what handlers emit of a topic by a route of its own: in addition to the routes of its [outbox](Self::outbox), or instead of `default`.
     pub fn emit_by(mut self, topic: impl Into<String>, route: impl Into<String>) -> Self {
         self.routes.push((topic.into(), route.into()));
         self
@@ -289,6 +315,10 @@ impl<S: Transactional> InboxBuilder<S> {
     /// [`StartError::Transport`] when the transport says that it will never work as it is.
     pub async fn start(self) -> Result<InboxHandle, StartError> {
         let (consumer, outbox) = self.checked()?;
+        if !self.config.mode.handles() {
+            // Else the relay of what is stored says it.
+            warn_of_abort();
+        }
         checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
         let mode = self.config.mode;
         let route = inbox_route(&consumer);
@@ -313,7 +343,7 @@ impl<S: Transactional> InboxBuilder<S> {
             Arc::clone(&counters),
             self.steps.clone(),
             config.store_timeout,
-            config.first_delay,
+            (config.first_delay, config.most_delay),
             seed,
         ));
         let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
@@ -370,14 +400,14 @@ impl<S: Transactional> InboxBuilder<S> {
         Ok(InboxHandle { context, store, route, supervisor, drain })
     }
 
-    fn checked(&self) -> Result<(Consumer, Outbox<Arc<S>>), StartError> {
+    fn checked(&self) -> Result<(Consumer, Outbox<Arc<S>, C>), StartError> {
         let mut problems = self.config.problems();
-        problems.extend(self.handlers.problems(self.config.mode.handles()));
+        problems.extend(self.handlers.problems(self.config.mode.handles(), self.store.most_idle()));
         let consumer = Consumer::new(&self.consumer);
         if let Err(error) = &consumer {
             problems.push(error.to_string());
         }
-        let mut outbox = Ok(Outbox::new(Arc::clone(&self.store)));
+        let mut outbox = Ok(self.outbox.clone());
         for (topic, route) in &self.routes {
             outbox = outbox.and_then(|outbox| outbox.with_route(topic, route));
         }
@@ -389,7 +419,7 @@ impl<S: Transactional> InboxBuilder<S> {
             problems.extend(policy.problems().into_iter().map(|problem| format!("topic {topic}: {problem}")));
         }
         if self.config.mode.handles() && problems.is_empty() {
-            problems.extend(self.config.drain(self.handlers.longest()).problems());
+            problems.extend(self.config.problems_of_drain(self.handlers.longest()));
         }
         match (consumer, outbox) {
             (Ok(consumer), Ok(outbox)) if problems.is_empty() => Ok((consumer, outbox)),

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::{FutureExt, TryFutureExt};
 use outbox_contract::transactional::{Admission, inbox_route};
 use outbox_contract::{
-    AppendError, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Transactional,
+    AppendError, Codec, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Transactional,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -34,34 +34,34 @@ pub(crate) const CONFLICT_TRIES: u32 = 6;
 /// How long stored messages wait for a handler that runs as often as it may: as long as short calls take. Then others get their turn.
 const PERMIT_WAIT: Duration = Duration::from_millis(50);
 
-pub(crate) struct Processor<S: Transactional> {
+pub(crate) struct Processor<S: Transactional, C: Codec> {
     pub(crate) store: Arc<S>,
-    pub(crate) outbox: Outbox<Arc<S>>,
+    pub(crate) outbox: Outbox<Arc<S>, C>,
     pub(crate) consumer: Consumer,
     pub(crate) route: Route,
-    pub(crate) handlers: Arc<Handlers<S::Tx<'static>>>,
+    pub(crate) handlers: Arc<Handlers<S::Tx<'static>, C>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) steps: Steps,
     pub(crate) transactions: Transactions<S>,
     pace: Pace,
 }
 
-impl<S: Transactional> Processor<S> {
+impl<S: Transactional, C: Codec> Processor<S, C> {
     #[expect(clippy::too_many_arguments, reason = "the parts of an inbox, once, from the builder")]
     pub(crate) fn new(
         store: Arc<S>,
-        outbox: Outbox<Arc<S>>,
+        outbox: Outbox<Arc<S>, C>,
         consumer: Consumer,
-        handlers: Arc<Handlers<S::Tx<'static>>>,
+        handlers: Arc<Handlers<S::Tx<'static>, C>>,
         counters: Arc<Counters>,
         steps: Steps,
         store_timeout: Duration,
-        first_delay: Duration,
+        delays: (Duration, Duration),
         seed: u64,
     ) -> Self {
         let route = inbox_route(&consumer);
         let transactions =
-            Transactions::new(Arc::clone(&store), consumer.clone(), store_timeout, first_delay, seed);
+            Transactions::new(Arc::clone(&store), consumer.clone(), store_timeout, delays, seed);
         let pace = Pace::new(handlers.longest());
         Self { store, outbox, consumer, route, handlers, counters, steps, transactions, pace }
     }
@@ -90,16 +90,19 @@ impl<S: Transactional> Processor<S> {
     async fn attempt(&self, place: Place, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
         let mut tries = 1;
         loop {
-            match self.run(place, works).await {
-                Err(Trouble::Again(failure) | Trouble::Outdated(failure))
-                    if tries < CONFLICT_TRIES && place.has_time(self.pace.call()) =>
-                {
-                    tracing::debug!(consumer = %self.consumer, %failure, tries, "a transaction is started again");
-                    self.transactions.pause(tries).await;
-                    tries += 1;
+            let trouble = match self.run(place, works).await {
+                Err(trouble @ (Trouble::Again(_) | Trouble::Outdated(_))) if tries < CONFLICT_TRIES => {
+                    trouble
                 }
                 other => return other,
+            };
+            let pause = self.transactions.next_pause(tries);
+            if !place.has_time(pause.saturating_add(self.pace.call())) {
+                return Err(trouble);
             }
+            tracing::debug!(consumer = %self.consumer, ?trouble, ?pause, tries, "a transaction is started again");
+            tokio::time::sleep(pause).await;
+            tries += 1;
         }
     }
 
@@ -199,6 +202,7 @@ impl<S: Transactional> Processor<S> {
             consumer: &self.consumer,
             attempt: work.attempt,
             emitted,
+            codec: self.outbox.codec(),
         };
         // Called inside of the future, so that a handler that panics before its first await is caught too.
         let handled = AssertUnwindSafe(async {
@@ -254,13 +258,13 @@ impl<S: Transactional> Processor<S> {
     }
 
     /// Several messages through each transaction, as long as that goes well. Returns those that are left, to go alone.
-    async fn batches<'i>(
+    async fn batches(
         &self,
         place: Place,
         works: &[Work<'_>],
-        to_do: &'i [usize],
+        to_do: &[usize],
         say: &mut (dyn FnMut(usize, Verdict) + Send),
-    ) -> Result<&'i [usize], Broken> {
+    ) -> Result<Vec<usize>, Broken> {
         let mut left = to_do;
         while left.len() > 1 && place.has_time(self.pace.calls()) {
             let most = if place.is_store() { self.pace.most().min(left.len()) } else { left.len() };
@@ -271,12 +275,21 @@ impl<S: Transactional> Processor<S> {
             let batch: Vec<Work<'_>> = some.iter().map(|index| works[*index]).collect();
             let begun = Instant::now();
             match self.run(place, &batch).await {
-                Ok(done) if done.iter().all(Option::is_some) => {
+                Ok(done) => {
+                    let mut behind = Vec::new();
+                    for (index, done) in some.iter().zip(done) {
+                        match done {
+                            Some(done) => say(*index, Verdict::Done(done)),
+                            None => behind.push(*index),
+                        }
+                    }
+                    if !behind.is_empty() {
+                        // The others of it are committed. What was in the way may be finished by now: each is asked about once more.
+                        behind.extend(others);
+                        return Ok(behind);
+                    }
                     if place.is_store() {
                         self.pace.done(some.len(), begun.elapsed());
-                    }
-                    for (index, done) in some.iter().zip(done) {
-                        say(*index, done.map_or(Verdict::NotTried, Verdict::Done));
                     }
                     left = others;
                 }
@@ -284,13 +297,13 @@ impl<S: Transactional> Processor<S> {
                 Err(Trouble::Slow(calls)) => {
                     self.pace.gave_up(calls);
                     left.iter().for_each(|index| say(*index, Verdict::NotTried));
-                    return Ok(&[]);
+                    return Ok(Vec::new());
                 }
                 // Something in it failed, and all of it is rolled back: who it was, shows when each goes alone.
-                Ok(_) | Err(Trouble::Handler(_) | Trouble::Again(_) | Trouble::Outdated(_)) => break,
+                Err(Trouble::Handler(_) | Trouble::Again(_) | Trouble::Outdated(_)) => break,
             }
         }
-        Ok(left)
+        Ok(left.to_vec())
     }
 
     /// Each message through a transaction of its own. `first`: nothing was done before these.
@@ -331,7 +344,7 @@ impl<S: Transactional> Processor<S> {
 }
 
 #[async_trait]
-impl<S: Transactional> Process for Processor<S> {
+impl<S: Transactional, C: Codec> Process for Processor<S, C> {
     fn handler_of(&self, message: &Message) -> Option<usize> {
         match self.handlers.action(message) {
             Action::Handle(at) => Some(at),
@@ -398,3 +411,7 @@ fn append_trouble(error: &AppendError) -> Trouble {
         other => Trouble::Handler(Verdict::Failed(Failure::new("append", other.to_string()))),
     }
 }
+
+#[cfg(test)]
+#[path = "processor_tests.rs"]
+mod tests;
