@@ -11,8 +11,7 @@ use outbox_contract::transactional::{Admission, inbox_route};
 use outbox_contract::{
     AppendError, Codec, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Transactional,
 };
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tracing::Instrument;
 
 use super::handler::{Emitted, HandlerContext, HandlerFailure};
@@ -30,9 +29,6 @@ use crate::unit_of_work::is_conflict;
 
 /// How often a transaction is started again after a conflict, before others get their turn.
 pub(crate) const CONFLICT_TRIES: u32 = 6;
-
-/// How long stored messages wait for a handler that runs as often as it may: as long as short calls take. Then others get their turn.
-const PERMIT_WAIT: Duration = Duration::from_millis(50);
 
 pub(crate) struct Processor<S: Transactional, C: Codec> {
     pub(crate) store: Arc<S>,
@@ -232,29 +228,6 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
                 ),
             )),
         }
-    }
-
-    /// The permits of all handlers of these messages, always in the same order, so that two transactions never wait for each other. With those handlers
-    /// of which there was none to be had.
-    async fn permits(
-        &self,
-        place: Place,
-        messages: impl Iterator<Item = &Message>,
-    ) -> (Vec<OwnedSemaphorePermit>, BTreeSet<usize>) {
-        let wanted: BTreeSet<usize> = messages.filter_map(|message| self.handler_of(message)).collect();
-        let (mut permits, mut missing) = (Vec::with_capacity(wanted.len()), BTreeSet::new());
-        let enough = Instant::now() + PERMIT_WAIT;
-        for at in wanted {
-            let Some(registered) = self.handlers.get(at) else { continue };
-            let permit = Arc::clone(&registered.permits).acquire_owned();
-            let permit = if place.is_store() { timeout_at(enough, permit).await } else { Ok(permit.await) };
-            match permit {
-                Ok(Ok(permit)) => permits.push(permit),
-                // Too late. Never closed.
-                Ok(Err(_)) | Err(_) => _ = missing.insert(at),
-            }
-        }
-        (permits, missing)
     }
 
     /// Several messages through each transaction, as long as that goes well. Returns those that are left, to go alone.
