@@ -12,4 +12,5 @@ mod consumer;
 mod emitted;
 mod file_broker;
 mod kill;
+mod limits;
 mod real;

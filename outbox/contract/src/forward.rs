@@ -208,6 +208,10 @@ impl<T: Transactional> Transactional for Arc<T> {
         (**self).is_conflict(error)
     }
 
+    fn most_idle(&self) -> Option<Duration> {
+        (**self).most_idle()
+    }
+
     fn hints(&self) -> &Hints {
         (**self).hints()
     }

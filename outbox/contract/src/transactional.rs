@@ -1,5 +1,7 @@
 //! The writing side of a store: what happens inside the user's transaction.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::error::{AppendError, StoreError};
@@ -83,6 +85,14 @@ pub trait Transactional: Store {
     fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
         let _ = error;
         false
+    }
+
+    /// How long a transaction that [`begin`](Self::begin) has begun may be idle before the database ends it. None, which is the default: it
+    /// does not.
+    ///
+    /// For the inbox, which refuses handlers that may take longer: what such a handler has written would be gone in the middle of it. Pure.
+    fn most_idle(&self) -> Option<Duration> {
+        None
     }
 
     /// The bell that this store's appends ring.

@@ -99,10 +99,22 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         self
     }
 
+    /// The same codec, routes and limits on another store, or on another handle of the same.
+    #[must_use]
+    pub fn with_store<T: Transactional>(self, store: T) -> Outbox<T, C> {
+        Outbox { store: Arc::new(store), codec: self.codec, routes: self.routes, limits: self.limits }
+    }
+
     /// The store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// What it writes events with.
+    #[must_use]
+    pub fn codec(&self) -> &C {
+        &self.codec
     }
 
     /// Appends an event in a transaction. It is sent if and only if that commits.

@@ -23,7 +23,8 @@ pub struct MySqlOptions {
     /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
     pub counting_limit: u32,
     /// How long a statement waits for somebody else's lock, in transactions that [`begin`](outbox_contract::Transactional::begin) begins and
-    /// in the store's own; the server counts whole seconds. Default 5 s. Shorter than the leases of relays.
+    /// in the store's own; the server counts whole seconds. Default 3 s. Shorter than the leases of relays, and than the
+    /// `store_timeout` of relays and inboxes: a lock that does not come is a conflict then, and not a database that does not answer.
     pub lock_timeout: Duration,
     /// How long a connection may be idle in a transaction that `begin` has begun, before the server closes it; the server counts whole seconds.
     /// Default 12 s. Shorter than the leases of relays: the locks of a paused program must not outlive its lease. A handler that waits for
@@ -44,7 +45,7 @@ impl Default for MySqlOptions {
             history: None,
             admissions_kept: Duration::from_secs(7 * 24 * 3600),
             counting_limit: 100_000,
-            lock_timeout: Duration::from_secs(5),
+            lock_timeout: Duration::from_secs(3),
             transaction_idle_timeout: Duration::from_secs(12),
             statement_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),

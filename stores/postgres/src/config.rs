@@ -27,7 +27,8 @@ pub struct PostgresOptions {
     /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
     pub counting_limit: u32,
     /// How long a statement waits for somebody else's lock, in transactions that [`begin`](outbox_contract::Transactional::begin) begins and
-    /// in the store's own. Default 5 s. Shorter than the leases of relays.
+    /// in the store's own. Default 3 s. Shorter than the leases of relays, and than the `store_timeout` of relays and inboxes: a lock that does not
+    /// come is a conflict then, and not a database that does not answer.
     pub lock_timeout: Duration,
     /// How long a transaction that `begin` has begun may be idle, before the server ends it. Default 12 s. Shorter than the leases of
     /// relays: the locks of a paused program must not outlive its lease. A handler that waits for something else has to be quicker.
@@ -55,7 +56,7 @@ impl Default for PostgresOptions {
             history: None,
             admissions_kept: Duration::from_secs(7 * 24 * 3600),
             counting_limit: 100_000,
-            lock_timeout: Duration::from_secs(5),
+            lock_timeout: Duration::from_secs(3),
             transaction_idle_timeout: Duration::from_secs(12),
             connect_timeout: Duration::from_secs(10),
             idle_check: Duration::from_secs(30),

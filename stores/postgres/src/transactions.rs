@@ -1,5 +1,7 @@
 //! The writing side: the user's transactions.
 
+use std::time::Duration;
+
 use outbox_contract::finished::{Finished, Rest};
 use outbox_contract::hints::Hints;
 use outbox_contract::transactional::{Admission, Committed};
@@ -117,6 +119,10 @@ impl Transactional for PostgresStore {
 
     fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
         error.downcast_ref::<sqlx::Error>().is_some_and(is_conflict)
+    }
+
+    fn most_idle(&self) -> Option<Duration> {
+        Some(self.options().transaction_idle_timeout)
     }
 
     fn hints(&self) -> &Hints {

@@ -22,8 +22,9 @@ pub struct SqliteOptions {
     pub admissions_kept: Duration,
     /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
     pub counting_limit: u32,
-    /// How long a statement waits for another writer. Default 5 s. Longer than the longest transaction of the program, shorter than the
-    /// leases of its relays.
+    /// How long a statement waits for another writer. Default 4 s. Longer than the longest transaction of the program, shorter than the
+    /// leases of its relays, and than the `store_timeout` of relays and inboxes: a writer that is slow is a conflict then, and not a database that does
+    /// not answer.
     pub busy_timeout: Duration,
     /// Connections of [`pool`](crate::SqliteStore::pool), the user's pool. Default 8: one of them can write at a time. Not used where the
     /// user brings the pool.
@@ -49,7 +50,7 @@ impl Default for SqliteOptions {
             history: None,
             admissions_kept: Duration::from_secs(7 * 24 * 3600),
             counting_limit: 100_000,
-            busy_timeout: Duration::from_secs(5),
+            busy_timeout: Duration::from_secs(4),
             connections: 8,
             durability: Durability::default(),
         }

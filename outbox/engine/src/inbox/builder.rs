@@ -1,34 +1,22 @@
-//! How an inbox is put together and started.
+//! How an inbox is put together.
 
 use std::fmt;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::transactional::inbox_route;
 use outbox_contract::{
-    Clock, Consumer, DomainEvent, Message, Outbox, RelayId, RetryPolicy, Store, Subscription, SystemClock,
-    Topic, Transactional, Transport,
+    Clock, Codec, DomainEvent, Json, Message, Outbox, RelayId, RetryPolicy, SystemClock, Transactional,
+    Transport,
 };
-use ractor::Actor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::config::{HandlerOptions, InboxConfig, Mode, UnknownType};
-use super::context::{Context, PausedInStore};
-use super::dispatcher::Limits;
-use super::drain::Drain;
-use super::handle::InboxHandle;
 use super::handler::MessageHandler;
 use super::handlers::Handlers;
-use super::process::Process;
-use super::processor::Processor;
-use super::stats::Counters;
 use super::steps::{Step, Steps};
-use super::supervisor::InboxSupervisor;
-use crate::relay::context::checked_in_time;
-use crate::relay::credit::Credit;
-use crate::relay::{Relay, StartError};
+
+mod start;
 
 /// Handles what a transport delivers, in transactions of a store: each message's effect is committed once, in the order of its key.
 ///
@@ -54,8 +42,10 @@ pub struct Inbox;
 impl Inbox {
     /// An inbox in a store, which receives from a transport. Both are cheap to clone, or shared in an `Arc`.
     pub fn builder<S: Transactional>(store: S, transport: impl Transport) -> InboxBuilder<S> {
+        let store = Arc::new(store);
         InboxBuilder {
-            store: Arc::new(store),
+            outbox: Outbox::new(Arc::clone(&store)),
+            store,
             transport: Arc::new(transport),
             consumer: String::new(),
             handlers: Handlers::new(),
@@ -72,11 +62,12 @@ impl Inbox {
 
 /// Sets an inbox up. Nothing is checked before [`start`](Self::start), which then reports everything that is wrong at once.
 #[must_use = "nothing runs before `start`"]
-pub struct InboxBuilder<S: Transactional> {
+pub struct InboxBuilder<S: Transactional, C: Codec = Json> {
     store: Arc<S>,
+    outbox: Outbox<Arc<S>, C>,
     transport: Arc<dyn Transport>,
     consumer: String,
-    handlers: Handlers<S::Tx<'static>>,
+    handlers: Handlers<S::Tx<'static>, C>,
     routes: Vec<(String, String)>,
     policies: Vec<(String, RetryPolicy)>,
     config: InboxConfig,
@@ -86,7 +77,7 @@ pub struct InboxBuilder<S: Transactional> {
     steps: Steps,
 }
 
-impl<S: Transactional> fmt::Debug for InboxBuilder<S> {
+impl<S: Transactional, C: Codec> fmt::Debug for InboxBuilder<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InboxBuilder")
             .field("store", &self.store.name())
@@ -108,7 +99,7 @@ macro_rules! settings {
     };
 }
 
-impl<S: Transactional> InboxBuilder<S> {
+impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
     /// The name of the consumer: it stands in the store with each handled id, and names the group at the broker. Processes with one name
     /// share the messages. Another name is another consumer. What it gets of earlier messages is the broker's to say: on Kafka what the log still has,
     /// on Redis what was not trimmed, on RabbitMQ and within a process only what comes from then on. Needed.
@@ -119,7 +110,8 @@ impl<S: Transactional> InboxBuilder<S> {
 
     /// Handles an event type with this function. Subscribes to its topic.
     ///
-    /// The payload is read as JSON. One that can't be read becomes a dead letter. One of a newer schema version than this program knows fails, is tried
+    /// The payload is read by the codec of the [outbox](Self::outbox): as JSON, unless another was set. One that can't be read becomes a dead letter.
+    /// One of a newer schema version than this program knows fails, is tried
     /// again by the retry policy ([`retry`](Self::retry), [`retry_of`](Self::retry_of)), and is a dead letter when its attempts are used up:
     /// a policy that ends in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold) has its key wait for a program that knows it.
     ///
@@ -128,7 +120,7 @@ impl<S: Transactional> InboxBuilder<S> {
     pub fn on<E, H>(self, handler: H) -> Self
     where
         E: DomainEvent + DeserializeOwned + Send + 'static,
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, E>,
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, E, C>,
     {
         self.on_with::<E, H>(HandlerOptions::default(), handler)
     }
@@ -137,7 +129,7 @@ impl<S: Transactional> InboxBuilder<S> {
     pub fn on_with<E, H>(mut self, options: HandlerOptions, handler: H) -> Self
     where
         E: DomainEvent + DeserializeOwned + Send + 'static,
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, E>,
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, E, C>,
     {
         self.handlers.typed::<E, H>(options, handler);
         self
@@ -152,7 +144,7 @@ impl<S: Transactional> InboxBuilder<S> {
         handler: H,
     ) -> Self
     where
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message>,
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message, C>,
     {
         self.handlers.raw(options, topic.as_ref(), event_type.as_ref(), handler);
         self
@@ -161,7 +153,7 @@ impl<S: Transactional> InboxBuilder<S> {
     /// Handles every message that no other handler wants, as it is. Topics are subscribed to by [`topic`](Self::topic) and by other handlers.
     pub fn on_any<H>(mut self, handler: H) -> Self
     where
-        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message>,
+        H: for<'a> MessageHandler<'a, S::Tx<'static>, Message, C>,
     {
         self.handlers.any(HandlerOptions::default(), handler);
         self
@@ -198,7 +190,29 @@ impl<S: Transactional> InboxBuilder<S> {
         self
     }
 
-    /// Sends what handlers emit of a topic by a route of its own instead of `default`.
+    /// Emits as this outbox appends: by its codec, on its routes, within its limits. Events are read by the same codec. What is emitted goes to the
+    /// inbox's own store, in the handler's transaction, whatever the outbox has. Default: JSON on the route `default`.
+    ///
+    /// Called before handlers and upcasters are registered, which read by that codec. Handlers take a [`HandlerContext`](super::HandlerContext) of it:
+    /// `HandlerContext<'_, MyCodec>`.
+    pub fn outbox<T: Transactional, D: Codec>(self, outbox: Outbox<T, D>) -> InboxBuilder<S, D> {
+        InboxBuilder {
+            outbox: outbox.with_store(Arc::clone(&self.store)),
+            store: self.store,
+            transport: self.transport,
+            consumer: self.consumer,
+            handlers: self.handlers.with_codec(),
+            routes: self.routes,
+            policies: self.policies,
+            config: self.config,
+            clock: self.clock,
+            seed: self.seed,
+            id: self.id,
+            steps: self.steps,
+        }
+    }
+
+    /// Sends what handlers emit of a topic by a route of its own: in addition to the routes of its [outbox](Self::outbox), or instead of `default`.
     pub fn emit_by(mut self, topic: impl Into<String>, route: impl Into<String>) -> Self {
         self.routes.push((topic.into(), route.into()));
         self
@@ -281,124 +295,5 @@ impl<S: Transactional> InboxBuilder<S> {
     pub fn on_step(mut self, told: impl Fn(Step) + Send + Sync + 'static) -> Self {
         self.steps = Steps::new(told);
         self
-    }
-
-    /// Checks everything, then starts the inbox on the current Tokio runtime.
-    ///
-    /// A broker that can't be reached now does not keep the inbox from starting: it waits for it.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached, does not answer within
-    /// [`store_timeout`](Self::store_timeout), or was not migrated;
-    /// [`StartError::Transport`] when the transport says that it will never work as it is.
-    pub async fn start(self) -> Result<InboxHandle, StartError> {
-        let (consumer, outbox) = self.checked()?;
-        checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
-        let mode = self.config.mode;
-        let route = inbox_route(&consumer);
-        if mode.receives()
-            && let Err(error) = self.transport.check().await
-        {
-            if !error.is_retryable() {
-                return Err(StartError::Transport(route, error));
-            }
-            tracing::warn!(%consumer, %error, "the broker is not to be had yet; starting all the same");
-        }
-        let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
-        let config = self.config;
-        let counters = Arc::new(Counters::new(consumer.clone()));
-        let (limits, slowest) = (self.handlers.limits(), self.handlers.longest());
-        let topics = self.handlers.topics.clone();
-        let process: Arc<dyn Process> = Arc::new(Processor::new(
-            Arc::clone(&self.store),
-            outbox,
-            consumer.clone(),
-            Arc::new(self.handlers),
-            Arc::clone(&counters),
-            self.steps.clone(),
-            config.store_timeout,
-            config.first_delay,
-            seed,
-        ));
-        let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
-        let drain = if mode.handles() {
-            let (process, counters) = (Arc::clone(&process), Arc::clone(&counters));
-            let transport = Arc::new(Drain::new(process, counters, config.store_timeout));
-            let mut relay = Relay::of_route(&route, Arc::clone(&store), transport)
-                .config(config.drain(slowest))
-                .clock(Arc::clone(&self.clock))
-                .seed(seed);
-            if let Some(id) = self.id {
-                relay = relay.id(id);
-            }
-            for (topic, policy) in self.policies {
-                relay = relay.retry_of(topic, policy);
-            }
-            Some(relay.start().await?)
-        } else {
-            None
-        };
-        let paused_in_store = drain.as_ref().map(|drain| -> PausedInStore { Box::new(drain.pauses()) });
-        let context = Arc::new(Context {
-            process,
-            transport: self.transport,
-            subscription: Subscription::new(consumer, topics)
-                .with_prefetch(config.prefetch)
-                .with_prefetch_bytes(config.prefetch_bytes),
-            limits: Limits {
-                batch: config.batch,
-                tries: config.tries,
-                first_delay: config.first_delay,
-                most_delay: config.most_delay,
-                by_handler: limits,
-            },
-            slowest,
-            clock: self.clock,
-            seed,
-            counters,
-            steps: self.steps,
-            credit: Credit::new(config.prefetch, config.prefetch_bytes),
-            pausing: Mutex::default(),
-            paused_in_store,
-            subscribed: AtomicBool::new(false),
-            untold: AtomicBool::new(false),
-            config,
-        });
-        let supervisor = if mode.receives() {
-            let supervisor = InboxSupervisor { context: Arc::clone(&context) };
-            let spawned = Actor::spawn(None, supervisor, ()).await;
-            Some(spawned.map_err(|error| StartError::Runtime(error.to_string()))?.0)
-        } else {
-            None
-        };
-        Ok(InboxHandle { context, store, route, supervisor, drain })
-    }
-
-    fn checked(&self) -> Result<(Consumer, Outbox<Arc<S>>), StartError> {
-        let mut problems = self.config.problems();
-        problems.extend(self.handlers.problems(self.config.mode.handles()));
-        let consumer = Consumer::new(&self.consumer);
-        if let Err(error) = &consumer {
-            problems.push(error.to_string());
-        }
-        let mut outbox = Ok(Outbox::new(Arc::clone(&self.store)));
-        for (topic, route) in &self.routes {
-            outbox = outbox.and_then(|outbox| outbox.with_route(topic, route));
-        }
-        if let Err(error) = &outbox {
-            problems.push(error.to_string());
-        }
-        for (topic, policy) in &self.policies {
-            problems.extend(Topic::new(topic).err().map(|error| error.to_string()));
-            problems.extend(policy.problems().into_iter().map(|problem| format!("topic {topic}: {problem}")));
-        }
-        if self.config.mode.handles() && problems.is_empty() {
-            problems.extend(self.config.drain(self.handlers.longest()).problems());
-        }
-        match (consumer, outbox) {
-            (Ok(consumer), Ok(outbox)) if problems.is_empty() => Ok((consumer, outbox)),
-            _ => Err(StartError::Config(problems)),
-        }
     }
 }

@@ -51,7 +51,8 @@ pub enum UnknownType {
 pub struct HandlerOptions {
     /// How many calls of it may run at once in this process, of different keys. Default: no bound but [`InboxConfig::concurrency`].
     pub concurrency: usize,
-    /// How long one call may take before it is dropped, rolled back and counted as failed. Default 10 s.
+    /// How long one call may take before it is dropped, rolled back and counted as failed. Default 10 s. Shorter than a transaction may be idle:
+    /// PostgreSQL and MySQL end one after the store's `transaction_idle_timeout`, 12 s by default.
     pub timeout: Duration,
 }
 
@@ -76,7 +77,8 @@ impl HandlerOptions {
         self
     }
 
-    pub(crate) fn problems(&self) -> Vec<String> {
+    /// What is wrong with them, where a transaction may be idle for so long.
+    pub(crate) fn problems(&self, most_idle: Option<Duration>) -> Vec<String> {
         let mut problems = Vec::new();
         if self.concurrency == 0 {
             problems.push("a handler's concurrency is 0; give it at least 1".to_owned());
@@ -85,9 +87,24 @@ impl HandlerOptions {
             problems
                 .push(format!("a handler's timeout is {:?}; give it more than 0, at most 1 h", self.timeout));
         }
+        if let Some(idle) = most_idle
+            && self.timeout >= idle
+        {
+            problems.push(format!(
+                "a handler's timeout is {:?}, and the database ends a transaction that is idle for {idle:?}: it would be gone in the middle of a call; \
+                 give the handler less time, or the store a longer transaction_idle_timeout",
+                self.timeout
+            ));
+        }
         problems
     }
 }
+
+/// How often leases of stored keys are renewed, and it is learned what operators paused.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// The most transactions at once: more than a database has connections.
+const MOST_CONCURRENCY: usize = 10_000;
 
 /// The configuration of an inbox. [`InboxBuilder`](super::InboxBuilder) has a method of the same name for each field.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,7 +115,7 @@ pub struct InboxConfig {
     /// Where messages wait. Default [`Mode::Direct`].
     pub mode: Mode,
     /// How many transactions may run at once, of different keys; each one takes a connection of the store. Default 8: a pool of the
-    /// usual size has as many.
+    /// usual size has as many. At most 10,000.
     pub concurrency: usize,
     /// The most messages of one transaction. Default 1. More is faster, and one that fails makes all of its batch be done again, one by one. Of stored
     /// messages it takes as many as are handled within twice the timeout of the slowest handler.
@@ -171,38 +188,92 @@ impl InboxConfig {
                 problems.push(format!("{name} is 0; give it at least 1"));
             }
         }
+        if self.concurrency > MOST_CONCURRENCY {
+            problems.push(format!(
+                "concurrency is {}; each transaction takes a connection of the store, so give it at most {MOST_CONCURRENCY}",
+                self.concurrency
+            ));
+        }
         if self.batch > 1_000 {
             problems.push(format!(
                 "batch is {}; a transaction of over 1,000 messages holds locks for too long",
                 self.batch
             ));
         }
-        if self.first_delay.is_zero() || self.most_delay < self.first_delay {
-            problems.push(format!(
-                "first_delay is {:?} and most_delay {:?}; the first must be more than 0, and the other no shorter",
-                self.first_delay, self.most_delay
-            ));
+        let (ms, hour, day) =
+            (Duration::from_millis(1), Duration::from_secs(3_600), Duration::from_secs(86_400));
+        let durations = [
+            ("first_delay", self.first_delay, Duration::from_nanos(1), day),
+            ("most_delay", self.most_delay, Duration::from_nanos(1), day),
+            ("store_timeout", self.store_timeout, ms, hour),
+            ("lease", self.lease.unwrap_or(ms), ms, day),
+            ("due_poll", self.due_poll, ms, day),
+            ("outage_first_delay", self.outage_first_delay, ms, day),
+            ("outage_most_delay", self.outage_most_delay, ms, day),
+            ("unhealthy_age", self.unhealthy_age, ms, day),
+        ];
+        for (name, value, least, most) in durations {
+            if value < least || value > most {
+                problems.push(format!("{name} is {value:?}; give it {least:?} to {most:?}"));
+            }
+        }
+        let pairs = [
+            ("most_delay", self.most_delay, "first_delay", self.first_delay),
+            ("outage_most_delay", self.outage_most_delay, "outage_first_delay", self.outage_first_delay),
+        ];
+        for (name, longer, other, shorter) in pairs {
+            if longer < shorter {
+                problems.push(format!(
+                    "{name} ({longer:?}) is shorter than {other} ({shorter:?}); make it at least as long"
+                ));
+            }
         }
         problems
+    }
+
+    /// What is wrong beyond that for an inbox that handles, where the slowest handler may take this long.
+    pub(crate) fn problems_of_drain(&self, slowest: Duration) -> Vec<String> {
+        let (drain, needed) = (self.drain(slowest), self.least_lease(slowest));
+        let mut problems = Vec::new();
+        if drain.lease < needed {
+            let calls =
+                if self.batch > 1 { "three times the slowest handler" } else { "the slowest handler" };
+            problems.push(format!(
+                "lease is {:?}; two heartbeats of {HEARTBEAT:?}, two calls to the store of a store_timeout ({:?}) each and {calls} ({slowest:?}) \
+                 need {needed:?}; leave it out, or shorten store_timeout or the timeout of the handler",
+                drain.lease, self.store_timeout
+            ));
+        }
+        problems.extend(RelayConfig { lease: drain.lease.max(needed), ..drain }.problems());
+        problems
+    }
+
+    /// How long all of a transaction may take that stored messages are handled in.
+    fn handling(&self, slowest: Duration) -> Duration {
+        // The calls of a batch take no longer than two, as `Pace` has it; and if it fails at its end, it is begun again with its first message alone.
+        let calls = if self.batch > 1 { 3 } else { 1 };
+        slowest.saturating_mul(calls).saturating_add(self.store_timeout.saturating_mul(2))
+    }
+
+    fn least_lease(&self, slowest: Duration) -> Duration {
+        (HEARTBEAT * 2).saturating_add(self.handling(slowest))
     }
 
     /// The relay that drains stored messages into handlers, of which the slowest may take this long.
     pub(crate) fn drain(&self, slowest: Duration) -> RelayConfig {
         let lanes = self.concurrency.clamp(1, 4);
-        // The calls of a batch take no longer than two, as `Pace` has it; and if it fails at its end, it is begun again with its first message alone.
-        let calls = if self.batch > 1 { 3 } else { 1 };
-        let publish_timeout = slowest * calls + self.store_timeout * 2;
-        let heartbeat = Duration::from_secs(5);
-        let needed = heartbeat * 2 + publish_timeout;
-        let fetch = (self.concurrency * self.batch * 4).clamp(100, 1_000);
+        let least = self.least_lease(slowest).max(Duration::from_secs(15));
+        let fetch = self.concurrency.saturating_mul(self.batch).saturating_mul(4).clamp(100, 1_000);
         RelayConfig {
             label: self.label.clone(),
-            lease: self.lease.unwrap_or_else(|| needed.max(Duration::from_secs(15))),
-            heartbeat,
-            publish_timeout,
+            lease: self.lease.unwrap_or(least),
+            heartbeat: HEARTBEAT,
+            publish_timeout: self.handling(slowest),
             store_timeout: self.store_timeout,
             batch: fetch,
             credit: fetch * 2,
+            // As many keys as can be handled at once may be slow, and all that is in memory of them leaves half of the credit free.
+            per_key: (fetch / self.concurrency.max(1)).clamp(1, 500),
             credit_bytes: self.prefetch_bytes,
             batch_bytes: self.prefetch_bytes.div_ceil(2),
             lanes,
@@ -230,6 +301,17 @@ mod tests {
         for seconds in [1, 10, 600] {
             let drain = config.drain(Duration::from_secs(seconds));
             assert_eq!(drain.problems(), Vec::<String>::new());
+            assert_eq!(config.problems_of_drain(Duration::from_secs(seconds)), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn slow_keys_leave_half_of_the_credit_to_the_others() {
+        for (concurrency, batch) in [(1, 1), (8, 1), (8, 50), (500, 1), (10_000, 1_000)] {
+            let config = InboxConfig { concurrency, batch, ..InboxConfig::default() };
+            let drain = config.drain(Duration::from_secs(10));
+            assert!(drain.per_key >= 1 && drain.per_key <= drain.credit / 2);
+            assert!(drain.per_key == 1 || drain.per_key * concurrency <= drain.credit / 2);
         }
     }
 

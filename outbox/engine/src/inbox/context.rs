@@ -15,7 +15,7 @@ use super::stats::Counters;
 use super::steps::Steps;
 use crate::relay::credit::Credit;
 
-/// What a store told of pauses, and when it was asked.
+/// What a store told of pauses, and when the heartbeat began that asked.
 pub(crate) type PausedInStore = Box<dyn Fn() -> (Paused, Duration) + Send + Sync>;
 
 pub(crate) struct Context {
@@ -34,8 +34,7 @@ pub(crate) struct Context {
     pub(crate) credit: Arc<Credit>,
     // What was asked of this process. Written by the handle, and by who looks; held for a few instructions.
     pub(crate) pausing: Mutex<Pausing>,
-    /// What is paused of the consumer, as the store told last, and when the heartbeat began that was answered last. None: this process handles
-    /// nothing.
+    /// What is paused of the consumer, as the store told last, and when it was asked that. None: this process handles nothing.
     pub(crate) paused_in_store: Option<PausedInStore>,
     /// Whether there is a subscription now.
     pub(crate) subscribed: AtomicBool,
@@ -64,6 +63,7 @@ impl Context {
     /// How long a transaction on its way may take until it is over, one way or the other.
     pub(crate) fn longest_job(&self) -> Duration {
         let messages = u32::try_from(self.config.batch).unwrap_or(u32::MAX);
-        (self.slowest + self.config.store_timeout * 4).saturating_mul(messages.saturating_add(1))
+        let one = self.slowest.saturating_add(self.config.store_timeout.saturating_mul(4));
+        one.saturating_mul(messages.saturating_add(1))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use outbox_contract::{Backlog, Consumer, Route, Store, StoreError};
-use ractor::ActorRef;
+use ractor::{ActorRef, ActorStatus};
 
 use super::context::Context;
 use super::stats::InboxStats;
@@ -114,7 +114,11 @@ impl InboxHandle {
         let mut health = self.drain.as_ref().map_or_else(healthy, |drain| drain.health());
         let consumer = self.consumer();
         let counters = &self.context.counters;
-        if counters.keeps_failing(self.context.now()) {
+        let is_over = |supervisor: &ActorRef<InboxMsg>| supervisor.get_status() >= ActorStatus::Stopping;
+        if self.supervisor.as_ref().is_some_and(is_over) {
+            let words = "it receives nothing any more; start the inbox again, and report what was printed";
+            health.add(Status::Unhealthy, format!("consumer {consumer}: {words}"));
+        } else if counters.keeps_failing(self.context.now()) {
             let error = counters.last_error().unwrap_or_default();
             health.add(Status::Unhealthy, format!("consumer {consumer}: the inbox keeps failing: {error}"));
         } else if self.supervisor.is_some() && !self.context.subscribed.load(Ordering::Acquire) {

@@ -18,34 +18,36 @@ use crate::mediator::HandlerError;
 /// several times for one message (a conflict, a retry, too slow a batch); only one call is ever committed (promise P4). What it does outside of
 /// the transaction happens once for each call.
 ///
-/// Implemented for functions. A closure that owns something is given through [`handler_fn`].
+/// Implemented for functions. A closure that owns something is given through [`handler_fn`]. Where the inbox has an outbox with a codec of its own, the
+/// context names it: `HandlerContext<'_, MyCodec>`.
 ///
 /// *Cancellation*: its future is dropped at its timeout and when the inbox is killed; the transaction is then rolled back.
-pub trait MessageHandler<'a, Tx: 'a, E>: Send + Sync + 'static {
+pub trait MessageHandler<'a, Tx: 'a, E, C: Codec = Json>: Send + Sync + 'static {
     /// What the function returns.
     type Future: Future<Output = Result<(), HandlerError>> + Send + 'a;
 
     /// Handles one event.
-    fn handle(&self, tx: &'a mut Tx, event: E, context: HandlerContext<'a>) -> Self::Future;
+    fn handle(&self, tx: &'a mut Tx, event: E, context: HandlerContext<'a, C>) -> Self::Future;
 }
 
-impl<'a, Tx: 'a, E, F, Fut> MessageHandler<'a, Tx, E> for F
+impl<'a, Tx: 'a, E, C: Codec, F, Fut> MessageHandler<'a, Tx, E, C> for F
 where
-    F: Fn(&'a mut Tx, E, HandlerContext<'a>) -> Fut + Send + Sync + 'static,
+    F: Fn(&'a mut Tx, E, HandlerContext<'a, C>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<(), HandlerError>> + Send + 'a,
 {
     type Future = Fut;
 
-    fn handle(&self, tx: &'a mut Tx, event: E, context: HandlerContext<'a>) -> Fut {
+    fn handle(&self, tx: &'a mut Tx, event: E, context: HandlerContext<'a, C>) -> Fut {
         self(tx, event, context)
     }
 }
 
 /// Tells the compiler what a closure takes, so that it can be a [`MessageHandler`]: `handler_fn(|tx, event: OrderPlaced, context| Box::pin(async
 /// move { … }))`.
-pub fn handler_fn<Tx, E, F>(handler: F) -> F
+pub fn handler_fn<Tx, E, C, F>(handler: F) -> F
 where
-    F: for<'a> Fn(&'a mut Tx, E, HandlerContext<'a>) -> BoxFuture<'a, Result<(), HandlerError>>
+    C: Codec,
+    F: for<'a> Fn(&'a mut Tx, E, HandlerContext<'a, C>) -> BoxFuture<'a, Result<(), HandlerError>>
         + Send
         + Sync
         + 'static,
@@ -54,15 +56,24 @@ where
 }
 
 /// What a handler is told besides the event, and where it leaves what it emits. Cheap to copy.
-#[derive(Clone, Copy)]
-pub struct HandlerContext<'a> {
+pub struct HandlerContext<'a, C: Codec = Json> {
     pub(crate) message: &'a Message,
     pub(crate) consumer: &'a Consumer,
     pub(crate) attempt: u32,
     pub(crate) emitted: &'a Emitted,
+    /// What events are written with.
+    pub(crate) codec: &'a C,
 }
 
-impl<'a> HandlerContext<'a> {
+impl<C: Codec> Clone for HandlerContext<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: Codec> Copy for HandlerContext<'_, C> {}
+
+impl<'a, C: Codec> HandlerContext<'a, C> {
     /// The message that the event came in.
     #[must_use]
     pub fn message(&self) -> &'a Message {
@@ -89,8 +100,8 @@ impl<'a> HandlerContext<'a> {
         self.attempt
     }
 
-    /// Emits an event: it is appended to the outbox in the handler's transaction, after the handler has returned. It carries the trace
-    /// context of the message that is handled.
+    /// Emits an event: it is appended to the outbox in the handler's transaction, after the handler has returned. It is written by the codec of the
+    /// [outbox](crate::InboxBuilder::outbox) of the inbox, and carries the trace context of the message that is handled.
     ///
     /// *Ordering*: what one handler emits keeps its order.
     ///
@@ -105,8 +116,8 @@ impl<'a> HandlerContext<'a> {
         let topic = kind.topic.ok_or(MessageError::Local { event_type: kind.name })?;
         let mut message = Message::new(Topic::new(topic)?, kind.name)
             .with_schema_version(kind.version)
-            .with_content_type(Json.content_type())
-            .with_payload(Json.encode(event)?);
+            .with_content_type(self.codec.content_type())
+            .with_payload(self.codec.encode(event)?);
         if let Some(key) = event.key() {
             message = message.with_key(key)?;
         }
@@ -138,7 +149,7 @@ impl<'a> HandlerContext<'a> {
     }
 }
 
-impl fmt::Debug for HandlerContext<'_> {
+impl<C: Codec> fmt::Debug for HandlerContext<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HandlerContext")
             .field("consumer", &self.consumer.as_str())
@@ -179,6 +190,8 @@ impl HandlerFailure {
     }
 
     /// This message can never be handled: its attempts are used up at once.
+    ///
+    /// In direct mode it goes to the store first, without this verdict: the handler is called once more, from there, and its word counts then.
     #[must_use]
     pub fn rejected(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self { failure: Failure::new(class, message), rejected: true }
@@ -220,8 +233,13 @@ mod tests {
         };
         let (handled, emitted) = (message(incoming), Emitted::default());
         let consumer = Consumer::new("inventory").unwrap();
-        let context =
-            HandlerContext { message: &handled, consumer: &consumer, attempt: 1, emitted: &emitted };
+        let context = HandlerContext {
+            message: &handled,
+            consumer: &consumer,
+            attempt: 1,
+            emitted: &emitted,
+            codec: &Json,
+        };
         context.emit_message(message(given)).unwrap();
         emitted.take().remove(0).headers
     }

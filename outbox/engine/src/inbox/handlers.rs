@@ -22,12 +22,12 @@ pub(crate) const UNDECODABLE: &str = "outbox.undecodable";
 pub(crate) const UNDECODABLE_REASON: &str = "outbox-undecodable";
 
 /// A handler of any type, ready to be called.
-pub(crate) trait Call<Tx>: Send + Sync {
+pub(crate) trait Call<Tx, C: Codec>: Send + Sync {
     fn call<'a>(
         &'a self,
         tx: &'a mut Tx,
-        context: HandlerContext<'a>,
-        upcasters: &'a Upcasters,
+        context: HandlerContext<'a, C>,
+        upcasters: &'a Upcasters<C>,
     ) -> BoxFuture<'a, Result<(), HandlerError>>;
 }
 
@@ -36,25 +36,31 @@ struct Typed<E, H> {
     event: PhantomData<fn() -> E>,
 }
 
-impl<Tx, E, H> Call<Tx> for Typed<E, H>
+impl<Tx, E, H, C> Call<Tx, C> for Typed<E, H>
 where
     Tx: Send + 'static,
     E: DomainEvent + DeserializeOwned + Send + 'static,
-    H: for<'a> MessageHandler<'a, Tx, E>,
+    H: for<'a> MessageHandler<'a, Tx, E, C>,
+    C: Codec,
 {
     fn call<'a>(
         &'a self,
         tx: &'a mut Tx,
-        context: HandlerContext<'a>,
-        upcasters: &'a Upcasters,
+        context: HandlerContext<'a, C>,
+        upcasters: &'a Upcasters<C>,
     ) -> BoxFuture<'a, Result<(), HandlerError>> {
         Box::pin(async move {
             let message = context.message();
             let known = E::TYPES.iter().find(|known| *known.name == *message.event_type);
             let known = known.map_or(message.schema_version, |known| known.version);
-            let payload =
-                upcasters.raise(&message.event_type, message.schema_version, known, &message.payload)?;
-            let event = Json.decode(&payload).map_err(|error| unreadable(&error))?;
+            let payload = upcasters.raise(
+                context.codec,
+                &message.event_type,
+                message.schema_version,
+                known,
+                &message.payload,
+            )?;
+            let event = context.codec.decode(&payload).map_err(|error| unreadable(&error))?;
             self.handler.handle(tx, event, context).await
         })
     }
@@ -62,24 +68,25 @@ where
 
 struct Raw<H>(H);
 
-impl<Tx, H> Call<Tx> for Raw<H>
+impl<Tx, H, C> Call<Tx, C> for Raw<H>
 where
     Tx: Send + 'static,
-    H: for<'a> MessageHandler<'a, Tx, Message>,
+    H: for<'a> MessageHandler<'a, Tx, Message, C>,
+    C: Codec,
 {
     fn call<'a>(
         &'a self,
         tx: &'a mut Tx,
-        context: HandlerContext<'a>,
-        _upcasters: &'a Upcasters,
+        context: HandlerContext<'a, C>,
+        _upcasters: &'a Upcasters<C>,
     ) -> BoxFuture<'a, Result<(), HandlerError>> {
         Box::pin(self.0.handle(tx, context.message().clone(), context))
     }
 }
 
 /// A handler with its bounds.
-pub(crate) struct Registered<Tx> {
-    pub(crate) call: Arc<dyn Call<Tx>>,
+pub(crate) struct Registered<Tx, C: Codec> {
+    pub(crate) call: Arc<dyn Call<Tx, C>>,
     pub(crate) options: HandlerOptions,
     /// As many as may run at once, in memory and from the store together.
     pub(crate) permits: Arc<Semaphore>,
@@ -99,17 +106,17 @@ pub(crate) enum Action {
 }
 
 /// The handlers of an inbox.
-pub(crate) struct Handlers<Tx> {
-    list: Vec<Registered<Tx>>,
+pub(crate) struct Handlers<Tx, C: Codec = Json> {
+    list: Vec<Registered<Tx, C>>,
     by_type: BTreeMap<(Topic, String), usize>,
     any: Option<usize>,
-    pub(crate) upcasters: Upcasters,
+    pub(crate) upcasters: Upcasters<C>,
     pub(crate) unknown: UnknownType,
     pub(crate) topics: BTreeSet<Topic>,
     problems: Vec<String>,
 }
 
-impl<Tx: Send + 'static> Handlers<Tx> {
+impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
     pub(crate) fn new() -> Self {
         Self {
             list: Vec::new(),
@@ -125,7 +132,7 @@ impl<Tx: Send + 'static> Handlers<Tx> {
     pub(crate) fn typed<E, H>(&mut self, options: HandlerOptions, handler: H)
     where
         E: DomainEvent + DeserializeOwned + Send + 'static,
-        H: for<'a> MessageHandler<'a, Tx, E>,
+        H: for<'a> MessageHandler<'a, Tx, E, C>,
     {
         let at = self.register(options, Arc::new(Typed { handler, event: PhantomData }));
         for known in E::TYPES {
@@ -141,7 +148,7 @@ impl<Tx: Send + 'static> Handlers<Tx> {
 
     pub(crate) fn raw<H>(&mut self, options: HandlerOptions, topic: &str, event_type: &str, handler: H)
     where
-        H: for<'a> MessageHandler<'a, Tx, Message>,
+        H: for<'a> MessageHandler<'a, Tx, Message, C>,
     {
         let at = self.register(options, Arc::new(Raw(handler)));
         self.route(topic, event_type, at);
@@ -149,7 +156,7 @@ impl<Tx: Send + 'static> Handlers<Tx> {
 
     pub(crate) fn any<H>(&mut self, options: HandlerOptions, handler: H)
     where
-        H: for<'a> MessageHandler<'a, Tx, Message>,
+        H: for<'a> MessageHandler<'a, Tx, Message, C>,
     {
         let at = self.register(options, Arc::new(Raw(handler)));
         if self.any.replace(at).is_some() {
@@ -170,8 +177,17 @@ impl<Tx: Send + 'static> Handlers<Tx> {
         self.problems.push(problem);
     }
 
-    /// Everything that is wrong, in words. `handles`: whether this inbox runs handlers.
-    pub(crate) fn problems(&self, handles: bool) -> Vec<String> {
+    /// None yet, and what was said of topics and types: for another codec, which handlers and upcasters that are there already know nothing of.
+    pub(crate) fn with_codec<D: Codec>(self) -> Handlers<Tx, D> {
+        let mut problems = self.problems;
+        if !self.list.is_empty() || !self.upcasters.is_empty() {
+            problems.push("`outbox` is called behind a handler or an upcaster; call it first, for they read by its codec".to_owned());
+        }
+        Handlers { unknown: self.unknown, topics: self.topics, problems, ..Handlers::new() }
+    }
+
+    /// Everything that is wrong, in words. `handles`: whether this inbox runs handlers, in transactions that may be idle for so long.
+    pub(crate) fn problems(&self, handles: bool, most_idle: Option<Duration>) -> Vec<String> {
         let mut problems = self.problems.clone();
         if self.topics.is_empty() {
             problems.push("the inbox has no topics; register a typed handler, or name topics".to_owned());
@@ -180,12 +196,12 @@ impl<Tx: Send + 'static> Handlers<Tx> {
             problems.push("the inbox has no handler; register one with `on`".to_owned());
         }
         for registered in &self.list {
-            problems.extend(registered.options.problems());
+            problems.extend(registered.options.problems(most_idle.filter(|_| handles)));
         }
         problems
     }
 
-    fn register(&mut self, options: HandlerOptions, call: Arc<dyn Call<Tx>>) -> usize {
+    fn register(&mut self, options: HandlerOptions, call: Arc<dyn Call<Tx, C>>) -> usize {
         let permits = options.concurrency.clamp(1, Semaphore::MAX_PERMITS);
         self.list.push(Registered { call, options, permits: Arc::new(Semaphore::new(permits)) });
         self.list.len() - 1
@@ -219,7 +235,7 @@ impl<Tx: Send + 'static> Handlers<Tx> {
         }
     }
 
-    pub(crate) fn get(&self, at: usize) -> Option<&Registered<Tx>> {
+    pub(crate) fn get(&self, at: usize) -> Option<&Registered<Tx, C>> {
         self.list.get(at)
     }
 
@@ -234,7 +250,7 @@ impl<Tx: Send + 'static> Handlers<Tx> {
     }
 }
 
-impl<Tx> fmt::Debug for Handlers<Tx> {
+impl<Tx, C: Codec> fmt::Debug for Handlers<Tx, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handlers")
             .field("types", &self.by_type.keys())
@@ -286,10 +302,23 @@ mod tests {
     #[test]
     fn every_problem_is_reported_at_once() {
         let mut handlers = Handlers::<()>::new();
-        assert_eq!(handlers.problems(true).len(), 2);
+        assert_eq!(handlers.problems(true, None).len(), 2);
         handlers.raw(HandlerOptions::default(), "orders", "placed", nothing);
-        assert_eq!(handlers.problems(true), Vec::<String>::new());
+        assert_eq!(handlers.problems(true, None), Vec::<String>::new());
         handlers.raw(HandlerOptions::default().concurrency(0), "orders", "placed", nothing);
-        assert_eq!(handlers.problems(true).len(), 2);
+        assert_eq!(handlers.problems(true, None).len(), 2);
+    }
+
+    #[test]
+    fn no_call_may_take_longer_than_a_transaction_may_be_idle() {
+        let seconds = Duration::from_secs;
+        let mut handlers = Handlers::<()>::new();
+        handlers.raw(HandlerOptions::default().timeout(seconds(12)), "orders", "placed", nothing);
+        handlers.raw(HandlerOptions::default(), "orders", "shipped", nothing);
+        assert_eq!(handlers.problems(true, None), Vec::<String>::new());
+        assert_eq!(handlers.problems(true, Some(seconds(13))), Vec::<String>::new());
+        assert_eq!(handlers.problems(false, Some(seconds(12))), Vec::<String>::new(), "no handler runs here");
+        let problems = handlers.problems(true, Some(seconds(12)));
+        assert!(problems.len() == 1 && problems[0].contains("transaction_idle_timeout"), "{problems:?}");
     }
 }

@@ -24,6 +24,7 @@ mod mailboxes;
 mod overtaking;
 mod pace;
 mod pausing;
+mod permits;
 mod process;
 mod processor;
 mod receiver;

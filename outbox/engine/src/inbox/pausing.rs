@@ -8,14 +8,12 @@ pub(crate) struct Pausing {
     is_asked: bool,
     /// When it was in the store. None: not yet, or nobody knows.
     stored_at: Option<Duration>,
-    /// When the first heartbeat that was seen to show no pause since then had begun.
-    unseen: Option<Duration>,
 }
 
 impl Pausing {
     /// It is to pause, from now on.
     pub(crate) fn ask(&mut self) {
-        *self = Self { is_asked: true, ..Self::default() };
+        *self = Self { is_asked: true, stored_at: None };
     }
 
     /// The store has it, from `now` on at the latest.
@@ -28,20 +26,13 @@ impl Pausing {
         *self = Self::default();
     }
 
-    /// Whether it is paused, by what the store told last, where the heartbeat that was answered last began at `begun`.
+    /// Whether it is paused, by what the store told last, to a heartbeat that began at `begun`.
     ///
-    /// Somebody else may have ended the pause before any heartbeat could show it. So one that began when the pause was in the store, and does
-    /// not show it, ends it here. What it showed may come to light later than that it was there: so the next one must show none either.
+    /// From the first heartbeat on that began when the pause was in the store, the store says when it is over, whoever ends it: somebody may have done so
+    /// before any heartbeat could show it. What an earlier one showed is of before: also a pause, which was ended since.
     pub(crate) fn look(&mut self, in_store: bool, begun: Duration) -> bool {
-        if in_store {
-            // From here on the store says when it is over, whoever ends it.
+        if self.stored_at.is_some_and(|stored_at| begun > stored_at) {
             self.end();
-        } else if self.stored_at.is_some_and(|stored_at| begun > stored_at) {
-            match self.unseen {
-                Some(first) if begun > first => self.end(),
-                Some(_) => {}
-                None => self.unseen = Some(begun),
-            }
         }
         in_store || self.is_asked
     }
@@ -73,17 +64,27 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_never_shows_ends_with_the_second_heartbeat() {
+    fn what_the_store_does_not_show_to_a_later_heartbeat_is_over() {
         let mut pausing = Pausing::default();
         pausing.ask();
         pausing.stored(S);
-        // The first one is known before what it showed is.
-        assert!((0..9).all(|_| pausing.look(false, S * 5)));
-        assert!(!pausing.look(false, S * 10));
+        assert!(!pausing.look(false, S * 5));
         // A pause that nobody knows to be in the store holds until it is asked again.
         pausing.ask();
         assert!((0..99).all(|beat| pausing.look(false, S * beat)));
         pausing.end();
         assert!(!pausing.look(false, S * 100));
+    }
+
+    #[test]
+    fn what_the_store_showed_before_it_had_the_pause_is_of_an_earlier_one() {
+        let mut pausing = Pausing::default();
+        pausing.ask();
+        assert!(pausing.look(true, S), "an earlier pause that was ended since");
+        pausing.stored(S * 3);
+        assert!(pausing.look(true, S * 2));
+        assert!(pausing.look(false, S * 2), "between the two");
+        assert!(pausing.look(true, S * 4));
+        assert!(!pausing.look(false, S * 5));
     }
 }

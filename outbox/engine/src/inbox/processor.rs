@@ -9,10 +9,9 @@ use async_trait::async_trait;
 use futures_util::{FutureExt, TryFutureExt};
 use outbox_contract::transactional::{Admission, inbox_route};
 use outbox_contract::{
-    AppendError, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Transactional,
+    AppendError, Codec, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Transactional,
 };
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tracing::Instrument;
 
 use super::handler::{Emitted, HandlerContext, HandlerFailure};
@@ -31,37 +30,34 @@ use crate::unit_of_work::is_conflict;
 /// How often a transaction is started again after a conflict, before others get their turn.
 pub(crate) const CONFLICT_TRIES: u32 = 6;
 
-/// How long stored messages wait for a handler that runs as often as it may: as long as short calls take. Then others get their turn.
-const PERMIT_WAIT: Duration = Duration::from_millis(50);
-
-pub(crate) struct Processor<S: Transactional> {
+pub(crate) struct Processor<S: Transactional, C: Codec> {
     pub(crate) store: Arc<S>,
-    pub(crate) outbox: Outbox<Arc<S>>,
+    pub(crate) outbox: Outbox<Arc<S>, C>,
     pub(crate) consumer: Consumer,
     pub(crate) route: Route,
-    pub(crate) handlers: Arc<Handlers<S::Tx<'static>>>,
+    pub(crate) handlers: Arc<Handlers<S::Tx<'static>, C>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) steps: Steps,
     pub(crate) transactions: Transactions<S>,
     pace: Pace,
 }
 
-impl<S: Transactional> Processor<S> {
+impl<S: Transactional, C: Codec> Processor<S, C> {
     #[expect(clippy::too_many_arguments, reason = "the parts of an inbox, once, from the builder")]
     pub(crate) fn new(
         store: Arc<S>,
-        outbox: Outbox<Arc<S>>,
+        outbox: Outbox<Arc<S>, C>,
         consumer: Consumer,
-        handlers: Arc<Handlers<S::Tx<'static>>>,
+        handlers: Arc<Handlers<S::Tx<'static>, C>>,
         counters: Arc<Counters>,
         steps: Steps,
         store_timeout: Duration,
-        first_delay: Duration,
+        delays: (Duration, Duration),
         seed: u64,
     ) -> Self {
         let route = inbox_route(&consumer);
         let transactions =
-            Transactions::new(Arc::clone(&store), consumer.clone(), store_timeout, first_delay, seed);
+            Transactions::new(Arc::clone(&store), consumer.clone(), store_timeout, delays, seed);
         let pace = Pace::new(handlers.longest());
         Self { store, outbox, consumer, route, handlers, counters, steps, transactions, pace }
     }
@@ -90,16 +86,19 @@ impl<S: Transactional> Processor<S> {
     async fn attempt(&self, place: Place, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
         let mut tries = 1;
         loop {
-            match self.run(place, works).await {
-                Err(Trouble::Again(failure) | Trouble::Outdated(failure))
-                    if tries < CONFLICT_TRIES && place.has_time(self.pace.call()) =>
-                {
-                    tracing::debug!(consumer = %self.consumer, %failure, tries, "a transaction is started again");
-                    self.transactions.pause(tries).await;
-                    tries += 1;
+            let trouble = match self.run(place, works).await {
+                Err(trouble @ (Trouble::Again(_) | Trouble::Outdated(_))) if tries < CONFLICT_TRIES => {
+                    trouble
                 }
                 other => return other,
+            };
+            let pause = self.transactions.next_pause(tries);
+            if !place.has_time(pause.saturating_add(self.pace.call())) {
+                return Err(trouble);
             }
+            tracing::debug!(consumer = %self.consumer, ?trouble, ?pause, tries, "a transaction is started again");
+            tokio::time::sleep(pause).await;
+            tries += 1;
         }
     }
 
@@ -199,6 +198,7 @@ impl<S: Transactional> Processor<S> {
             consumer: &self.consumer,
             attempt: work.attempt,
             emitted,
+            codec: self.outbox.codec(),
         };
         // Called inside of the future, so that a handler that panics before its first await is caught too.
         let handled = AssertUnwindSafe(async {
@@ -230,37 +230,14 @@ impl<S: Transactional> Processor<S> {
         }
     }
 
-    /// The permits of all handlers of these messages, always in the same order, so that two transactions never wait for each other. With those handlers
-    /// of which there was none to be had.
-    async fn permits(
-        &self,
-        place: Place,
-        messages: impl Iterator<Item = &Message>,
-    ) -> (Vec<OwnedSemaphorePermit>, BTreeSet<usize>) {
-        let wanted: BTreeSet<usize> = messages.filter_map(|message| self.handler_of(message)).collect();
-        let (mut permits, mut missing) = (Vec::with_capacity(wanted.len()), BTreeSet::new());
-        let enough = Instant::now() + PERMIT_WAIT;
-        for at in wanted {
-            let Some(registered) = self.handlers.get(at) else { continue };
-            let permit = Arc::clone(&registered.permits).acquire_owned();
-            let permit = if place.is_store() { timeout_at(enough, permit).await } else { Ok(permit.await) };
-            match permit {
-                Ok(Ok(permit)) => permits.push(permit),
-                // Too late. Never closed.
-                Ok(Err(_)) | Err(_) => _ = missing.insert(at),
-            }
-        }
-        (permits, missing)
-    }
-
     /// Several messages through each transaction, as long as that goes well. Returns those that are left, to go alone.
-    async fn batches<'i>(
+    async fn batches(
         &self,
         place: Place,
         works: &[Work<'_>],
-        to_do: &'i [usize],
+        to_do: &[usize],
         say: &mut (dyn FnMut(usize, Verdict) + Send),
-    ) -> Result<&'i [usize], Broken> {
+    ) -> Result<Vec<usize>, Broken> {
         let mut left = to_do;
         while left.len() > 1 && place.has_time(self.pace.calls()) {
             let most = if place.is_store() { self.pace.most().min(left.len()) } else { left.len() };
@@ -271,12 +248,21 @@ impl<S: Transactional> Processor<S> {
             let batch: Vec<Work<'_>> = some.iter().map(|index| works[*index]).collect();
             let begun = Instant::now();
             match self.run(place, &batch).await {
-                Ok(done) if done.iter().all(Option::is_some) => {
+                Ok(done) => {
+                    let mut behind = Vec::new();
+                    for (index, done) in some.iter().zip(done) {
+                        match done {
+                            Some(done) => say(*index, Verdict::Done(done)),
+                            None => behind.push(*index),
+                        }
+                    }
+                    if !behind.is_empty() {
+                        // The others of it are committed. What was in the way may be finished by now: each is asked about once more.
+                        behind.extend(others);
+                        return Ok(behind);
+                    }
                     if place.is_store() {
                         self.pace.done(some.len(), begun.elapsed());
-                    }
-                    for (index, done) in some.iter().zip(done) {
-                        say(*index, done.map_or(Verdict::NotTried, Verdict::Done));
                     }
                     left = others;
                 }
@@ -284,13 +270,13 @@ impl<S: Transactional> Processor<S> {
                 Err(Trouble::Slow(calls)) => {
                     self.pace.gave_up(calls);
                     left.iter().for_each(|index| say(*index, Verdict::NotTried));
-                    return Ok(&[]);
+                    return Ok(Vec::new());
                 }
                 // Something in it failed, and all of it is rolled back: who it was, shows when each goes alone.
-                Ok(_) | Err(Trouble::Handler(_) | Trouble::Again(_) | Trouble::Outdated(_)) => break,
+                Err(Trouble::Handler(_) | Trouble::Again(_) | Trouble::Outdated(_)) => break,
             }
         }
-        Ok(left)
+        Ok(left.to_vec())
     }
 
     /// Each message through a transaction of its own. `first`: nothing was done before these.
@@ -331,7 +317,7 @@ impl<S: Transactional> Processor<S> {
 }
 
 #[async_trait]
-impl<S: Transactional> Process for Processor<S> {
+impl<S: Transactional, C: Codec> Process for Processor<S, C> {
     fn handler_of(&self, message: &Message) -> Option<usize> {
         match self.handlers.action(message) {
             Action::Handle(at) => Some(at),
@@ -398,3 +384,7 @@ fn append_trouble(error: &AppendError) -> Trouble {
         other => Trouble::Handler(Verdict::Failed(Failure::new("append", other.to_string()))),
     }
 }
+
+#[cfg(test)]
+#[path = "processor_tests.rs"]
+mod tests;

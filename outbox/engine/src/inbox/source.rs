@@ -1,7 +1,9 @@
 //! A subscription that several actors use: one receives, many acknowledge, and at the end somebody closes it.
 
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use outbox_contract::subscription::{Received, Tag};
 use outbox_contract::{Deliveries, TransportError, TransportErrorKind};
 use tokio::sync::RwLock;
@@ -61,8 +63,9 @@ impl Source {
 
     /// Drops the subscription, as a crash would: what is unacknowledged comes again.
     pub(crate) async fn abandon(&self) {
-        // Who still uses it drops it.
-        let _ = timeout(self.limit, async { drop(self.deliveries.write().await.take()) }).await;
+        // Who still uses it drops it. It may panic at that: then it is gone all the same.
+        let dropped = async { drop(self.deliveries.write().await.take()) };
+        let _ = timeout(self.limit, AssertUnwindSafe(dropped).catch_unwind()).await;
     }
 
     async fn in_time(
@@ -74,6 +77,14 @@ impl Source {
             let words = format!("no answer within {:?}", self.limit);
             TransportError::new(TransportErrorKind::Unavailable, what, words)
         };
-        timeout(self.limit, call).await.unwrap_or_else(|_| Err(late()))
+        // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
+        match timeout(self.limit, AssertUnwindSafe(call).catch_unwind()).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => {
+                let words = "it panicked; its message was printed";
+                Err(TransportError::new(TransportErrorKind::Unavailable, what, words))
+            }
+            Err(_) => Err(late()),
+        }
     }
 }

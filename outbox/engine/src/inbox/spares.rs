@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 /// How long a transaction waits for the next message. A worker that has more to do comes back within a fraction of this; a connection that
@@ -92,7 +92,11 @@ async fn sweep<T: Send + 'static>(spares: Arc<Spares<T>>) {
     loop {
         tokio::time::sleep(MOST_IDLE).await;
         let (old, more) = spares.age(Instant::now());
-        join_all(old.into_iter().map(|open| (spares.end)(open.tx))).await;
+        for open in old {
+            // Each by itself, so that none waits for another, or ends with it. It is over within the time that the store has for it.
+            let spares = Arc::clone(&spares);
+            tokio::spawn(async move { (spares.end)(open.tx).await });
+        }
         if !more {
             return;
         }
@@ -160,5 +164,31 @@ mod tests {
             open = spares.take().unwrap();
         }
         assert_eq!(open.tx, MOST_IN_A_ROW);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_whose_end_fails_or_lasts_keeps_none_of_the_others() {
+        let (sender, mut ended) = mpsc::unbounded_channel();
+        let end = move |tx: u32| {
+            let sender = sender.clone();
+            async move {
+                match tx {
+                    1 => panic!("told to"),
+                    2 => std::future::pending().await,
+                    _ => sender.send(tx).unwrap(),
+                }
+            }
+            .boxed()
+        };
+        let spares = Spares::new(end);
+        let limit = MOST_IDLE * 1_000;
+        for tx in 1..4 {
+            spares.put(tx, 1);
+        }
+        assert_eq!(tokio::time::timeout(limit, ended.recv()).await, Ok(Some(3)));
+        for tx in 4..6 {
+            spares.put(tx, 1);
+            assert_eq!(tokio::time::timeout(limit, ended.recv()).await, Ok(Some(tx)));
+        }
     }
 }

@@ -1,13 +1,13 @@
 //! Messages into the store, behind those that wait there for the consumer.
 
-use outbox_contract::{AppendError, Failure, Message, Outgoing, StoreErrorKind, Transactional};
+use outbox_contract::{AppendError, Codec, Failure, Message, Outgoing, StoreErrorKind, Transactional};
 
 use super::processor::{CONFLICT_TRIES, Processor};
 use super::stand_in::refused;
 use super::steps::Step;
 use super::verdict::{Broken, Trouble, Verdict};
 
-impl<S: Transactional> Processor<S> {
+impl<S: Transactional, C: Codec> Processor<S, C> {
     /// Writes messages in their order: together; where the store refuses to keep one of them, the others by themselves, and what stands for it.
     pub(crate) async fn store_all(&self, messages: &[&Message]) -> Result<(), Broken> {
         // The first last.

@@ -3,10 +3,13 @@
 //! As in the relay, whatever is unexpected is a new incarnation: everything in memory is dropped, the broker delivers again what was not
 //! acknowledged, and admission finds what was handled. What is cut off in the middle of a transaction is rolled back.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use outbox_contract::TransportError;
 use ractor::{
     Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent, call_t,
 };
@@ -137,15 +140,23 @@ impl InboxSupervisor {
         state: &mut InboxState,
     ) -> Result<(), ActorProcessingErr> {
         let context = &self.context;
-        let subscribe = context.transport.subscribe(context.subscription.clone());
-        let deliveries = match tokio::time::timeout(BROKER_TIMEOUT, subscribe).await {
-            Ok(Ok(deliveries)) => deliveries,
-            Ok(Err(error)) => return self.plan(myself, state, &error.to_string()),
+        let subscribe = async {
+            let deliveries = context.transport.subscribe(context.subscription.clone()).await?;
+            let delay = deliveries.acknowledgement_delay();
+            Ok::<_, TransportError>((deliveries, delay))
+        };
+        // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
+        let subscribe = AssertUnwindSafe(subscribe).catch_unwind();
+        let (deliveries, delay) = match tokio::time::timeout(BROKER_TIMEOUT, subscribe).await {
+            Ok(Ok(Ok(subscribed))) => subscribed,
+            Ok(Ok(Err(error))) => return self.plan(myself, state, &error.to_string()),
+            Ok(Err(_)) => {
+                return self.plan(myself, state, "subscribe: it panicked; its message was printed");
+            }
             Err(_) => {
                 return self.plan(myself, state, &format!("subscribe: no answer within {BROKER_TIMEOUT:?}"));
             }
         };
-        let delay = deliveries.acknowledgement_delay();
         let source = Arc::new(Source::new(deliveries, BROKER_TIMEOUT));
         let acknowledger = Acknowledger { context: Arc::clone(context), source: Arc::clone(&source), delay };
         let (acknowledger, _) = Actor::spawn_linked(None, acknowledger, (), myself.get_cell()).await?;
@@ -176,8 +187,11 @@ impl InboxSupervisor {
             return;
         }
         let Some(incarnation) = state.incarnation.take() else { return };
+        self.context.subscribed.store(false, Ordering::Release);
         incarnation.end();
         incarnation.source.abandon().await;
+        // What could not be dropped in time is dropped by the last one who has it, which may be this actor.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(incarnation)));
         // A timer can't fail.
         let _ = self.plan(myself, state, cause);
     }

@@ -15,12 +15,16 @@ use super::verdict::{Broken, Trouble};
 /// How often it is asked what became of a commit.
 const QUESTIONS: u32 = 3;
 
+/// The longest pause between two tries. Whoever pauses keeps its turn and its handler's place from others, so what lasts longer is given back.
+const MOST_PAUSE: Duration = Duration::from_secs(1);
+
 pub(crate) struct Transactions<S: Transactional> {
     store: Arc<S>,
     consumer: Consumer,
     /// How long a call to the store may take.
     limit: Duration,
     first_delay: Duration,
+    most_delay: Duration,
     spares: Arc<Spares<S::Tx<'static>>>,
     // Draws for pauses; held for one draw.
     random: Mutex<fastrand::Rng>,
@@ -31,7 +35,7 @@ impl<S: Transactional> Transactions<S> {
         store: Arc<S>,
         consumer: Consumer,
         limit: Duration,
-        first_delay: Duration,
+        (first_delay, most_delay): (Duration, Duration),
         seed: u64,
     ) -> Self {
         let ending = Arc::clone(&store);
@@ -40,7 +44,7 @@ impl<S: Transactional> Transactions<S> {
             async move { _ = timeout(limit, store.rollback(tx)).await }.boxed()
         });
         let random = Mutex::new(fastrand::Rng::with_seed(seed));
-        Self { store, consumer, limit, first_delay, spares, random }
+        Self { store, consumer, limit, first_delay, most_delay, spares, random }
     }
 
     /// A transaction: one that was begun with the commit of another, or a new one.
@@ -128,10 +132,15 @@ impl<S: Transactional> Transactions<S> {
         }
     }
 
-    /// Waits before something is tried once more: longer each time, and not as long as whoever else waits.
-    pub(crate) async fn pause(&self, tries: u32) {
+    /// How long to wait before something is tried once more: longer each time, and not as long as whoever else waits.
+    pub(crate) fn next_pause(&self, tries: u32) -> Duration {
         let draw = self.random.lock().unwrap_or_else(PoisonError::into_inner).f64();
-        let bound = self.first_delay.saturating_mul(1 << tries.min(6));
-        tokio::time::sleep(bound.mul_f64(0.1 + draw * 0.9)).await;
+        let bound = self.first_delay.saturating_mul(1 << tries.min(6)).min(self.most_delay).min(MOST_PAUSE);
+        bound.mul_f64(0.1 + draw * 0.9)
+    }
+
+    /// Waits before something is tried once more.
+    pub(crate) async fn pause(&self, tries: u32) {
+        tokio::time::sleep(self.next_pause(tries)).await;
     }
 }

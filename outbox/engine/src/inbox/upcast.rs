@@ -4,19 +4,28 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use outbox_contract::{Bytes, Codec, Json};
+use outbox_contract::{Bytes, Codec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::handler::HandlerFailure;
 
-type Upcast = Arc<dyn Fn(&[u8]) -> Result<Bytes, HandlerFailure> + Send + Sync>;
+type Upcast<C> = Arc<dyn Fn(&C, &[u8]) -> Result<Bytes, HandlerFailure> + Send + Sync>;
 
 /// Steps from one version to another, by type and the version that each starts from.
-#[derive(Clone, Default)]
-pub(crate) struct Upcasters(BTreeMap<(String, u32), (u32, Upcast)>);
+pub(crate) struct Upcasters<C>(BTreeMap<(String, u32), (u32, Upcast<C>)>);
 
-impl Upcasters {
+impl<C> Default for Upcasters<C> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<C: Codec> Upcasters<C> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds a step. Says whether there was none from this version yet, and whether it leads to a later one.
     pub(crate) fn add<Old, New>(
         &mut self,
@@ -34,9 +43,9 @@ impl Upcasters {
                 "the upcaster of {event_type} leads from version {from} to {to}; versions count from 1, and it must lead to a later one"
             ));
         }
-        let step: Upcast = Arc::new(move |payload| {
-            let old: Old = Json.decode(payload).map_err(|error| unreadable(&error))?;
-            Json.encode(&upcast(old)).map_err(|error| unreadable(&error))
+        let step: Upcast<C> = Arc::new(move |codec, payload| {
+            let old: Old = codec.decode(payload).map_err(|error| unreadable(&error))?;
+            codec.encode(&upcast(old)).map_err(|error| unreadable(&error))
         });
         if self.0.insert((event_type.to_owned(), from), (to, step)).is_some() {
             return Err(format!("{event_type} has two upcasters from version {from}; give it one"));
@@ -47,6 +56,7 @@ impl Upcasters {
     /// Brings a payload to a version, as far as there are steps. Without a step it stays as it is: the type itself may read it.
     pub(crate) fn raise(
         &self,
+        codec: &C,
         event_type: &str,
         version: u32,
         known: u32,
@@ -64,7 +74,7 @@ impl Upcasters {
         while at < known
             && let Some((to, step)) = self.0.get(&(event_type.to_owned(), at))
         {
-            payload = step(&payload)?;
+            payload = step(codec, &payload)?;
             at = *to;
         }
         if at > known {
@@ -84,7 +94,7 @@ pub(crate) fn unreadable(error: &outbox_contract::CodecError) -> HandlerFailure 
     HandlerFailure::rejected("unreadable", error.to_string())
 }
 
-impl fmt::Debug for Upcasters {
+impl<C> fmt::Debug for Upcasters<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
@@ -92,9 +102,11 @@ impl fmt::Debug for Upcasters {
 
 #[cfg(test)]
 mod tests {
+    use outbox_contract::Json;
+
     use super::*;
 
-    fn upcasters() -> Upcasters {
+    fn upcasters() -> Upcasters<Json> {
         let mut upcasters = Upcasters::default();
         upcasters.add("placed", 1, 2, |cents: u32| [cents]).unwrap();
         upcasters.add("placed", 2, 3, |[cents]: [u32; 1]| [cents, 1]).unwrap();
@@ -102,7 +114,7 @@ mod tests {
     }
 
     fn raise(version: u32, known: u32, payload: &'static str) -> Result<Bytes, HandlerFailure> {
-        upcasters().raise("placed", version, known, &payload.into())
+        upcasters().raise(&Json, "placed", version, known, &payload.into())
     }
 
     #[test]

@@ -197,6 +197,7 @@ impl RelayBuilder {
     /// it is.
     pub async fn start(self) -> Result<RelayHandle, StartError> {
         let (routes, policies) = self.checked()?;
+        warn_of_abort();
         checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
         for (route, transport) in &routes {
             if let Err(error) = transport.check().await {
@@ -272,6 +273,15 @@ impl RelayBuilder {
     }
 }
 
+/// Says that a panic anywhere ends the whole process, where it was built so.
+pub(crate) fn warn_of_abort() {
+    if cfg!(panic = "abort") {
+        tracing::warn!(
+            "built with panic = \"abort\": a panic of a transport or a handler ends the process, and does so again with the same message"
+        );
+    }
+}
+
 /// A number that two relays share if they treat failing messages alike.
 fn fingerprint(policies: &Policies) -> i64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
@@ -280,7 +290,7 @@ fn fingerprint(policies: &Policies) -> i64 {
     hasher.finish().cast_signed()
 }
 
-/// Why a relay was not started. Nothing runs.
+/// Why a relay or an inbox was not started. Nothing runs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
@@ -290,7 +300,7 @@ pub enum StartError {
     Store(StoreError),
     /// The transport of a route will never work as it is.
     Transport(Route, TransportError),
-    /// The parts of the relay could not be started.
+    /// The parts of it could not be started.
     Runtime(String),
 }
 
@@ -298,12 +308,12 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Config(problems) => {
-                f.write_str("the relay can't be started as it is configured:")?;
+                f.write_str("nothing was started, since the configuration makes no sense:")?;
                 problems.iter().try_for_each(|problem| write!(f, "\n- {problem}"))
             }
-            Self::Store(error) => write!(f, "the relay can't be started: {error}"),
-            Self::Transport(route, error) => write!(f, "the relay can't be started: route {route}: {error}"),
-            Self::Runtime(error) => write!(f, "the relay can't be started: {error}"),
+            Self::Store(error) => write!(f, "nothing was started: {error}"),
+            Self::Transport(route, error) => write!(f, "nothing was started: route {route}: {error}"),
+            Self::Runtime(error) => write!(f, "nothing was started: {error}"),
         }
     }
 }

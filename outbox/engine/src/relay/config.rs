@@ -30,7 +30,8 @@ pub struct RelayConfig {
     pub credit: usize,
     /// The most bytes of messages in memory. Default 16 MiB; one message may exceed it.
     pub credit_bytes: usize,
-    /// The most messages of one key in memory, so that one key can't take all credit. Default 500.
+    /// The most messages of one key in memory, so that one key can't take all credit. Default 500; whatever is set, no more than half of
+    /// [`credit`](Self::credit), since nothing is fetched before the other half is free.
     pub per_key: usize,
     /// How many lanes keep the order of keys, side by side. Default 4.
     pub lanes: usize,
@@ -91,6 +92,11 @@ impl Default for RelayConfig {
 }
 
 impl RelayConfig {
+    /// How many messages of one key may be in memory.
+    pub(crate) fn most_per_key(&self) -> usize {
+        self.per_key.min((self.credit / 2).max(1))
+    }
+
     /// Everything that is wrong, each with its value and the remedy; empty when nothing is.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
@@ -134,7 +140,7 @@ impl RelayConfig {
         if self.lanes > 256 {
             problems.push(format!("lanes is {}; there are 256 buckets, so give it at most 256", self.lanes));
         }
-        if self.heartbeat.saturating_mul(2) + self.publish_timeout > self.lease {
+        if self.heartbeat.saturating_mul(2).saturating_add(self.publish_timeout) > self.lease {
             problems.push(format!(
                 "lease ({:?}) is too short for two heartbeats ({:?} each) and a publish_timeout ({:?}): one late heartbeat would stop \
                  the relay; lengthen the lease or shorten the others",
@@ -174,6 +180,22 @@ mod tests {
     #[test]
     fn the_defaults_are_consistent() {
         assert_eq!(RelayConfig::default().problems(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn one_key_never_has_more_than_half_of_the_credit() {
+        let most = |credit, per_key| RelayConfig { credit, per_key, ..RelayConfig::default() }.most_per_key();
+        assert_eq!((most(2_000, 500), most(200, 500), most(1, 500)), (500, 100, 1));
+    }
+
+    #[test]
+    fn durations_of_any_length_are_refused_in_words() {
+        let config = RelayConfig {
+            heartbeat: Duration::MAX,
+            publish_timeout: Duration::MAX,
+            ..RelayConfig::default()
+        };
+        assert_eq!(config.problems().len(), 3);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_contract::lease::Paused;
-use outbox_contract::{Clock, RelayId, Route, Store, StoreError, StoreErrorKind, Topic, Transport};
+use outbox_contract::{Clock, RelayId, Route, Store, StoreError, StoreErrorKind, Transport};
 
 use super::breaker::Breaker;
 use super::config::RelayConfig;
@@ -35,8 +35,9 @@ pub(crate) struct Context {
     pub(crate) fetches: AtomicU64,
     /// Whether an operator paused the route. Written by the poller, read by lanes before each chunk.
     pub(crate) paused: AtomicBool,
-    // Topics that operators paused. Written by the poller, read by who handles beside this relay; held while it is copied.
-    paused_topics: Mutex<Vec<Topic>>,
+    // What operators paused, and when the heartbeat began that told of it. Written by the poller, read by who handles beside this relay; held
+    // while it is copied.
+    told_of_pauses: Mutex<(Paused, Duration)>,
     // Locked for a few instructions, never across an await; asked by lanes before each chunk.
     breaker: Mutex<Breaker>,
 }
@@ -68,7 +69,7 @@ impl Context {
             credit: Credit::new(config.credit, config.credit_bytes),
             fetches: AtomicU64::new(0),
             paused: AtomicBool::new(false),
-            paused_topics: Mutex::default(),
+            told_of_pauses: Mutex::default(),
             breaker: Mutex::new(Breaker::new(config.outage_first_delay, config.outage_most_delay)),
             route,
             config,
@@ -79,15 +80,14 @@ impl Context {
         self.clock.elapsed()
     }
 
-    /// What operators have paused, as of the last heartbeat.
-    pub(crate) fn paused(&self) -> Paused {
-        let topics = self.paused_topics.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Paused { route: self.paused.load(Ordering::Acquire), topics }
+    /// What operators have paused, as of a heartbeat that began at this instant.
+    pub(crate) fn paused(&self) -> (Paused, Duration) {
+        self.told_of_pauses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn pause(&self, paused: &Paused) {
+    pub(crate) fn pause(&self, paused: &Paused, asked: Duration) {
         self.paused.store(paused.route, Ordering::Release);
-        self.paused_topics.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&paused.topics);
+        *self.told_of_pauses.lock().unwrap_or_else(PoisonError::into_inner) = (paused.clone(), asked);
     }
 
     pub(crate) fn breaker(&self) -> MutexGuard<'_, Breaker> {

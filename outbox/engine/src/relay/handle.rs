@@ -69,14 +69,10 @@ impl RelayHandle {
         sum
     }
 
-    /// Tells what operators have paused of its first route, as of a heartbeat; and when the last heartbeat that was answered had begun, which may
-    /// be the one behind.
+    /// Tells what operators have paused of its first route, as of a heartbeat; and when that heartbeat had begun.
     pub(crate) fn pauses(&self) -> impl Fn() -> (Paused, Duration) + Send + Sync + 'static {
         let route = self.routes.first().map(|(context, _)| Arc::clone(context));
-        move || {
-            let told = route.as_ref().map(|context| (context.paused(), context.tenure.renewed()));
-            told.unwrap_or_default()
-        }
+        move || route.as_ref().map(|context| context.paused()).unwrap_or_default()
     }
 
     /// What waits, as last measured, for each route.

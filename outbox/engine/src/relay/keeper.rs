@@ -132,7 +132,7 @@ impl Keeper {
         state.yielding = state.yielding.intersection(&owned);
         let surplus = surplus(&leased, &state.yielding);
         state.yielding = state.yielding.union(&surplus);
-        self.poller.cast(PollerMsg::Leased { leased, surplus })?;
+        self.poller.cast(PollerMsg::Leased { asked, leased, surplus })?;
         myself.send_after(config.heartbeat, || KeeperMsg::Beat);
         Ok(())
     }

@@ -38,8 +38,8 @@ pub(crate) struct PollerSetup {
 pub(crate) enum PollerMsg {
     /// Who keeps the leases.
     Keeper(ActorRef<KeeperMsg>),
-    /// What this relay owns now, and what of it to give up.
-    Leased { leased: Leased, surplus: BucketSet },
+    /// What this relay owns now, by a heartbeat that began at `asked`, and what of it to give up.
+    Leased { asked: Duration, leased: Leased, surplus: BucketSet },
     /// Look, if this is the look that was planned last.
     Tick(u64),
     /// There may be something new.
@@ -121,7 +121,7 @@ impl Poller {
         let limits = ReaderLimits {
             rows: config.batch,
             bytes: config.batch_bytes,
-            per_key: config.per_key,
+            per_key: config.most_per_key(),
             waiting: config.credit,
             key_gaps: KEY_GAPS,
             walk: i64::try_from(config.batch).unwrap_or(i64::MAX).saturating_mul(WALK),
@@ -178,9 +178,9 @@ impl PollerState {
         let now = self.context.now();
         match message {
             PollerMsg::Keeper(keeper) => self.keeper = Some(keeper),
-            PollerMsg::Leased { leased, surplus } => {
+            PollerMsg::Leased { asked, leased, surplus } => {
                 let was_idle = self.paused || self.reader.owned().is_empty();
-                let gained = self.leased(&leased)?;
+                let gained = self.leased(&leased, asked)?;
                 if !surplus.is_empty() {
                     self.give_up(surplus)?;
                 }
@@ -242,7 +242,7 @@ impl PollerState {
     }
 
     /// Takes over what was gained, and drops what was lost; a bucket that came back under another epoch was both. Says whether any was gained.
-    fn leased(&mut self, leased: &Leased) -> Result<bool, ActorProcessingErr> {
+    fn leased(&mut self, leased: &Leased, asked: Duration) -> Result<bool, ActorProcessingErr> {
         self.life = leased.life;
         let yielding = self.yielding();
         let epochs = self.epochs;
@@ -271,7 +271,7 @@ impl PollerState {
             // Failing keys may have come along.
             self.ask_due = Duration::ZERO;
         }
-        self.pause(&leased.paused)?;
+        self.pause(&leased.paused, asked)?;
         // They may have stopped when the tenure was over, or for the pause.
         self.tell_lanes(|| LaneMsg::Pump)?;
         if let Some(keeper) = &self.keeper {
@@ -298,9 +298,13 @@ impl PollerState {
         LowWater { position, covered, life: self.life }
     }
 
-    fn pause(&mut self, paused: &outbox_contract::lease::Paused) -> Result<(), ActorProcessingErr> {
+    fn pause(
+        &mut self,
+        paused: &outbox_contract::lease::Paused,
+        asked: Duration,
+    ) -> Result<(), ActorProcessingErr> {
         self.paused = paused.route;
-        self.context.pause(paused);
+        self.context.pause(paused, asked);
         for topic in self.topics.pause(&paused.topics) {
             self.close(&topic)?;
         }

@@ -109,3 +109,33 @@ async fn a_conflict_that_everybody_meets_is_waited_for_and_never_counted() {
     world.ledger.assert_once_and_in_order(&sent);
     tokio::time::sleep(MS).await;
 }
+
+/// A call that is broken off in a pause would leave nobody knowing what became of the message.
+#[tokio::test(start_paused = true)]
+async fn long_pauses_between_conflicts_are_not_taken_for_lost_answers() {
+    let world = World::concurrent(1);
+    let mismatch = || VersionMismatch::check(0, "x", 1).unwrap_err().into();
+    let retry = RetryPolicy { most_attempts: 1, ..RetryPolicy::default() };
+    let inbox = conflicting(&world, mismatch, &Arc::new(AtomicBool::new(true)));
+    let inbox = inbox.mode(Mode::Stored).first_delay(S * 30).most_delay(S * 60).retry(retry);
+    let inbox = inbox.start().await.unwrap();
+    world.send("bad", 1);
+    within(S * 600, || world.tables.snapshot().dead > 0).await;
+    let failure = world.dead().await.remove(0).last_failure.unwrap();
+    assert_eq!(&*failure.class, "conflict", "{failure}");
+    assert!(inbox.stats().conflicts > 0);
+}
+
+/// What another message could use meanwhile.
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_after_a_conflict_holds_up_nobody_for_long() {
+    let world = World::concurrent(1);
+    let inbox = conflicting(&world, deadlock, &Arc::new(AtomicBool::new(true)));
+    let inbox = inbox.concurrency(1).first_delay(S * 30).most_delay(S * 60);
+    let _inbox = inbox.start().await.unwrap();
+    world.send("bad", 1);
+    tokio::time::sleep(MS * 100).await;
+    let good = world.send("good", 1);
+    let took = within(S * 600, || world.ledger.has(good[0].id)).await;
+    assert!(took < S * 10, "the other key waited for {took:?}");
+}

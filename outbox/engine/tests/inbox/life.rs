@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_contract::subscription::Undecodable;
@@ -250,6 +251,45 @@ async fn an_inbox_is_not_started_with_what_makes_no_sense_and_says_all_of_it() {
     let inbox = Inbox::builder(Arc::clone(&world.store), world.feed.clone()).prefetch(0).concurrency(0);
     let Err(StartError::Config(problems)) = inbox.start().await else { panic!("it was started") };
     assert_eq!(problems.len(), 5, "{problems:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn numbers_without_bounds_are_refused_in_every_mode() {
+    let (never, most) = (Duration::ZERO, Duration::MAX);
+    for mode in [Mode::Direct, Mode::Stored, Mode::Receive, Mode::Handle] {
+        let world = World::new();
+        let inbox = || world.inbox().mode(mode);
+        let wrong = [
+            ("store_timeout", inbox().store_timeout(most)),
+            ("store_timeout", inbox().store_timeout(never)),
+            ("concurrency", inbox().concurrency(usize::MAX)),
+            ("batch", inbox().batch(usize::MAX)),
+            ("first_delay", inbox().first_delay(most).most_delay(most)),
+            ("outage_first_delay", inbox().outage_first_delay(never)),
+            ("outage_most_delay", inbox().outage_most_delay(most)),
+            ("outage_most_delay", inbox().outage_most_delay(MS)),
+            ("due_poll", inbox().due_poll(most)),
+            ("unhealthy_age", inbox().unhealthy_age(most)),
+            ("lease", inbox().lease(most)),
+        ];
+        for (name, inbox) in wrong {
+            let Err(StartError::Config(problems)) = inbox.start().await else {
+                panic!("{mode:?}: it was started with this {name}")
+            };
+            assert!(problems.iter().any(|problem| problem.starts_with(name)), "{name}: {problems:#?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_is_said_in_the_words_of_an_inbox() {
+    let world = World::new();
+    let Err(error) = world.inbox().lease(S * 15).start().await else { panic!("it was started") };
+    let words = error.to_string();
+    assert!(words.contains("lease is 15s") && words.contains("30s"), "{words}");
+    for foreign in ["relay", "publish_timeout"] {
+        assert!(!words.contains(foreign), "{words}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ mod conflicts;
 mod direct;
 mod failing;
 mod life;
+mod panics;
 mod refused;
 mod stored;
 mod support;

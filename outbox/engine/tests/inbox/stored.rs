@@ -193,3 +193,29 @@ async fn a_batch_of_slow_calls_is_made_smaller_until_it_is_done_in_time() {
     assert!(begun < 80, "{begun} calls for 40 messages");
     assert_eq!((inbox.stats().failed, inbox.stats().conflicts), (0, 0));
 }
+
+/// As many as can be handled at once, but for one.
+#[tokio::test(start_paused = true)]
+async fn slow_keys_with_much_to_do_stop_no_other() {
+    for slow in [1, 7] {
+        let world = World::concurrent(1);
+        let inbox = world.inbox_that(|message, _| {
+            let is_slow = message.order_key().as_str() != "quick";
+            async move {
+                if is_slow {
+                    tokio::time::sleep(S).await;
+                }
+                Ok(())
+            }
+            .boxed()
+        });
+        let _inbox = inbox.mode(Mode::Stored).start().await.unwrap();
+        for key in 0..slow {
+            world.send(&format!("slow-{key}"), 300);
+        }
+        within(S * 30, || world.feed.unacknowledged() == 0).await;
+        let quick = world.send("quick", 1);
+        let took = within(S * 60, || world.ledger.has(quick[0].id)).await;
+        assert!(took < S * 10, "{slow} slow keys: the other one waited for {took:?}");
+    }
+}

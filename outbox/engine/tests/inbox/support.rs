@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use outbox_contract::admin::{DeadLetter, Filter};
 use outbox_contract::transactional::inbox_route;
-use outbox_contract::{Admin, Clock, Consumer, Message, MessageId, Route, Timestamp};
+use outbox_contract::{Admin, Clock, Consumer, Message, MessageId, Route, Timestamp, Transport};
 use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, handler_fn};
 use outbox_store_memory::{MemoryStore, MemoryTx};
 use outbox_testkit::{ChaosStore, Feed, TestClock};
@@ -118,8 +118,13 @@ impl World {
 
     /// An inbox without a handler.
     pub(crate) fn bare(&self) -> InboxBuilder<Store> {
+        self.bare_on(self.feed.clone())
+    }
+
+    /// An inbox without a handler, which receives from this transport.
+    pub(crate) fn bare_on(&self, transport: impl Transport) -> InboxBuilder<Store> {
         let clock: Arc<dyn Clock> = Arc::new(TestClock::starting_at(Timestamp::from_micros(0)));
-        Inbox::builder(Arc::clone(&self.store), self.feed.clone())
+        Inbox::builder(Arc::clone(&self.store), transport)
             .consumer("inventory")
             .topic("orders")
             .clock(clock)

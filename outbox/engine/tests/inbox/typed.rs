@@ -1,8 +1,11 @@
 //! Typed handlers: by event type, with old versions of it, as functions.
 
-use outbox_contract::{DomainEvent, EventType, Exhausted, Message, Outbox, RetryPolicy};
-use outbox_engine::{HandlerContext, HandlerError, HandlerOptions};
+use outbox_contract::{
+    Bytes, Codec, CodecError, DomainEvent, EventType, Exhausted, Json, Message, Outbox, RetryPolicy,
+};
+use outbox_engine::{HandlerContext, HandlerError, HandlerOptions, StartError};
 use outbox_store_memory::MemoryTx;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::Mutex;
@@ -115,4 +118,75 @@ async fn what_is_newer_than_the_program_dies_within_twenty_minutes_or_is_held() 
         }
         assert!(inbox.stop(S * 30).await);
     }
+}
+
+/// JSON from its end to its beginning.
+#[derive(Clone, Copy)]
+struct Backwards;
+
+impl Codec for Backwards {
+    fn content_type(&self) -> &'static str {
+        "application/backwards"
+    }
+
+    fn encode<E: Serialize + ?Sized>(&self, event: &E) -> Result<Bytes, CodecError> {
+        Ok(Json.encode(event)?.iter().rev().copied().collect())
+    }
+
+    fn decode<E: DeserializeOwned>(&self, payload: &[u8]) -> Result<E, CodecError> {
+        Json.decode(&payload.iter().rev().copied().collect::<Vec<_>>())
+    }
+}
+
+async fn answer(
+    _: &mut MemoryTx,
+    event: Placed,
+    context: HandlerContext<'_, Backwards>,
+) -> Result<(), HandlerError> {
+    context.emit(&Placed { cents: event.cents + 1, ..event })?;
+    Ok(())
+}
+
+/// The service's own outbox: what it appends itself and what its handlers emit is the same to everybody.
+#[tokio::test(start_paused = true)]
+async fn an_inbox_reads_and_emits_as_the_outbox_does_that_it_is_given() {
+    let world = World::new();
+    let outbox = Outbox::new(world.tables.clone()).with_codec(Backwards);
+    let outbox = outbox.with_route("orders", "first").unwrap();
+    let event = Placed { order_id: 7, cents: 100, currency: "EUR".to_owned() };
+    world.feed.send(outbox.encode(&event).unwrap());
+    let old = Backwards.encode(&PlacedV1 { order_id: 8, euros: 2 }).unwrap();
+    world.feed.send(of_version(1, "").with_payload(old));
+    let inbox = world
+        .bare()
+        .outbox(outbox)
+        .upcast("order.placed", 1, 3, |old: PlacedV1| Placed {
+            order_id: old.order_id,
+            cents: old.euros * 100,
+            currency: "EUR".to_owned(),
+        })
+        .on::<Placed, _>(answer)
+        .emit_by("orders", "second");
+    let inbox = inbox.start().await.unwrap();
+    within(S * 10, || world.feed.unacknowledged() == 0).await;
+    assert_eq!((inbox.stats().handled, inbox.stats().failed), (2, 0));
+    let tables = world.tables.snapshot();
+    let mut found: Vec<(String, u32)> = Vec::new();
+    for (route, row) in &tables.hot {
+        assert_eq!(&*row.message.content_type, "application/backwards");
+        let placed: Placed = Backwards.decode(&row.message.payload).unwrap();
+        found.push((route.to_string(), placed.cents));
+    }
+    found.sort_unstable();
+    let expected = [("first", 101), ("first", 201), ("second", 101), ("second", 201)];
+    assert_eq!(found, expected.map(|(route, cents)| (route.to_owned(), cents)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outbox_comes_before_what_reads_by_its_codec() {
+    let world = World::new();
+    let outbox = Outbox::new(world.tables.clone()).with_codec(Backwards);
+    let inbox = world.bare().on::<Placed, _>(note).outbox(outbox).on::<Placed, _>(answer);
+    let Err(StartError::Config(problems)) = inbox.start().await else { panic!("it was started") };
+    assert!(problems.len() == 1 && problems[0].contains("call it first"), "{problems:#?}");
 }

@@ -236,6 +236,10 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
         self.inner.is_conflict(error)
     }
 
+    fn most_idle(&self) -> Option<Duration> {
+        self.inner.most_idle()
+    }
+
     fn hints(&self) -> &Hints {
         self.inner.hints()
     }

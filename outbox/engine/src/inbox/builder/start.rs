@@ -1,0 +1,147 @@
+//! How an inbox is checked and started.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use outbox_contract::transactional::inbox_route;
+use outbox_contract::{Consumer, Store, Subscription, Topic};
+use ractor::Actor;
+
+use super::super::context::{Context, PausedInStore};
+use super::super::dispatcher::Limits;
+use super::super::drain::Drain;
+use super::super::handle::InboxHandle;
+use super::super::process::Process;
+use super::super::processor::Processor;
+use super::super::stats::Counters;
+use super::super::supervisor::InboxSupervisor;
+use super::*;
+use crate::relay::builder::warn_of_abort;
+use crate::relay::context::checked_in_time;
+use crate::relay::credit::Credit;
+use crate::relay::{Relay, StartError};
+
+impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
+    /// Checks everything, then starts the inbox on the current Tokio runtime.
+    ///
+    /// A broker that can't be reached now does not keep the inbox from starting: it waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached, does not answer within
+    /// [`store_timeout`](Self::store_timeout), or was not migrated;
+    /// [`StartError::Transport`] when the transport says that it will never work as it is.
+    pub async fn start(self) -> Result<InboxHandle, StartError> {
+        let (consumer, outbox) = self.checked()?;
+        if !self.config.mode.handles() {
+            // Else the relay of what is stored says it.
+            warn_of_abort();
+        }
+        checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
+        let mode = self.config.mode;
+        let route = inbox_route(&consumer);
+        if mode.receives()
+            && let Err(error) = self.transport.check().await
+        {
+            if !error.is_retryable() {
+                return Err(StartError::Transport(route, error));
+            }
+            tracing::warn!(%consumer, %error, "the broker is not to be had yet; starting all the same");
+        }
+        let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
+        let config = self.config;
+        let counters = Arc::new(Counters::new(consumer.clone()));
+        let (limits, slowest) = (self.handlers.limits(), self.handlers.longest());
+        let topics = self.handlers.topics.clone();
+        let process: Arc<dyn Process> = Arc::new(Processor::new(
+            Arc::clone(&self.store),
+            outbox,
+            consumer.clone(),
+            Arc::new(self.handlers),
+            Arc::clone(&counters),
+            self.steps.clone(),
+            config.store_timeout,
+            (config.first_delay, config.most_delay),
+            seed,
+        ));
+        let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
+        let drain = if mode.handles() {
+            let (process, counters) = (Arc::clone(&process), Arc::clone(&counters));
+            let transport = Arc::new(Drain::new(process, counters, config.store_timeout));
+            let mut relay = Relay::of_route(&route, Arc::clone(&store), transport)
+                .config(config.drain(slowest))
+                .clock(Arc::clone(&self.clock))
+                .seed(seed);
+            if let Some(id) = self.id {
+                relay = relay.id(id);
+            }
+            for (topic, policy) in self.policies {
+                relay = relay.topic(topic, policy);
+            }
+            Some(relay.start().await?)
+        } else {
+            None
+        };
+        let paused_in_store = drain.as_ref().map(|drain| -> PausedInStore { Box::new(drain.pauses()) });
+        let context = Arc::new(Context {
+            process,
+            transport: self.transport,
+            subscription: Subscription::new(consumer, topics)
+                .with_prefetch(config.prefetch)
+                .with_prefetch_bytes(config.prefetch_bytes),
+            limits: Limits {
+                batch: config.batch,
+                tries: config.tries,
+                first_delay: config.first_delay,
+                most_delay: config.most_delay,
+                by_handler: limits,
+            },
+            slowest,
+            clock: self.clock,
+            seed,
+            counters,
+            steps: self.steps,
+            credit: Credit::new(config.prefetch, config.prefetch_bytes),
+            pausing: Mutex::default(),
+            paused_in_store,
+            subscribed: AtomicBool::new(false),
+            untold: AtomicBool::new(false),
+            config,
+        });
+        let supervisor = if mode.receives() {
+            let supervisor = InboxSupervisor { context: Arc::clone(&context) };
+            let spawned = Actor::spawn(None, supervisor, ()).await;
+            Some(spawned.map_err(|error| StartError::Runtime(error.to_string()))?.0)
+        } else {
+            None
+        };
+        Ok(InboxHandle { context, store, route, supervisor, drain })
+    }
+
+    fn checked(&self) -> Result<(Consumer, Outbox<Arc<S>, C>), StartError> {
+        let mut problems = self.config.problems();
+        problems.extend(self.handlers.problems(self.config.mode.handles(), self.store.most_idle()));
+        let consumer = Consumer::new(&self.consumer);
+        if let Err(error) = &consumer {
+            problems.push(error.to_string());
+        }
+        let mut outbox = Ok(self.outbox.clone());
+        for (topic, route) in &self.routes {
+            outbox = outbox.and_then(|outbox| outbox.with_route(topic, route));
+        }
+        if let Err(error) = &outbox {
+            problems.push(error.to_string());
+        }
+        for (topic, policy) in &self.policies {
+            problems.extend(Topic::new(topic).err().map(|error| error.to_string()));
+            problems.extend(policy.problems().into_iter().map(|problem| format!("topic {topic}: {problem}")));
+        }
+        if self.config.mode.handles() && problems.is_empty() {
+            problems.extend(self.config.problems_of_drain(self.handlers.longest()));
+        }
+        match (consumer, outbox) {
+            (Ok(consumer), Ok(outbox)) if problems.is_empty() => Ok((consumer, outbox)),
+            _ => Err(StartError::Config(problems)),
+        }
+    }
+}
