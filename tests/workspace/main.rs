@@ -9,3 +9,4 @@ mod files;
 mod graph;
 mod readme;
 mod settings;
+mod steps;
