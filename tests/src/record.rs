@@ -113,7 +113,10 @@ impl Record {
     pub async fn write(&self, ledger: &dyn Ledger, messages: &[Outgoing]) -> bool {
         let began: Vec<_> = messages.iter().map(|outgoing| (self.now(), &outgoing.message)).collect();
         let committing = OnceLock::new();
-        let written = ledger.write(messages, &|| drop(committing.set(self.now()))).await;
+        let told = || {
+            committing.get_or_init(|| self.now());
+        };
+        let written = ledger.write(messages, &told).await;
         self.wrote(&began, committing.get().copied(), &written);
         matches!(written, Written::Yes)
     }

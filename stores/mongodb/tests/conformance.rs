@@ -46,7 +46,8 @@ impl StoreHarness for Subject {
         let by = i64::try_from(by.as_micros()).expect("not that long");
         let database = self.store.client().default_database().expect("the URL names a database");
         let routes = database.collection::<Document>("outbox_route");
-        let found: Vec<Document> = routes.find(doc! {}).await.unwrap().try_collect().await.unwrap();
+        let found = routes.find(doc! {}).await.expect("routes can be read");
+        let found: Vec<Document> = found.try_collect().await.expect("routes can be read");
         for mut route in found {
             for relay in route.get_array_mut("relays").expect("a route has its relays") {
                 let relay = relay.as_document_mut().expect("a relay is a document");
