@@ -4,13 +4,15 @@
 
 steps_done=()     # lines of the summary
 steps_skipped=()  # what was not done, each with its reason
+steps_not_applicable=() # properties that do not apply to a backend, each with its reason
 steps_unsteady=() # tests that failed once and passed alone
 steps_servers=()  # databases and brokers that tests had
 steps_failed=0
 step_running=""
 step_group=""
 
-# step NAME COMMAND...: runs a command as a step. A failing step is noted and does not end the script.
+# step NAME COMMAND...: runs a command as a step. A failing step is noted and does not end the script. Of a function that is a step every
+# command must say what its failure means (`|| return`): errexit does nothing there.
 step() {
   local name=$1 began=$SECONDS code=0
   shift
@@ -51,6 +53,7 @@ summary() {
   else
     printf '  skipped: %s\n' "${steps_skipped[@]}"
   fi
+  [ ${#steps_not_applicable[@]} -eq 0 ] || printf '  not applicable: %s\n' "${steps_not_applicable[@]}"
   if [ ${#steps_unsteady[@]} -gt 0 ]; then
     printf '  unsteady: %s (failed once, passed alone)\n' "${steps_unsteady[@]}"
     printf '  An unsteady test is a bug: please mend it, or report it.\n'

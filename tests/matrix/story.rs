@@ -14,7 +14,7 @@ use outbox_tests::kind::{StoreKind, TransportKind};
 use outbox_tests::ledger::{self, Ledger};
 use outbox_tests::life::Life;
 use outbox_tests::pair::Pair;
-use outbox_tests::record::{PATIENCE, Record, until};
+use outbox_tests::record::{Now, PATIENCE, Record, until};
 
 use crate::repeats::Repeats;
 
@@ -63,10 +63,10 @@ pub(crate) async fn tell(store: StoreKind, transport: TransportKind) {
     story.record.more(MEANWHILE).await;
 
     story.record.stop_writing(writers).await;
-    story.died(&Route::default(), unsent).await;
-    story.record.never_sent(unsent);
-    story.died(&inbox_route(&story.pair.consumer().unwrap()), unhandled).await;
-    story.record.never_handled(unhandled);
+    story.died(&Route::default(), &unsent.1).await;
+    story.record.never_sent(&unsent.1, unsent.0);
+    story.died(&inbox_route(&story.pair.consumer().unwrap()), &unhandled.1).await;
+    story.record.never_handled(&unhandled.1, unhandled.0);
     story.done().await;
     assert!(second.stop(PATIENCE).await, "the second inbox stops in order");
     assert!(relay.stop(PATIENCE).await, "the relay stops in order");
@@ -102,18 +102,18 @@ impl Story {
         self.ledger.inbox(life, &self.pair, back).await.unwrap()
     }
 
-    /// Three messages of a key, in one transaction.
-    async fn three(&self, key: &str, middle: impl FnOnce(Message) -> Message) -> MessageId {
+    /// Three messages of a key, in one transaction. The one in the middle, and a moment before it was written.
+    async fn three(&self, key: &str, middle: impl FnOnce(Message) -> Message) -> (Now, Message) {
         let message = || Message::new(self.pair.topic.clone(), "order.placed").with_key(key).unwrap();
         let middle = middle(message());
-        let id = middle.id;
+        let (before, copy) = (self.record.now(), middle.clone());
         let three: [Outgoing; 3] = [message(), middle, message()].map(Outgoing::from);
         self.record.write_for_certain(&*self.ledger, &three).await;
-        id
+        (before, copy)
     }
 
     /// The broker never takes it; what is behind it arrives.
-    async fn one_that_can_not_be_sent(&self) -> MessageId {
+    async fn one_that_can_not_be_sent(&self) -> (Now, Message) {
         self.three("key-1", |message| {
             self.out.inject(message.id, Fault::Rejected);
             message
@@ -122,7 +122,7 @@ impl Story {
     }
 
     /// The handler never takes it; what is behind it is handled.
-    async fn one_that_can_not_be_handled(&self) -> MessageId {
+    async fn one_that_can_not_be_handled(&self) -> (Now, Message) {
         self.three("key-2", |message| message.with_payload(Life::POISON)).await
     }
 
@@ -142,7 +142,7 @@ impl Story {
     }
 
     /// Waits until a message is a dead letter of a route, and looks that no other is. It is one again for each time that it came.
-    async fn died(&self, route: &Route, id: MessageId) {
+    async fn died(&self, route: &Route, message: &Message) {
         let filter = Filter { route: Some(route.clone()), ..Filter::default() };
         let store = self.ledger.store();
         let dead = async || -> BTreeSet<MessageId> {
@@ -151,12 +151,17 @@ impl Story {
             letters.iter().map(|letter| letter.stored.message.id).collect()
         };
         until("a dead letter", async || !dead().await.is_empty()).await;
-        assert_eq!(dead().await, BTreeSet::from([id]), "route {route}: the one that can't be, and no other");
+        assert_eq!(
+            dead().await,
+            BTreeSet::from([message.id]),
+            "route {route}: the one that can't be, and no other"
+        );
     }
 
     /// Waits until everything that is committed has come and has had its effect.
     async fn done(&self) {
-        assert!(self.record.all_delivered().await, "not everything has come\n{}", self.record.deliveries());
+        let all = self.record.close_every_key(&*self.ledger).await;
+        assert!(all, "not everything has come\n{}", self.record.deliveries());
         until("every effect", async || {
             self.ledger.effects().await.is_ok_and(|effects| self.record.all_handled(&effects))
         })
@@ -173,5 +178,6 @@ impl Story {
         println!("{effects}");
         effects.assert_exactly_once();
         assert!(self.back.made_up() > 0, "some deliveries came again");
+        assert!(self.record.rolled_back() > 0, "some transactions were rolled back");
     }
 }

@@ -1,5 +1,7 @@
 //! What happens to the broker, and to the way to it.
 
+use std::sync::Mutex;
+
 use bytes::Bytes;
 use outbox_contract::Admin as _;
 use outbox_contract::admin::Filter;
@@ -32,18 +34,28 @@ async fn a_message_that_the_broker_never_takes_becomes_a_dead_letter_and_its_key
     world.consume().await;
     let relay = world.relay();
     let poison = world.message("key").with_payload(Bytes::from(vec![0; 10_001]));
-    let id = poison.id;
+    let (id, sent) = (poison.id, poison.clone());
+    // Until then it certainly was no dead letter.
+    let alive = Mutex::new(world.record.now());
     let before = (0..20).map(|_| world.message("key"));
     let after = (0..20).map(|_| world.message("key"));
     world.append(before.chain([poison]).chain(after)).await;
     world.write(2, 5);
     world.more(300).await;
     let dead = async || world.store.dead_letters(&Filter::default()).await.unwrap();
-    until("a dead letter", async || !dead().await.is_empty()).await;
+    let died = async || {
+        let now = world.record.now();
+        let died = !dead().await.is_empty();
+        if !died {
+            *alive.lock().unwrap() = now;
+        }
+        died
+    };
+    until("a dead letter", died).await;
     let dead: Vec<_> = dead().await.iter().map(|letter| letter.stored.message.id).collect();
     assert_eq!(dead, [id], "the one that is too large, and no other");
     assert!(!world.record.is_delivered(id));
-    world.record.never_sent(id);
+    world.record.never_sent(&sent, alive.into_inner().unwrap());
     world.finish().await;
     relay.stop();
 }

@@ -1,7 +1,10 @@
 //! What happens to the database, and what writers do in it.
 
-use outbox_contract::Transactional as _;
+use std::collections::HashSet;
+
+use outbox_contract::{Outgoing, Transactional as _};
 use outbox_tests::ledger::Written;
+use outbox_tests::record::PATIENCE;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use crate::world::{Servers, Wishes};
@@ -51,8 +54,9 @@ async fn a_transaction_that_stays_open_holds_nobody_up_and_is_delivered_when_it_
     relay.kill();
     world.more(1_000).await;
     assert!(!world.record.is_delivered(late.id), "nobody has committed it");
+    let committing = world.record.now();
     open.commit().await.unwrap();
-    world.record.wrote(&[(began, &late)], &Written::Yes);
+    world.record.wrote(&[(began, &late)], Some(committing), &Written::Yes);
     world.finish().await;
     second.stop();
 }
@@ -81,10 +85,11 @@ async fn a_prepared_transaction_is_delivered_when_it_commits_and_never_when_it_i
         "nobody has committed them"
     );
     let finish = |how: &str, message| sqlx::AssertSqlSafe(format!("{how} prepared '{message}'"));
+    let committing = world.record.now();
     world.store.pool().execute(finish("commit", kept.id)).await.unwrap();
-    world.record.wrote(&recorded[..1], &Written::Yes);
+    world.record.wrote(&recorded[..1], Some(committing), &Written::Yes);
     world.store.pool().execute(finish("rollback", dropped.id)).await.unwrap();
-    world.record.wrote(&recorded[1..], &Written::No("rolled back".into()));
+    world.record.wrote(&recorded[1..], None, &Written::No("rolled back".into()));
     world.more(300).await;
     world.finish().await;
     relay.stop();
@@ -96,36 +101,79 @@ async fn positions_that_come_back_after_lost_commits_confuse_nobody() {
     let Some(mut world) = Servers::new(wishes).await else { return };
     world.consume().await;
     let relay = world.relay();
-    world.store.pool().execute("create table written (id text primary key)").await.unwrap();
-    for _ in 0..3 {
+    let pool = world.store.pool();
+    pool.execute("create table written (id text primary key)").await.unwrap();
+    // What is not synchronous stays unsafe for long; and what is, the relay's heartbeats, makes safe what was before.
+    pool.execute("alter system set wal_writer_delay = '10s'").await.unwrap();
+    pool.execute("alter system set wal_writer_flush_after = '64MB'").await.unwrap();
+    pool.execute("select pg_reload_conf()").await.unwrap();
+    // What had a position when its commit was lost, and what was committed for good at one of these later.
+    let (mut lost_at, mut lost, mut reused) = (HashSet::new(), 0, 0);
+    for round in 0..4 {
         // Commits that return before they are safe, until the server is ended under them.
         let mut recorded = Vec::new();
         let mut connection = PgConnection::connect(&world.pair.database).await.unwrap();
-        for number in 0..200 {
-            let message = world.message(&format!("key-{}", number % 5));
+        behind_a_heartbeat(&mut connection).await;
+        for number in 0..100 {
+            let messages = [0, 1, 2].map(|at| world.message(&format!("key-{}", (number + at) % 5)));
             let mut tx = connection.begin().await.unwrap();
-            let began = world.record.now();
             tx.execute("set local synchronous_commit = off").await.unwrap();
-            world.store.append(&mut tx, &[message.clone().into()]).await.unwrap();
-            let id = message.id.to_string();
+            let began: Vec<_> = messages.into_iter().map(|message| (world.record.now(), message)).collect();
+            let outgoing: Vec<Outgoing> = began.iter().map(|(_, message)| message.clone().into()).collect();
+            world.store.append(&mut tx, &outgoing).await.unwrap();
+            // In one order, and the last one has the last position of all.
+            let last: i64 = sqlx::query_scalar("select last_value from outbox_message_position")
+                .fetch_one(&mut *tx)
+                .await
+                .unwrap();
+            let id = began[0].1.id.to_string();
             sqlx::query("insert into written values ($1)").bind(id).execute(&mut *tx).await.unwrap();
+            let committing = world.record.now();
             tx.commit().await.unwrap();
-            recorded.push((began, message));
+            recorded.push((began, last, committing));
         }
-        world.postgres.stop_at_once();
-        world.postgres.start_again();
+        // The last round is there to see positions come back.
+        if round < 3 {
+            world.postgres.stop_at_once();
+            world.postgres.start_again();
+        }
         // What is there now is committed for good. A message whose commit was lost may have been sent before, and may be missing.
         let mut connection = PgConnection::connect(&world.pair.database).await.unwrap();
-        let written: Vec<String> =
-            sqlx::query_scalar("select id from written").fetch_all(&mut connection).await.unwrap();
-        for (began, message) in &recorded {
-            let committed = written.contains(&message.id.to_string());
+        let written: HashSet<String> = sqlx::query_scalar("select id from written")
+            .fetch_all(&mut connection)
+            .await
+            .unwrap()
+            .into_iter()
+            .collect();
+        for (began, last, committing) in &recorded {
+            let committed = written.contains(&began[0].1.id.to_string());
+            let positions = last - 2..=*last;
+            reused += usize::from(positions.clone().any(|position| lost_at.contains(&position)));
+            if !committed {
+                lost += 1;
+                lost_at.extend(positions);
+            }
             let written = if committed { Written::Yes } else { Written::Unknown("lost".into()) };
-            world.record.wrote(&[(*began, message)], &written);
+            let appended: Vec<_> = began.iter().map(|(began, message)| (*began, message)).collect();
+            world.record.wrote(&appended, Some(*committing), &written);
         }
     }
+    println!("{lost} commits were lost, {reused} transactions had positions of lost ones");
+    assert!(lost > 0 && reused > 0, "{lost} lost, {reused} reused: nothing was shown");
     world.write(4, 5);
     world.more(500).await;
     world.finish().await;
     relay.stop();
+}
+
+/// Waits until a relay has just renewed its leases: the commits of the next half of a second are not made safe by that.
+async fn behind_a_heartbeat(connection: &mut PgConnection) {
+    let ask = "select coalesce(max(expires_at), 0) from outbox_relay";
+    let before: i64 = sqlx::query_scalar(ask).fetch_one(&mut *connection).await.unwrap();
+    let beat = async {
+        while before == sqlx::query_scalar::<_, i64>(ask).fetch_one(&mut *connection).await.unwrap() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, beat).await.expect("a relay lives");
 }

@@ -26,8 +26,11 @@ async fn main() -> Result<(), Failed> {
     }
     let ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
     ended.await??;
-    relay.stop(Duration::from_secs(30)).await;
-    Ok(())
+    if relay.stop(Duration::from_secs(30)).await {
+        Ok(())
+    } else {
+        Err("the relay did not drain in time".into())
+    }
 }
 
 type Started = (RelayHandle, Option<Arc<Halting>>);

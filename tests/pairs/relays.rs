@@ -1,11 +1,20 @@
 //! What happens to relays.
 
+use std::time::{Duration, Instant};
+
+use outbox_testkit::eventually;
 use outbox_tests::fresh::Fresh;
 use outbox_tests::halt::Halt;
 use outbox_tests::kind::{StoreKind, TransportKind};
+use outbox_tests::pair::Pair;
 
 use crate::process::Process;
 use crate::world::{Servers, Wishes, World};
+
+/// The relays of which the database knows.
+const RELAYS: &str = "select relay::text from outbox_relay";
+/// How many buckets a relay has.
+const OWNED: &str = "select count(*) from outbox_lease where relay = $1::uuid";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_relays_lose_nothing_and_bring_nothing_out_of_order() {
@@ -17,7 +26,9 @@ async fn killed_relays_lose_nothing_and_bring_nothing_out_of_order() {
         world.more(300).await;
         relay.kill();
     }
+    let killed = Instant::now();
     let last = world.relay();
+    world.flows_again_since(killed, 20).await;
     world.more(300).await;
     world.finish().await;
     last.stop();
@@ -30,14 +41,32 @@ async fn a_second_relay_joins_and_carries_on_alone() {
     world.write(4, 20);
     let first = world.relay();
     world.more(300).await;
+    let firsts: String = sqlx::query_scalar(RELAYS).fetch_one(world.store.pool()).await.unwrap();
     let second = world.relay();
     world.more(300).await;
     // In order, under load: what it has in flight is finished or left to the other.
     first.stop();
+    let alive: Vec<String> = sqlx::query_scalar(RELAYS).fetch_all(world.store.pool()).await.unwrap();
+    assert!(alive.len() == 1 && alive[0] != firsts, "it said that it is gone; there are {alive:?}");
+    let left: i64 = sqlx::query_scalar(OWNED).bind(&firsts).fetch_one(world.store.pool()).await.unwrap();
+    assert_eq!(left, 0, "its leases are given back, and need not run out");
+    // The other has them with its next heartbeat.
+    let owned = async || {
+        let owned: i64 =
+            sqlx::query_scalar(OWNED).bind(&alive[0]).fetch_one(world.store.pool()).await.unwrap();
+        owned == 256
+    };
+    let most = Pair::HEARTBEAT + Duration::from_secs(10);
+    assert!(
+        eventually(most, owned).await,
+        "the second relay has not every lease {most:?} after the first stopped"
+    );
     world.more(300).await;
     let third = world.relay();
     world.more(300).await;
+    let killed = Instant::now();
     second.kill();
+    world.flows_again_since(killed, 20).await;
     world.more(300).await;
     world.finish().await;
     drop(third);

@@ -2,10 +2,10 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outbox_contract::subscription::Received;
-use outbox_contract::{Deliveries, Message, Outgoing, Store as _, Subscription, Transport};
+use outbox_contract::{Deliveries, Message, MessageId, Outgoing, Store as _, Subscription, Transport};
 use outbox_servers::{OrSkip as _, Postgres, PostgresServer, RabbitMq, RabbitMqServer};
 use outbox_store_postgres::PostgresStore;
 use outbox_tests::fresh::fresh_topic;
@@ -16,6 +16,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::process::Process;
+
+/// What a busy machine may add to what is promised: to start a process, to connect, to deliver what waits.
+const SLACK: Duration = Duration::from_secs(20);
 
 /// Which servers a test wants to itself, to do something to them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -134,6 +137,19 @@ impl World {
         self.record.write_for_certain(&*self.ledger, &messages).await;
     }
 
+    /// Promise P8: what is written behind a kill flows again within one lease and one heartbeat. `again` is how long its keys can have waited for
+    /// whoever takes over: it begins with the kill. A message of each of these keys is written, so that some are of the dead relay's.
+    pub(crate) async fn flows_again_since(&self, killed: Instant, keys: u64) {
+        let messages: Vec<Message> = (0..keys).map(|key| self.message(&format!("key-{key}"))).collect();
+        let ids: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
+        for message in messages {
+            self.append([message]).await;
+        }
+        let most = Pair::LEASE + Pair::HEARTBEAT + SLACK;
+        let flows = self.record.come_within(most.saturating_sub(killed.elapsed()), &ids).await;
+        assert!(flows, "not all keys flow again {most:?} after a relay was killed");
+    }
+
     /// Waits until so many messages more have come for the first time.
     #[track_caller]
     pub(crate) fn more(&self, count: u64) -> impl Future<Output = ()> {
@@ -144,7 +160,7 @@ impl World {
     /// order of its commits.
     pub(crate) async fn finish(&mut self) {
         self.record.stop_writing(self.writers.drain(..)).await;
-        let all = self.record.all_delivered().await;
+        let all = self.record.close_every_key(&*self.ledger).await;
         let report = self.record.deliveries();
         assert!(all, "not everything has come after {PATIENCE:?}\n{report}");
         println!("{report}");

@@ -66,8 +66,11 @@ pub trait Ledger: Send + Sync + 'static {
     /// What the database says.
     async fn prepare(&self) -> Result<(), Failed>;
 
-    /// Commits messages in a transaction of their own, tried once.
-    async fn write(&self, messages: &[Outgoing]) -> Written;
+    /// Commits messages in a transaction of their own, tried once. It is told when the commit is about to be asked for.
+    async fn write(&self, messages: &[Outgoing], committing: &(dyn Fn() + Sync)) -> Written;
+
+    /// Appends messages in a transaction of their own, and rolls it back.
+    async fn roll_back(&self, messages: &[Outgoing]) -> Written;
 
     /// What handlers have committed: key by key, in the order in which it was done.
     ///
@@ -139,23 +142,29 @@ impl<E: Effects> Ledger for E {
         self.make_tables().await
     }
 
-    async fn write(&self, messages: &[Outgoing]) -> Written {
+    async fn write(&self, messages: &[Outgoing], committing: &(dyn Fn() + Sync)) -> Written {
         let store = Effects::store(self);
-        let mut tx = match store.begin().await {
+        let tx = match append(store, messages).await {
             Ok(tx) => tx,
-            Err(error) => return Written::No(error.into()),
+            Err(error) => return Written::No(error),
         };
-        let appended: Result<(), AppendError> = store.append(&mut tx, messages).await;
-        if let Err(error) = appended {
-            // The server rolls back what it is not told to commit; here it need not be waited for.
-            let rolled_back: Result<(), StoreError> = store.rollback(tx).await;
-            drop(rolled_back);
-            return Written::No(error.into());
-        }
+        committing();
         match store.commit(tx).await {
             Committed::Yes => Written::Yes,
             Committed::No(error) => Written::No(error.into()),
             Committed::Unknown(error) => Written::Unknown(error.into()),
+        }
+    }
+
+    async fn roll_back(&self, messages: &[Outgoing]) -> Written {
+        let store = Effects::store(self);
+        match append(store, messages).await {
+            Ok(tx) => {
+                // What the server is not told to commit, it rolls back.
+                let _unheard: Result<(), StoreError> = store.rollback(tx).await;
+                Written::No("rolled back, as it was to be".into())
+            }
+            Err(error) => Written::No(error),
         }
     }
 
@@ -171,4 +180,16 @@ impl<E: Effects> Ledger for E {
     ) -> Result<InboxHandle, Failed> {
         life.start(self, pair, transport).await
     }
+}
+
+/// A transaction in which these messages are appended.
+async fn append<S: Transactional>(store: &S, messages: &[Outgoing]) -> Result<S::Tx<'static>, Failed> {
+    let mut tx = store.begin().await?;
+    let appended: Result<(), AppendError> = store.append(&mut tx, messages).await;
+    if let Err(error) = appended {
+        // As above; here it need not be waited for.
+        let _unheard: Result<(), StoreError> = store.rollback(tx).await;
+        return Err(error.into());
+    }
+    Ok(tx)
 }

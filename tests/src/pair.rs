@@ -38,6 +38,9 @@ impl Pair {
     /// The lease of every relay: how long another needs to take over. It bounds how long the tests wait, and no test relies on it being kept.
     pub const LEASE: Duration = Duration::from_secs(4);
 
+    /// How often every relay says that it lives.
+    pub const HEARTBEAT: Duration = Duration::from_millis(500);
+
     /// A pair of a database and a broker, by their URLs.
     #[must_use]
     pub fn new(database: String, broker: String, topic: Topic) -> Self {
@@ -155,7 +158,7 @@ impl Pair {
         };
         Relay::builder(store, transport)
             .lease(Self::LEASE)
-            .heartbeat(Duration::from_millis(500))
+            .heartbeat(Self::HEARTBEAT)
             .publish_timeout(Duration::from_millis(2_500))
             .outage_most_delay(Duration::from_secs(1))
             .retry(retry)

@@ -1,12 +1,12 @@
 //! What happened in a test, shared by writers, consumers and the test itself, and held against the promises in the end.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::{Message, MessageId, Outgoing};
+use outbox_contract::{Key, Message, MessageId, Outgoing, Topic};
 use outbox_testkit::history::{ConsumerId, Fate, History, Moment, Report};
 use outbox_testkit::time::eventually;
 use tokio::sync::Notify;
@@ -35,7 +35,12 @@ pub struct Record {
     /// Rung when anything changes.
     changed: Notify,
     stop: AtomicBool,
+    /// Transactions that were rolled back on purpose.
+    rolled_back: AtomicU64,
 }
+
+/// A moment of deliveries, and one of effects.
+pub type Now = (Moment, Moment);
 
 #[derive(Default)]
 struct Sets {
@@ -70,6 +75,7 @@ impl Record {
             delivered: AtomicU64::new(0),
             changed: Notify::new(),
             stop: AtomicBool::new(false),
+            rolled_back: AtomicU64::new(0),
         }
     }
 
@@ -79,16 +85,16 @@ impl Record {
 
     /// The moment from which a transaction counts that a test writes itself.
     #[must_use]
-    pub fn now(&self) -> (Moment, Moment) {
+    pub fn now(&self) -> Now {
         (self.deliveries.now(), self.effects.now())
     }
 
-    /// Records a transaction that a test has written itself.
-    pub fn wrote(&self, appended: &[((Moment, Moment), &Message)], written: &Written) {
+    /// Records a transaction that a test has written itself, and that was committing behind this moment.
+    pub fn wrote(&self, appended: &[(Now, &Message)], committing: Option<Now>, written: &Written) {
         let messages: Vec<_> = appended.iter().map(|((began, _), message)| (*began, *message)).collect();
-        self.deliveries.record(&messages, fate(written, &self.deliveries));
+        self.deliveries.record(&messages, committing.map(|now| now.0), fate(written, &self.deliveries));
         let messages: Vec<_> = appended.iter().map(|((_, began), message)| (*began, *message)).collect();
-        self.effects.record(&messages, fate(written, &self.effects));
+        self.effects.record(&messages, committing.map(|now| now.1), fate(written, &self.effects));
         let mut sets = self.sets();
         for (_, message) in appended {
             sets.written.insert(message.id, (*message).clone());
@@ -106,9 +112,42 @@ impl Record {
     /// Writes messages in a transaction, once. Whether they are committed for certain.
     pub async fn write(&self, ledger: &dyn Ledger, messages: &[Outgoing]) -> bool {
         let began: Vec<_> = messages.iter().map(|outgoing| (self.now(), &outgoing.message)).collect();
-        let written = ledger.write(messages).await;
-        self.wrote(&began, &written);
+        let committing = OnceLock::new();
+        let told = || {
+            committing.get_or_init(|| self.now());
+        };
+        let written = ledger.write(messages, &told).await;
+        self.wrote(&began, committing.get().copied(), &written);
         matches!(written, Written::Yes)
+    }
+
+    /// Appends messages in a transaction that is rolled back: none of them may ever come.
+    pub async fn roll_back(&self, ledger: &dyn Ledger, messages: &[Outgoing]) {
+        let began: Vec<_> = messages.iter().map(|outgoing| (self.now(), &outgoing.message)).collect();
+        let written = ledger.roll_back(messages).await;
+        self.wrote(&began, None, &written);
+        self.rolled_back.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Writes one message more of each key that was written to, and waits until they have come. Whether they have, before [`PATIENCE`] was over.
+    ///
+    /// What was wrongly sent of a key stands in front of its last message: so it is seen, though it comes late.
+    ///
+    /// # Panics
+    ///
+    /// As [`write_for_certain`](Self::write_for_certain).
+    pub async fn close_every_key(&self, ledger: &dyn Ledger) -> bool {
+        let keys: BTreeMap<(Topic, Key), Message> = {
+            let written = &self.sets().written;
+            let keyed = written.values().filter_map(|message| Some((message, message.key.clone()?)));
+            keyed.map(|(message, key)| ((message.topic.clone(), key), message.clone())).collect()
+        };
+        for ((topic, key), like) in keys {
+            let mut last = Message::new(topic, &*like.event_type);
+            last.key = Some(key);
+            self.write_for_certain(ledger, &[last.into()]).await;
+        }
+        self.all_delivered().await
     }
 
     /// Writes messages in a transaction that is started again when it failed, as after a conflict.
@@ -126,7 +165,7 @@ impl Record {
     }
 
     /// Starts writers that commit one to three messages of one of so many keys at a time, as fast as they are delivered, until they are
-    /// [stopped](Self::stop_writing). They lock nothing of their own.
+    /// [stopped](Self::stop_writing). They lock nothing of their own, and roll back one transaction in ten.
     pub fn writers(
         self: &Arc<Self>,
         ledger: &Arc<dyn Ledger>,
@@ -149,7 +188,9 @@ impl Record {
                     let key = format!("key-{}", random.u64(..keys));
                     let messages: Vec<Outgoing> =
                         (0..random.usize(1..=3)).map(|_| message(&key).into()).collect();
-                    if !record.write(&*ledger, &messages).await {
+                    if random.u8(..10) == 0 {
+                        record.roll_back(&*ledger, &messages).await;
+                    } else if !record.write(&*ledger, &messages).await {
                         // The database is away, or there was a conflict: others in their place.
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
@@ -186,18 +227,24 @@ impl Record {
         }
     }
 
-    /// Notes that a message became a dead letter of the relay, so that neither a delivery nor an effect will come.
-    pub fn never_sent(&self, id: MessageId) {
-        self.deliveries.dead_lettered(id);
-        self.sets().on_their_way.remove(&id);
+    /// Notes that a message became a dead letter of the relay behind this moment, so that neither a delivery nor an effect will come.
+    pub fn never_sent(&self, message: &Message, since: Now) {
+        self.deliveries.dead_lettered(message, since.0);
+        self.sets().on_their_way.remove(&message.id);
         self.changed.notify_waiters();
-        self.never_handled(id);
+        self.never_handled(message, since);
     }
 
-    /// Notes that a message became a dead letter of the inbox, so that no effect will come.
-    pub fn never_handled(&self, id: MessageId) {
-        self.effects.dead_lettered(id);
-        self.sets().committed.remove(&id);
+    /// Notes that a message became a dead letter of the inbox behind this moment, so that no effect will come.
+    pub fn never_handled(&self, message: &Message, since: Now) {
+        self.effects.dead_lettered(message, since.1);
+        self.sets().committed.remove(&message.id);
+    }
+
+    /// How many transactions were rolled back on purpose.
+    #[must_use]
+    pub fn rolled_back(&self) -> u64 {
+        self.rolled_back.load(Ordering::SeqCst)
     }
 
     /// Whether a message came from the broker.
@@ -209,6 +256,11 @@ impl Record {
     /// Waits until everything has come that is committed. Whether it has, before [`PATIENCE`] was over.
     pub async fn all_delivered(&self) -> bool {
         self.until(|| self.sets().on_their_way.is_empty()).await
+    }
+
+    /// Waits until all of these have come. Whether they have, before this time was over.
+    pub async fn come_within(&self, limit: Duration, ids: &[MessageId]) -> bool {
+        self.until_within(limit, || ids.iter().all(|id| self.is_delivered(*id))).await
     }
 
     /// Waits until so many messages more have come for the first time.
@@ -229,6 +281,10 @@ impl Record {
 
     /// Waits until something is so; whether it was before [`PATIENCE`] was over.
     async fn until(&self, so: impl Fn() -> bool) -> bool {
+        self.until_within(PATIENCE, so).await
+    }
+
+    async fn until_within(&self, limit: Duration, so: impl Fn() -> bool) -> bool {
         let waiting = async {
             loop {
                 let changed = self.changed.notified();
@@ -241,7 +297,7 @@ impl Record {
                 changed.await;
             }
         };
-        timeout(PATIENCE, waiting).await.is_ok()
+        timeout(limit, waiting).await.is_ok()
     }
 
     /// Whether every message that is committed, and no dead letter, has left an effect.

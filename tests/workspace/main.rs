@@ -10,3 +10,4 @@ mod graph;
 mod readme;
 mod settings;
 mod versions;
+mod steps;

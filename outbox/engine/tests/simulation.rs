@@ -7,6 +7,7 @@
 
 mod sim;
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// So many seeds unless `OUTBOX_SEEDS` says otherwise: less than half a minute.
@@ -29,11 +30,14 @@ fn run_part(part: u64, parts: u64) {
         return;
     }
     let seeds = number("OUTBOX_SEEDS").unwrap_or(SEEDS);
-    let (mut deliveries, mut failed) = (0, Vec::new());
+    let (mut deliveries, mut failed, mut faults) = (0, Vec::new(), BTreeMap::new());
     for seed in (0..seeds).filter(|seed| seed % parts == part) {
         match catch_unwind(AssertUnwindSafe(|| sim::run(seed))) {
             Ok(ended) => {
                 deliveries += ended.deliveries;
+                for (fault, count) in ended.faults {
+                    *faults.entry(fault).or_default() += count;
+                }
                 if let Err(problems) = ended.verdict {
                     eprintln!("seed {seed} failed; replay: {}\n{problems}", replay(seed));
                     failed.push(seed);
@@ -47,6 +51,14 @@ fn run_part(part: u64, parts: u64) {
     }
     assert!(failed.is_empty(), "{} of {} seeds failed: {failed:?}", failed.len(), seeds / parts);
     assert!(deliveries > 0, "the worlds are not empty");
+    if seeds >= SEEDS {
+        let happened = |what: &&str| faults.get(what).copied().unwrap_or(0_u64) > 0;
+        let never: Vec<&str> = sim::ALL.into_iter().filter(|what| !happened(what)).collect();
+        assert!(
+            never.is_empty(),
+            "never happened, so nothing is known of it: {never:?}; what did: {faults:?}"
+        );
+    }
 }
 
 fn replay(seed: u64) -> String {

@@ -33,6 +33,20 @@ pub enum StoreFault {
     HangAfter,
 }
 
+/// What can go wrong with a commit, exactly: what is told of it, and what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CommitFault {
+    /// It rolls back, and says so.
+    No,
+    /// It rolls back, and what became of it is unknown.
+    Unknown,
+    /// It commits, and what became of it is unknown.
+    UnknownCommitted,
+    /// What becomes of it is unknown, and it commits this much later, on tokio's clock: the database goes on with what nobody waits for any
+    /// more. Until then the transaction holds what it holds.
+    UnknownCommitsLater(Duration),
+}
+
 /// How often calls go wrong, from 0 (never, the default) to 1 (always).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreFaultRates {
@@ -59,6 +73,8 @@ pub struct StoreFaultCounts {
     pub after: u64,
     /// Never returned, with or without an effect.
     pub hung: u64,
+    /// Commits that happened after it was told that nobody knows of them.
+    pub late: u64,
 }
 
 /// A method of [`Store`], [`Admin`](outbox_contract::Admin) or [`Transactional`](outbox_contract::Transactional) that can go wrong.
@@ -108,7 +124,8 @@ pub enum StoreCall {
 ///
 /// Without rates and faults it passes everything on. [`calm`](Self::calm) ends all faults, so that a test can see the system heal.
 ///
-/// - A failed `commit` without an effect has rolled back; it says `No` or, as often, `Unknown`. With an effect it says `Unknown`.
+/// - A failed `commit` without an effect has rolled back; it says `No` or, as often, `Unknown`. With an effect it says `Unknown`. Which of these
+///   it is can be [chosen](Self::inject_commit), and it may [commit later](Self::set_late_commits).
 /// - A `rollback` that fails has rolled back all the same.
 /// - A wake-up that goes wrong, in whatever way, is lost.
 /// - A call that hangs holds what it holds (an open transaction, its locks) until its future is dropped.
@@ -139,7 +156,11 @@ impl<S: ?Sized> ChaosStore<S> {
             rates: StoreFaultRates::default(),
             rates_of: BTreeMap::new(),
             injected: BTreeMap::new(),
+            commits: None,
+            late: (0.0, Duration::ZERO),
+            late_rng: Rng::with_seed(seed ^ 0x1a7e),
             counts: StoreFaultCounts::default(),
+            calls: BTreeMap::new(),
         };
         let (refuses, hangs) = (Mutex::new(None), watch::Sender::new(false));
         Self { state: Arc::new(Mutex::new(state)), refuses, hangs, inner }
@@ -174,6 +195,26 @@ impl<S: ?Sized> ChaosStore<S> {
         lock(&self.state).injected.insert(call, (fault, times));
     }
 
+    /// Lets exactly this go wrong with the next `times` commits to which nothing else happens.
+    pub fn inject_commit(&self, fault: CommitFault, times: usize) {
+        lock(&self.state).commits = Some((fault, times));
+    }
+
+    /// From now on so many commits, from 0 (none) to 1 (all), happen up to this much later than it is told that nobody knows of them
+    /// ([`CommitFault::UnknownCommitsLater`]).
+    pub fn set_late_commits(&self, rate: f64, most: Duration) {
+        lock(&self.state).late = (rate, most);
+    }
+
+    /// How many calls of this method are still to go wrong of those that were injected. A test that injects a fault and ends with some left has
+    /// not tried what it says.
+    #[must_use]
+    pub fn unspent(&self, call: StoreCall) -> usize {
+        let state = lock(&self.state);
+        let commits = state.commits.filter(|_| call == StoreCall::Commit).map_or(0, |(_, times)| times);
+        commits + state.injected.get(&call).map_or(0, |(_, times)| *times)
+    }
+
     /// Refuses to append these messages from now on, as [`Invalid`](StoreErrorKind::Invalid): as a database does what is above its limits.
     pub fn refuse(&self, refuses: impl Fn(&Message) -> bool + Send + 'static) {
         *lock(&self.refuses) = Some(Box::new(refuses));
@@ -197,6 +238,7 @@ impl<S: ?Sized> ChaosStore<S> {
         state.rates = StoreFaultRates::default();
         state.rates_of.clear();
         state.injected.clear();
+        (state.commits, state.late) = (None, (0.0, Duration::ZERO));
         drop(state);
         *lock(&self.refuses) = None;
     }
@@ -205,6 +247,12 @@ impl<S: ?Sized> ChaosStore<S> {
     #[must_use]
     pub fn counts(&self) -> StoreFaultCounts {
         lock(&self.state).counts
+    }
+
+    /// How often this method was called so far.
+    #[must_use]
+    pub fn calls(&self, call: StoreCall) -> u64 {
+        lock(&self.state).calls.get(&call).copied().unwrap_or_default()
     }
 
     /// Waits until a call has begun to hang: one that has an effect, behind it. From the first one on it returns at once.
@@ -295,7 +343,13 @@ struct State {
     rates: StoreFaultRates,
     rates_of: BTreeMap<StoreCall, StoreFaultRates>,
     injected: BTreeMap<StoreCall, (StoreFault, usize)>,
+    commits: Option<(CommitFault, usize)>,
+    /// How often commits happen later, and how much.
+    late: (f64, Duration),
+    // Of its own, so that what commits throw does not shift what other calls do.
+    late_rng: Rng,
     counts: StoreFaultCounts,
+    calls: BTreeMap<StoreCall, u64>,
 }
 
 impl State {
@@ -306,6 +360,7 @@ impl State {
         let delay = rates.delay.mul_f64(wait);
         let fault = self.injected(call).or_else(|| self.thrown(call, throw));
         self.counts.calls += 1;
+        *self.calls.entry(call).or_default() += 1;
         match fault {
             None => {}
             Some(StoreFault::Before) => self.counts.before += 1,
@@ -313,6 +368,24 @@ impl State {
             Some(StoreFault::HangBefore | StoreFault::HangAfter) => self.counts.hung += 1,
         }
         Plan { delay, fault, heads }
+    }
+
+    /// What exactly goes wrong with this commit, if that was chosen; else chance decides, as for every call.
+    fn plan_commit(&mut self) -> Option<CommitFault> {
+        let (throw, part) = (self.late_rng.f64(), self.late_rng.f64());
+        let chosen = self.commits.as_mut().filter(|(_, times)| *times > 0).map(|(fault, times)| {
+            *times -= 1;
+            *fault
+        });
+        let (rate, most) = self.late;
+        let fault =
+            chosen.or_else(|| (throw < rate).then(|| CommitFault::UnknownCommitsLater(most.mul_f64(part))));
+        match fault? {
+            CommitFault::No | CommitFault::Unknown => self.counts.before += 1,
+            CommitFault::UnknownCommitted => self.counts.after += 1,
+            CommitFault::UnknownCommitsLater(_) => self.counts.late += 1,
+        }
+        fault
     }
 
     fn injected(&mut self, call: StoreCall) -> Option<StoreFault> {

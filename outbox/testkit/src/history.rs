@@ -6,7 +6,11 @@
 //! which neither is before the other may come in any order. Only *first* deliveries can be out of order; a repeat behind a newer
 //! message is a *stale repeat*, any other a *duplicate*.
 //!
-//! A commit whose result is unknown makes a message that may be delivered and may be missing.
+//! A commit whose result is unknown makes a message that may be delivered and may be missing. What comes before its transaction was
+//! committing was never committed: a reader that sees what nobody has committed is found by that.
+//!
+//! A dead letter may be missing. It keeps its place as long as it certainly lived: what comes ahead of it until then is out of order,
+//! for what leaves its key undelivered leaves it before its follower is sent. Requeued, it is owed again.
 //!
 //! It takes about 60 bytes for a message and 32 for a delivery, and while it checks, 64 more for a message. Where writers number the
 //! messages of each key themselves, [`KeySequences`] finds the same defects in a few bytes for a key.
@@ -48,6 +52,14 @@ pub enum Fate {
     Unknown,
 }
 
+/// A transaction, as it was recorded.
+#[derive(Clone, Copy, Debug)]
+struct Transaction {
+    /// Before it nothing of the transaction can be committed. None: nobody said when; then it is the append of each message.
+    committing: Option<Moment>,
+    fate: Fate,
+}
+
 /// What writers did and what consumers saw.
 ///
 /// Shared by reference among the tasks of a test. Recording takes a lock for less than a microsecond.
@@ -62,6 +74,7 @@ pub enum Fate {
 ///
 /// let mut writing = history.begin();
 /// writing.append(&message); // before the store is asked to
+/// writing.committing(); // before the store is asked to commit
 /// writing.committed(); // after its commit returned
 /// history.delivered(consumer, &message);
 ///
@@ -79,10 +92,26 @@ pub struct History {
 #[derive(Debug, Default)]
 struct Events {
     keys: HashMap<OrderKey, u32>,
-    transactions: Vec<Fate>,
+    transactions: Vec<Transaction>,
     appended: Vec<Appended>,
     consumers: Vec<Consumer>,
-    dead: Vec<MessageId>,
+    dead: Vec<Died>,
+    requeued: Vec<Requeued>,
+}
+
+/// That a message became a dead letter, at this moment or later.
+#[derive(Clone, Copy, Debug)]
+struct Died {
+    id: MessageId,
+    since: Moment,
+    key: u32,
+}
+
+/// That a dead letter joined its key again, at this moment or later.
+#[derive(Clone, Copy, Debug)]
+struct Requeued {
+    id: MessageId,
+    since: Moment,
 }
 
 /// One append of one message. An id may have several: a transaction that was started again appends it again.
@@ -133,18 +162,18 @@ impl History {
     pub fn begin(&self) -> Writing<'_> {
         let mut events = self.events();
         let transaction = index(events.transactions.len());
-        events.transactions.push(Fate::Unknown);
+        events.transactions.push(Transaction { committing: None, fate: Fate::Unknown });
         Writing { history: self, transaction, order: 0 }
     }
 
     /// Records a whole transaction that another process reports: its messages in order, with the moment at which the append of each
-    /// began, and its fate.
-    pub fn record(&self, appended: &[(Moment, &Message)], fate: Fate) {
+    /// began; a moment before it was committing, if that is known; and its fate.
+    pub fn record(&self, appended: &[(Moment, &Message)], committing: Option<Moment>, fate: Fate) {
         let mut writing = self.begin();
         for (began, message) in appended {
             writing.push(message, *began, false);
         }
-        self.events().transactions[writing.transaction as usize] = fate;
+        self.events().transactions[writing.transaction as usize] = Transaction { committing, fate };
     }
 
     /// Introduces a consumer that is to receive every message.
@@ -190,9 +219,20 @@ impl History {
         consumer.deliveries.push(Delivered { id, at, key });
     }
 
-    /// Records that a message became a dead letter: it may be missing, and joins its key again at the end if it is requeued.
-    pub fn dead_lettered(&self, id: MessageId) {
-        self.events().dead.push(id);
+    /// Records that a message became a dead letter: it may be missing, and has no place in the order any more.
+    ///
+    /// `since` is a moment at which it was none yet, the later the better: until then what comes ahead of it is out of order. Who looks
+    /// for dead letters from time to time takes one from before the last look that did not show it.
+    pub fn dead_lettered(&self, message: &Message, since: Moment) {
+        let mut events = self.events();
+        let key = events.key(&message.topic, message.key.as_ref());
+        events.dead.push(Died { id: message.id, since, key });
+    }
+
+    /// Records that a dead letter was requeued: it joins its key again at the end, and is owed once more, whether it was delivered
+    /// before or not. `since` is a moment before the store was asked to.
+    pub fn requeued(&self, id: MessageId, since: Moment) {
+        self.events().requeued.push(Requeued { id, since });
     }
 
     /// Compares what was committed with what each consumer saw. Takes a time that grows as n log n; more can be recorded afterwards.
@@ -202,8 +242,9 @@ impl History {
         let events = &mut *events;
         events.appended.sort_unstable_by_key(|appended| (appended.id, appended.transaction, appended.order));
         let keys = events.keys_by_number();
-        let merged = Merged::of(&events.appended, &events.transactions, &events.dead, &keys);
-        let mut check = Check::new(&merged, &keys);
+        let mut merged = Merged::of(&events.appended, &events.transactions, &keys);
+        let made_up = merged.bury(&events.dead, &events.requeued);
+        let mut check = Check::new(&merged, &keys, &made_up);
         for consumer in &events.consumers {
             check.consumer(consumer);
         }
@@ -255,6 +296,13 @@ impl Writing<'_> {
         self.push(message, self.history.now(), true);
     }
 
+    /// Records that the transaction is about to commit. Call it *before* the store's commit: what was delivered earlier had not been
+    /// committed.
+    pub fn committing(&mut self) {
+        let now = self.history.now();
+        self.history.events().transactions[self.transaction as usize].committing = Some(now);
+    }
+
     /// Records that the commit has returned, now.
     pub fn committed(self) {
         let now = self.history.now();
@@ -272,7 +320,7 @@ impl Writing<'_> {
     }
 
     fn end(self, fate: Fate) {
-        self.history.events().transactions[self.transaction as usize] = fate;
+        self.history.events().transactions[self.transaction as usize].fate = fate;
     }
 
     fn push(&mut self, message: &Message, began: Moment, scheduled: bool) {

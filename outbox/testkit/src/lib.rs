@@ -15,7 +15,7 @@ pub mod recording_transport;
 pub mod scenario;
 pub mod transport_suite;
 
-pub use chaos_store::{ChaosStore, StoreCall, StoreFault, StoreFaultCounts, StoreFaultRates};
+pub use chaos_store::{ChaosStore, CommitFault, StoreCall, StoreFault, StoreFaultCounts, StoreFaultRates};
 pub use chaos_transport::{ChaosTransport, Fault, FaultCounts, FaultRates};
 pub use feed::Feed;
 pub use history::{History, KeySequences, Report};

@@ -1,7 +1,13 @@
 //! What the suites share: a named test for each property of a list, run with an end, and the check that the list has every property.
 
 use std::future::Future;
+use std::io::Write as _;
 use std::time::Duration;
+
+tokio::task_local! {
+    /// The property that is being tried.
+    static PROPERTY: String;
+}
 
 /// Whether a test is not to be run here, for this reason; says so if it is not.
 ///
@@ -16,9 +22,29 @@ pub(crate) fn skips(test: &str, why: Option<String>) -> bool {
     true
 }
 
+/// Says that a property does not apply to what this harness tests, and writes it into the file that `OUTBOX_NOT_APPLICABLE` names, if it
+/// names one: a property that was not tried must not pass for one that holds.
+///
+/// # Panics
+///
+/// When the file can't be written.
+pub(crate) fn not_applicable<H>(why: &str) {
+    // Else somebody calls a function of the suite himself, and hears of it.
+    let Ok(property) = PROPERTY.try_with(Clone::clone) else { return eprintln!("not applicable: {why}") };
+    eprintln!("not applicable: {property}: {why}");
+    let Some(path) = std::env::var_os("OUTBOX_NOT_APPLICABLE") else { return };
+    // Cargo says so of each test program that it runs.
+    let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+    let line = format!("{package} {} {property}: {why}\n", std::any::type_name::<H>());
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+    // One write of a short line: lines of several programs don't mix.
+    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    written.unwrap_or_else(|error| panic!("{} can't be written: {error}", path.display()));
+}
+
 /// Runs a test to its end, or panics when it takes longer than this.
 pub(crate) async fn within(most: Duration, test: &str, running: impl Future<Output = ()>) {
-    let finished = tokio::time::timeout(most, running).await;
+    let finished = tokio::time::timeout(most, PROPERTY.scope(test.to_owned(), running)).await;
     assert!(finished.is_ok(), "{test} hangs: it was not over after {most:?}");
 }
 

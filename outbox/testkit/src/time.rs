@@ -33,6 +33,8 @@ pub struct TestClock {
     wall: Timestamp,
     // Microseconds that passed without tokio's clock noticing. Only ever grows; read and written by any thread.
     suspended: AtomicU64,
+    // By how many microseconds the wall clock was set back. Only ever grows.
+    set_back: AtomicU64,
 }
 
 impl TestClock {
@@ -47,14 +49,22 @@ impl TestClock {
     /// Starts a clock now, whose wall clock shows this.
     #[must_use]
     pub fn starting_at(wall: Timestamp) -> Self {
-        Self { started: Instant::now(), wall, suspended: AtomicU64::new(0) }
+        Self { started: Instant::now(), wall, suspended: AtomicU64::new(0), set_back: AtomicU64::new(0) }
     }
 
     /// Lets time pass that no timer sees, as when the machine sleeps.
     pub fn suspend(&self, span: Duration) {
-        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        self.suspended.fetch_add(micros, Ordering::SeqCst);
+        self.suspended.fetch_add(micros(span), Ordering::SeqCst);
     }
+
+    /// Sets the wall clock back, as an operator does, or a failover to a machine whose clock is behind. Time that passed has passed all the same.
+    pub fn set_back(&self, by: Duration) {
+        self.set_back.fetch_add(micros(by), Ordering::SeqCst);
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Clock for TestClock {
@@ -63,7 +73,8 @@ impl Clock for TestClock {
     }
 
     fn now(&self) -> Timestamp {
-        self.wall.plus(self.elapsed())
+        let set_back = i64::try_from(self.set_back.load(Ordering::SeqCst)).unwrap_or(i64::MAX);
+        Timestamp::from_micros(self.wall.plus(self.elapsed()).as_micros().saturating_sub(set_back))
     }
 }
 

@@ -11,7 +11,7 @@ use outbox_contract::{
     BucketSet, FetchRequest, Message, RelayId, Route, Store, StoreErrorKind, Topic, Transactional,
 };
 use outbox_store_memory::MemoryStore;
-use outbox_testkit::chaos_store::{ChaosStore, StoreCall, StoreFault, StoreFaultRates};
+use outbox_testkit::chaos_store::{ChaosStore, CommitFault, StoreCall, StoreFault, StoreFaultRates};
 use outbox_testkit::store_suite::{Capabilities, StoreHarness};
 use tokio::time::{Instant, timeout};
 
@@ -48,6 +48,39 @@ async fn a_fault_before_has_no_effect_and_one_after_has() {
         assert_eq!(store.elect(&role, RelayId::new(), lasts).await.unwrap(), !expected);
     }
     assert_eq!((store.counts().before, store.counts().after, store.counts().calls), (1, 1, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_goes_wrong_exactly_as_it_was_told_to() {
+    let store = chaos(1);
+    let commit = async || {
+        let mut tx = store.begin().await.unwrap();
+        store.append(&mut tx, &[message().into()]).await.unwrap();
+        store.commit(tx).await
+    };
+    store.inject_commit(CommitFault::No, 2);
+    assert_eq!(store.unspent(StoreCall::Commit), 2);
+    for left in [1, 0] {
+        assert!(matches!(commit().await, Committed::No(_)));
+        assert_eq!((pending(&store).await, store.unspent(StoreCall::Commit)), (0, left));
+    }
+    store.inject_commit(CommitFault::Unknown, 1);
+    assert!(matches!(commit().await, Committed::Unknown(_)));
+    assert_eq!(pending(&store).await, 0);
+    store.inject_commit(CommitFault::UnknownCommitted, 1);
+    assert!(matches!(commit().await, Committed::Unknown(_)));
+    assert_eq!(pending(&store).await, 1);
+    let later = Duration::from_secs(60);
+    store.inject_commit(CommitFault::UnknownCommitsLater(later), 1);
+    let told = Instant::now();
+    assert!(matches!(commit().await, Committed::Unknown(_)));
+    assert_eq!((pending(&store).await, told.elapsed()), (1, Duration::ZERO), "it is told at once");
+    // One transaction writes at a time here: the next one has to wait for it.
+    assert!(matches!(commit().await, Committed::Yes));
+    assert_eq!(pending(&store).await, 3);
+    assert!(told.elapsed() >= later);
+    let counts = store.counts();
+    assert_eq!((counts.before, counts.after, counts.late), (3, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -68,6 +68,12 @@ catches! { fresh_with:
         DivertsWithoutLease, fence::a_relay_that_was_replaced_can_divert_nothing;
     the_suite_catches_a_diversion_that_ignores_an_expired_lease:
         DivertsWithoutLease, fence::an_expired_lease_is_refused;
+    the_suite_catches_a_diversion_that_ignores_the_end_of_what_is_given_up:
+        DivertsWithoutLease, fence::a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised;
+    the_suite_catches_a_heartbeat_that_promises_more_of_what_is_given_up:
+        PromisesMoreOfWhatIsGivenUp, fence::a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised;
+    the_suite_catches_leases_that_count_however_late_they_end:
+        BelievesEveryEnd, fence::a_lease_that_ends_implausibly_late_is_none;
     the_suite_catches_a_diversion_that_ignores_the_version:
         DivertsAnyVersion, fence::an_old_version_of_a_key_is_refused;
     the_suite_catches_a_diversion_that_ignores_an_operator:

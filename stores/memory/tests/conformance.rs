@@ -5,12 +5,23 @@ use std::time::Duration;
 
 use outbox_contract::Timestamp;
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
+use outbox_testkit::TestClock;
 use outbox_testkit::store_suite::{Capabilities, StoreHarness};
 
 const HISTORY: Duration = Duration::from_secs(24 * 60 * 60);
 
-fn builder() -> MemoryStoreBuilder {
-    MemoryStore::builder().history(HISTORY).starting_at(Timestamp::from_micros(1_800_000_000_000_000))
+/// A store on a clock of the test's, and the clock.
+struct Clocked {
+    store: Arc<MemoryStore>,
+    clock: Arc<TestClock>,
+}
+
+impl Clocked {
+    fn new(mode: impl FnOnce(MemoryStoreBuilder) -> MemoryStoreBuilder) -> Self {
+        let clock = Arc::new(TestClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000)));
+        let builder = MemoryStore::builder().history(HISTORY).clock(Arc::<TestClock>::clone(&clock));
+        Self { store: Arc::new(mode(builder).build()), clock }
+    }
 }
 
 /// Nothing can be missing from memory, so there is nothing to migrate.
@@ -21,17 +32,22 @@ fn capabilities() -> Capabilities {
 mod one_writer {
     use super::*;
 
-    struct OneWriter(Arc<MemoryStore>);
+    struct OneWriter(Clocked);
 
     impl StoreHarness for OneWriter {
         type Store = MemoryStore;
 
         async fn fresh() -> Self {
-            Self(Arc::new(builder().build()))
+            Self(Clocked::new(|builder| builder))
         }
 
         fn store(&self) -> Arc<MemoryStore> {
-            Arc::clone(&self.0)
+            Arc::clone(&self.0.store)
+        }
+
+        async fn set_clock_back(&self, by: Duration) -> bool {
+            self.0.clock.set_back(by);
+            true
         }
 
         fn capabilities(&self) -> Capabilities {
@@ -45,17 +61,22 @@ mod one_writer {
 mod concurrent_writers {
     use super::*;
 
-    struct ConcurrentWriters(Arc<MemoryStore>);
+    struct ConcurrentWriters(Clocked);
 
     impl StoreHarness for ConcurrentWriters {
         type Store = MemoryStore;
 
         async fn fresh() -> Self {
-            Self(Arc::new(builder().concurrent_writers().build()))
+            Self(Clocked::new(MemoryStoreBuilder::concurrent_writers))
         }
 
         fn store(&self) -> Arc<MemoryStore> {
-            Arc::clone(&self.0)
+            Arc::clone(&self.0.store)
+        }
+
+        async fn set_clock_back(&self, by: Duration) -> bool {
+            self.0.clock.set_back(by);
+            true
         }
 
         fn capabilities(&self) -> Capabilities {
@@ -69,17 +90,22 @@ mod concurrent_writers {
 mod stripes {
     use super::*;
 
-    struct Stripes(Arc<MemoryStore>);
+    struct Stripes(Clocked);
 
     impl StoreHarness for Stripes {
         type Store = MemoryStore;
 
         async fn fresh() -> Self {
-            Self(Arc::new(builder().stripes().build()))
+            Self(Clocked::new(MemoryStoreBuilder::stripes))
         }
 
         fn store(&self) -> Arc<MemoryStore> {
-            Arc::clone(&self.0)
+            Arc::clone(&self.0.store)
+        }
+
+        async fn set_clock_back(&self, by: Duration) -> bool {
+            self.0.clock.set_back(by);
+            true
         }
 
         fn capabilities(&self) -> Capabilities {

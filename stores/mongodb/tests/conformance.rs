@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
+use mongodb::bson::{Document, doc};
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip};
 use outbox_store_mongodb::{MongoDbOptions, MongoDbStore};
 use outbox_testkit::store_suite::StoreHarness;
@@ -37,6 +39,30 @@ impl StoreHarness for Subject {
 
     async fn as_another_process(&self) -> Arc<MongoDbStore> {
         open(&self.url).await
+    }
+
+    /// The server's clock is not the tests' own: the ends of lives, leases and roles are moved instead.
+    async fn set_clock_back(&self, by: Duration) -> bool {
+        let by = i64::try_from(by.as_micros()).expect("not that long");
+        let database = self.store.client().default_database().expect("the URL names a database");
+        let routes = database.collection::<Document>("outbox_route");
+        let found = routes.find(doc! {}).await.expect("routes can be read");
+        let found: Vec<Document> = found.try_collect().await.expect("routes can be read");
+        for mut route in found {
+            for relay in route.get_array_mut("relays").expect("a route has its relays") {
+                let relay = relay.as_document_mut().expect("a relay is a document");
+                let ends = relay.get_i64("expires_at").expect("its life has an end");
+                relay.insert("expires_at", ends + by);
+            }
+            let id = doc! { "_id": route.get("_id").cloned() };
+            routes.replace_one(id, route).await.expect("the route can be written");
+        }
+        let roles = database.collection::<Document>("outbox_role");
+        roles
+            .update_many(doc! {}, doc! { "$inc": { "expires_at": by } })
+            .await
+            .expect("roles can be written");
+        true
     }
 
     fn skipped() -> Option<String> {

@@ -18,6 +18,16 @@ async fn open(url: &str) -> Arc<PostgresStore> {
     Arc::new(PostgresStore::connect_with(url, options).await.expect("the server takes connections"))
 }
 
+/// The server's clock is not the tests' own: the ends of lives, leases and roles are moved instead.
+async fn lease_longer(store: &PostgresStore, by: Duration) {
+    let by = i64::try_from(by.as_micros()).expect("not that long");
+    for table in ["outbox_relay", "outbox_lease", "outbox_role"] {
+        let update = format!("update {table} set expires_at = expires_at + $1");
+        let update = sqlx::query(sqlx::AssertSqlSafe(update)).bind(by);
+        update.execute(store.pool()).await.expect("the tables are there");
+    }
+}
+
 fn skipped(server: Option<&PostgresServer>) -> Option<String> {
     server.is_none().then(|| "there is no PostgreSQL".to_owned())
 }
@@ -48,6 +58,11 @@ macro_rules! on {
 
                 async fn as_another_process(&self) -> Arc<PostgresStore> {
                     open(&self.url).await
+                }
+
+                async fn set_clock_back(&self, by: Duration) -> bool {
+                    lease_longer(&self.store, by).await;
+                    true
                 }
 
                 fn skipped() -> Option<String> {

@@ -13,6 +13,16 @@ fn options() -> SqliteOptions {
     options
 }
 
+/// The machine's clock is not the tests' own: the ends of lives, leases and roles are moved instead.
+async fn lease_longer(store: &SqliteStore, by: Duration) {
+    let by = i64::try_from(by.as_micros()).expect("not that long");
+    for table in ["outbox_relay", "outbox_lease", "outbox_role"] {
+        let update = format!("update {table} set expires_at = expires_at + ?");
+        let update = sqlx::query(sqlx::AssertSqlSafe(update)).bind(by);
+        update.execute(store.pool()).await.expect("the tables are there");
+    }
+}
+
 mod file {
     use super::*;
 
@@ -42,6 +52,11 @@ mod file {
         async fn as_another_process(&self) -> Arc<SqliteStore> {
             open(&self.directory).await
         }
+
+        async fn set_clock_back(&self, by: Duration) -> bool {
+            lease_longer(&self.store, by).await;
+            true
+        }
     }
 
     outbox_testkit::store_conformance!(File);
@@ -62,6 +77,11 @@ mod in_memory {
 
         fn store(&self) -> Arc<SqliteStore> {
             Arc::clone(&self.0)
+        }
+
+        async fn set_clock_back(&self, by: Duration) -> bool {
+            lease_longer(&self.0, by).await;
+            true
         }
 
         fn capabilities(&self) -> outbox_testkit::store_suite::Capabilities {

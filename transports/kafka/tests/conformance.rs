@@ -49,7 +49,7 @@ impl<const CONSUMER: bool> TransportHarness for Kafka<CONSUMER> {
 
     fn capabilities(&self) -> Capabilities {
         let nowhere = Topic::new("not-on-the-broker").unwrap();
-        Capabilities::default().with_unroutable_topic(nowhere).with_too_large(1_100_000)
+        Capabilities::default().with_unroutable_topic(nowhere).with_too_large(1_100_000).with_in_parts(false)
     }
 
     fn skipped() -> Option<String> {

@@ -61,7 +61,7 @@ impl<V: Version> TransportHarness for On<V> {
 
     fn capabilities(&self) -> Capabilities {
         let nobody = Topic::new("nobody made this").unwrap();
-        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT + 1)
+        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT + 1).with_in_parts(false)
     }
 
     fn skipped() -> Option<String> {
@@ -155,7 +155,7 @@ impl TransportHarness for OnCluster {
 
     fn capabilities(&self) -> Capabilities {
         let nobody = Topic::new("nobody made this").unwrap();
-        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT + 1)
+        Capabilities::default().with_unroutable_topic(nobody).with_too_large(LIMIT + 1).with_in_parts(false)
     }
 
     fn skipped() -> Option<String> {

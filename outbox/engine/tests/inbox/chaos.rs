@@ -5,21 +5,27 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use outbox_contract::MessageId;
 use outbox_engine::{HandlerFailure, Mode};
-use outbox_testkit::{Ids, StoreFaultRates};
+use outbox_testkit::{Ids, StoreFaultCounts, StoreFaultRates};
 use tokio::time::Instant;
 
 use crate::support::{MS, S, World, message, within};
 
-/// What came of a run: each effect in the order of the commits, and how long all of it took in virtual time.
-type Came = (Vec<(String, MessageId)>, Duration);
+/// What came of a run: each effect in the order of the commits, how long all of it took in virtual time, and what went wrong.
+type Came = (Vec<(String, MessageId)>, Duration, StoreFaultCounts);
 
 async fn run(seed: u64, mode: Mode, batch: usize) -> Came {
     let started = Instant::now();
     let (mut random, ids) = (fastrand::Rng::with_seed(seed), Ids::new(seed));
-    let world = if seed.is_multiple_of(2) { World::new() } else { World::concurrent(seed) };
+    let world = match seed % 3 {
+        0 => World::single(seed),
+        1 => World::concurrent(seed),
+        _ => World::stripes(seed),
+    };
     let rates =
-        StoreFaultRates { before: 0.02, after: 0.02, hang_before: 0.002, hang_after: 0.002, delay: MS * 5 };
+        StoreFaultRates { before: 0.02, after: 0.02, hang_before: 0.004, hang_after: 0.004, delay: MS * 5 };
     world.store.set_rates(rates);
+    // Until then their transactions hold what they hold.
+    world.store.set_late_commits(0.03, MS * 500);
     let start = async |life: u64| {
         let inbox = world.inbox_that(move |message, attempt| {
             // Of each message it is fixed which attempts fail, so that what holds can be said.
@@ -71,7 +77,26 @@ async fn run(seed: u64, mode: Mode, batch: usize) -> Came {
     within(S * 1_200, || world.feed.unacknowledged() == 0 && world.stored() == 0).await;
     let sent: Vec<_> = sent.into_iter().map(|(_, message)| message).collect();
     world.ledger.assert_once_and_in_order(&sent);
-    (world.ledger.all(), started.elapsed())
+    (world.ledger.all(), started.elapsed(), world.store.counts())
+}
+
+/// Runs all seeds; over all of them, everything must have gone wrong.
+async fn run_all(mode: Mode, batch: usize) {
+    let (mut failed, mut late, mut hung) = ((0, 0), 0, 0);
+    for seed in seeds() {
+        println!("seed {seed}");
+        let (_, _, counts) = run(seed, mode, batch).await;
+        failed = (failed.0 + counts.before, failed.1 + counts.after);
+        late += counts.late;
+        hung += counts.hung;
+    }
+    if seeds().end >= SEEDS {
+        let told = format!("failed before and after {failed:?}, late commits {late}, hung {hung}");
+        assert!(
+            failed.0 > 0 && failed.1 > 0 && late > 0 && hung > 0,
+            "what never happens proves nothing: {told}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,31 +109,25 @@ async fn one_seed_is_one_run() {
     }
 }
 
+/// So many seeds unless `INBOX_SEEDS` says otherwise.
+const SEEDS: u64 = 6;
+
 fn seeds() -> std::ops::Range<u64> {
     let count = std::env::var("INBOX_SEEDS").ok().and_then(|count| count.parse().ok());
-    0..count.unwrap_or(6)
+    0..count.unwrap_or(SEEDS)
 }
 
 #[tokio::test(start_paused = true)]
 async fn effects_are_once_and_in_order_in_direct_mode() {
-    for seed in seeds() {
-        println!("seed {seed}");
-        run(seed, Mode::Direct, 1).await;
-    }
+    run_all(Mode::Direct, 1).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn effects_are_once_and_in_order_in_batches() {
-    for seed in seeds() {
-        println!("seed {seed}");
-        run(seed, Mode::Direct, 7).await;
-    }
+    run_all(Mode::Direct, 7).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn effects_are_once_and_in_order_in_stored_mode() {
-    for seed in seeds() {
-        println!("seed {seed}");
-        run(seed, Mode::Stored, 3).await;
-    }
+    run_all(Mode::Stored, 3).await;
 }

@@ -87,6 +87,16 @@ impl World {
         Self::on(MemoryStore::new(), 1)
     }
 
+    /// One writer at a time, and faults of this seed.
+    pub(crate) fn single(seed: u64) -> Self {
+        Self::on(MemoryStore::new(), seed)
+    }
+
+    /// Many writers at once, in stripes, and faults of this seed.
+    pub(crate) fn stripes(seed: u64) -> Self {
+        Self::on(MemoryStore::builder().stripes().build(), seed)
+    }
+
     /// Many writers at once, and faults of this seed.
     pub(crate) fn concurrent(seed: u64) -> Self {
         Self::on(MemoryStore::builder().concurrent_writers().build(), seed)

@@ -5,10 +5,19 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 #[allow(dead_code, reason = "the simulation uses all of it")]
+#[path = "../sim/deaths.rs"]
+mod deaths;
+#[allow(dead_code, reason = "the simulation uses all of it")]
+#[path = "../sim/held.rs"]
+mod held;
+#[allow(dead_code, reason = "the simulation uses all of it")]
 #[path = "../sim/line.rs"]
 mod line;
 #[path = "../sim/link.rs"]
 mod link;
+#[allow(dead_code, reason = "the simulation uses all of it")]
+#[path = "../sim/tally.rs"]
+mod tally;
 #[allow(dead_code, reason = "the simulation uses all of it")]
 #[path = "../sim/trace.rs"]
 mod trace;

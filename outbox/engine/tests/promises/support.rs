@@ -9,11 +9,13 @@ use outbox_contract::{
 };
 use outbox_engine::{Relay, RelayBuilder};
 use outbox_store_memory::{MemoryStore, MemoryTx};
-use outbox_testkit::{ChaosStore, ChaosTransport, RecordingTransport, TestClock};
+use outbox_testkit::{ChaosStore, ChaosTransport, History, RecordingTransport, TestClock};
 use tokio::time::Instant;
 
+use crate::deaths::Deaths;
 use crate::line::{Gate, Late, Line, Luck};
 use crate::link::Link;
+use crate::tally::Tally;
 use crate::trace::Trace;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
@@ -57,17 +59,20 @@ impl World {
 
     pub(crate) fn rig_on(&self, migrated: bool) -> Rig {
         let (gate, luck) = (Gate::new(), Luck::new(1, Late::default()));
-        let trace = Arc::new(Trace::new());
+        let (trace, tally) = (Arc::new(Trace::new()), Arc::new(Tally::default()));
         let link = Link {
             store: self.store.clone(),
             relay: 0,
             gate: Arc::clone(&gate),
             luck: Arc::clone(&luck),
             trace: Arc::clone(&trace),
+            deaths: Arc::new(Deaths::new(self.store.clone(), Arc::new(History::new()))),
+            held: Arc::default(),
+            tally: Arc::clone(&tally),
             migrated,
         };
         let broker = Arc::clone(&self.broker);
-        let line = Line { broker, gate: Arc::clone(&gate), luck: Arc::clone(&luck) };
+        let line = Line { broker, gate: Arc::clone(&gate), luck: Arc::clone(&luck), tally };
         Rig {
             store: Arc::new(ChaosStore::new(Arc::new(link), 2)),
             transport: Arc::new(ChaosTransport::new(Arc::new(line), 3)),

@@ -10,9 +10,12 @@ use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, ChaosTransport, Ids, TestClock};
 
 use super::broker::Broker;
+use super::deaths::Deaths;
+use super::held::Held;
 use super::line::{Gate, Late, Line, Luck, Witness};
 use super::link::Link;
 use super::plan::Plan;
+use super::tally::Tally;
 use super::trace::Trace;
 use super::writers::topic;
 
@@ -22,6 +25,8 @@ pub(crate) struct Fleet {
     pub(crate) broker: Arc<Broker>,
     pub(crate) ids: Arc<Ids>,
     pub(crate) trace: Arc<Trace>,
+    pub(crate) deaths: Arc<Deaths>,
+    pub(crate) tally: Arc<Tally>,
     pub(crate) rng: Rng,
     pub(crate) relays: Vec<Running>,
     /// Faults of relays that may be stopping, so that these can be ended too.
@@ -46,9 +51,15 @@ pub(crate) struct Faults {
     transport: Arc<ChaosTransport>,
     gate: Arc<Gate>,
     luck: Arc<Luck>,
+    held: Arc<Held>,
 }
 
 impl Faults {
+    fn count_into(&self, tally: &Tally) {
+        tally.of_store(self.store.counts());
+        tally.of_transport(self.transport.counts());
+    }
+
     fn calm(&self) {
         self.store.calm();
         self.transport.calm();
@@ -64,12 +75,16 @@ impl Fleet {
         self.started += 1;
         let seed = self.plan.seed ^ (number as u64 + 1) << 32;
         let (gate, luck) = (Gate::new(), Luck::new(seed, self.plan.late));
+        let held = Arc::new(Held::default());
         let link = Link {
             store: self.store.clone(),
             relay: number,
             gate: Arc::clone(&gate),
             luck: Arc::clone(&luck),
             trace: Arc::clone(&self.trace),
+            deaths: Arc::clone(&self.deaths),
+            held: Arc::clone(&held),
+            tally: Arc::clone(&self.tally),
             migrated: true,
         };
         let store = ChaosStore::new(Arc::new(link), seed ^ 1).with_rates(self.plan.store.clone());
@@ -78,10 +93,12 @@ impl Fleet {
             broker: Arc::clone(&self.broker) as Arc<dyn Transport>,
             gate: Arc::clone(&gate),
             luck: Arc::clone(&luck),
+            tally: Arc::clone(&self.tally),
         };
         let transport = ChaosTransport::new(Arc::new(line), seed ^ 2).with_rates(self.plan.transport.clone());
         let transport = Arc::new(transport);
-        let faults = Faults { store: Arc::clone(&store), transport: Arc::clone(&transport), gate, luck };
+        let faults =
+            Faults { store: Arc::clone(&store), transport: Arc::clone(&transport), gate, luck, held };
         if self.calm {
             faults.calm();
         }
@@ -133,6 +150,7 @@ impl Fleet {
             }
             6 | 7 => {
                 self.trace.say(format!("relay {number} stands still for {span:?}"));
+                self.tally.add("relays that stood still", 1);
                 let gate = Arc::clone(&self.faults[number].gate);
                 gate.set_open(false);
                 tokio::spawn(async move {
@@ -191,9 +209,23 @@ impl Fleet {
         problems
     }
 
-    /// What a relay must never exceed (promise P6).
+    /// Counts what went wrong.
+    pub(crate) fn count_faults(&self) {
+        self.faults.iter().for_each(|faults| faults.count_into(&self.tally));
+    }
+
+    /// What a relay must never exceed (promise P6): as it says itself, and as its payloads are counted.
     pub(crate) fn over_its_bounds(&self) -> Option<String> {
         let config = &self.plan.config;
+        // Besides the credit, what a fetch brings before it is counted, and its first message, which comes whatever it has; so of due keys.
+        let most_held = config.credit_bytes + config.batch_bytes + LARGEST * 2;
+        let holds_too_much = self.faults.iter().position(|faults| faults.held.most() > most_held);
+        if let Some(number) = holds_too_much {
+            let held = self.faults[number].held.most();
+            return Some(format!(
+                "relay {number} held {held} bytes of payloads, more than {most_held}: {config:?}"
+            ));
+        }
         self.relays.iter().find_map(|relay| {
             let stats = relay.handle.stats();
             // The first message of a fetch, and of a failing key, comes whatever it has.

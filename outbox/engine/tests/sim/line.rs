@@ -4,13 +4,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use fastrand::Rng;
 use outbox_contract::Rejection;
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcomes, Subscription, Transport, TransportError, async_trait,
+    Chunk, Deliveries, Message, Outcomes, Stored, Subscription, Transport, TransportError, async_trait,
 };
 use tokio::sync::Notify;
 
+use super::tally::Tally;
 use super::trace::Trace;
 
 /// Whether a relay goes on; else it stands still, as a process that was sent SIGSTOP.
@@ -64,11 +66,12 @@ impl Luck {
     }
 
     /// Panics, if it is time for that.
-    pub(crate) fn panic(&self) {
+    pub(crate) fn panic(&self, tally: &Tally) {
         let panics = {
             let (rng, late) = &mut *self.0.lock().unwrap();
             rng.f64() < late.panics
         };
+        tally.add("panics of the store", u64::from(panics));
         assert!(!panics, "a panic of the store was injected");
     }
 
@@ -91,6 +94,17 @@ pub(crate) struct Line {
     pub(crate) broker: Arc<dyn Transport>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) luck: Arc<Luck>,
+    pub(crate) tally: Arc<Tally>,
+}
+
+/// The bytes of a chunk that is on the line and of no relay's memory any more.
+fn on_the_line(mut chunk: Chunk) -> Chunk {
+    for stored in &mut chunk.messages {
+        let mut copy = Stored::clone(stored);
+        copy.message.payload = Bytes::copy_from_slice(&copy.message.payload);
+        *stored = Arc::new(copy);
+    }
+    chunk
 }
 
 #[async_trait]
@@ -111,11 +125,15 @@ impl Transport for Line {
     async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
         self.gate.passed().await;
         if let Some(late) = self.luck.late_by() {
-            let broker = Arc::clone(&self.broker);
+            self.tally.add("late publishes", 1);
+            let (broker, late_chunk) = (Arc::clone(&self.broker), on_the_line(chunk.clone()));
             tokio::spawn(async move {
                 tokio::time::sleep(late).await;
-                broker.publish(chunk.clone(), &Outcomes::new(chunk.messages.len())).await;
+                let unheard = Outcomes::new(late_chunk.messages.len());
+                broker.publish(late_chunk, &unheard).await;
             });
+            // The relay holds what it sends until it gives it up.
+            let _held = chunk;
             return std::future::pending().await;
         }
         self.broker.publish(chunk, outcomes).await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::divert::Step;
 use outbox_contract::fetch::{Due, DueRequest, FetchedRow, Ordering, RowId, Writers};
 use outbox_contract::hints::Wakeup;
 use outbox_contract::maintain::Maintained;
@@ -14,7 +15,10 @@ use outbox_contract::{
 };
 use outbox_store_memory::MemoryStore;
 
+use super::deaths::Deaths;
+use super::held::Held;
 use super::line::{Gate, Luck};
+use super::tally::Tally;
 use super::trace::Trace;
 
 /// The link, below the faults of the test kit.
@@ -24,6 +28,9 @@ pub(crate) struct Link {
     pub(crate) gate: Arc<Gate>,
     pub(crate) luck: Arc<Luck>,
     pub(crate) trace: Arc<Trace>,
+    pub(crate) deaths: Arc<Deaths>,
+    pub(crate) held: Arc<Held>,
+    pub(crate) tally: Arc<Tally>,
     pub(crate) migrated: bool,
 }
 
@@ -35,8 +42,9 @@ impl Link {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         self.gate.passed().await;
-        self.luck.panic();
+        self.luck.panic(&self.tally);
         if let Some(late) = self.luck.late_by() {
+            self.tally.add("late writes", 1);
             tokio::spawn(async move {
                 tokio::time::sleep(late).await;
                 // Nobody is left to hear what became of it.
@@ -56,7 +64,7 @@ impl Link {
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         self.gate.passed().await;
-        self.luck.panic();
+        self.luck.panic(&self.tally);
         let answer = call.await;
         // The world goes on while the answer is under way.
         tokio::time::sleep(self.luck.answer()).await;
@@ -91,6 +99,8 @@ impl Store for Link {
         self.trace.say(format!("relay {} beats, its mark is {}", self.relay, request.low_water.position));
         let (store, request) = (self.store.clone(), request.clone());
         let leased = self.write(async move { store.lease(&request).await }).await?;
+        self.tally
+            .add("leases taken over", leased.leases.iter().filter(|lease| lease.epoch.0 > 1).count() as u64);
         self.trace.say(format!("relay {} owns {} buckets", self.relay, leased.leases.len()));
         Ok(leased)
     }
@@ -110,7 +120,13 @@ impl Store for Link {
     }
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
-        let fetched = self.read(self.store.fetch(request)).await?;
+        let fetch = async {
+            let mut fetched = self.store.fetch(request).await?;
+            // Counted from the database on: also while the answer is under way.
+            self.held.count_rows(&mut fetched.rows);
+            Ok(fetched)
+        };
+        let fetched = self.read(fetch).await?;
         let rows: Vec<i64> = fetched.rows.iter().map(|row| row.position().0).collect();
         if !rows.is_empty() {
             let (scope, after) = (&request.scope, request.after);
@@ -132,7 +148,12 @@ impl Store for Link {
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
-        self.read(self.store.due(request)).await
+        let due = async {
+            let mut due = self.store.due(request).await?;
+            self.held.count_due(&mut due);
+            Ok(due)
+        };
+        self.read(due).await
     }
 
     async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
@@ -145,8 +166,16 @@ impl Store for Link {
     async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
         let (store, steps, trace, relay) =
             (self.store.clone(), diversions.to_vec(), Arc::clone(&self.trace), self.relay);
+        let deaths = Arc::clone(&self.deaths);
         self.write(async move {
+            let buries = steps.iter().any(|diversion| matches!(diversion.step, Step::Bury { .. }));
+            if buries {
+                deaths.look().await;
+            }
             let answers = store.divert(&steps).await?;
+            if buries {
+                deaths.look().await;
+            }
             for (diversion, answer) in steps.iter().zip(&answers) {
                 let step = format!("{:?}", diversion.step).replace(|c: char| c.is_ascii_control(), " ");
                 trace.say(format!(

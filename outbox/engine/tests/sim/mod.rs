@@ -5,13 +5,18 @@
 //! broker was given is judged by the checker of the test kit: nothing may be lost, invented, or first delivered out of order.
 
 mod broker;
+mod deaths;
 mod fleet;
+mod held;
 mod line;
 mod link;
 mod operators;
 mod plan;
+mod tally;
 mod trace;
 mod world;
 mod writers;
 
+#[allow(unused_imports, reason = "not every test that runs worlds looks at it")]
+pub(crate) use tally::ALL;
 pub(crate) use world::run;

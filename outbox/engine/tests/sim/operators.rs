@@ -9,7 +9,9 @@ use outbox_contract::{Admin, KeyId, Route};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::History;
 
+use super::deaths::Deaths;
 use super::plan::Plan;
+use super::tally::Tally;
 use super::trace::Trace;
 use super::writers::{key, topic};
 
@@ -18,6 +20,10 @@ pub(crate) struct Operator {
     pub(crate) store: MemoryStore,
     pub(crate) history: Arc<History>,
     pub(crate) trace: Arc<Trace>,
+    pub(crate) deaths: Arc<Deaths>,
+    pub(crate) tally: Arc<Tally>,
+    /// How many messages it has skipped and discarded.
+    pub(crate) buried: u64,
     pub(crate) rng: Rng,
 }
 
@@ -29,12 +35,13 @@ impl Operator {
         let verb = ["hold", "release", "skip", "discard", "requeue", "pause", "resume", "replay"];
         let verb = verb[self.rng.usize(..verb.len())];
         self.trace.say(format!("operator: {verb} {key}"));
+        self.deaths.look().await;
         // A verb on a key that neither fails nor is held is refused, and that is right.
         match verb {
             "hold" => drop(self.store.hold(&route, &key).await),
             "release" => drop(self.store.release(&route, &key).await),
-            "skip" => drop(self.store.skip(&route, &key).await),
-            "discard" => drop(self.store.discard(&route, &key).await),
+            "skip" => self.buried += u64::from(matches!(self.store.skip(&route, &key).await, Ok(Some(_)))),
+            "discard" => self.buried += self.store.discard(&route, &key).await.unwrap_or_default(),
             "requeue" => self.requeue().await,
             "pause" => {
                 let whole = self.rng.bool();
@@ -49,26 +56,21 @@ impl Operator {
             }
             _ => self.store.resume(&route, Some(&topic)).await.unwrap(),
         }
+        self.deaths.look().await;
     }
 
     async fn requeue(&mut self) {
-        let ids = self.note_dead_letters().await;
-        if !ids.is_empty() {
-            // As above: an operator would ask again.
-            let _ = self.store.requeue(&Filter { ids: Some(ids), ..Filter::default() }).await;
+        let ids = self.deaths.look().await;
+        if ids.is_empty() {
+            return;
         }
-    }
-
-    /// Tells the checker what became a dead letter: it may be missing, and it lost its place.
-    pub(crate) async fn note_dead_letters(&self) -> Vec<outbox_contract::MessageId> {
-        let letters = self.store.dead_letters(&Filter::default()).await.unwrap();
-        letters
-            .iter()
-            .map(|letter| {
-                self.history.dead_lettered(letter.stored.message.id);
-                letter.stored.message.id
-            })
-            .collect()
+        let since = self.history.now();
+        // As above: an operator would ask again.
+        let requeued = self.store.requeue(&Filter { ids: Some(ids.clone()), ..Filter::default() }).await;
+        if requeued.is_ok_and(|requeued| requeued == ids.len() as u64) {
+            self.tally.add("dead letters requeued", ids.len() as u64);
+            ids.into_iter().for_each(|id| self.history.requeued(id, since));
+        }
     }
 
     /// Ends everything that an operator began.

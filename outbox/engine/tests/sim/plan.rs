@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     /// How long there is chaos.
     pub(crate) chaos: Duration,
     pub(crate) scheduled: f64,
+    /// How often a commit happens when its writer has given it up.
+    pub(crate) late_commits: f64,
 }
 
 impl Plan {
@@ -61,8 +63,15 @@ impl Plan {
             },
             chaos: Duration::from_secs(rng.u64(10..=40)),
             scheduled: one_of(&mut rng, &[0.0, 0.0, 0.1]),
+            late_commits: one_of(&mut rng, &[0.0, 0.0, 0.05]) * rough,
             config,
         }
+    }
+
+    /// Whether nothing ever counts as an attempt of a message: what becomes a dead letter then is an operator's doing.
+    pub(crate) fn nothing_fails(&self) -> bool {
+        let rates = &self.transport;
+        rates.failed + rates.rejected + rates.panic_before + rates.panic_after == 0.0
     }
 
     /// How long it may take until all is quiet once the faults have stopped: calls that hang already, leases of the dead, and waits.

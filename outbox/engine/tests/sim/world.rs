@@ -1,5 +1,6 @@
 //! The world itself: puts the parts together, lets chaos reign, then peace, and judges.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +13,11 @@ use outbox_testkit::{ChaosStore, History, Ids, TestClock};
 use tokio::time::Instant;
 
 use super::broker::Broker;
+use super::deaths::Deaths;
 use super::fleet::Fleet;
 use super::operators::Operator;
 use super::plan::Plan;
+use super::tally::Tally;
 use super::trace::Trace;
 use super::writers::Writer;
 
@@ -26,6 +29,9 @@ pub(crate) struct Ended {
     pub(crate) verdict: Result<(), String>,
     /// How many messages arrived.
     pub(crate) deliveries: u64,
+    /// What went wrong, and how often.
+    #[allow(dead_code, reason = "not every test that runs worlds looks at it")]
+    pub(crate) faults: BTreeMap<&'static str, u64>,
 }
 
 /// For so long a relay whose parts failed often counts as one that keeps failing.
@@ -52,7 +58,10 @@ async fn live(plan: Plan) -> Ended {
     };
     let store = store.history(Duration::from_secs(3_600)).build();
     let writing = ChaosStore::new(Arc::new(store.clone()), rng.u64(..)).with_rates(plan.writing.clone());
+    writing.set_late_commits(plan.late_commits, Duration::from_millis(800));
     let writing = Arc::new(writing);
+    let tally = Arc::new(Tally::default());
+    let deaths = Arc::new(Deaths::new(store.clone(), Arc::clone(&history)));
     let writers: Vec<_> = (0..plan.writers)
         .map(|_| {
             let writer = Writer {
@@ -72,6 +81,9 @@ async fn live(plan: Plan) -> Ended {
         store: store.clone(),
         history: Arc::clone(&history),
         trace: Arc::clone(&trace),
+        deaths: Arc::clone(&deaths),
+        tally: Arc::clone(&tally),
+        buried: 0,
         rng: Rng::with_seed(rng.u64(..)),
     };
     let mut fleet = Fleet {
@@ -80,6 +92,8 @@ async fn live(plan: Plan) -> Ended {
         broker: Arc::new(Broker::new(Arc::clone(&history), Arc::clone(&trace))),
         ids,
         trace: Arc::clone(&trace),
+        deaths: Arc::clone(&deaths),
+        tally: Arc::clone(&tally),
         rng: Rng::with_seed(rng.u64(..)),
         relays: Vec::new(),
         faults: Vec::new(),
@@ -99,13 +113,24 @@ async fn live(plan: Plan) -> Ended {
     // What hung when the faults stopped comes to its end; then every relay must be well, and have its share.
     tokio::time::sleep(plan.patience() + A_MINUTE).await;
     problems.extend(fleet.unwell());
+    problems.extend(fleet.over_its_bounds());
+    fleet.count_faults();
     for relay in fleet.relays {
         let number = relay.number;
         if !relay.handle.stop(plan.patience()).await {
             problems.push(format!("relay {number} did not drain, though nothing goes wrong"));
         }
     }
-    operator.note_dead_letters().await;
+    deaths.look().await;
+    let died = deaths.count();
+    if plan.nothing_fails() && died != operator.buried {
+        problems.push(format!(
+            "{died} messages died and {} were skipped or discarded; nothing failed",
+            operator.buried
+        ));
+    }
+    tally.of_writing(writing.counts());
+    count(&tally, &plan, died, operator.buried);
 
     let report = history.check();
     if !report.is_at_least_once_in_order() {
@@ -117,7 +142,21 @@ async fn live(plan: Plan) -> Ended {
         trace: trace.take(),
         verdict: if text.is_empty() { Ok(()) } else { Err(text) },
         deliveries: report.deliveries,
+        faults: tally.take(),
     }
+}
+
+/// Counts what kind of world it was, and who died in it.
+fn count(tally: &Tally, plan: &Plan, died: u64, buried: u64) {
+    let kind = match plan.ordering {
+        Ordering::Single => "worlds of one writer",
+        Ordering::Stripes => "worlds of stripes",
+        _ => "worlds of several writers",
+    };
+    tally.add(kind, 1);
+    tally.add("worlds in which nothing fails", u64::from(plan.nothing_fails()));
+    tally.add("dead letters", died);
+    tally.add("dead letters by operators", buried);
 }
 
 async fn chaos(plan: &Plan, rng: &mut Rng, fleet: &mut Fleet, operator: &mut Operator) -> Option<String> {

@@ -72,14 +72,17 @@ impl Writer {
                 drop(tx);
                 writing.rolled_back();
             }
-            _ => match self.store.commit(tx).await {
-                Committed::Yes => {
-                    self.trace.say("committed");
-                    writing.committed();
+            _ => {
+                writing.committing();
+                match self.store.commit(tx).await {
+                    Committed::Yes => {
+                        self.trace.say("committed");
+                        writing.committed();
+                    }
+                    Committed::No(_) => writing.rolled_back(),
+                    Committed::Unknown(_) => writing.unknown(),
                 }
-                Committed::No(_) => writing.rolled_back(),
-                Committed::Unknown(_) => writing.unknown(),
-            },
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use outbox_contract::{
     StripeMark, Timestamp, Topic, Transactional,
 };
 
-use super::{ChaosStore, StoreCall, StoreFault, injected, lock};
+use super::{ChaosStore, CommitFault, StoreCall, StoreFault, injected, lock};
 
 #[async_trait]
 impl<S: Store + ?Sized> Store for ChaosStore<S> {
@@ -160,6 +160,39 @@ impl<S: Store + ?Sized> Admin for ChaosStore<S> {
 }
 
 impl<S: Transactional> ChaosStore<S> {
+    /// What is told of a commit that goes wrong, if it does. Else the transaction is given back.
+    async fn fail(&self, tx: S::Tx<'static>) -> Result<Committed, S::Tx<'static>> {
+        let (plan, exactly) = {
+            let mut state = lock(&self.state);
+            let plan = state.plan(StoreCall::Commit);
+            (plan, plan.fault.is_none().then(|| state.plan_commit()).flatten())
+        };
+        plan.hold_back().await;
+        match (exactly, plan.fault) {
+            (Some(fault), _) => Ok(self.fail_exactly(tx, fault).await),
+            (None, Some(fault)) => Ok(self.fail_commit(tx, fault, plan.heads).await),
+            (None, None) => Err(tx),
+        }
+    }
+
+    async fn fail_exactly(&self, tx: S::Tx<'static>, fault: CommitFault) -> Committed {
+        match fault {
+            CommitFault::No => self.fail_commit(tx, StoreFault::Before, true).await,
+            CommitFault::Unknown => self.fail_commit(tx, StoreFault::Before, false).await,
+            CommitFault::UnknownCommitted => self.fail_commit(tx, StoreFault::After, false).await,
+            CommitFault::UnknownCommitsLater(after) => {
+                let inner = Arc::clone(&self.inner);
+                // It ends by itself: when it has slept and the store has answered.
+                tokio::spawn(async move {
+                    tokio::time::sleep(after).await;
+                    // Nobody is left to hear what became of it.
+                    let _ = inner.commit(tx).await;
+                });
+                Committed::Unknown(injected(StoreCall::Commit))
+            }
+        }
+    }
+
     async fn fail_commit(&self, tx: S::Tx<'static>, fault: StoreFault, surely: bool) -> Committed {
         match fault {
             StoreFault::Before => {
@@ -193,20 +226,16 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
     }
 
     async fn commit(&self, tx: Self::Tx<'static>) -> Committed {
-        let plan = lock(&self.state).plan(StoreCall::Commit);
-        plan.hold_back().await;
-        match plan.fault {
-            None => self.inner.commit(tx).await,
-            Some(fault) => self.fail_commit(tx, fault, plan.heads).await,
+        match self.fail(tx).await {
+            Ok(told) => told,
+            Err(tx) => self.inner.commit(tx).await,
         }
     }
 
     async fn commit_and_begin(&self, tx: Self::Tx<'static>) -> (Committed, Option<Self::Tx<'static>>) {
-        let plan = lock(&self.state).plan(StoreCall::Commit);
-        plan.hold_back().await;
-        match plan.fault {
-            None => self.inner.commit_and_begin(tx).await,
-            Some(fault) => (self.fail_commit(tx, fault, plan.heads).await, None),
+        match self.fail(tx).await {
+            Ok(told) => (told, None),
+            Err(tx) => self.inner.commit_and_begin(tx).await,
         }
     }
 

@@ -6,11 +6,13 @@ use std::hash::Hash;
 use outbox_contract::MessageId;
 
 use super::report::{Example, Report};
-use super::{Appended, Consumer, Delivered, Fate, Moment, OrderKey};
+use super::{Appended, Consumer, Delivered, Died, Fate, Moment, OrderKey, Requeued, Transaction};
 
 /// What is known of each message, in the order of ids.
 pub(super) struct Merged {
     messages: Vec<Known>,
+    /// What died, and how long it certainly lived before it did so first; in the order of these moments.
+    deaths: Vec<(Moment, usize)>,
 }
 
 /// All appends of one id taken together.
@@ -20,25 +22,25 @@ struct Known {
     key: u32,
     /// The earliest begin of an append that may have been committed: what it can come after.
     began: Moment,
+    /// The earliest moment at which a transaction of it may have been committed: no delivery can be earlier.
+    committing: Moment,
     /// The earliest moment at which a commit of it had returned: what it must come before. None: no commit is certain.
     committed: Option<Moment>,
     /// Its transaction and its place in it, when that has others and only one append of it may have been committed.
     within: Option<(u32, u32)>,
     /// Whether any append of it may have been committed.
     possible: bool,
-    /// Whether it keeps its place: has a key, was neither scheduled nor a dead letter.
+    /// Whether it has a place: it has a key, and was not scheduled.
     ordered: bool,
-    dead: bool,
+    /// Until then it certainly was no dead letter. None: it never was one.
+    lived: Option<Moment>,
+    /// It was requeued behind this moment and did not die after it: it is owed from then on.
+    owed_since: Option<Moment>,
 }
 
 impl Merged {
     /// From appends that are sorted by id.
-    pub(super) fn of(
-        appended: &[Appended],
-        transactions: &[Fate],
-        dead: &[MessageId],
-        keys: &[OrderKey],
-    ) -> Self {
+    pub(super) fn of(appended: &[Appended], transactions: &[Transaction], keys: &[OrderKey]) -> Self {
         // Most transactions have one message, and then nothing needs to be remembered about them.
         let mut sizes = vec![0_u32; transactions.len()];
         for append in appended {
@@ -50,7 +52,8 @@ impl Merged {
                 messages.push(Known::unseen(append, keys));
             }
             let Some(known) = messages.last_mut() else { continue };
-            let committed = match transactions[append.transaction as usize] {
+            let transaction = transactions[append.transaction as usize];
+            let committed = match transaction.fate {
                 Fate::RolledBack => continue,
                 Fate::Unknown => None,
                 Fate::Committed(at) => Some(at),
@@ -61,20 +64,40 @@ impl Merged {
             known.possible = true;
             known.ordered &= !append.scheduled;
             known.began = known.began.min(append.began);
+            known.committing = known.committing.min(transaction.committing.unwrap_or(append.began));
             known.committed = match (known.committed, committed) {
                 (Some(one), Some(other)) => Some(one.min(other)),
                 (one, other) => one.or(other),
             };
         }
-        let mut merged = Self { messages };
-        for id in dead {
-            if let Some(at) = merged.find(*id) {
-                merged.messages[at].dead = true;
-                // It left its key before its follower was sent, and joins again at the end if an operator says so.
-                merged.messages[at].ordered = false;
+        Self { messages, deaths: Vec::new() }
+    }
+
+    /// Takes in what died and what was requeued. Gives back the dead letters of messages that were never committed.
+    pub(super) fn bury(&mut self, dead: &[Died], requeued: &[Requeued]) -> Vec<Died> {
+        let mut made_up = Vec::new();
+        let mut died_last: HashMap<usize, Moment> = HashMap::new();
+        for died in dead {
+            let Some(at) = self.committable(died.id, died.key) else {
+                made_up.push(*died);
+                continue;
+            };
+            let lived = &mut self.messages[at].lived;
+            *lived = Some(lived.map_or(died.since, |lived| lived.min(died.since)));
+            raise(&mut died_last, at, died.since);
+        }
+        for requeued in requeued {
+            let Some(at) = self.find(requeued.id).filter(|at| self.messages[*at].possible) else { continue };
+            let died_again = died_last.get(&at).is_some_and(|died| *died >= requeued.since);
+            let owed_since = &mut self.messages[at].owed_since;
+            if !died_again {
+                *owed_since = (*owed_since).max(Some(requeued.since));
             }
         }
-        merged
+        let messages = self.messages.iter().enumerate();
+        self.deaths = messages.filter_map(|(at, known)| known.lived.map(|lived| (lived, at))).collect();
+        self.deaths.sort_unstable();
+        made_up
     }
 
     fn find(&self, id: MessageId) -> Option<usize> {
@@ -88,12 +111,19 @@ impl Known {
             id: append.id,
             key: append.key,
             began: Moment(u64::MAX),
+            committing: Moment(u64::MAX),
             committed: None,
             within: None,
             possible: false,
             ordered: keys[append.key as usize].key.is_some(),
-            dead: false,
+            lived: None,
+            owed_since: None,
         }
+    }
+
+    /// Whether it keeps its place at this moment: it has one, and is no dead letter for all that is known.
+    fn keeps_its_place(&self, at: Moment) -> bool {
+        self.ordered && self.lived.is_none_or(|lived| at < lived)
     }
 }
 
@@ -116,9 +146,6 @@ impl Newest {
 
     /// A message that was given already, though this one is before it.
     fn behind(&self, known: &Known) -> Option<usize> {
-        if !known.ordered {
-            return None;
-        }
         let began_later = self
             .of_key
             .get(&known.key)
@@ -150,12 +177,17 @@ pub(super) struct Check<'h> {
 }
 
 impl<'h> Check<'h> {
-    pub(super) fn new(merged: &'h Merged, keys: &'h [OrderKey]) -> Self {
+    pub(super) fn new(merged: &'h Merged, keys: &'h [OrderKey], made_up: &[Died]) -> Self {
         let mut report = Report::default();
+        for died in made_up {
+            let OrderKey { topic, key } = keys[died.key as usize].clone();
+            let consumer = "dead letters".to_owned();
+            report.phantom.add(|| Example { consumer, id: died.id, topic, key, behind: None });
+        }
         for known in &merged.messages {
             report.committed += u64::from(known.committed.is_some());
             report.unknown += u64::from(known.possible && known.committed.is_none());
-            report.dead_lettered += u64::from(known.dead);
+            report.dead_lettered += u64::from(known.lived.is_some());
         }
         Self { merged, keys, report }
     }
@@ -170,24 +202,38 @@ impl<'h> Check<'h> {
             behind: behind.map(|at| merged.messages[at].id),
         };
         let report = &mut self.report;
-        let mut seen = vec![false; merged.messages.len()];
+        // Of each message, when it came last.
+        let mut seen: Vec<Option<Moment>> = vec![None; merged.messages.len()];
         let mut newest = Newest::default();
+        let mut deaths = merged.deaths.iter().peekable();
+        // What has not come while it certainly lived was overtaken by whatever came that it is before.
+        let overtaken = |report: &mut Report, seen: &[Option<Moment>], newest: &Newest, at: usize| {
+            let known = &merged.messages[at];
+            if seen[at].is_none()
+                && known.ordered
+                && let Some(behind) = newest.behind(known)
+            {
+                report.out_of_order.add(|| example(known.id, known.key, Some(behind)));
+            }
+        };
 
         for delivered in &consumer.deliveries {
+            while let Some((_, died)) = deaths.next_if(|(lived, _)| *lived <= delivered.at) {
+                overtaken(report, &seen, &newest, *died);
+            }
             report.deliveries += 1;
             let Some(at) = merged.possible(delivered) else {
                 report.phantom.add(|| example(delivered.id, delivered.key, None));
                 continue;
             };
             let known = &merged.messages[at];
-            let behind = newest.behind(known);
-            if seen[at] {
+            let behind = known.keeps_its_place(delivered.at).then(|| newest.behind(known)).flatten();
+            if seen[at].replace(delivered.at).is_some() {
                 let repeats =
                     if behind.is_some() { &mut report.stale_repeats } else { &mut report.duplicated };
                 repeats.add(|| example(known.id, known.key, behind));
                 continue;
             }
-            seen[at] = true;
             report.delivered += 1;
             if behind.is_some() {
                 report.out_of_order.add(|| example(known.id, known.key, behind));
@@ -197,11 +243,20 @@ impl<'h> Check<'h> {
             }
         }
 
+        for (_, died) in deaths {
+            overtaken(report, &seen, &newest, *died);
+        }
+
         let is_for = |known: &Known| {
             consumer.topics.is_empty() || consumer.topics.contains(&keys[known.key as usize].topic)
         };
         for (known, seen) in merged.messages.iter().zip(seen) {
-            if !seen && known.committed.is_some() && !known.dead && is_for(known) {
+            let owed = match (known.lived, known.owed_since) {
+                (_, Some(requeued)) => seen.is_none_or(|last| last < requeued),
+                (Some(_), None) => false,
+                (None, None) => seen.is_none() && known.committed.is_some(),
+            };
+            if owed && is_for(known) {
                 report.lost.add(|| example(known.id, known.key, None));
             }
         }
@@ -209,10 +264,17 @@ impl<'h> Check<'h> {
 }
 
 impl Merged {
-    /// Which message this is a delivery of, if there can be one: appended before, not rolled back, with this topic and key.
+    /// Which message this is a delivery of, if there can be one: committing before, not rolled back, with this topic and key.
     fn possible(&self, delivered: &Delivered) -> Option<usize> {
-        let at = self.find(delivered.id)?;
+        let at = self.committable(delivered.id, delivered.key)?;
         let known = &self.messages[at];
-        (known.possible && known.key == delivered.key && known.began < delivered.at).then_some(at)
+        (known.began < delivered.at && known.committing < delivered.at).then_some(at)
+    }
+
+    /// Which message has this id, if it may have been committed with this topic and key.
+    fn committable(&self, id: MessageId, key: u32) -> Option<usize> {
+        let at = self.find(id)?;
+        let known = &self.messages[at];
+        (known.possible && known.key == key).then_some(at)
     }
 }

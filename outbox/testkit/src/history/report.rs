@@ -18,11 +18,12 @@ pub struct Report {
     pub deliveries: u64,
     /// First deliveries.
     pub delivered: u64,
-    /// Committed, and never delivered (promises P1 and P2).
+    /// Committed, and never delivered; or requeued, and not delivered since (promises P1 and P2).
     pub lost: Found,
-    /// Delivered, and never appended in this form, or rolled back, or delivered before it was appended (promise P1).
+    /// Delivered, and never appended in this form, or rolled back, or not committed yet when it was delivered; and dead letters of such
+    /// messages (promise P1).
     pub phantom: Found,
-    /// First delivered behind a message that it is before (promise P3).
+    /// First delivered behind a message that it is before, or overtaken by one and a dead letter only later (promise P3).
     pub out_of_order: Found,
     /// Delivered again behind a newer message of its key. Allowed after a failure, for consumers without an inbox.
     pub stale_repeats: Found,

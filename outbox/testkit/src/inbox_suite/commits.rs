@@ -1,25 +1,111 @@
 //! The database goes away in the middle of it: nothing is lost, and no effect is there twice.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::InboxHarness;
-use super::world::{direct_world, start, worlds};
-use crate::{StoreCall, StoreFault};
+use outbox_contract::{Message, MessageId, Topic};
+use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, InboxBuilder, handler_fn};
 
-/// The result of a commit is lost. The inbox asks whether the ids were admitted.
+use super::InboxHarness;
+use super::harness::{Effect, Effects, Faulty};
+use super::world::{World, direct_world, start, well, worlds};
+use crate::{CommitFault, StoreCall, StoreFault};
+
+/// Sends messages of these keys until everything has gone wrong that was to, and is done. What was injected and never happens proves nothing.
+async fn spend<H: InboxHarness>(world: &World<H>, call: StoreCall, keys: &[&str], sent: &mut Vec<Message>) {
+    until_spent(world, call, keys, sent, || true).await;
+}
+
+/// As [`spend`], until this holds too.
+async fn until_spent<H: InboxHarness>(
+    world: &World<H>,
+    call: StoreCall,
+    keys: &[&str],
+    sent: &mut Vec<Message>,
+    holds: impl Fn() -> bool,
+) {
+    for _ in 0..20 {
+        sent.extend(world.send_in_turn(keys, 2));
+        world.done().await;
+        if world.faulty.unspent(call) == 0 && holds() {
+            return world.faulty.calm();
+        }
+    }
+    panic!(
+        "{:?}: {} faults of {call:?} were never met, or not all of them injected",
+        world.way,
+        world.faulty.unspent(call)
+    );
+}
+
+/// Commits that are to go wrong behind a handler: those alone admit ids. Which is the next one only the handler knows.
+#[derive(Clone)]
+struct Losses {
+    fault: CommitFault,
+    left: Arc<AtomicU32>,
+}
+
+impl Losses {
+    fn of(fault: CommitFault, times: u32) -> Self {
+        Self { fault, left: Arc::new(AtomicU32::new(times)) }
+    }
+
+    /// An inbox whose handler has its effect, and whose commits behind it go wrong, as often as was said.
+    fn inbox<H: InboxHarness>(&self, world: &World<H>) -> InboxBuilder<Faulty<H>> {
+        let (losses, faulty) = (self.clone(), Arc::clone(&world.faulty));
+        world.inbox_that(move |_, _| {
+            if faulty.unspent(StoreCall::Commit) == 0 && losses.left.load(Ordering::SeqCst) > 0 {
+                losses.left.fetch_sub(1, Ordering::SeqCst);
+                faulty.inject_commit(losses.fault, 1);
+            }
+            well()
+        })
+    }
+
+    /// Sends messages until all of it has happened and all is done.
+    async fn happen<H: InboxHarness>(&self, world: &World<H>, sent: &mut Vec<Message>) {
+        let all = || self.left.load(Ordering::SeqCst) == 0;
+        until_spent(world, StoreCall::Commit, &["a", "b"], sent, all).await;
+    }
+}
+
+/// The result of a commit is lost. The inbox asks whether the id was admitted, or tries the messages again one by one.
 pub async fn a_commit_whose_result_is_unknown_is_found_out<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut sent = Vec::new();
-        for fault in [StoreFault::After, StoreFault::Before] {
-            world.faulty.inject(StoreCall::Commit, fault, 3);
-            sent.extend(world.send_in_turn(&["a", "b"], 3));
-            let inbox = start(world.inbox()).await;
-            world.done().await;
+        for fault in [CommitFault::UnknownCommitted, CommitFault::Unknown] {
+            let asked = world.faulty.calls(StoreCall::Admitted);
+            let losses = Losses::of(fault, 3);
+            let inbox = start(losses.inbox(&world)).await;
+            losses.happen(&world, &mut sent).await;
             world.assert_once_and_in_order(&sent).await;
             assert_eq!(inbox.stats().failed, 0, "{fault:?}: it is no failure of the message");
+            // Several messages are not found out: they are done again, and those that were committed are duplicates then.
+            let asks = world.way.batch > 1 || world.faulty.calls(StoreCall::Admitted) > asked;
+            assert!(asks, "{:?}, {fault:?}: it asks", world.way);
             world.stop(inbox).await;
         }
+        let counts = world.faulty.counts();
+        assert_eq!((counts.before, counts.after), (3, 3));
         assert!(world.dead().await.is_empty());
+    }
+}
+
+/// The database goes on with a commit that nobody waits for any more: while it is asked whether the ids were admitted, or when the messages
+/// are tried again.
+pub async fn a_commit_that_happens_after_it_was_given_up_has_its_effect_once<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let mut sent = Vec::new();
+        for later in [0, 20, 300] {
+            let losses = Losses::of(CommitFault::UnknownCommitsLater(Duration::from_millis(later)), 2);
+            let inbox = start(losses.inbox(&world)).await;
+            losses.happen(&world, &mut sent).await;
+            world.assert_once_and_in_order(&sent).await;
+            world.stop(inbox).await;
+        }
+        assert_eq!(world.faulty.counts().late, 6);
+        assert!(world.dead().await.is_empty(), "it burns no attempts");
     }
 }
 
@@ -27,15 +113,21 @@ pub async fn a_commit_whose_result_is_unknown_is_found_out<H: InboxHarness>(harn
 pub async fn when_it_can_not_be_found_out_the_message_comes_again<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut sent = Vec::new();
-        for fault in [StoreFault::After, StoreFault::Before] {
-            world.faulty.inject(StoreCall::Commit, fault, 1);
+        for fault in [CommitFault::UnknownCommitted, CommitFault::Unknown] {
+            let losses = Losses::of(fault, 1);
             world.faulty.inject(StoreCall::Admitted, StoreFault::Before, 3);
-            sent.extend(world.send("a", 3));
-            let inbox = start(world.inbox()).await;
-            world.done().await;
+            let inbox = start(losses.inbox(&world)).await;
+            // In stored mode the receiver's own commit may have been the one; then it is tried again.
+            let asked = || {
+                let asked = world.way.batch > 1 || world.faulty.unspent(StoreCall::Admitted) < 3;
+                if !asked {
+                    losses.left.store(1, Ordering::SeqCst);
+                }
+                asked
+            };
+            until_spent(&world, StoreCall::Commit, &["a"], &mut sent, asked).await;
             world.assert_once_and_in_order(&sent).await;
             world.stop(inbox).await;
-            world.faulty.calm();
         }
     }
 }
@@ -45,22 +137,41 @@ pub async fn a_store_that_comes_and_goes_loses_nothing_and_repeats_nothing<H: In
     let calls =
         [StoreCall::Begin, StoreCall::Admit, StoreCall::Append, StoreCall::Commit, StoreCall::Rollback];
     for world in worlds(harness).await {
-        let inbox = start(world.inbox()).await;
+        let inbox = start(emitting(&world)).await;
         let mut sent = Vec::new();
         for call in calls {
             for fault in [StoreFault::Before, StoreFault::After] {
                 world.faulty.inject(call, fault, 2);
-                let new = world.send_in_turn(&["a", "b"], 2);
-                world.feed.send(new[0].clone());
-                sent.extend(new);
-                world.done().await;
-                world.faulty.calm();
+                let stale = sent.last().cloned();
+                spend(&world, call, &["a", "bad"], &mut sent).await;
+                stale.into_iter().for_each(|stale| world.feed.send(stale));
             }
         }
+        world.done().await;
         world.assert_once_and_in_order(&sent).await;
         assert!(world.dead().await.is_empty(), "it burns no attempts");
         world.stop(inbox).await;
     }
+}
+
+/// An inbox that needs every call of the store: its handler emits a message for each that it handles, and fails at first for one key.
+fn emitting<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
+    let effects = world.effects.clone();
+    let inbox = world.bare().emit_by("stock", format!("of-{}", world.consumer));
+    inbox.on_any(handler_fn(move |tx, message: Message, context: HandlerContext<'_>| {
+        let effects = effects.clone();
+        Box::pin(async move {
+            let key = message.order_key().as_str().to_owned();
+            let emitted = Message::new(Topic::new("stock")?, "stock.reserved").with_key(&key)?;
+            context.emit_message(emitted.with_id(MessageId::new()))?;
+            let fails = key.ends_with("/bad") && context.attempt() == 1;
+            effects.write(tx, Effect { key, message: message.id }).await?;
+            if fails {
+                return Err(HandlerError::from(HandlerFailure::failed("suite", "not yet")));
+            }
+            Ok(())
+        })
+    }))
 }
 
 /// A call that never returns is given up, and what it holds with it.
@@ -71,9 +182,7 @@ pub async fn a_store_that_hangs_holds_nothing_up_for_good<H: InboxHarness>(harne
     for call in [StoreCall::Admit, StoreCall::Commit] {
         for fault in [StoreFault::HangBefore, StoreFault::HangAfter] {
             world.faulty.inject(call, fault, 1);
-            sent.extend(world.send_in_turn(&["a", "b"], 2));
-            world.done().await;
-            world.faulty.calm();
+            spend(&world, call, &["a", "b"], &mut sent).await;
         }
     }
     world.assert_once_and_in_order(&sent).await;

@@ -107,6 +107,7 @@ macro_rules! __inbox_properties {
             }
             commits {
                 a_commit_whose_result_is_unknown_is_found_out
+                a_commit_that_happens_after_it_was_given_up_has_its_effect_once
                 when_it_can_not_be_found_out_the_message_comes_again
                 a_store_that_comes_and_goes_loses_nothing_and_repeats_nothing
                 a_store_that_hangs_holds_nothing_up_for_good

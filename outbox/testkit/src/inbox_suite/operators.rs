@@ -9,6 +9,7 @@ use outbox_engine::InboxHandle;
 
 use super::InboxHarness;
 use super::world::{World, start, well_unless, worlds};
+use crate::suite::not_applicable;
 
 /// A consumer with a key that is held because its handler fails, until `fails` says otherwise.
 struct Held<H: InboxHarness> {
@@ -194,7 +195,7 @@ pub async fn what_was_skipped_comes_back_in_its_old_order<H: InboxHarness>(harne
 /// Messages that waited in the store were handled, and an operator replays them: the consumer knows them.
 pub async fn what_is_replayed_has_no_second_effect<H: InboxHarness>(harness: &H) {
     if !harness.capabilities().history {
-        return;
+        return not_applicable::<H>("this store keeps no history");
     }
     for world in worlds(harness).await {
         let fails = Arc::new(AtomicBool::new(true));

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::divert::{Diversion, Diverted, Step};
-use outbox_contract::{Admin, Epoch, KeyId, MessageId, RelayId, Store, Stored};
+use outbox_contract::divert::{Diversion, Diverted, Step, Then};
+use outbox_contract::{Admin, BucketSet, Epoch, KeyId, MessageId, RelayId, Store, Stored};
 
 use super::StoreHarness;
 use super::support::{
-    LATER, NOW, OVER, Relay, SHORT, bury_step, divert, fail_step, messages, prepared, stored_ids, write,
+    LATER, LONG, NOW, OVER, Relay, SHORT, bury_step, divert, fail_step, message, messages, prepared,
+    stored_ids, write,
 };
+use crate::suite::not_applicable;
 
 /// Everything that a diversion could change.
 #[derive(Debug, PartialEq)]
@@ -62,12 +64,13 @@ fn every_step(hot: &[Arc<Stored>], parked: &[Arc<Stored>]) -> Vec<Step> {
 /// A key with two parked messages and two hot ones; the version that it has.
 async fn failing_key<S: outbox_contract::Transactional>(
     relay: &Relay<S>,
+    then: Then,
 ) -> (KeyId, i64, Vec<Arc<Stored>>, Vec<Arc<Stored>>) {
     let written = messages("orders", "a", 4);
     let key = written[0].key_id();
     write(&*relay.store, written).await;
     let stored = relay.read_key(&key).await;
-    let version = relay.fail(&stored[..2], LATER).await;
+    let version = relay.fail(&stored[..2], then).await;
     (key, version, stored[..2].to_vec(), stored[2..].to_vec())
 }
 
@@ -90,22 +93,104 @@ fn diversions<S: Store>(
     steps.into_iter().map(|step| relay.diversion(key, version, step)).collect()
 }
 
+/// Every step of the key, from the state that it is in and from none.
+fn all_diversions<S: Store>(
+    relay: &Relay<S>,
+    key: &KeyId,
+    version: i64,
+    hot: &[Arc<Stored>],
+    parked: &[Arc<Stored>],
+) -> Vec<Diversion> {
+    let from = |version| diversions(relay, key, version, every_step(hot, parked));
+    [from(Some(version)), from(None)].concat()
+}
+
+/// Asserts that this relay is given nothing of a key any more, and that nothing of it can be changed in its name.
+async fn assert_lost<S: Store>(relay: &Relay<S>, key: &KeyId, late: Vec<Diversion>) {
+    let due = relay.due().await.keys;
+    assert!(due.iter().all(|due| due.key != *key), "a key of a lease that is over is not due: {due:?}");
+    for diversion in late {
+        let told = format!("{diversion:?}");
+        assert_eq!(relay.divert(diversion).await, Diverted::LeaseLost, "{told}");
+    }
+}
+
+async fn unowned<S: Store>(relay: &Relay<S>) -> u64 {
+    relay.store.backlog(&relay.route).await.expect("the backlog is counted").unowned_buckets
+}
+
 /// The lease ran out, and nobody took it: refused all the same.
 pub async fn an_expired_lease_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    let slept = Relay::on(&store, Default::default(), SHORT).await;
-    let written = messages("orders", "a", 2);
-    let key = written[0].key_id();
-    write(&*store, written).await;
-    let stored = slept.read_key(&key).await;
+    let mut slept = Relay::start(&store).await;
+    let (key, version, parked, hot) = failing_key(&slept, NOW).await;
+    let before = everything(&slept).await;
+    let late = all_diversions(&slept, &key, version, &hot, &parked);
+    // From here on, so that a slow machine has the time for what was before.
+    slept.lasts = SHORT;
+    slept.beat().await;
     harness.advance(OVER).await;
-    for step in [fail_step(&stored, 1, NOW), bury_step(&stored[0], "rejected")] {
-        assert_eq!(slept.divert(slept.diversion(&key, None, step)).await, Diverted::LeaseLost);
-    }
+    assert_lost(&slept, &key, late).await;
+    assert!(slept.fetch().await.is_empty(), "nothing is given to whom nothing belongs");
+    assert_eq!(unowned(&slept).await, 1);
     let next = Relay::start(&store).await;
+    assert_eq!(everything(&next).await, before, "a refused step changes nothing");
+    assert_eq!(unowned(&next).await, 0);
+}
+
+/// What is being given up belongs to a relay as long as was promised before, and no longer, however long the relay itself goes on.
+pub async fn a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let mut relay = Relay::start(&store).await;
+    let (key, version, parked, hot) = failing_key(&relay, NOW).await;
+    let other = message("orders", "b");
+    assert_ne!(other.bucket(), key.bucket(), "else the test shows nothing");
+    write(&*store, [other.clone()]).await;
+    let before = everything(&relay).await;
+    let late = all_diversions(&relay, &key, version, &hot, &parked);
+    assert_eq!(relay.due().await.keys.len(), 1);
+    assert_eq!(unowned(&relay).await, 0);
+
+    relay.lasts = SHORT;
+    relay.beat().await;
+    let mut request = relay.lease_request();
+    (request.lasts, request.yielding) = (LONG, BucketSet::from_iter([key.bucket()]));
+    relay.beat_with(&request).await;
+    harness.advance(OVER).await;
+    assert_lost(&relay, &key, late).await;
+    let read = stored_ids(&relay.read().await);
+    assert_eq!(read, [other.id], "what it does not give up is its own");
+    assert_eq!(unowned(&relay).await, 1);
+
+    let next = Relay::start(&store).await;
+    assert_eq!(next.owned(), BucketSet::from_iter([key.bucket()]), "that bucket is free, and no other");
+    assert_eq!(unowned(&next).await, 0);
     let now = everything(&next).await;
-    assert!(now.failing.is_empty() && now.parked.is_empty() && now.dead.is_empty(), "{now:?}");
-    assert_eq!(now.hot, stored_ids(&stored));
+    assert_eq!((now.failing, now.parked, now.dead), (before.failing, before.parked, before.dead));
+    assert_eq!(now.hot, stored_ids(&hot), "a refused step changes nothing");
+}
+
+/// After a failover to a server whose clock is behind, leases end much later than anybody asked for. They count as over: else their
+/// buckets would belong to relays that may be long gone.
+pub async fn a_lease_that_ends_implausibly_late_is_none<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let mut relay = Relay::start(&store).await;
+    let (key, version, parked, hot) = failing_key(&relay, NOW).await;
+    let before = everything(&relay).await;
+    let late = all_diversions(&relay, &key, version, &hot, &parked);
+    // More than twice as long as the lease lasts.
+    if !harness.set_clock_back(LONG * 6).await {
+        return not_applicable::<H>("nobody can set this store's clock back");
+    }
+    assert_lost(&relay, &key, late).await;
+    assert!(relay.fetch().await.is_empty(), "nothing is given to whom nothing belongs");
+    assert_eq!(unowned(&relay).await, 1);
+
+    let next = Relay::start(&store).await;
+    assert_eq!(next.owned(), BucketSet::ALL, "every bucket is free");
+    assert_eq!(everything(&next).await.hot, before.hot, "a refused step changes nothing");
+    assert_eq!(unowned(&next).await, 0);
+    assert!(relay.beat().await.leases.is_empty(), "what it had is lost");
 }
 
 /// Another relay took over: every step of the first is refused.
@@ -114,7 +199,7 @@ pub async fn a_relay_that_was_replaced_can_divert_nothing<H: StoreHarness>(harne
     let slept = Relay::on(&store, Default::default(), SHORT).await;
     harness.advance(OVER).await;
     let next = Relay::start(&store).await;
-    let (key, version, parked, hot) = failing_key(&next).await;
+    let (key, version, parked, hot) = failing_key(&next, LATER).await;
     let late = diversions(&slept, &key, Some(version), every_step(&hot, &parked));
     assert_refused(&next, late, Diverted::LeaseLost).await;
     let late = diversions(&slept, &key, None, every_step(&hot, &parked));
@@ -125,7 +210,7 @@ pub async fn a_relay_that_was_replaced_can_divert_nothing<H: StoreHarness>(harne
 pub async fn another_epoch_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
-    let (key, version, parked, hot) = failing_key(&relay).await;
+    let (key, version, parked, hot) = failing_key(&relay, LATER).await;
     for difference in [-1, 1] {
         let mut wrong = diversions(&relay, &key, Some(version), every_step(&hot, &parked));
         for diversion in &mut wrong {
@@ -139,7 +224,7 @@ pub async fn another_epoch_is_refused<H: StoreHarness>(harness: &H) {
 pub async fn another_relay_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
-    let (key, version, parked, hot) = failing_key(&relay).await;
+    let (key, version, parked, hot) = failing_key(&relay, LATER).await;
     let mut foreign = diversions(&relay, &key, Some(version), every_step(&hot, &parked));
     for diversion in &mut foreign {
         diversion.relay = RelayId::new();
@@ -151,7 +236,7 @@ pub async fn another_relay_is_refused<H: StoreHarness>(harness: &H) {
 pub async fn a_released_lease_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
-    let (key, version, parked, hot) = failing_key(&relay).await;
+    let (key, version, parked, hot) = failing_key(&relay, LATER).await;
     let late = diversions(&relay, &key, Some(version), every_step(&hot, &parked));
     relay.leave().await;
     let next = Relay::start(&store).await;
@@ -162,7 +247,7 @@ pub async fn a_released_lease_is_refused<H: StoreHarness>(harness: &H) {
 pub async fn an_old_version_of_a_key_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
-    let (key, old, parked, hot) = failing_key(&relay).await;
+    let (key, old, parked, hot) = failing_key(&relay, LATER).await;
     let new = relay.step(&key, Some(old), fail_step(&parked[..1], 2, LATER)).await;
     assert_ne!(new, Some(old));
     let late = diversions(&relay, &key, Some(old), every_step(&hot, &parked));
@@ -185,7 +270,7 @@ pub async fn a_version_of_a_key_that_flows_is_refused<H: StoreHarness>(harness: 
 pub async fn a_relay_is_refused_after_an_operator_changed_its_key<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
-    let (key, version, parked, hot) = failing_key(&relay).await;
+    let (key, version, parked, hot) = failing_key(&relay, LATER).await;
     let steps = || every_step(&hot, &parked);
 
     store.hold(&relay.route, &key).await.expect("a failing key is held");

@@ -190,6 +190,8 @@ macro_rules! __store_properties {
             }
             fence {
                 an_expired_lease_is_refused
+                a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised
+                a_lease_that_ends_implausibly_late_is_none
                 a_relay_that_was_replaced_can_divert_nothing
                 another_epoch_is_refused
                 another_relay_is_refused

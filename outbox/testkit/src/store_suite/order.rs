@@ -15,6 +15,7 @@ use super::support::{
     try_write, write,
 };
 use crate::history::History;
+use crate::suite::not_applicable;
 
 /// The order within one call is the order of the list.
 pub async fn messages_of_one_append_keep_their_order<H: StoreHarness>(harness: &H) {
@@ -172,8 +173,9 @@ async fn second_writer<H: StoreHarness>(harness: &H, first_commits: bool) {
 pub async fn an_open_transaction_hides_nothing_that_others_commit<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     if store.ordering() == Ordering::Single {
-        // Nobody can commit while somebody else writes, so there is nothing to be hidden.
-        return;
+        return not_applicable::<H>(
+            "nobody can commit while somebody else writes, so there is nothing to be hidden",
+        );
     }
     let relay = Relay::start(&store).await;
     let (slow, quick) = keys_apart();
@@ -235,8 +237,7 @@ pub async fn a_rollback_leaves_no_hole_that_blocks<H: StoreHarness>(harness: &H)
 pub async fn what_is_appended_later_stands_above_the_last_position<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     if store.ordering() != Ordering::Writers {
-        // Elsewhere nobody reads by it.
-        return;
+        return not_applicable::<H>("nobody reads by the last position here");
     }
     let relay = Relay::start(&store).await;
     // The first time, no position has ever been given out.
@@ -263,8 +264,9 @@ pub async fn a_reader_that_follows_the_last_position_misses_nothing<H: StoreHarn
     const EACH: usize = 40;
     let store = prepared(harness).await;
     if store.ordering() != Ordering::Single {
-        // Elsewhere a lower position may be committed later: readers have another rule there.
-        return;
+        return not_applicable::<H>(
+            "a lower position may be committed later: readers have another rule here",
+        );
     }
     let relay = Relay::start(&store).await;
     for writer in 0..WRITERS {

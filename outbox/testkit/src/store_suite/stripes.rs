@@ -18,6 +18,7 @@ use super::StoreHarness;
 use super::support::{
     LONG, Relay, back_off, bury_step, message, messages, prepared, route, stored_ids, write,
 };
+use crate::suite::not_applicable;
 
 /// Where there are no stripes there are neither marks nor numbers; where there are, every row has its number, in the stripe of its key.
 pub async fn only_stores_with_stripes_have_marks<H: StoreHarness>(harness: &H) {
@@ -232,7 +233,11 @@ pub async fn a_late_commit_is_found_by_its_mark<H: StoreHarness>(harness: &H) {
 /// The store, where it has stripes.
 async fn with_stripes<H: StoreHarness>(harness: &H) -> Option<Arc<H::Store>> {
     let store = prepared(harness).await;
-    (store.ordering() == Ordering::Stripes).then_some(store)
+    if store.ordering() != Ordering::Stripes {
+        not_applicable::<H>("this store has no stripes");
+        return None;
+    }
+    Some(store)
 }
 
 async fn marks<S: Store>(store: &Arc<S>, route: &Route) -> BTreeMap<StripeId, StripeMark> {

@@ -20,6 +20,12 @@ pub(super) const SHORT: Duration = Duration::from_millis(500);
 /// Long enough for [`SHORT`] to be over.
 pub(super) const OVER: Duration = Duration::from_millis(750);
 
+/// Why what is said of the history is not tried.
+pub(super) const NO_HISTORY: &str = "this store keeps no history";
+/// Why what is said of marks of leases is not tried.
+pub(super) const READ_FROM_THE_START: &str =
+    "what is taken over is read from the start where there are stripes";
+
 /// The harness's store, migrated.
 pub(super) async fn prepared<H: StoreHarness>(harness: &H) -> Arc<H::Store> {
     let store = harness.store();

@@ -3,9 +3,10 @@
 use outbox_contract::subscription::{Received, Tag};
 use tokio::time::timeout;
 
+use super::TransportHarness;
 use super::receiver::{Log, Receiver, ids, stored_ids, subscription};
 use super::sender::{Sender, message};
-use super::{TransportHarness, not_supported};
+use crate::suite::not_applicable;
 
 /// A member that crashes leaves what it did not acknowledge to the next one: from the first of it, in order.
 pub async fn what_was_not_acknowledged_comes_again_in_order_after_a_crash<H: TransportHarness>(harness: &H) {
@@ -75,9 +76,8 @@ pub async fn acknowledging_out_of_order_loses_nothing<H: TransportHarness>(harne
 
 /// A member acknowledges what it got in an earlier ownership of a unit: nothing happens, and all of it comes again.
 pub async fn a_stale_acknowledgement_is_ignored<H: TransportHarness>(harness: &H) {
-    let name = "a_stale_acknowledgement_is_ignored";
     if !harness.capabilities().units_move {
-        return not_supported(name, "units stay with their owner until it leaves");
+        return not_applicable::<H>("units stay with their owner until it leaves");
     }
     let (topic, log) = (harness.topic().await, Log::default());
     let sender = Sender::new(harness.transport());

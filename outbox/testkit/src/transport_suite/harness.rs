@@ -58,6 +58,9 @@ pub struct Capabilities {
     pub large: usize,
     /// A topic has several ordering units. Default: yes.
     pub units: bool,
+    /// Some of a chunk can be seen to have arrived while its publish is still under way. Default: yes; no where a chunk is sent as one, and may
+    /// be through before a member sees any of it.
+    pub in_parts: bool,
     /// Units move from a living member to one that joins. Default: yes; no where a unit stays until its owner leaves.
     pub units_move: bool,
 }
@@ -91,6 +94,13 @@ impl Capabilities {
         self
     }
 
+    /// Says whether chunks can be seen to arrive in parts.
+    #[must_use]
+    pub const fn with_in_parts(mut self, in_parts: bool) -> Self {
+        self.in_parts = in_parts;
+        self
+    }
+
     /// Says whether units move to members that join.
     #[must_use]
     pub const fn with_units_move(mut self, units_move: bool) -> Self {
@@ -101,6 +111,13 @@ impl Capabilities {
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { unroutable_topic: None, too_large: None, large: 512 * 1024, units: true, units_move: true }
+        Self {
+            unroutable_topic: None,
+            too_large: None,
+            large: 512 * 1024,
+            units: true,
+            in_parts: true,
+            units_move: true,
+        }
     }
 }

@@ -9,7 +9,8 @@ use tokio::time::{sleep, timeout};
 
 use super::receiver::{Log, Receiver, ids, stored_ids, subscription};
 use super::sender::{Sender, message};
-use super::{PATIENCE, TransportHarness, not_supported};
+use super::{PATIENCE, TransportHarness};
+use crate::suite::not_applicable;
 
 /// Consumers do not take messages from each other.
 pub async fn two_consumers_each_get_everything<H: TransportHarness>(harness: &H) {
@@ -29,10 +30,9 @@ pub async fn two_consumers_each_get_everything<H: TransportHarness>(harness: &H)
 
 /// Members of a consumer work side by side, each unit with one of them.
 pub async fn members_share_the_units_and_each_unit_has_one_owner<H: TransportHarness>(harness: &H) {
-    let name = "members_share_the_units_and_each_unit_has_one_owner";
     let capabilities = harness.capabilities();
     if !capabilities.units || !capabilities.units_move {
-        return not_supported(name, "units stay with their owner until it leaves, or there is only one");
+        return not_applicable::<H>("units stay with their owner until it leaves, or there is only one");
     }
     let (topic, log) = (harness.topic().await, Log::default());
     let other = harness.as_another_process().await;

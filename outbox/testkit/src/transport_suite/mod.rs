@@ -49,11 +49,6 @@ pub async fn run<H: TransportHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
     suite::within(MOST_TIME, name, test(&harness)).await;
 }
 
-/// Says that a property does not apply to this transport.
-fn not_supported(property: &str, why: &str) {
-    eprintln!("skipped {property}: {why}");
-}
-
 /// Makes one `#[tokio::test]` of each property that a transport must have, named after it.
 ///
 /// Takes a [`TransportHarness`](crate::transport_suite::TransportHarness), and after it what `#[tokio::test]` shall be given: by default

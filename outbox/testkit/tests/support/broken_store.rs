@@ -14,9 +14,10 @@ use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
     Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Diversion, Diverted, Epoch, FetchRequest,
     Fetched, FetchedRow, Hints, KeyId, Lease, LowWater, Message, MessageId, Outgoing, Position, RelayId,
-    Route, Store, StoreError, StoreErrorKind, Stripe, StripeMark, Transactional, async_trait,
+    Route, Store, StoreError, StoreErrorKind, Stripe, StripeMark, Timestamp, Transactional, async_trait,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
+use outbox_testkit::TestClock;
 use outbox_testkit::store_suite::{Capabilities, StoreHarness};
 
 #[path = "broken_admin.rs"]
@@ -41,8 +42,9 @@ impl Broken {
     }
 
     fn on(store: MemoryStoreBuilder, bug: Option<Bug>) -> Self {
-        let inner = store.history(Duration::from_secs(3_600)).build();
-        Self(Arc::new(BrokenStore { inner, bug, silent: Hints::new(), seen: Mutex::default() }))
+        let clock = Arc::new(TestClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000)));
+        let inner = store.history(Duration::from_secs(3_600)).clock(Arc::<TestClock>::clone(&clock)).build();
+        Self(Arc::new(BrokenStore { inner, clock, bug, silent: Hints::new(), seen: Mutex::default() }))
     }
 }
 
@@ -57,6 +59,14 @@ impl StoreHarness for Broken {
         Arc::clone(&self.0)
     }
 
+    async fn set_clock_back(&self, by: Duration) -> bool {
+        // To believe every end is as if no clock had been set back.
+        if !self.0.has(Bug::BelievesEveryEnd) {
+            self.0.clock.set_back(by);
+        }
+        true
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().with_migrations(false)
     }
@@ -64,6 +74,7 @@ impl StoreHarness for Broken {
 
 pub(crate) struct BrokenStore {
     inner: MemoryStore,
+    clock: Arc<TestClock>,
     bug: Option<Bug>,
     silent: Hints,
     seen: Mutex<Seen>,
@@ -223,6 +234,9 @@ impl Store for BrokenStore {
         let mut request = request.clone();
         if self.has(Bug::ForgetsLowWater) {
             request.low_water = LowWater::default();
+        }
+        if self.has(Bug::PromisesMoreOfWhatIsGivenUp) {
+            request.yielding = BucketSet::EMPTY;
         }
         if self.has(Bug::MarksEverything)
             && let Some(leases) = self.seen.lock().unwrap().leases.get(&request.relay)

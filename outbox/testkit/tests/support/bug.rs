@@ -27,6 +27,8 @@ pub(crate) enum Bug {
     ForgetsLowWater,
     MarksEverything,
     NeverLeaves,
+    PromisesMoreOfWhatIsGivenUp,
+    BelievesEveryEnd,
     SettlesByPosition,
     DivertsWithoutLease,
     DivertsAnyVersion,

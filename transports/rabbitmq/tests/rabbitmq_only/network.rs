@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use outbox_contract::{KeyId, MessageId, Outcome, Stored, Transport};
 use outbox_servers::{OrSkip, Proxy, RabbitMq};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::support::{
-    PATIENCE, declared, deliver, eventually, finish, ids, message, messages, publish, revoked, subscribe,
-    topic, vhost,
+    PATIENCE, declared, deliver, eventually, finish, finish_telling, ids, message, messages, publish,
+    revoked, subscribe, topic, vhost,
 };
 
 /// The first deliveries of each key are in the order in which its messages were sent.
@@ -36,22 +38,31 @@ async fn cut_connections_lose_nothing_and_keep_the_order() {
     let publishing = quick(&proxy.url(&url)).build().unwrap();
     let orders = topic("orders");
     let sent: Vec<_> = (0..600).map(|at| message(&orders, &format!("key-{}", at % 7), 2)).collect();
+    // How many have come so far, repeats included.
+    let (seen, mut saw) = watch::channel(0);
+    let mut in_the_middle = 0;
     let sending = async {
         for (at, chunk) in sent.chunks(60).enumerate() {
             if at % 2 == 0 {
                 deliver(&publishing, chunk).await;
                 continue;
             }
-            // In the middle of it, or before, or after: all of that is legal.
+            let before = *saw.borrow();
             let cut = async {
-                tokio::task::yield_now().await;
+                let some = before + [1, 7, 20, 35, 50][at / 2];
+                saw.wait_for(|seen| *seen >= some).await.expect("the receiver outlives the sender");
                 proxy.cut();
+                let came = *saw.borrow() - before;
+                in_the_middle += usize::from(0 < came && came < chunk.len());
             };
+            let cut = async { timeout(PATIENCE, cut).await.expect("what is sent arrives") };
             tokio::join!(deliver(&publishing, chunk), cut);
         }
     };
-    let (came, ()) = tokio::join!(finish(&*member, &sent), sending);
+    let receiving = finish_telling(&*member, &sent, |count| seen.send_modify(|seen| *seen += count));
+    let (came, ()) = tokio::join!(receiving, sending);
     assert_in_order(&sent, &came);
+    assert!(in_the_middle > 0, "no connection was cut in the middle of a chunk, so nothing was shown");
 }
 
 /// A network that takes everything and gives nothing back: noticed by heartbeats, on both sides of the transport.

@@ -118,6 +118,15 @@ pub(crate) async fn deliveries(member: &dyn Deliveries) -> Vec<Delivery> {
 
 /// Receives until these have come, and acknowledges everything. Says what came first of each, in order.
 pub(crate) async fn finish(member: &dyn Deliveries, messages: &[Arc<Stored>]) -> Vec<MessageId> {
+    finish_telling(member, messages, |_| {}).await
+}
+
+/// As [`finish`]; tells of each batch how many deliveries it has.
+pub(crate) async fn finish_telling(
+    member: &dyn Deliveries,
+    messages: &[Arc<Stored>],
+    tell: impl Fn(usize),
+) -> Vec<MessageId> {
     let (mut left, mut came) = (ids(messages), Vec::new());
     while !left.is_empty() {
         let deliveries = deliveries(member).await;
@@ -128,6 +137,7 @@ pub(crate) async fn finish(member: &dyn Deliveries, messages: &[Arc<Stored>]) ->
                 came.push(id);
             }
         }
+        tell(deliveries.len());
         let tags: Vec<_> = deliveries.into_iter().map(|delivery| delivery.tag).collect();
         // Of a connection that is lost meanwhile they come again.
         let _ = member.acknowledge(&tags).await;

@@ -1,0 +1,179 @@
+//! The scripts that run everything say no less than what happened: no step that fails passes, and no broken promise is tried until it isn't seen.
+//!
+//! They are run here with made-up programs in the place of cargo and the others.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// A folder with the scripts of the workspace, and programs that the test makes up.
+struct Workspace {
+    folder: TempDir,
+}
+
+/// What a script said, and whether it ended well.
+struct Ended {
+    said: String,
+    well: bool,
+}
+
+impl Workspace {
+    fn with(scripts: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let workspace = Self { folder };
+        for script in scripts {
+            let text = fs::read_to_string(outbox_tests::root().join(script)).expect("the script is there");
+            workspace.program(script, &text);
+        }
+        workspace
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Makes up a program, or another file.
+    fn program(&self, path: &str, text: &str) {
+        let path = self.path().join(path);
+        fs::create_dir_all(path.parent().expect("it is in a folder")).expect("a folder can be made");
+        fs::write(&path, text).expect("a file can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it can be made a program");
+    }
+
+    /// Runs a script with the programs of `bin` before all others.
+    fn run(&self, script: &str) -> Ended {
+        let path = std::env::var("PATH").expect("there is a path");
+        let output = Command::new("bash")
+            .arg(self.path().join(script))
+            .env("PATH", format!("{}:{path}", self.path().join("bin").display()))
+            .env_remove("OUTBOX_REQUIRE_SERVERS")
+            .env_remove("CARGO_TARGET_DIR")
+            .env("FOLDER", self.path())
+            .output()
+            .expect("bash is there");
+        let said = [output.stdout, output.stderr].concat();
+        Ended { said: String::from_utf8_lossy(&said).into_owned(), well: output.status.success() }
+    }
+}
+
+const GOOD: &str = "#!/usr/bin/env bash\n";
+
+/// A cargo whose only test fails among others, with these words, and passes alone.
+fn failing_once(words: &str) -> Workspace {
+    let scripts = ["tests/run", "tests/steps.bash", "tests/failures.awk"];
+    let workspace = Workspace::with(&scripts);
+    workspace.program("tests/not-applicable", "# package harness property\nstore Harness known\n");
+    for good in ["tests/tools", "tests/servers/prepare"] {
+        workspace.program(good, GOOD);
+    }
+    let log = format!(
+        "running 2 tests\ntest good ... ok\ntest story::unsteady ... FAILED\n\nfailures:\n\n---- story::unsteady stdout ----\n{words}\n\n\n\
+         failures:\n    story::unsteady\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\n\
+         error: test failed, to rerun pass `-p one --test two`\nerror: 1 target failed:\n    `-p one --test two`\n"
+    );
+    workspace.program("log", &log);
+    let cargo = "case \"$*\" in
+  *--no-run*) exit 0 ;;
+  *--exact*) echo alone >>\"$FOLDER/alone\"; echo 'test story::unsteady ... ok' ;;
+  *) cat \"$FOLDER/log\"; [ ! -e \"$FOLDER/not-tried\" ] || cat \"$FOLDER/not-tried\" >>\"$OUTBOX_NOT_APPLICABLE\"; exit 101 ;;
+esac
+";
+    workspace.program("bin/cargo", &format!("{GOOD}{cargo}"));
+    workspace
+}
+
+#[test]
+fn a_test_that_fails_once_and_passes_alone_is_unsteady() {
+    let workspace = failing_once("thread panicked: the server took too long");
+    let ended = workspace.run("tests/run");
+    assert!(ended.well, "{}", ended.said);
+    assert!(ended.said.contains("unsteady: story::unsteady"), "{}", ended.said);
+    assert!(workspace.path().join("alone").exists(), "it was run again");
+}
+
+#[test]
+fn a_broken_promise_is_not_tried_a_second_time() {
+    let verdicts = [
+        "thread panicked at world.rs:\nnot everything was delivered at least once and in order\n",
+        "not everything has come after 300s\n",
+        "         1 lost: committed and never delivered",
+        "        12 phantoms: delivered and never committed",
+        "         3 out of order: first delivered behind a newer message",
+        "assertion `left == right` failed: direct: the effects of each key\n",
+        "behind effect 3 of its key comes Effect",
+        "2 of 70 seeds failed: [3, 17]",
+    ];
+    for verdict in verdicts {
+        let workspace = failing_once(verdict);
+        let ended = workspace.run("tests/run");
+        assert!(!ended.well, "{verdict}: {}", ended.said);
+        assert!(ended.said.contains("failed: story::unsteady"), "{verdict}: {}", ended.said);
+        assert!(!workspace.path().join("alone").exists(), "{verdict}: it was run again");
+    }
+    // Where nothing is wrong, the same words are no verdict; and another test's words say nothing of this one.
+    let harmless = [
+        "         0 lost: committed and never delivered\n         0 phantoms: delivered",
+        "nothing\n\n---- story::unsteady_too stdout ----\nnot everything was delivered",
+    ];
+    for harmless in harmless {
+        let ended = failing_once(harmless).run("tests/run");
+        assert!(ended.well, "{harmless}: {}", ended.said);
+    }
+}
+
+#[test]
+fn what_is_not_tried_is_named_and_must_be_known() {
+    let workspace = failing_once("");
+    workspace.program("not-tried", "store Harness known: why\n");
+    let ended = workspace.run("tests/run");
+    assert!(ended.well, "{}", ended.said);
+    assert!(ended.said.contains("not applicable: store Harness known: why"), "{}", ended.said);
+    workspace.program("not-tried", "store Harness known: why\nstore Harness new: because\n");
+    let ended = workspace.run("tests/run");
+    assert!(!ended.well, "{}", ended.said);
+    assert!(ended.said.contains("not in tests/not-applicable: store Harness new"), "{}", ended.said);
+}
+
+/// All checks of a change, each of which passes.
+fn checks() -> Workspace {
+    let workspace = Workspace::with(&[".ci/run", "tests/steps.bash"]);
+    for good in ["tests/tools", "tests/run", "bin/cargo", "bin/typos", "bin/cargo-deny", "bin/mdbook"] {
+        workspace.program(good, GOOD);
+    }
+    workspace
+}
+
+#[test]
+fn every_check_that_fails_fails_the_whole() {
+    let ended = checks().run(".ci/run");
+    assert!(ended.well, "{}", ended.said);
+    let dies = format!("{GOOD}exit 101\n");
+    let broken = [
+        ("tests/tools", "tools"),
+        ("tests/run", "tests/run"),
+        ("bin/mdbook", "the book"),
+        ("bin/typos", "spelling"),
+        ("bin/cargo", "licences and sources"),
+        ("bin/cargo", "documentation"),
+    ];
+    for (program, step) in broken {
+        let workspace = checks();
+        workspace.program(program, &dies);
+        let ended = workspace.run(".ci/run");
+        assert!(!ended.well, "{program} dies: {}", ended.said);
+        let failed =
+            ended.said.lines().any(|line| line.trim_start().starts_with("FAILED") && line.contains(step));
+        assert!(failed, "{program} dies, and {step} passes: {}", ended.said);
+    }
+}
+
+#[test]
+fn a_book_with_warnings_fails() {
+    let workspace = checks();
+    workspace.program("bin/mdbook", &format!("{GOOD}echo '[WARN] a listing is not there' >&2\n"));
+    let ended = workspace.run(".ci/run");
+    assert!(!ended.well && ended.said.contains("FAILED  the book"), "{}", ended.said);
+}
