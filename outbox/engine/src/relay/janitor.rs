@@ -42,6 +42,10 @@ impl Pace {
 
     /// When to come again, at the latest after `every`.
     fn after(&mut self, done: &Maintained, every: Duration) -> Duration {
+        if done.more && has_done(done) {
+            // Others have their turn in between.
+            return Duration::from_millis(1);
+        }
         let due = done.next_due.unwrap_or(every);
         if done.promoted > 0 || !due.is_zero() {
             self.in_vain = 0;
@@ -194,6 +198,14 @@ mod tests {
         assert_eq!(pace.after(&round(0, Some(Duration::from_secs(2))), EVERY), Duration::from_secs(2));
         assert_eq!(pace.after(&round(0, Some(EVERY * 2)), EVERY), EVERY);
         assert_eq!(pace.after(&round(7, Some(Duration::ZERO)), EVERY), Duration::from_millis(1));
+    }
+
+    #[test]
+    fn what_is_left_of_a_long_round_is_done_soon() {
+        let done = Maintained { history_removed: 1_000, more: true, ..Maintained::default() };
+        assert_eq!(Pace::default().after(&done, EVERY), Duration::from_millis(1));
+        let later = Maintained { next_due: Some(EVERY), ..done };
+        assert_eq!(Pace::default().after(&later, EVERY), Duration::from_millis(1));
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod supervisor;
 mod tenure;
 mod topics;
 mod waker;
+mod working;
 
 pub use builder::{Relay, RelayBuilder, StartError};
 pub use config::RelayConfig;

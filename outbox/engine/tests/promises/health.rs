@@ -111,3 +111,31 @@ async fn relays_that_are_configured_differently_say_so() {
     let words = "relays of this route are configured differently";
     within(S * 10, || says(&first, Status::Degraded, words) && says(&second, Status::Degraded, words)).await;
 }
+
+/// A round of maintenance may take long. What waits is measured all the same.
+#[tokio::test(start_paused = true)]
+async fn what_waits_is_measured_while_maintenance_takes_long() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.store.set_rates_of(StoreCall::Maintain, StoreFaultRates { hang_before: 1.0, ..Default::default() });
+    let relay = rig.relay().store_timeout(S * 600).start().await.unwrap();
+    tokio::time::sleep(S).await;
+    rig.transport.go_down();
+    world.append([message("a")]).await;
+    within(S * 12, || relay.backlog().iter().any(|(_, backlog)| backlog.pending == 1)).await;
+    within(S * 90, || says(&relay, Status::Unhealthy, "the oldest message has waited for")).await;
+}
+
+/// The age of what waits comes from measuring it: an answer that never comes is no reason to be content with the last one.
+#[tokio::test(start_paused = true)]
+async fn a_measurement_that_never_ends_makes_it_unhealthy() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().store_timeout(S * 60).start().await.unwrap();
+    within(S, || relay.health().status == Status::Healthy).await;
+    rig.store.set_rates_of(
+        StoreCall::Backlog,
+        StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() },
+    );
+    within(S * 90, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
+}
