@@ -19,8 +19,8 @@ pub struct RelayConfig {
     pub heartbeat: Duration,
     /// How long a chunk may take before its messages count as unknown and are sent again. Default 5 s.
     pub publish_timeout: Duration,
-    /// How long a call to the store may take before it counts as failed. Default 5 s: as long as this, `heartbeat` and `publish_timeout` fit into the lease,
-    /// heartbeats that are answered so late still come in time.
+    /// How long a call to the store may take before it counts as failed. Default 5 s: as long as twice this and a `publish_timeout` fit into the lease,
+    /// heartbeats that are answered so late still come in time. With more, publishing pauses while the database is as slow as that.
     pub store_timeout: Duration,
     /// The most messages of one fetch. Default 1,000: from 500 to 2,000 the cost per message is flat.
     pub batch: usize,

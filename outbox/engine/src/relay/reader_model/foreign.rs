@@ -43,14 +43,8 @@ fn message(position: i64, bucket: Bucket) -> FetchedRow {
 
 impl Scene {
     fn new(per_key: usize, waiting: usize, rows: impl IntoIterator<Item = FetchedRow>) -> Self {
-        let limits = ReaderLimits {
-            rows: 1_000,
-            bytes: usize::MAX,
-            per_key,
-            waiting,
-            key_gaps: 4,
-            walk: i64::MAX,
-        };
+        let limits =
+            ReaderLimits { rows: 1_000, bytes: usize::MAX, per_key, waiting, key_gaps: 4, walk: i64::MAX };
         let mut reader = Reader::new(Ordering::Single, limits);
         reader.acquire(BucketSet::ALL, Position::START);
         Self { reader, hot: rows.into_iter().map(|row| (row.position(), row)).collect(), most: 0 }
