@@ -212,35 +212,6 @@ async fn a_part_of_the_broker_that_answers_nobody_holds_up_no_other_key() {
     }
 }
 
-/// One key after the other begins to hang, more than half of the credit has room for, and more of each comes all the time.
-#[tokio::test(start_paused = true)]
-async fn so_many_hanging_keys_as_would_fill_the_memory_hold_up_no_other_key() {
-    const KEYS: u32 = 300;
-    let world = World::new();
-    let rig = world.rig();
-    let _relay = rig.relay().credit(400).batch(100).publish_timeout(S).start().await.unwrap();
-    let (mut sent, mut longest) = (0, MS);
-    for n in 0..18_000_u32 {
-        if n.is_multiple_of(3) {
-            let key = n / 3 % (1 + n / 60).min(KEYS);
-            let id = world.append([message(&format!("hangs-{key}"))]).await[0];
-            rig.transport.inject(id, Fault::Hang);
-        } else {
-            world.append([message(&format!("good-{}", n % 70))]).await;
-            sent += 1;
-        }
-        tokio::time::sleep(MS * 10).await;
-        if n % 50 == 49 {
-            let took = within(S * 60, || world.broker.len() >= sent).await;
-            if n > 9_000 {
-                longest = longest.max(took);
-            }
-        }
-    }
-    println!("measured: the slowest took {longest:?}");
-    assert!(longest <= S * 3, "the slowest took {longest:?}");
-}
-
 /// Refuses what has a certain key before the broker is asked.
 struct Strict(Arc<ChaosTransport>);
 

@@ -26,11 +26,18 @@ pub(super) struct Gap {
     pub(super) window: Window,
     pub(super) buckets: BucketSet,
     pub(super) state: GapState,
+    /// Whether it is of a key with rows in another bucket than its name says: a program computed that in a way of its own.
+    is_foreign: bool,
 }
 
 impl Gap {
     fn new(window: Window, buckets: BucketSet, state: GapState) -> Self {
-        Self { window, buckets, state }
+        Self { window, buckets, state, is_foreign: false }
+    }
+
+    /// Whether it is of a key that has rows in these buckets, as far as is known.
+    fn is_in(&self, key: &KeyId, buckets: &BucketSet) -> bool {
+        self.is_foreign || buckets.contains(key.bucket())
     }
 }
 
@@ -161,8 +168,9 @@ impl Windows {
     /// Forgets buckets that are owned no more.
     pub(super) fn lose(&mut self, buckets: BucketSet) {
         self.gaps.retain(|part, gap| match part {
-            // Rows of a key may stand in another bucket than that of its name. Where none do, its window is over at its next fetch.
-            Part::Key(_) | Part::Topic(_) => true,
+            // One that turns out to have nothing elsewhere is over at its next fetch.
+            Part::Key(key) => gap.is_foreign || !buckets.contains(key.bucket()),
+            Part::Topic(_) => true,
             Part::Buckets(_) => {
                 gap.buckets = gap.buckets.without(&buckets);
                 !gap.buckets.is_empty()
@@ -229,13 +237,16 @@ impl Windows {
         if let Some(part) = &governor {
             let Some(gap) = self.gaps.get_mut(part) else { return };
             // A key that is apart already is read from further below; a topic that waits keeps its keys and is read with them.
-            if matches!(part, Part::Key(_)) || gap.state == GapState::Closed {
+            let is_own = matches!(part, Part::Key(_));
+            if is_own || gap.state == GapState::Closed {
                 gap.window.lower(after);
+                gap.is_foreign |= is_own && bucket != key.bucket();
                 return;
             }
         }
         let window = self.window(governor.as_ref()).narrowed(after);
-        self.gaps.insert(Part::Key(key.clone()), Gap::new(window, BucketSet::ALL, state));
+        let gap = Gap { is_foreign: bucket != key.bucket(), ..Gap::new(window, BucketSet::ALL, state) };
+        self.gaps.insert(Part::Key(key.clone()), gap);
     }
 
     /// Gives buckets a window of their own, from this position on.
@@ -248,7 +259,7 @@ impl Windows {
                     window.join(&gap.window, self.ordering);
                 }
                 Part::Buckets(_) => {}
-                // Whatever bucket a key's name says: its rows may stand in these.
+                Part::Key(key) if !gap.is_in(key, &buckets) => {}
                 Part::Key(_) | Part::Topic(_) => gap.window.lower(after),
             }
         }
