@@ -9,5 +9,5 @@ mod files;
 mod graph;
 mod readme;
 mod settings;
-mod versions;
 mod steps;
+mod versions;

@@ -12,5 +12,7 @@ pub use inbox::{
 };
 pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
 pub use observe::consume_span;
-pub use relay::{Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayStats, StartError, Status};
+pub use relay::{
+    Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats, StartError, Status,
+};
 pub use unit_of_work::{Aggregate, EventLog, UnitOfWork, VersionMismatch, WorkError};

@@ -1,6 +1,8 @@
 //! What the engine shows of itself: spans that belong to the trace of the messages that they are about.
 
+mod metrics;
 mod propagation;
 
+pub(crate) use self::metrics::describe_metrics;
 pub use propagation::consume_span;
 pub(crate) use propagation::publish_span;

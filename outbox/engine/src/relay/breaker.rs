@@ -3,7 +3,45 @@
 //! An unavailable transport burns no attempts (promise P5): while the breaker is open nothing is sent, and then one chunk at a time tries whether the
 //! transport is back.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
+
+use outbox_contract::Outcome;
+use outbox_contract::outcome::Unavailable;
+
+/// What a chunk that is back says of the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It answered: it is there.
+    Heard,
+    /// Nothing was heard of what was sent.
+    Silence,
+    /// Nothing was sent.
+    NotAsked,
+}
+
+impl Word {
+    /// `refused`: messages that the broker was not asked about.
+    pub(crate) fn of(outcomes: &[Option<Outcome>], refused: &BTreeSet<usize>) -> Self {
+        let mut word = Self::NotAsked;
+        for (slot, outcome) in outcomes.iter().enumerate() {
+            match outcome {
+                _ if refused.contains(&slot) => {}
+                Some(
+                    Outcome::Delivered
+                    | Outcome::Rejected(_)
+                    | Outcome::Failed(_)
+                    | Outcome::Unavailable(Unavailable::Topic, _),
+                ) => return Self::Heard,
+                Some(Outcome::Blocked) => {}
+                Some(Outcome::Unknown(_) | Outcome::Unavailable(Unavailable::Route, _)) | None => {
+                    word = Self::Silence;
+                }
+            }
+        }
+        word
+    }
+}
 
 /// Opens on the first sign that the transport is away, or after several chunks of which nothing was heard; pure.
 #[derive(Debug)]
@@ -96,6 +134,13 @@ impl Breaker {
         false
     }
 
+    /// A chunk ended without having been sent: whoever is next may try in its place.
+    pub(crate) fn not_asked(&mut self, now: Duration) {
+        if let State::Trying(_) = self.state {
+            self.state = State::Open(now);
+        }
+    }
+
     /// Since when the transport has been away.
     pub(crate) fn away_since(&self) -> Option<Duration> {
         self.since
@@ -149,6 +194,27 @@ mod tests {
         assert_eq!(breaker.permission(S), Permission::Granted);
         assert!(breaker.silent(S, 0.0), "the third");
         assert!(matches!(breaker.permission(S), Permission::Later(_)));
+    }
+
+    #[test]
+    fn a_chunk_that_was_not_sent_leaves_its_turn_to_the_next() {
+        let mut breaker = breaker();
+        breaker.unavailable(S, 1.0);
+        breaker.began(S * 2);
+        breaker.not_asked(S * 2);
+        assert_eq!(breaker.permission(S * 2), Permission::Granted);
+        assert_eq!(breaker.away_since(), Some(S), "nothing was heard");
+    }
+
+    #[test]
+    fn only_what_the_broker_said_is_heard() {
+        let failure = || outbox_contract::Failure::new("test", "as the test has it");
+        let rejected = || Some(Outcome::Rejected(failure()));
+        let of = |outcomes: &[_], refused: &[usize]| Word::of(outcomes, &refused.iter().copied().collect());
+        assert_eq!(of(&[rejected(), Some(Outcome::Blocked)], &[0]), Word::NotAsked);
+        assert_eq!(of(&[rejected(), rejected()], &[0]), Word::Heard);
+        assert_eq!(of(&[rejected(), None], &[0]), Word::Silence);
+        assert_eq!(of(&[None, Some(Outcome::Delivered)], &[]), Word::Heard);
     }
 
     #[test]

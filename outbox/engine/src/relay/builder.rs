@@ -13,9 +13,10 @@ use ractor::{Actor, ActorRef};
 use super::config::RelayConfig;
 use super::context::{Context, checked_in_time};
 use super::handle::RelayHandle;
-use super::janitor::Janitor;
 use super::policies::Policies;
 use super::supervisor::{RouteMsg, RouteSupervisor};
+use super::upkeep::Upkeep;
+use crate::observe::describe_metrics;
 
 /// Moves committed messages from a store to a transport: in the order of their commits, key by key, at least once.
 ///
@@ -198,6 +199,7 @@ impl RelayBuilder {
     pub async fn start(self) -> Result<RelayHandle, StartError> {
         let (routes, policies) = self.checked()?;
         warn_of_abort();
+        describe_metrics();
         checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
         for (route, transport) in &routes {
             if let Err(error) = transport.check().await {
@@ -232,10 +234,13 @@ impl RelayBuilder {
                 .map_err(|error| StartError::Runtime(error.to_string()))?;
             supervisors.push((context, supervisor));
         }
-        let (janitor, _) = Actor::spawn(None, Janitor { routes: contexts }, ())
+        if let Some(first) = contexts.first() {
+            first.counters.is_to_maintain();
+        }
+        let (upkeep, _) = Actor::spawn(None, Upkeep { routes: contexts }, ())
             .await
             .map_err(|error| StartError::Runtime(error.to_string()))?;
-        Ok(RelayHandle::new(relay, supervisors, janitor.get_cell()))
+        Ok(RelayHandle::new(relay, supervisors, upkeep.get_cell()))
     }
 
     #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]

@@ -16,11 +16,13 @@ pub struct RelayConfig {
     pub source: String,
     /// How long leases last. Another relay takes over at most this long, and a heartbeat, after this one was killed. Default 15 s.
     pub lease: Duration,
-    /// How often leases are renewed. Default 5 s: two renewals may fail before publishing stops.
+    /// How often leases are renewed. Default 5 s. A renewal that fails is tried again until `publish_timeout` before the leases run out; then publishing
+    /// stops, and everything in memory is dropped and read again.
     pub heartbeat: Duration,
     /// How long a chunk may take before its messages count as unknown and are sent again. Default 5 s.
     pub publish_timeout: Duration,
-    /// How long a call to the store may take before it counts as failed. Default 5 s.
+    /// How long a call to the store may take before it counts as failed. Default 5 s: as long as twice this and a `publish_timeout` fit into the lease,
+    /// heartbeats that are answered so late still come in time. With more, publishing pauses while the database is as slow as that.
     pub store_timeout: Duration,
     /// The most messages of one fetch. Default 1,000: from 500 to 2,000 the cost per message is flat.
     pub batch: usize,

@@ -25,6 +25,8 @@ pub(crate) struct Context {
     pub(crate) source: Arc<str>,
     pub(crate) fingerprint: i64,
     pub(crate) clock: Arc<dyn Clock>,
+    /// When the relay was started, on its own clock.
+    pub(crate) started: Duration,
     pub(crate) seed: u64,
     pub(crate) config: RelayConfig,
     pub(crate) policies: Arc<Policies>,
@@ -61,6 +63,7 @@ impl Context {
             source: config.source.as_str().into(),
             fingerprint,
             relay,
+            started: clock.elapsed(),
             clock,
             seed,
             policies,

@@ -1,9 +1,8 @@
-//! The janitor: scheduled messages, retention, and the figures of the backlog.
+//! The janitor: scheduled messages and retention.
 //!
-//! One relay is elected to maintain; every relay measures. Nothing here can stop the relay: what fails is tried again.
+//! One relay is elected. Nothing here can stop the relay: what fails is tried again.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outbox_contract::maintain::Maintained;
@@ -16,12 +15,8 @@ pub(crate) struct Janitor {
     pub(crate) routes: Vec<Arc<Context>>,
 }
 
-pub(crate) enum JanitorMsg {
-    /// Maintain, if elected.
-    Maintain,
-    /// Measure.
-    Observe,
-}
+/// Maintain, if elected.
+pub(crate) struct Maintain;
 
 #[derive(Default)]
 pub(crate) struct JanitorState {
@@ -42,6 +37,10 @@ impl Pace {
 
     /// When to come again, at the latest after `every`.
     fn after(&mut self, done: &Maintained, every: Duration) -> Duration {
+        if done.more && has_done(done) {
+            // Others have their turn in between.
+            return Duration::from_millis(1);
+        }
         let due = done.next_due.unwrap_or(every);
         if done.promoted > 0 || !due.is_zero() {
             self.in_vain = 0;
@@ -63,11 +62,11 @@ const ROUND: usize = 1_000;
 /// How many rounds follow each other before others have their turn.
 const ROUNDS: usize = 20;
 
-#[ractor::actor(message = JanitorMsg, state = JanitorState)]
+#[ractor::actor(message = Maintain, state = JanitorState)]
 impl Janitor {
     async fn pre_start(
         &self,
-        _myself: ActorRef<JanitorMsg>,
+        _myself: ActorRef<Maintain>,
         (): (),
     ) -> Result<JanitorState, ActorProcessingErr> {
         Ok(JanitorState::default())
@@ -75,33 +74,21 @@ impl Janitor {
 
     async fn post_start(
         &self,
-        myself: ActorRef<JanitorMsg>,
+        myself: ActorRef<Maintain>,
         _state: &mut JanitorState,
     ) -> Result<(), ActorProcessingErr> {
-        myself.cast(JanitorMsg::Observe)?;
-        Ok(myself.cast(JanitorMsg::Maintain)?)
+        Ok(myself.cast(Maintain)?)
     }
 
     async fn handle(
         &self,
-        myself: ActorRef<JanitorMsg>,
-        message: JanitorMsg,
+        myself: ActorRef<Maintain>,
+        Maintain: Maintain,
         state: &mut JanitorState,
     ) -> Result<(), ActorProcessingErr> {
         let Some(context) = self.routes.first() else { return Ok(()) };
-        match message {
-            JanitorMsg::Maintain => {
-                let wait = self.maintain(context, state).await;
-                myself.send_after(wait, || JanitorMsg::Maintain);
-            }
-            JanitorMsg::Observe => {
-                for route in &self.routes {
-                    observe(route).await;
-                    look_for_the_transport(route).await;
-                }
-                myself.send_after(context.config.observe_every, || JanitorMsg::Observe);
-            }
-        }
+        let wait = self.maintain(context, state).await;
+        myself.send_after(wait, || Maintain);
         Ok(())
     }
 }
@@ -118,12 +105,12 @@ impl Janitor {
                 // Renewed well before it runs out; not before each round, which would double the queries of an idle relay.
                 Ok(true) => state.elected_until = now + lasts / 2,
                 Ok(false) => {
-                    context.counters.maintained();
+                    context.counters.maintained(context.now());
                     return config.maintain_every;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "no janitor could be elected; scheduled messages and retention wait");
-                    context.counters.failed_to_maintain(context.now(), error.to_string());
+                    context.counters.failed_to_maintain(error.to_string());
                     return config.maintain_every;
                 }
             }
@@ -135,7 +122,7 @@ impl Janitor {
                     if done.promoted > 0 {
                         tracing::debug!(promoted = done.promoted, "scheduled messages are due");
                     }
-                    context.counters.maintained();
+                    context.counters.maintained(context.now());
                     wait = state.pace.after(&done, config.maintain_every);
                     if !done.more || !has_done(&done) {
                         break;
@@ -143,37 +130,12 @@ impl Janitor {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "maintenance failed; trying again");
-                    context.counters.failed_to_maintain(context.now(), error.to_string());
+                    context.counters.failed_to_maintain(error.to_string());
                     return config.maintain_every;
                 }
             }
         }
         wait
-    }
-}
-
-/// A relay that was counted out because its transport was away owns nothing, so no chunk of its own tells it that the transport is back.
-async fn look_for_the_transport(context: &Context) {
-    let is_idle = context.counters.buckets.load(Ordering::Relaxed) == 0;
-    if !is_idle || context.breaker().away_since().is_none() {
-        return;
-    }
-    let check = context.transport.check();
-    if in_time(context.config.publish_timeout, "check", check).await.is_ok() && context.breaker().heard() {
-        tracing::info!(route = %context.route, "the transport is back");
-    }
-}
-
-async fn observe(context: &Context) {
-    match in_time(context.config.store_timeout, "backlog", context.store.backlog(&context.route)).await {
-        Ok(backlog) => {
-            let breaker_open = context.breaker().away_since().is_some();
-            context.counters.observe(context.now(), backlog, context.credit.out(), breaker_open);
-        }
-        Err(error) => {
-            tracing::warn!(route = %context.route, %error, "the backlog could not be measured");
-            context.counters.failed_to_observe(context.now(), error.to_string());
-        }
     }
 }
 
@@ -194,6 +156,14 @@ mod tests {
         assert_eq!(pace.after(&round(0, Some(Duration::from_secs(2))), EVERY), Duration::from_secs(2));
         assert_eq!(pace.after(&round(0, Some(EVERY * 2)), EVERY), EVERY);
         assert_eq!(pace.after(&round(7, Some(Duration::ZERO)), EVERY), Duration::from_millis(1));
+    }
+
+    #[test]
+    fn what_is_left_of_a_long_round_is_done_soon() {
+        let done = Maintained { history_removed: 1_000, more: true, ..Maintained::default() };
+        assert_eq!(Pace::default().after(&done, EVERY), Duration::from_millis(1));
+        let later = Maintained { next_due: Some(EVERY), ..done };
+        assert_eq!(Pace::default().after(&later, EVERY), Duration::from_millis(1));
     }
 
     #[test]

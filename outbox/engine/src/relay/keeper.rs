@@ -115,7 +115,17 @@ impl Keeper {
         };
         // From before the request was sent: the answer may have been long under way.
         let asked = context.now();
-        let leased = in_time(config.store_timeout, "lease", context.store.lease(&request)).await?;
+        let leased = match in_time(config.store_timeout, "lease", context.store.lease(&request)).await {
+            Ok(leased) => leased,
+            // Whether it was renewed or not: the next answer tells all that is owned, and under which epochs. Until then nothing is published that
+            // the last one did not grant.
+            Err(error) if context.tenure.left(context.now()) > config.outage_first_delay => {
+                tracing::warn!(route = %context.route, %error, "a heartbeat failed; trying again while the leases last");
+                myself.send_after(config.outage_first_delay, || KeeperMsg::Beat);
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
         if state.life.is_some_and(|life| life != leased.life) {
             let words = "the connection was opened anew, or leads to another server: what was read before may be lost";
             return Err(Broken(words.to_owned()).into());
@@ -133,7 +143,9 @@ impl Keeper {
         let surplus = surplus(&leased, &state.yielding);
         state.yielding = state.yielding.union(&surplus);
         self.poller.cast(PollerMsg::Leased { asked, leased, surplus })?;
-        myself.send_after(config.heartbeat, || KeeperMsg::Beat);
+        // From when this one was sent: what is slow must not come ever later.
+        let taken = context.now().saturating_sub(asked);
+        myself.send_after(config.heartbeat.saturating_sub(taken), || KeeperMsg::Beat);
         Ok(())
     }
 

@@ -38,15 +38,13 @@ pub(crate) enum Work {
     Message(Held),
     /// To be parked: its key is failing. What was read as a message keeps its place in the credit until then; the reader bounds the others.
     Failing { row: RowId, _hold: Option<Hold> },
-    /// To become a dead letter: it is not a message.
-    Malformed(RowId, String),
 }
 
 impl Work {
     pub(crate) fn row(&self) -> RowId {
         match self {
             Self::Message(held) => held.stored.row(),
-            Self::Failing { row, .. } | Self::Malformed(row, _) => *row,
+            Self::Failing { row, .. } => *row,
         }
     }
 
@@ -100,7 +98,7 @@ pub(crate) enum Busy {
 pub(crate) enum StepKind {
     /// A message in the hot table failed; it and all behind it are parked. With the wait until it is due, if it is.
     Fail { rows: Vec<RowId>, due_in: Option<Duration> },
-    /// A row of the hot table becomes a dead letter.
+    /// A message in the hot table becomes a dead letter.
     Bury(RowId),
     /// Rows of the hot table are parked.
     Park(Vec<RowId>),
@@ -133,8 +131,10 @@ pub(crate) struct KeyState {
     pub(crate) queue: VecDeque<Work>,
     pub(crate) retry: Option<Retry>,
     pub(crate) busy: Busy,
-    /// Whether the key stands in the lane's line.
+    /// Whether the key stands in a line for a publisher.
     pub(crate) in_line: bool,
+    /// Whether it stands in the line of those that need a step, perhaps besides.
+    pub(crate) in_steps: bool,
     /// Whether it rests after an unknown outcome, and may not stand in line.
     pub(crate) resting: bool,
     /// Attempts in a row whose outcome is unknown.
@@ -153,6 +153,7 @@ impl KeyState {
             retry: None,
             busy: Busy::No,
             in_line: false,
+            in_steps: false,
             resting: false,
             unknown: 0,
             delivered_by_then: 0,
@@ -166,16 +167,15 @@ impl KeyState {
     /// Whether the store must do something before more of the key can be sent.
     pub(crate) fn needs_step(&self) -> bool {
         match self.queue.front() {
-            Some(Work::Failing { .. } | Work::Malformed(..)) => true,
+            Some(Work::Failing { .. }) => true,
             Some(Work::Message(_)) if self.retry.is_some() => true,
             _ => self.retry.as_ref().is_some_and(|retry| retry.parked.is_empty() || retry.failed.is_some()),
         }
     }
 
-    /// The first rows of the queue that may be parked: what is no message could never go out from there.
-    pub(crate) fn parkable_run(&self) -> Vec<RowId> {
-        let messages = self.queue.iter().take_while(|work| !matches!(work, Work::Malformed(..)));
-        messages.map(Work::row).take(MOST_ROWS_PER_STEP).collect()
+    /// The first rows of the queue, as many as one step parks.
+    pub(crate) fn first_run(&self) -> Vec<RowId> {
+        self.queue.iter().map(Work::row).take(MOST_ROWS_PER_STEP).collect()
     }
 
     /// Rows at the head of the line that can be parked together.

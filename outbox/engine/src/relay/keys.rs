@@ -27,11 +27,13 @@ use super::key::{Busy, Held, KeyState, Retry, Work};
 use super::policies::Policies;
 
 mod lines;
+mod malformed;
 mod outcomes;
 mod steps;
 mod turns;
 
 use lines::Lines;
+use malformed::MalformedRows;
 use steps::next_step;
 pub(crate) use turns::Turn;
 use turns::Turns;
@@ -71,6 +73,7 @@ pub(crate) struct Keys {
     lines: Lines,
     turns: Turns,
     waiting: BTreeSet<(Duration, KeyId)>,
+    malformed: MalformedRows,
     failing_since: BTreeMap<KeyId, u64>,
     // How many forgettings of a key the poller has not echoed yet.
     dropping_keys: BTreeMap<KeyId, u32>,
@@ -122,6 +125,7 @@ impl Keys {
             lines: Lines::default(),
             turns: Turns::default(),
             waiting: BTreeSet::new(),
+            malformed: MalformedRows::default(),
             failing_since: BTreeMap::new(),
             dropping_keys: BTreeMap::new(),
             dropping_topics: BTreeSet::new(),
@@ -230,9 +234,10 @@ impl Keys {
 
     /// Asks for the steps that keys need before anything else of them is sent.
     pub(crate) fn next_steps(&mut self, effects: &mut Effects) {
+        self.bury_malformed(effects);
         while let Some(key) = self.lines.steps.pop_front() {
             let Some(state) = self.keys.get_mut(&key) else { continue };
-            state.in_line = false;
+            state.in_steps = false;
             if state.busy == Busy::No && !state.resting {
                 match next_step(&key, state) {
                     Some(ask) => effects.asks.push(ask),
@@ -366,6 +371,7 @@ impl Keys {
     /// only settle.
     pub(crate) fn lose(&mut self, buckets: &BucketSet, effects: &mut Effects) {
         self.drop_keys(|state| buckets.contains(state.bucket), effects);
+        self.malformed.lose(buckets);
         self.failing_since.retain(|key, _| !buckets.contains(key.bucket()));
         self.strikes.retain(|key, _| !buckets.contains(key.bucket()));
     }
@@ -373,6 +379,7 @@ impl Keys {
     /// The same of what was read under these epochs alone: whoever says so may be behind the poller, which may have read the buckets anew.
     pub(crate) fn lapse(&mut self, epochs: &BTreeMap<Bucket, Epoch>, effects: &mut Effects) {
         self.drop_keys(|state| epochs.get(&state.bucket) == Some(&state.epoch), effects);
+        self.malformed.lapse(epochs);
     }
 
     fn drop_keys(&mut self, which: impl Fn(&KeyState) -> bool, effects: &mut Effects) {

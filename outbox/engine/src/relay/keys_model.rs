@@ -187,10 +187,13 @@ impl Model {
                 }
                 for (row, epoch) in rows {
                     let of = self.key_of(row.position());
+                    if let FetchedRow::Malformed(waiting, reason) = row {
+                        self.keys.push_malformed(the_key(of).clone(), bucket(of), epoch, waiting.at, reason);
+                        continue;
+                    }
                     let work = match row {
                         FetchedRow::Message(stored) => Work::Message(self.hold(stored)),
                         FetchedRow::Failing(waiting) => Work::Failing { row: waiting.at, _hold: None },
-                        FetchedRow::Malformed(waiting, reason) => Work::Malformed(waiting.at, reason),
                         _ => unreachable!("the model's table shows nothing else"),
                     };
                     self.keys.push(the_key(of), bucket(of), epoch, work, &mut effects);
@@ -293,8 +296,7 @@ impl Model {
             let position = stored.position;
             let of = self.key_of(position);
             self.note(|| format!("chunk {}: {position} of key {of}", chunk.number));
-            let is_done =
-                |at: &Position| self.log.contains(at) || self.table.dead.contains(at) || here.contains(at);
+            let is_done = |at: &Position| self.log.contains(at) || self.table.is_out(at) || here.contains(at);
             if let Some(passed) = self.table.committed[of].iter().find(|at| **at < position && !is_done(at)) {
                 return Err(format!("{position} was sent before {passed} of the same key"));
             }
@@ -409,6 +411,7 @@ impl Model {
             && self.poller.known.is_empty()
             && self.to_lane.is_empty()
             && self.keys.keys.is_empty()
+            && self.keys.malformed.is_empty()
             && self.keys.chunks.is_empty()
             && self.keys.dropping_keys.is_empty()
             && self.keys.dropping_topics.is_empty()

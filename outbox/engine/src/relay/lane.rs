@@ -2,17 +2,17 @@
 //!
 //! It carries messages between [`Keys`], which decides, and the publishers, the settler, the diverter and the poller.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outbox_contract::divert::Diverted;
-use outbox_contract::fetch::DueKey;
+use outbox_contract::fetch::{DueKey, RowId};
 use outbox_contract::{Bucket, BucketSet, Epoch, KeyId, Outcomes, Timestamp, Topic};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
-use super::breaker::Permission;
+use super::breaker::{Permission, Word};
 use super::context::Context;
 use super::diverter::DiverterMsg;
 use super::effects::Effects;
@@ -39,8 +39,8 @@ pub(crate) enum LaneMsg {
     Batch { fetch: u64, rows: Vec<LaneRow> },
     /// Failing keys that are due.
     Due(Vec<(DueKey, Epoch, VecDeque<Held>)>),
-    /// A publisher is done with a chunk.
-    Published { publisher: ActorId, number: u64 },
+    /// A publisher is done with a chunk. Of these messages of it the broker knows nothing: they were refused before it was asked.
+    Published { publisher: ActorId, number: u64, refused: BTreeSet<usize> },
     /// The store's answers to steps.
     Diverted(Vec<(KeyId, u64, Diverted)>),
     /// The poller echoes that a key was forgotten.
@@ -66,7 +66,15 @@ pub(crate) struct LaneRow {
     pub(crate) key: KeyId,
     pub(crate) bucket: Bucket,
     pub(crate) epoch: Epoch,
-    pub(crate) work: Work,
+    pub(crate) work: Dealt,
+}
+
+/// What is to be done with a row.
+pub(crate) enum Dealt {
+    /// Its key's turn decides when.
+    Work(Work),
+    /// It is no message, for this reason, and becomes a dead letter.
+    Malformed(RowId, String),
 }
 
 pub(crate) struct LaneState {
@@ -193,8 +201,13 @@ impl LaneState {
                     return;
                 }
                 self.keys.begin_batch(fetch);
-                for row in rows {
-                    self.keys.push(&row.key, row.bucket, row.epoch, row.work, effects);
+                for LaneRow { key, bucket, epoch, work } in rows {
+                    match work {
+                        Dealt::Work(work) => self.keys.push(&key, bucket, epoch, work, effects),
+                        Dealt::Malformed(row, reason) => {
+                            self.keys.push_malformed(key, bucket, epoch, row, reason);
+                        }
+                    }
                 }
             }
             LaneMsg::Due(keys) => {
@@ -205,7 +218,9 @@ impl LaneState {
                     self.keys.retry(due, epoch, parked, effects);
                 }
             }
-            LaneMsg::Published { publisher, number } => self.published(publisher, number, effects),
+            LaneMsg::Published { publisher, number, refused } => {
+                self.published(publisher, number, &refused, effects);
+            }
             LaneMsg::Diverted(answers) => {
                 let fetches = self.context.fetches.load(Ordering::Acquire);
                 for (key, generation, answer) in answers {
@@ -235,14 +250,22 @@ impl LaneState {
         }
     }
 
-    fn published(&mut self, publisher: ActorId, number: u64, effects: &mut Effects) {
+    fn published(
+        &mut self,
+        publisher: ActorId,
+        number: u64,
+        refused: &BTreeSet<usize>,
+        effects: &mut Effects,
+    ) {
         let Some(desk) = self.publishers.iter_mut().find(|desk| desk.publisher.get_id() == publisher) else {
             return;
         };
         let Some((_, outcomes)) = desk.chunk.take_if(|(chunk, _)| *chunk == number) else { return };
         let oldest = desk.oldest;
         let now = self.context.now();
-        self.keys.outcomes(number, outcomes.take(), false, now, effects);
+        let outcomes = outcomes.take();
+        let word = Word::of(&outcomes, refused);
+        self.keys.outcomes(number, outcomes, false, now, effects);
         let counts = effects.counts;
         if counts.delivered > 0 {
             self.context.counters.latency(self.context.clock.now().since(oldest));
@@ -255,15 +278,20 @@ impl LaneState {
                 tracing::warn!(route = %self.context.route, %failure, "the transport is unavailable; waiting for it");
             }
             false
-        } else if counts.delivered + counts.failed > 0 || !effects.broken.is_empty() {
-            breaker.heard()
-        } else if counts.unknown > 0 {
-            if breaker.silent(now, draw) {
-                tracing::warn!(route = %self.context.route, "nothing is heard from the transport; waiting for it");
-            }
-            false
         } else {
-            false
+            match word {
+                Word::Heard => breaker.heard(),
+                Word::Silence => {
+                    if breaker.silent(now, draw) {
+                        tracing::warn!(route = %self.context.route, "nothing is heard from the transport; waiting for it");
+                    }
+                    false
+                }
+                Word::NotAsked => {
+                    breaker.not_asked(now);
+                    false
+                }
+            }
         };
         drop(breaker);
         if news {

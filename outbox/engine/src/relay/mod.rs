@@ -6,7 +6,8 @@
 //!                  ├─ Lane × N  keep the order of keys, as Keys decides ── Publisher × depth
 //!                  ├─ Diverter  takes steps of failing keys to the store
 //!                  └─ Settler   removes what was delivered; outlives the others
-//! Janitor             scheduled messages, retention, figures
+//! Upkeep          ─┬─ Janitor   scheduled messages, retention
+//!                  └─ Meter     figures of the backlog
 //! ```
 
 pub(crate) mod breaker;
@@ -17,13 +18,16 @@ pub(crate) mod credit;
 mod diverter;
 mod effects;
 pub(crate) mod handle;
+pub(crate) mod health;
 mod janitor;
 mod keeper;
 mod key;
 mod keys;
 mod lane;
+mod meter;
 #[cfg(test)]
 mod model_cast;
+mod observer;
 mod pace;
 mod policies;
 mod poller;
@@ -35,9 +39,13 @@ mod stats;
 mod supervisor;
 mod tenure;
 mod topics;
+mod upkeep;
 mod waker;
+mod working;
 
 pub use builder::{Relay, RelayBuilder, StartError};
 pub use config::RelayConfig;
-pub use handle::{Health, RelayHandle, Status};
+pub use handle::RelayHandle;
+pub use health::{Health, Status};
+pub use observer::RelayObserver;
 pub use stats::RelayStats;

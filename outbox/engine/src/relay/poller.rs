@@ -2,7 +2,7 @@
 //!
 //! What to read is decided by [`Reader`]; this actor carries it out, one fetch at a time, and takes word of what became of the rows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,12 +17,13 @@ use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 use super::context::{Context, in_time};
 use super::keeper::KeeperMsg;
 use super::key::{Held, Work};
-use super::lane::{LaneMsg, LaneRow};
+use super::lane::{Dealt, LaneMsg, LaneRow};
 use super::pace::Pace;
 use super::reader::{Reader, ReaderLimits};
 use super::settler::SettlerMsg;
 use super::topics::Topics;
 use super::waker::Waker;
+use super::working::Working;
 
 mod look;
 
@@ -79,7 +80,8 @@ pub(crate) struct PollerState {
     life: i64,
     pace: Pace,
     topics: Topics,
-    working: BTreeSet<KeyId>,
+    /// Failing keys that are being worked on.
+    working: Working,
     /// When a failing key is known to be due.
     next_due: Option<Duration>,
     /// When to ask anyway: an operator may have released one.
@@ -132,7 +134,7 @@ impl Poller {
             life: 0,
             pace: Pace::new(config.idle_poll),
             topics: Topics::new(config.outage_first_delay, config.outage_most_delay, lanes.len()),
-            working: BTreeSet::new(),
+            working: Working::of(config),
             next_due: None,
             ask_due: Duration::ZERO,
             next_probe: Duration::ZERO,
@@ -205,7 +207,7 @@ impl PollerState {
             PollerMsg::TopicForgotten(topic) => self.topics.forgotten(&topic),
             PollerMsg::Worked(keys) => {
                 for (key, due_in) in keys {
-                    self.working.remove(&key);
+                    self.working.back(&key);
                     if let Some(due_in) = due_in {
                         let at = now + due_in;
                         self.next_due = Some(self.next_due.map_or(at, |next| next.min(at)));
@@ -313,7 +315,7 @@ impl PollerState {
 
     fn lose(&mut self, buckets: BucketSet) -> Result<(), ActorProcessingErr> {
         self.reader.lose(buckets);
-        self.working.retain(|key| !buckets.contains(key.bucket()));
+        self.working.lose(&buckets);
         for bucket in buckets.iter() {
             self.epochs[usize::from(bucket.0)] = Epoch::default();
         }
@@ -324,7 +326,7 @@ impl PollerState {
         tracing::info!(route = %self.context.route, buckets = buckets.len(), "giving buckets up to another relay");
         let low_water = self.reader.low_water();
         self.reader.lose(buckets);
-        self.working.retain(|key| !buckets.contains(key.bucket()));
+        self.working.lose(&buckets);
         self.tickets += 1;
         let ticket = self.tickets;
         self.yields.insert(ticket, Yield { buckets, low_water, lanes_left: self.lanes.len() });

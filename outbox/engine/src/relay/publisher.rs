@@ -41,29 +41,31 @@ impl Publisher {
         let Publish { plan, outcomes } = publish;
         let number = plan.number;
         let span = publish_span(&self.context.route, &plan.messages);
-        self.publish(plan, &outcomes).instrument(span).await;
+        let refused = self.publish(plan, &outcomes).instrument(span).await;
         // The lane is gone only when all of this is over; then nobody needs the outcome.
-        let _ = self.lane.cast(LaneMsg::Published { publisher: myself.get_id(), number });
+        let _ = self.lane.cast(LaneMsg::Published { publisher: myself.get_id(), number, refused });
         Ok(())
     }
 }
 
 impl Publisher {
-    async fn publish(&self, plan: ChunkPlan, outcomes: &Outcomes) {
+    /// Sends a chunk. Returns what was refused without asking the broker.
+    async fn publish(&self, plan: ChunkPlan, outcomes: &Outcomes) -> BTreeSet<usize> {
         let context = &self.context;
         // This is what keeps a relay that slept past its lease from doing harm: it looks at the clock, not at what it was told.
         if !context.tenure.holds(context.now()) {
             outcomes.report_rest(&Outcome::Blocked);
-            return;
+            return BTreeSet::new();
         }
         let lost = self.lost(&plan.epochs);
         if !lost.is_empty() {
             // Before the outcomes: what is blocked is not tried again and again until the poller has heard of it.
             let _ = self.lane.cast(LaneMsg::Lapsed(lost.clone()));
         }
-        let (messages, slots) = self.validated(plan.messages, &lost, outcomes);
+        let mut refused = BTreeSet::new();
+        let (messages, slots) = self.validated(plan.messages, &lost, outcomes, &mut refused);
         if messages.is_empty() {
-            return;
+            return refused;
         }
         let deadline = context.config.publish_timeout;
         let whole = slots.is_none();
@@ -84,6 +86,7 @@ impl Publisher {
                 outcomes.report(slot, outcome);
             }
         }
+        refused
     }
 
     /// The buckets of a chunk that this relay does not own any more, or not under these epochs.
@@ -98,6 +101,7 @@ impl Publisher {
         messages: Vec<Arc<Stored>>,
         lost: &BTreeMap<Bucket, Epoch>,
         outcomes: &Outcomes,
+        refused: &mut BTreeSet<usize>,
     ) -> (Vec<Arc<Stored>>, Option<Vec<usize>>) {
         let mut cut = BTreeSet::new();
         for (slot, stored) in messages.iter().enumerate() {
@@ -107,6 +111,7 @@ impl Publisher {
             } else if let Err(rejection) = self.context.transport.validate(&stored.message) {
                 let key = stored.message.key_id();
                 let behind = cut.contains(&key);
+                refused.insert(slot);
                 outcomes.report(slot, if behind { Outcome::Blocked } else { Outcome::Rejected(rejection.0) });
                 cut.insert(key);
             } else if !cut.is_empty() && cut.contains(&stored.message.key_id()) {

@@ -134,20 +134,25 @@ impl Reader {
         self.windows.gaps.contains_key(&Part::Topic(topic.clone()))
     }
 
-    /// Forgets rows that were dropped from memory unsent; they are read again.
+    /// Forgets rows that were dropped from memory unsent; they are read again. What this relay owns of them goes by their own buckets: the key's name
+    /// may be a stand-in, or the program that wrote them may compute buckets in a way of its own.
     pub(crate) fn forget(&mut self, key: &KeyId, rows: impl IntoIterator<Item = Position>) {
+        let bucket = key.bucket();
         let mut first = None::<Position>;
         for position in rows {
-            if self.in_flight.remove(position) {
+            let Some(row) = self.in_flight.remove(position) else { continue };
+            if !self.owned.contains(row.bucket) {
+                continue;
+            }
+            self.changes += 1;
+            if row.is_named() && row.bucket == bucket {
                 first = Some(first.map_or(position, |first| first.min(position)));
+            } else {
+                self.windows.read_row_again(key, row.bucket, position.before());
             }
         }
-        if !self.owned.contains(key.bucket()) {
-            return;
-        }
         if let Some(first) = first {
-            self.changes += 1;
-            self.windows.read_key_again(key, first.before(), GapState::Open);
+            self.windows.read_key_again(key, bucket, first.before(), GapState::Open);
         }
     }
 
@@ -202,16 +207,13 @@ impl Reader {
         }
     }
 
-    /// Whether a key for which there was no room in memory has some again.
+    /// Whether something for which there was no room in memory has some again.
     pub(crate) fn has_cooled_keys(&self) -> bool {
-        self.windows.gaps.iter().any(|(part, gap)| {
+        let has_cooled = self.windows.gaps.iter().any(|(part, gap)| {
             let Part::Key(key) = part else { return false };
-            match gap.state {
-                GapState::Hot => self.in_flight.of_key(key) <= self.limits.per_key / 2,
-                GapState::Open => gap.waits && gap.window.more && self.has_room_to_wait(),
-                GapState::Closed => false,
-            }
-        })
+            gap.state == GapState::Hot && self.in_flight.of_key(key) <= self.limits.per_key / 2
+        });
+        has_cooled || (self.has_room_to_wait() && self.windows.has_waiting())
     }
 
     /// Takes the rows of a fetch. One fetch is under way at a time. Word of rows, topics and buckets may come meanwhile; what
@@ -223,6 +225,9 @@ impl Reader {
             return Read { seen: rows.len(), ..Read::default() };
         }
         let seen = rows.len();
+        if !matches!(plan.window, Some(Part::Key(_))) {
+            self.windows.window_mut(plan.window.as_ref()).waits = false;
+        }
         let mut last = None;
         let mut early = false;
         let mut taken = Vec::with_capacity(seen);
@@ -297,7 +302,7 @@ impl Reader {
             Some(Part::Key(key)) => {
                 request.scope = Scope::Key(key.clone());
                 let mut room = self.limits.per_key.saturating_sub(self.in_flight.of_key(key));
-                if self.windows.gaps.get(&Part::Key(key.clone())).is_some_and(|gap| gap.waits) {
+                if self.windows.gaps.get(&Part::Key(key.clone())).is_some_and(|gap| gap.window.waits) {
                     room = room.min(self.limits.waiting.saturating_sub(self.in_flight.waiting()));
                 }
                 request.limit = request.limit.min(room.max(1));
@@ -336,15 +341,20 @@ impl Reader {
     }
 
     /// Whether a row can be taken, or be left to a window of its key. Where there is no room for another row that waits, and no more windows may be
-    /// made, nothing behind it may be taken either.
+    /// made, nothing behind it may be taken either. No window of a key is made for what is no message: its key may have no name that could be asked for.
     fn has_room(&mut self, plan: &Plan, row: &FetchedRow) -> bool {
-        let (FetchedRow::Failing(waiting) | FetchedRow::Malformed(waiting, _)) = row else { return true };
-        let is_full = self.in_flight.waiting() >= self.limits.waiting;
-        let is_own = matches!(plan.window, Some(Part::Key(_)));
-        if is_full && is_own {
-            self.windows.key_waits(&waiting.key, true);
+        if !matches!(row, FetchedRow::Failing(_) | FetchedRow::Malformed(..)) {
+            return true;
         }
-        !is_full || !(is_own || self.windows.keys_apart() >= self.limits.key_gaps)
+        if self.in_flight.waiting() < self.limits.waiting {
+            return true;
+        }
+        let is_own = matches!(plan.window, Some(Part::Key(_)));
+        if is_own || matches!(row, FetchedRow::Malformed(..)) {
+            self.windows.window_mut(plan.window.as_ref()).waits = true;
+            return false;
+        }
+        self.windows.keys_apart() < self.limits.key_gaps
     }
 
     fn admit(&mut self, plan: &Plan, row: FetchedRow) -> Option<FetchedRow> {
@@ -352,8 +362,14 @@ impl Reader {
         let (key, bucket, waits) = match &row {
             FetchedRow::Muted(_) => return None,
             FetchedRow::Message(stored) => (stored.message.key_id(), stored.bucket, false),
-            FetchedRow::Failing(waiting) | FetchedRow::Malformed(waiting, _) => {
-                (waiting.key.clone(), waiting.bucket, true)
+            FetchedRow::Failing(waiting) => (waiting.key.clone(), waiting.bucket, true),
+            FetchedRow::Malformed(waiting, _) => {
+                // Whichever window shows it: it is not sent, so nothing of its key need wait for it, nor it for anything.
+                if self.in_flight.contains(position) || !self.owned.contains(waiting.bucket) {
+                    return None;
+                }
+                self.in_flight.insert(position, None, waiting.bucket, true);
+                return Some(row);
             }
             // A kind of row that this version does not know: left where it is, and seen again.
             _ => return None,
@@ -371,11 +387,11 @@ impl Reader {
             self.windows.key_waits(&key, waits);
         } else if is_hot || is_crowded {
             let state = if is_hot { GapState::Hot } else { GapState::Open };
-            self.windows.read_key_again(&key, position.before(), state);
+            self.windows.read_key_again(&key, bucket, position.before(), state);
             self.windows.key_waits(&key, waits);
             return None;
         }
-        self.in_flight.insert(position, &key, bucket, waits);
+        self.in_flight.insert(position, Some(&key), bucket, waits);
         Some(row)
     }
 

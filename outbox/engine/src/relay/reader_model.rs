@@ -8,6 +8,8 @@
 
 #[path = "reader_model/cost.rs"]
 mod cost;
+#[path = "reader_model/foreign.rs"]
+mod foreign;
 #[path = "reader_model/joined.rs"]
 mod joined;
 #[path = "reader_model/lane.rs"]

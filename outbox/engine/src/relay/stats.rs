@@ -34,17 +34,19 @@ pub(crate) struct Counters {
 struct Observed {
     backlog: Option<(Duration, Backlog)>,
     unmeasured: Option<Trouble>,
-    unmaintained: Option<Trouble>,
+    /// When maintenance came through last, on the relay's own clock; at the start it is as if it just had. None: that is not this route's business.
+    maintained: Option<Duration>,
+    unmaintained: Option<String>,
     last_error: Option<String>,
     broken: Vec<String>,
 }
 
 /// What has not worked since an instant of the relay's own clock.
 #[derive(Clone, Debug)]
-pub(crate) struct Trouble {
-    pub(crate) since: Duration,
+struct Trouble {
+    since: Duration,
     /// The latest error, in words.
-    pub(crate) error: String,
+    error: String,
 }
 
 impl Trouble {
@@ -168,22 +170,32 @@ impl Counters {
         gauge(metric::OLDEST_AGE, age + unmeasured);
     }
 
-    /// Since when the backlog could not be measured.
-    pub(crate) fn unmeasured(&self) -> Option<Trouble> {
-        self.observed().unmeasured.clone()
+    /// Why the backlog could not be measured the last time.
+    pub(crate) fn unmeasured(&self) -> Option<String> {
+        self.observed().unmeasured.as_ref().map(|trouble| trouble.error.clone())
     }
 
-    pub(crate) fn maintained(&self) {
-        self.observed().unmaintained = None;
-    }
-
-    pub(crate) fn failed_to_maintain(&self, now: Duration, error: String) {
+    pub(crate) fn maintained(&self, now: Duration) {
         let mut observed = self.observed();
-        observed.unmaintained = Some(Trouble::goes_on(observed.unmaintained.take(), now, error));
+        (observed.maintained, observed.unmaintained) = (Some(now), None);
     }
 
-    /// Since when maintenance has failed.
-    pub(crate) fn unmaintained(&self) -> Option<Trouble> {
+    /// Maintenance is this route's business from now on.
+    pub(crate) fn is_to_maintain(&self) {
+        self.observed().maintained.get_or_insert_default();
+    }
+
+    pub(crate) fn failed_to_maintain(&self, error: String) {
+        self.observed().unmaintained = Some(error);
+    }
+
+    /// When maintenance came through last, where it is this route's business.
+    pub(crate) fn last_maintained(&self) -> Option<Duration> {
+        self.observed().maintained
+    }
+
+    /// Why maintenance failed the last time.
+    pub(crate) fn unmaintained(&self) -> Option<String> {
         self.observed().unmaintained.clone()
     }
 

@@ -217,9 +217,10 @@ impl RouteSupervisor {
         clean &= self.settled(state, limit).await;
         let low_water = low_water.unwrap_or_default();
         let leave = |reply| KeeperMsg::Leave { low_water, reply };
-        clean &= call_t!(incarnation.keeper, leave, millis(config.store_timeout)).is_ok();
+        let left = call_t!(incarnation.keeper, leave, millis(config.store_timeout)).is_ok();
         incarnation.end();
-        clean
+        // The keeper may have failed, or be waiting for the answer to a heartbeat. The store may be there all the same.
+        (left || self.leave().await) && clean
     }
 
     /// Waits until what was delivered is removed. Says whether that came to pass.

@@ -61,6 +61,11 @@ impl Tenure {
         micros(now) < self.until_micros.load(Ordering::Acquire)
     }
 
+    /// For how long chunks may still be started.
+    pub(crate) fn left(&self, now: Duration) -> Duration {
+        Duration::from_micros(self.until_micros.load(Ordering::Acquire)).saturating_sub(now)
+    }
+
     /// When leases were renewed last.
     pub(crate) fn renewed(&self) -> Duration {
         Duration::from_micros(self.renewed_micros.load(Ordering::Acquire))

@@ -1,7 +1,13 @@
 //! Contained failure (P5): a poison message holds up its key, a broken topic itself, an outage nobody's attempts.
 
-use outbox_contract::{Exhausted, RetryPolicy};
-use outbox_testkit::{Fault, FaultRates};
+use std::sync::Arc;
+
+use outbox_contract::{
+    Chunk, Deliveries, Exhausted, Failure, Message, Outcomes, Rejection, RetryPolicy, Subscription,
+    Transport, TransportError, async_trait,
+};
+use outbox_engine::{Relay, Status};
+use outbox_testkit::{ChaosTransport, Fault, FaultRates};
 
 use crate::support::{MS, S, World, message, of_topic, topic, within};
 
@@ -204,4 +210,61 @@ async fn a_part_of_the_broker_that_answers_nobody_holds_up_no_other_key() {
         world.drained(S * 60).await;
         assert_eq!(world.dead().await.len(), 0, "nothing of it is given up");
     }
+}
+
+/// Refuses what has a certain key before the broker is asked.
+struct Strict(Arc<ChaosTransport>);
+
+#[async_trait]
+impl Transport for Strict {
+    fn name(&self) -> &'static str {
+        "strict"
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        self.0.check().await
+    }
+
+    fn validate(&self, message: &Message) -> Result<(), Rejection> {
+        let large = message.key.as_ref().is_some_and(|key| key.as_str() == "large");
+        if large { Err(Rejection(Failure::new("too-large", "as the test has it"))) } else { Ok(()) }
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        self.0.publish(chunk, outcomes).await;
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        self.0.subscribe(subscription).await
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+/// A message that is refused without asking the broker says nothing of the broker.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_refused_at_once_does_not_end_an_outage() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = Relay::builder(Arc::clone(&rig.store), Strict(Arc::clone(&rig.transport)));
+    let relay = relay.clock(Arc::<outbox_testkit::TestClock>::clone(&rig.clock)).seed(1).lanes(1).chunk(1);
+    let relay = relay.start().await.unwrap();
+    rig.transport.go_down();
+    world.append([message("a")]).await;
+    let away = |status| {
+        let health = relay.health();
+        let says = |reason: &String| reason.contains("the transport has been unavailable for");
+        health.status == status && health.reasons.iter().any(says)
+    };
+    within(S, || away(Status::Degraded)).await;
+    for _ in 0..20 {
+        world.append([message("large")]).await;
+        tokio::time::sleep(S).await;
+    }
+    assert!(world.store.snapshot().dead > 0, "it was refused");
+    assert!(away(Status::Unhealthy), "the outage goes on: {:?}", relay.health());
+    rig.transport.come_back();
+    world.drained(S * 30).await;
 }

@@ -24,7 +24,9 @@ async fn what_is_in_flight_when_the_store_fails_is_confirmed_and_sent_once() {
             tokio::time::sleep(MS * 700).await;
         }
         world.drained(S * 60).await;
-        assert!(relay.stats().resets > 0, "{call:?} failed: {:?}", relay.stats());
+        // A heartbeat is sent again as long as the leases last.
+        let expected = call != StoreCall::Lease;
+        assert_eq!(relay.stats().resets > 0, expected, "{call:?} failed: {:?}", relay.stats());
         let mut arrived = world.broker.published();
         // A failing key's own messages may be repeated: they are removed by a step, and steps end with the incarnation.
         let failing = arrived.iter().find(|it| it.id == ids[17]).unwrap().key.clone();

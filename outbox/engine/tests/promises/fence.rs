@@ -130,3 +130,55 @@ async fn a_relay_that_can_not_renew_stops_before_its_leases_end() {
     tokio::time::sleep(S * 300).await;
     assert_eq!(world.broker.len(), 1);
 }
+
+/// The leases last longer than a lost heartbeat takes: nothing is dropped for it.
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_fails_once_is_sent_again_while_the_leases_last() {
+    for fault in [StoreFault::Before, StoreFault::After] {
+        let world = World::new();
+        let rig = world.rig();
+        let relay = rig.relay().start().await.unwrap();
+        tokio::time::sleep(S).await;
+        rig.store.inject(StoreCall::Lease, fault, 1);
+        for _ in 0..300 {
+            tokio::time::sleep(MS * 100).await;
+            world.append([message("a")]).await;
+        }
+        world.drained(S).await;
+        assert_eq!(relay.stats().resets, 0, "{fault:?}");
+        assert_eq!(world.broker.len(), 300, "nothing was sent twice");
+    }
+}
+
+/// Nothing else could tell that the relay is still there.
+#[tokio::test(start_paused = true)]
+async fn heartbeats_that_fail_for_longer_than_the_leases_last_drop_everything() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    tokio::time::sleep(S).await;
+    let fails = StoreFaultRates { before: 1.0, ..StoreFaultRates::default() };
+    rig.store.set_rates_of(StoreCall::Lease, fails);
+    within(S * 16, || relay.stats().resets > 0).await;
+    rig.store.calm();
+    world.append([message("a")]).await;
+    world.drained(S * 20).await;
+}
+
+/// Each answer takes nearly as long as it may: the leases are renewed before they are over all the same.
+#[tokio::test(start_paused = true)]
+async fn leases_do_not_run_out_between_heartbeats_that_are_slow_but_succeed() {
+    let world = World::new();
+    let rig = world.rig();
+    let slow = StoreFaultRates { delay: MS * 4_900, ..StoreFaultRates::default() };
+    rig.store.set_rates_of(StoreCall::Lease, slow);
+    let relay = rig.relay().start().await.unwrap();
+    world.append([message("a")]).await;
+    world.drained(S * 10).await;
+    for _ in 0..3_000 {
+        tokio::time::sleep(MS * 100).await;
+        let lapsed = relay.health().reasons.iter().any(|reason| reason.contains("leases were last renewed"));
+        assert!(!lapsed, "{:?}", relay.health());
+    }
+    assert_eq!(relay.stats().resets, 0);
+}

@@ -26,6 +26,25 @@ async fn an_outage_degrades_then_fails_then_is_over() {
     within(S * 12, || relay.health().status == Status::Healthy).await;
 }
 
+/// A handler of a web server, say, has no handle to stop it with.
+#[tokio::test(start_paused = true)]
+async fn an_observer_sees_what_the_handle_sees_and_outlives_it() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    let observer = relay.observer().clone();
+    within(S, || observer.health().status == Status::Healthy).await;
+    world.append([message("a")]).await;
+    world.drained(S).await;
+    within(S, || observer.stats().settled == 1).await;
+    assert_eq!(
+        (observer.id(), observer.stats(), observer.backlog()),
+        (relay.id(), relay.stats(), relay.backlog())
+    );
+    assert!(relay.stop(S * 20).await);
+    assert_eq!(observer.health().status, Status::Unhealthy, "nothing is published any more");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_held_key_degrades_until_it_is_released() {
     let world = World::new();
@@ -110,4 +129,30 @@ async fn relays_that_are_configured_differently_say_so() {
     let second = other.relay().retry(another).start().await.unwrap();
     let words = "relays of this route are configured differently";
     within(S * 10, || says(&first, Status::Degraded, words) && says(&second, Status::Degraded, words)).await;
+}
+
+/// A round of maintenance may take long. What waits is measured all the same.
+#[tokio::test(start_paused = true)]
+async fn what_waits_is_measured_while_maintenance_takes_long() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.store.set_rates_of(StoreCall::Maintain, StoreFaultRates { hang_before: 1.0, ..Default::default() });
+    let relay = rig.relay().store_timeout(S * 600).start().await.unwrap();
+    tokio::time::sleep(S).await;
+    rig.transport.go_down();
+    world.append([message("a")]).await;
+    within(S * 12, || relay.backlog().iter().any(|(_, backlog)| backlog.pending == 1)).await;
+    within(S * 90, || says(&relay, Status::Unhealthy, "the oldest message has waited for")).await;
+}
+
+/// The age of what waits comes from measuring it: an answer that never comes is no reason to be content with the last one.
+#[tokio::test(start_paused = true)]
+async fn a_measurement_that_never_ends_makes_it_unhealthy() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().store_timeout(S * 60).start().await.unwrap();
+    within(S, || relay.health().status == Status::Healthy).await;
+    rig.store
+        .set_rates_of(StoreCall::Backlog, StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() });
+    within(S * 90, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
 }

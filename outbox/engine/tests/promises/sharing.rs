@@ -55,10 +55,11 @@ async fn a_relay_that_stopped_for_a_late_heartbeat_goes_on_with_its_answer() {
     let rig = world.rig();
     rig.transport.set_rates(FaultRates { delay: MS * 200, ..FaultRates::default() });
     world.append((0..2_000).map(|n| message(&format!("key-{}", n % 100)))).await;
-    let relay = rig.relay().lanes(1).depth(1).chunk(1).batch(100).credit(200).start().await.unwrap();
+    let relay = rig.relay().lanes(1).depth(1).chunk(1).batch(100).credit(200).store_timeout(S * 9);
+    let relay = relay.start().await.unwrap();
     within(S, || relay.stats().buckets == 256).await;
-    // As late as a call may be: then it may publish for half of the time, and stands still for 5 s at the most.
-    let late = StoreFaultRates { delay: S * 5 - MS, ..StoreFaultRates::default() };
+    // Later than the 10 s allow for which it may publish: it stands still in between, for 6 s at the most.
+    let late = StoreFaultRates { delay: S * 8, ..StoreFaultRates::default() };
     rig.store.set_rates_of(StoreCall::Lease, late);
     let mut stops = Vec::new();
     while world.broker.len() < 2_000 {

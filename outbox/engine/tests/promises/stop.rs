@@ -89,6 +89,24 @@ async fn a_stop_in_the_pause_before_a_restart_gives_the_leases_back_too() {
     assert!(took <= MS * 20, "the successor began after {took:?}");
 }
 
+/// Giving back is lost once on its way: the store is there all the same, and is told again.
+#[tokio::test(start_paused = true)]
+async fn a_stop_gives_the_leases_back_though_the_first_try_fails() {
+    for fault in [StoreFault::Before, StoreFault::HangBefore] {
+        let world = World::new();
+        let (old, new) = (world.rig(), world.rig());
+        let relay = old.relay().start().await.unwrap();
+        world.append([message("a")]).await;
+        world.drained(S).await;
+        old.store.inject(StoreCall::GiveBack, fault, 1);
+        assert!(relay.stop(S * 20).await, "it was told again");
+        world.append([message("a")]).await;
+        let _successor = new.relay().start().await.unwrap();
+        let took = world.drained(S * 60).await;
+        assert!(took <= MS * 20, "{fault:?}: the successor began after {took:?}");
+    }
+}
+
 /// What was delivered before the pause and could not be removed yet is waited for; a stop that can't have it removed says so.
 #[tokio::test(start_paused = true)]
 async fn a_stop_in_the_pause_before_a_restart_says_whether_everything_was_removed() {

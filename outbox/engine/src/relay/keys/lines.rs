@@ -6,7 +6,8 @@ use outbox_contract::KeyId;
 
 use super::super::key::{Busy, KeyState};
 
-/// The lines. A key stands in one of them at most, and in none while something is being done with it or while it rests.
+/// The lines. A key stands in one of the two for a publisher at most, and in none while something is being done with it or while it rests. It may stand
+/// in that of the steps besides: what came behind a failing message is parked while that waits for its turn.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     /// Keys with something to send.
@@ -18,18 +19,21 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Puts a key at the end of the line that it belongs to.
+    /// Puts a key at the end of the line that it belongs to, if it does not stand there.
     pub(super) fn stand(&mut self, key: &KeyId, state: &mut KeyState) {
-        if state.in_line || state.resting || state.busy != Busy::No {
+        if state.resting || state.busy != Busy::No {
             return;
         }
-        state.in_line = true;
         let line = if state.needs_step() {
+            if std::mem::replace(&mut state.in_steps, true) {
+                return;
+            }
             &mut self.steps
-        } else if state.is_suspect() {
-            &mut self.suspects
         } else {
-            &mut self.ready
+            if std::mem::replace(&mut state.in_line, true) {
+                return;
+            }
+            if state.is_suspect() { &mut self.suspects } else { &mut self.ready }
         };
         line.push_back(key.clone());
     }

@@ -213,7 +213,7 @@ impl Keys {
         } else {
             let due_in = (!exhausted).then(|| verdict.delay(policy, attempts, self.random.f64()));
             let then = due_in.map_or(Then::Hold, Then::RetryAfter);
-            let rows = state.parkable_run();
+            let rows = state.first_run();
             let behind = rows[1..].to_vec();
             let step = Step::Fail { row, attempts, first, last: failure, then, behind };
             (step, StepKind::Fail { rows, due_in })

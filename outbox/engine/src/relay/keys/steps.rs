@@ -21,6 +21,9 @@ impl Keys {
         fetches: u64,
         effects: &mut Effects,
     ) {
+        if self.malformed_diverted(generation, answer, effects) {
+            return;
+        }
         let Some(state) = self.keys.get_mut(key).filter(|state| state.generation == generation) else {
             return;
         };
@@ -88,7 +91,7 @@ impl Keys {
                 }
             }
         }
-        if state.is_empty() {
+        if state.is_empty() && !state.in_line {
             self.keys.remove(key);
         } else {
             self.lines.stand(key, state);
@@ -104,14 +107,8 @@ pub(super) fn next_step(key: &KeyId, state: &mut KeyState) -> Option<Ask> {
             let rows = state.failing_run();
             return Some(ask(key, state, None, Step::Park { rows: rows.clone() }, StepKind::Park(rows)));
         }
-        Some(Work::Malformed(row, reason)) => {
-            let (row, failure) = (*row, Failure::new("malformed", reason.clone()));
-            let step =
-                Step::Bury { row, reason: "malformed", attempts: 0, first: failure.clone(), last: failure };
-            return Some(ask(key, state, None, step, StepKind::Bury(row)));
-        }
         Some(Work::Message(_)) if state.retry.is_some() => {
-            let rows = state.parkable_run();
+            let rows = state.first_run();
             return Some(ask(key, state, None, Step::Park { rows: rows.clone() }, StepKind::Park(rows)));
         }
         Some(Work::Message(_)) | None => {}

@@ -63,6 +63,11 @@ impl Table {
         }
     }
 
+    /// Whether nothing waits for it: it is a dead letter, or will be, for it is no message.
+    pub(super) fn is_out(&self, position: &Position) -> bool {
+        self.dead.contains(position) || self.malformed.contains(position)
+    }
+
     /// Everything of these keys but what is in flight, a few rows of it.
     pub(super) fn fetch(
         &self,

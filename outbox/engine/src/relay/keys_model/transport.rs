@@ -45,7 +45,7 @@ impl Model {
         let arrive = if self.healed || self.random.u8(..3) > 0 { most } else { self.random.usize(..=most) };
         for stored in &run[..arrive] {
             let of = self.key_of(stored.position);
-            let is_done = |at: &Position| self.log.contains(at) || self.table.dead.contains(at);
+            let is_done = |at: &Position| self.log.contains(at) || self.table.is_out(at);
             let passed = self.table.committed[of].iter().find(|at| **at < stored.position && !is_done(at));
             if let Some(passed) = passed {
                 return Err(format!("{} arrived before {passed} of the same key", stored.position));

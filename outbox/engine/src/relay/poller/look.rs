@@ -67,7 +67,8 @@ impl PollerState {
         }
         let probe = self.reader.wants_writers().then_some(self.next_probe);
         // Without room nobody could take a key that is due; word comes when there is some.
-        let due = self.next_due.filter(|_| self.context.credit.room().0 > 0);
+        let has_room = self.context.credit.room().0 > 0 && self.working.room().is_some();
+        let due = self.next_due.filter(|_| has_room);
         for at in [due, self.topics.next(), probe].into_iter().flatten() {
             wait = wait.min(at.saturating_sub(now).max(DUE_PAUSE));
         }
@@ -111,13 +112,15 @@ impl PollerState {
             let (key, bucket, work) = match row {
                 FetchedRow::Message(stored) => {
                     let hold = self.context.credit.take(stored.message.bytes());
-                    (stored.message.key_id(), stored.bucket, Work::Message(Held { stored, hold }))
+                    let (key, bucket) = (stored.message.key_id(), stored.bucket);
+                    (key, bucket, Dealt::Work(Work::Message(Held { stored, hold })))
                 }
                 FetchedRow::Failing(waiting) => {
-                    (waiting.key, waiting.bucket, Work::Failing { row: waiting.at, _hold: None })
+                    let work = Work::Failing { row: waiting.at, _hold: None };
+                    (waiting.key, waiting.bucket, Dealt::Work(work))
                 }
                 FetchedRow::Malformed(waiting, reason) => {
-                    (waiting.key, waiting.bucket, Work::Malformed(waiting.at, reason))
+                    (waiting.key, waiting.bucket, Dealt::Malformed(waiting.at, reason))
                 }
                 // The reader lets nothing else through.
                 _ => continue,
@@ -145,6 +148,8 @@ impl PollerState {
         if !is_time || self.reader.owned().is_empty() {
             return Ok(());
         }
+        // Word comes when one is back.
+        let Some((most_keys, most_bytes)) = self.working.room() else { return Ok(()) };
         if messages == 0 {
             self.starved = true;
             return Ok(());
@@ -154,11 +159,11 @@ impl PollerState {
             route: context.route.clone(),
             relay: context.relay,
             buckets: self.reader.owned(),
-            except: self.working.iter().cloned().collect(),
+            except: self.working.keys().cloned().collect(),
             muted: self.reader.closed(),
-            keys: (messages / DUE_MESSAGES).clamp(1, DUE_KEYS),
+            keys: (messages / DUE_MESSAGES).clamp(1, DUE_KEYS).min(most_keys),
             messages: DUE_MESSAGES.min(messages),
-            bytes: bytes.min(context.config.batch_bytes),
+            bytes: bytes.min(context.config.batch_bytes).min(most_bytes),
         };
         let due = in_time(context.config.store_timeout, "due", context.store.due(&request)).await?;
         self.ask_due = now + context.config.due_poll;
@@ -166,12 +171,15 @@ impl PollerState {
         let mut dealt: Vec<Vec<_>> = self.lanes.iter().map(|_| Vec::new()).collect();
         for mut key in due.keys {
             let parked = std::mem::take(&mut key.parked);
+            // Where the first has failed it is tried alone.
+            let waited_for = key.failing.and(parked.first());
+            let waited_for = waited_for.map_or(0, |stored| stored.message.bytes());
+            self.working.take(key.key.clone(), key.bucket, waited_for);
             let held = parked.into_iter().map(|stored| {
                 let hold = context.credit.take(stored.message.bytes());
                 Held { stored, hold }
             });
             let held = held.collect();
-            self.working.insert(key.key.clone());
             let epoch = self.epochs[usize::from(key.bucket.0)];
             dealt[self.lane_of(key.bucket)].push((key, epoch, held));
         }

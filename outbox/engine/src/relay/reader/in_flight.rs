@@ -32,11 +32,20 @@ impl Hasher for Hashed {
     }
 }
 
+/// A row in memory.
 #[derive(Clone, Copy, Debug)]
-struct Row {
-    bucket: Bucket,
-    key: u64,
+pub(super) struct Row {
+    /// Its own, whatever its key's name says.
+    pub(super) bucket: Bucket,
+    key: Option<u64>,
     waits: bool,
+}
+
+impl Row {
+    /// Whether a window of its key would show it.
+    pub(super) fn is_named(&self) -> bool {
+        self.key.is_some()
+    }
 }
 
 impl InFlight {
@@ -69,25 +78,29 @@ impl InFlight {
         self.waiting
     }
 
-    /// Takes a row that is not there yet. `waits`: to be parked or buried.
-    pub(super) fn insert(&mut self, position: Position, key: &KeyId, bucket: Bucket, waits: bool) {
-        let key = fingerprint(key);
+    /// Takes a row that is not there yet. `key`: none where its name may be a stand-in. `waits`: to be parked or buried.
+    pub(super) fn insert(&mut self, position: Position, key: Option<&KeyId>, bucket: Bucket, waits: bool) {
+        let key = key.map(fingerprint);
         self.rows.insert(position, Row { bucket, key, waits });
-        *self.by_key.entry(key).or_default() += 1;
+        if let Some(key) = key {
+            *self.by_key.entry(key).or_default() += 1;
+        }
         self.waiting += usize::from(waits);
     }
 
-    /// Says whether it was there.
-    pub(super) fn remove(&mut self, position: Position) -> bool {
-        let Some(row) = self.rows.remove(&position) else { return false };
+    /// What was there.
+    pub(super) fn remove(&mut self, position: Position) -> Option<Row> {
+        let row = self.rows.remove(&position)?;
         self.waiting -= usize::from(row.waits);
-        if let Some(count) = self.by_key.get_mut(&row.key) {
+        if let Some(key) = row.key
+            && let Some(count) = self.by_key.get_mut(&key)
+        {
             *count -= 1;
             if *count == 0 {
-                self.by_key.remove(&row.key);
+                self.by_key.remove(&key);
             }
         }
-        true
+        Some(row)
     }
 
     pub(super) fn remove_buckets(&mut self, buckets: BucketSet) {

@@ -21,6 +21,8 @@ pub(super) struct Window {
     pub(super) losses: u32,
     /// Whether there may be something to read.
     pub(super) more: bool,
+    /// Whether it stopped at rows that are to be parked or buried, and is read on when there is room for such.
+    pub(super) waits: bool,
     /// Rows between start and cursor that are read through narrower gaps. They are left out of the next fetch: else a fetch that
     /// they fill would bring them again, and nothing behind them, for as long as a writer holds the horizon back.
     pub(super) passed: BTreeSet<Position>,
@@ -59,6 +61,7 @@ impl Window {
             base: None,
             losses: 0,
             more: true,
+            waits: false,
             passed: BTreeSet::new(),
             seen: Marks::default(),
         }
@@ -76,7 +79,7 @@ impl Window {
 
     /// A window for a part of this one, of which nothing behind `after` was seen.
     pub(super) fn narrowed(&self, after: Position) -> Self {
-        let mut window = Self { losses: 0, passed: BTreeSet::new(), ..self.clone() };
+        let mut window = Self { losses: 0, waits: false, passed: BTreeSet::new(), ..self.clone() };
         window.lower(after);
         window
     }

@@ -26,13 +26,18 @@ pub(super) struct Gap {
     pub(super) window: Window,
     pub(super) buckets: BucketSet,
     pub(super) state: GapState,
-    /// Whether what it showed last is to be parked or buried: it is read while there is room for such rows.
-    pub(super) waits: bool,
+    /// Whether it is of a key with rows in another bucket than its name says: a program computed that in a way of its own.
+    is_foreign: bool,
 }
 
 impl Gap {
     fn new(window: Window, buckets: BucketSet, state: GapState) -> Self {
-        Self { window, buckets, state, waits: false }
+        Self { window, buckets, state, is_foreign: false }
+    }
+
+    /// Whether it is of a key that has rows in these buckets, as far as is known.
+    fn is_in(&self, key: &KeyId, buckets: &BucketSet) -> bool {
+        self.is_foreign || buckets.contains(key.bucket())
     }
 }
 
@@ -127,7 +132,6 @@ impl Windows {
         self.main.more = true;
     }
 
-    #[cfg(test)]
     pub(super) fn window_mut(&mut self, part: Option<&Part>) -> &mut Window {
         part.and_then(|part| self.gaps.get_mut(part)).map_or(&mut self.main, |gap| &mut gap.window)
     }
@@ -164,7 +168,8 @@ impl Windows {
     /// Forgets buckets that are owned no more.
     pub(super) fn lose(&mut self, buckets: BucketSet) {
         self.gaps.retain(|part, gap| match part {
-            Part::Key(key) => !buckets.contains(key.bucket()),
+            // One that turns out to have nothing elsewhere is over at its next fetch.
+            Part::Key(key) => gap.is_foreign || !buckets.contains(key.bucket()),
             Part::Topic(_) => true,
             Part::Buckets(_) => {
                 gap.buckets = gap.buckets.without(&buckets);
@@ -212,19 +217,36 @@ impl Windows {
         })
     }
 
-    /// Gives a key a window of its own, from this position on.
-    pub(super) fn read_key_again(&mut self, key: &KeyId, after: Position, state: GapState) {
-        let governor = self.governor(key, key.bucket());
+    /// Has a row read again that no window of its key need show: by whichever windows may.
+    pub(super) fn read_row_again(&mut self, key: &KeyId, bucket: Bucket, after: Position) {
+        for part in [Part::Key(key.clone()), Part::Topic(key.topic.clone())] {
+            if let Some(gap) = self.gaps.get_mut(&part) {
+                gap.window.lower(after);
+            }
+        }
+        let of_bucket = |(part, gap): &(&Part, &mut Gap)| {
+            matches!(part, Part::Buckets(_)) && gap.buckets.contains(bucket)
+        };
+        let wide = self.gaps.iter_mut().find(of_bucket).map(|(_, gap)| &mut gap.window);
+        wide.unwrap_or(&mut self.main).lower(after);
+    }
+
+    /// Gives a key a window of its own, from this position on, where a row of it stands in this bucket.
+    pub(super) fn read_key_again(&mut self, key: &KeyId, bucket: Bucket, after: Position, state: GapState) {
+        let governor = self.governor(key, bucket);
         if let Some(part) = &governor {
             let Some(gap) = self.gaps.get_mut(part) else { return };
             // A key that is apart already is read from further below; a topic that waits keeps its keys and is read with them.
-            if matches!(part, Part::Key(_)) || gap.state == GapState::Closed {
+            let is_own = matches!(part, Part::Key(_));
+            if is_own || gap.state == GapState::Closed {
                 gap.window.lower(after);
+                gap.is_foreign |= is_own && bucket != key.bucket();
                 return;
             }
         }
         let window = self.window(governor.as_ref()).narrowed(after);
-        self.gaps.insert(Part::Key(key.clone()), Gap::new(window, BucketSet::ALL, state));
+        let gap = Gap { is_foreign: bucket != key.bucket(), ..Gap::new(window, BucketSet::ALL, state) };
+        self.gaps.insert(Part::Key(key.clone()), gap);
     }
 
     /// Gives buckets a window of their own, from this position on.
@@ -237,7 +259,7 @@ impl Windows {
                     window.join(&gap.window, self.ordering);
                 }
                 Part::Buckets(_) => {}
-                Part::Key(key) if !buckets.contains(key.bucket()) => {}
+                Part::Key(key) if !gap.is_in(key, &buckets) => {}
                 Part::Key(_) | Part::Topic(_) => gap.window.lower(after),
             }
         }
@@ -285,12 +307,18 @@ impl Windows {
     /// Notes whether what a key's own window showed is to be parked or buried.
     pub(super) fn key_waits(&mut self, key: &KeyId, waits: bool) {
         if let Some(gap) = self.gaps.get_mut(&Part::Key(key.clone())) {
-            gap.waits = waits;
+            gap.window.waits = waits;
         }
     }
 
+    /// Whether a window waits for room for rows that are to be parked or buried.
+    pub(super) fn has_waiting(&self) -> bool {
+        let open = self.gaps.values().filter(|gap| gap.state == GapState::Open).map(|gap| &gap.window);
+        open.chain([&self.main]).any(|window| window.waits && window.more)
+    }
+
     /// Which window is read next: the main one and every open gap that may have more, in turn. The windows of single keys come first while so many
-    /// are apart; those whose rows are to be parked wait until there is room for such.
+    /// are apart; those that stopped at rows that are to be parked or buried wait until there is room for such.
     pub(super) fn choose(
         &self,
         turn: &Option<Part>,
@@ -298,10 +326,11 @@ impl Windows {
         room_to_wait: bool,
     ) -> Option<Option<Part>> {
         let wide = self.keys_apart() < key_gaps;
-        let main = (self.main.more && wide).then_some(None);
+        let may_be_read = |window: &Window| window.more && (room_to_wait || !window.waits);
+        let main = (may_be_read(&self.main) && wide).then_some(None);
         let open = self.gaps.iter().filter(|(part, gap)| {
-            let is_its_turn = if matches!(part, Part::Key(_)) { room_to_wait || !gap.waits } else { wide };
-            gap.state == GapState::Open && gap.window.more && is_its_turn
+            let is_its_turn = wide || matches!(part, Part::Key(_));
+            gap.state == GapState::Open && may_be_read(&gap.window) && is_its_turn
         });
         let mut ready: Vec<Option<Part>> = open.map(|(part, _)| Some(part.clone())).collect();
         ready.extend(main);

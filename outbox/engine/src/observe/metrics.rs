@@ -1,0 +1,82 @@
+//! What metrics mean, for the recorder of the program.
+
+use metrics::Unit;
+use outbox_contract::metric::{ALL, Kind};
+
+/// Tells the recorder of this program units and meanings of all metrics. Without effect where it knows them, or where none is installed.
+pub(crate) fn describe_metrics() {
+    for metric in ALL {
+        let unit = unit(metric.unit);
+        match metric.kind {
+            Kind::Counter => metrics::describe_counter!(metric.name, unit, metric.help),
+            Kind::Gauge => metrics::describe_gauge!(metric.name, unit, metric.help),
+            Kind::Histogram => metrics::describe_histogram!(metric.name, unit, metric.help),
+        }
+    }
+}
+
+fn unit(name: &str) -> Unit {
+    match name {
+        "seconds" => Unit::Seconds,
+        "bytes" => Unit::Bytes,
+        _ => Unit::Count,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString};
+
+    use super::*;
+
+    /// Remembers what it was told.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<(String, Option<Unit>, String)>>);
+
+    impl Told {
+        fn add(&self, name: &KeyName, unit: Option<Unit>, help: &SharedString) {
+            self.0.lock().unwrap().push((name.as_str().to_owned(), unit, help.to_string()));
+        }
+    }
+
+    impl Recorder for Told {
+        fn describe_counter(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+            self.add(&name, unit, &help);
+        }
+
+        fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+            self.add(&name, unit, &help);
+        }
+
+        fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+            self.add(&name, unit, &help);
+        }
+
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::noop()
+        }
+
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+
+    #[test]
+    fn every_metric_is_described_with_its_unit() {
+        let told = Told::default();
+        metrics::with_local_recorder(&told, describe_metrics);
+        let told = told.0.into_inner().unwrap();
+        assert_eq!(told.len(), ALL.len());
+        let unit = |name: &str| told.iter().find(|(told, ..)| told == name).unwrap().1;
+        assert_eq!(unit("outbox_latency_seconds"), Some(Unit::Seconds));
+        assert_eq!(unit("outbox_in_flight_bytes"), Some(Unit::Bytes));
+        assert_eq!(unit("outbox_delivered_total"), Some(Unit::Count));
+        assert!(told.iter().all(|(.., help)| !help.is_empty()));
+    }
+}

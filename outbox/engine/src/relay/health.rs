@@ -1,0 +1,125 @@
+//! Whether a relay does its work, in a word and with reasons.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use outbox_contract::Backlog;
+
+use super::context::Context;
+
+/// How a relay is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Status {
+    /// It does its work.
+    Healthy,
+    /// It works, but something waits for somebody: a held key, a broken topic, a transport that is away for a moment.
+    Degraded,
+    /// Messages are not getting out.
+    Unhealthy,
+}
+
+/// The health of a relay, with every reason in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// The worst of the reasons.
+    pub status: Status,
+    /// What is not as it should be. Empty when the relay is healthy.
+    pub reasons: Vec<String>,
+}
+
+impl Health {
+    pub(crate) fn of<'c>(routes: impl Iterator<Item = &'c Context>) -> Self {
+        let mut health = Self { status: Status::Healthy, reasons: Vec::new() };
+        routes.for_each(|context| health.examine(context));
+        health
+    }
+
+    fn examine(&mut self, context: &Context) {
+        let (config, route, now) = (&context.config, &context.route, context.now());
+        let counters = &context.counters;
+        if !context.tenure.holds(now) {
+            let since = now.saturating_sub(context.tenure.renewed());
+            self.add(
+                Status::Unhealthy,
+                format!("route {route}: leases were last renewed {since:.1?} ago; nothing is published"),
+            );
+        }
+        if counters.keeps_failing(now) {
+            let error = counters.last_error().unwrap_or_default();
+            self.add(Status::Unhealthy, format!("route {route}: the relay keeps failing: {error}"));
+        }
+        if let Some(since) = context.breaker().away_since() {
+            let away = now.saturating_sub(since);
+            let status = if away > config.lease { Status::Unhealthy } else { Status::Degraded };
+            self.add(status, format!("route {route}: the transport has been unavailable for {away:.1?}"));
+        }
+        if context.paused.load(Ordering::Relaxed) {
+            self.add(Status::Degraded, format!("route {route}: an operator paused it; nothing is published"));
+        }
+        for topic in counters.broken_topics() {
+            self.add(
+                Status::Degraded,
+                format!("route {route}: topic {topic} is not published now: broken or paused"),
+            );
+        }
+        if counters.disagreeing.load(Ordering::Relaxed) {
+            let reason = "relays of this route are configured differently; deploy one configuration";
+            self.add(Status::Degraded, format!("route {route}: {reason}"));
+        }
+        let is_long = |since: Duration, every| now.saturating_sub(since) > every * 3 + config.store_timeout;
+        let backlog = counters.backlog();
+        // An answer that never comes is no error, and neither is that nobody asks: so the age of the last figures counts.
+        let measured = backlog.as_ref().map_or(context.started, |(at, _)| *at);
+        if is_long(measured, config.observe_every) {
+            let (span, error) = (now.saturating_sub(measured), counters.unmeasured());
+            let error = error.unwrap_or_else(|| "no answer".to_owned());
+            let reason = format!("the backlog could not be measured for {span:.1?}: {error}");
+            self.add(Status::Unhealthy, format!("route {route}: {reason}"));
+        }
+        match &backlog {
+            Some((_, backlog)) => self.examine_backlog(context, backlog),
+            None => {
+                self.add(Status::Degraded, format!("route {route}: the backlog has not been measured yet"));
+            }
+        }
+        if let Some(maintained) = counters.last_maintained().map(|at| at.max(context.started))
+            && is_long(maintained, config.maintain_every)
+        {
+            let (span, error) = (now.saturating_sub(maintained), counters.unmaintained());
+            let error = error.unwrap_or_else(|| "no answer".to_owned());
+            let reason = format!(
+                "maintenance has failed for {span:.1?}, scheduled messages and retention wait: {error}"
+            );
+            self.add(Status::Degraded, format!("route {route}: {reason}"));
+        }
+    }
+
+    fn examine_backlog(&mut self, context: &Context, backlog: &Backlog) {
+        let route = &context.route;
+        if let Some(age) = backlog.oldest_age
+            && age > context.config.unhealthy_age
+        {
+            self.add(
+                Status::Unhealthy,
+                format!("route {route}: the oldest message has waited for {age:.1?}"),
+            );
+        }
+        if backlog.held_keys > 0 {
+            let held = backlog.held_keys;
+            self.add(Status::Degraded, format!("route {route}: {held} held keys wait for an operator"));
+        }
+        if backlog.unowned_buckets > 0 {
+            let unowned = backlog.unowned_buckets;
+            self.add(
+                Status::Degraded,
+                format!("route {route}: {unowned} buckets with messages have no owner"),
+            );
+        }
+    }
+
+    pub(crate) fn add(&mut self, status: Status, reason: String) {
+        self.status = self.status.max(status);
+        self.reasons.push(reason);
+    }
+}
