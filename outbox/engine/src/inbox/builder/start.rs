@@ -76,7 +76,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
                 relay = relay.id(id);
             }
             for (topic, policy) in self.policies {
-                relay = relay.topic(topic, policy);
+                relay = relay.retry_of(topic, policy);
             }
             Some(relay.start().await?)
         } else {
