@@ -1,7 +1,6 @@
 //! The database goes away in the middle of it: nothing is lost, and no effect is there twice.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::{Message, MessageId, Topic};
@@ -10,7 +9,7 @@ use outbox_engine::{HandlerContext, HandlerError, HandlerFailure, InboxBuilder, 
 use super::InboxHarness;
 use super::harness::{Effect, Effects, Faulty};
 use super::world::{World, direct_world, start, well, worlds};
-use crate::{CommitFault, StoreCall, StoreFault};
+use crate::{ChaosStore, CommitFault, StoreCall, StoreFault};
 
 /// Sends messages of these keys until everything has gone wrong that was to, and is done. What was injected and never happens proves nothing.
 async fn spend<H: InboxHarness>(world: &World<H>, call: StoreCall, keys: &[&str], sent: &mut Vec<Message>) {
@@ -43,29 +42,40 @@ async fn until_spent<H: InboxHarness>(
 #[derive(Clone)]
 struct Losses {
     fault: CommitFault,
-    left: Arc<AtomicU32>,
+    /// How many are still to be injected. Locked while one is: several handlers run at once, and a fault takes the place of one that was not met.
+    left: Arc<Mutex<u32>>,
 }
 
 impl Losses {
     fn of(fault: CommitFault, times: u32) -> Self {
-        Self { fault, left: Arc::new(AtomicU32::new(times)) }
+        Self { fault, left: Arc::new(Mutex::new(times)) }
+    }
+
+    fn left(&self) -> MutexGuard<'_, u32> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next commit goes wrong, if one is left and the last one was met.
+    fn lose_next<S: ?Sized>(&self, store: &ChaosStore<S>) {
+        let mut left = self.left();
+        if *left > 0 && store.unspent(StoreCall::Commit) == 0 {
+            *left -= 1;
+            store.inject_commit(self.fault, 1);
+        }
     }
 
     /// An inbox whose handler has its effect, and whose commits behind it go wrong, as often as was said.
     fn inbox<H: InboxHarness>(&self, world: &World<H>) -> InboxBuilder<Faulty<H>> {
         let (losses, faulty) = (self.clone(), Arc::clone(&world.faulty));
         world.inbox_that(move |_, _| {
-            if faulty.unspent(StoreCall::Commit) == 0 && losses.left.load(Ordering::SeqCst) > 0 {
-                losses.left.fetch_sub(1, Ordering::SeqCst);
-                faulty.inject_commit(losses.fault, 1);
-            }
+            losses.lose_next(&faulty);
             well()
         })
     }
 
     /// Sends messages until all of it has happened and all is done.
     async fn happen<H: InboxHarness>(&self, world: &World<H>, sent: &mut Vec<Message>) {
-        let all = || self.left.load(Ordering::SeqCst) == 0;
+        let all = || *self.left() == 0;
         until_spent(world, StoreCall::Commit, &["a", "b"], sent, all).await;
     }
 }
@@ -121,7 +131,7 @@ pub async fn when_it_can_not_be_found_out_the_message_comes_again<H: InboxHarnes
             let asked = || {
                 let asked = world.way.batch > 1 || world.faulty.unspent(StoreCall::Admitted) < 3;
                 if !asked {
-                    losses.left.store(1, Ordering::SeqCst);
+                    *losses.left() = 1;
                 }
                 asked
             };
