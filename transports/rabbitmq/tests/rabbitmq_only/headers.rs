@@ -73,12 +73,12 @@ async fn what_is_just_below_the_limit_of_headers_can_be_received_again() {
 
 /// Publishes a message with a header whose name is not UTF-8, which the client library has no way to read.
 async fn publish_unreadable(url: &str) {
-    let wiretap = Wiretap::of(url).replace(b"caf_name", b"caf\xe9name");
+    let wiretap = Wiretap::of(url).replace(b"odd_name", b"odd\xe9name");
     let url = wiretap.url(url);
     let connection = lapin::Connection::connect(&url, lapin::ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
     let mut headers = FieldTable::default();
-    headers.insert("caf_name".into(), AMQPValue::LongString("x".into()));
+    headers.insert("odd_name".into(), AMQPValue::LongString("x".into()));
     let properties = lapin::BasicProperties::default().with_headers(headers);
     channel.confirm_select(lapin::options::ConfirmSelectOptions::default()).await.unwrap();
     let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
