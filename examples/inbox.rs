@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use outbox::HandlerFailure;
 use outbox::prelude::*;
+use outbox_testkit::eventually;
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{Sqlite, SqlitePool, Transaction};
@@ -117,12 +118,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         outbox.append_message(&mut tx, order).await?;
         tx.commit().await?;
     }
-    let answered = async {
-        while shop_inbox.stats().handled < 3 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), answered).await?;
+    if !eventually(Duration::from_secs(60), async || shop_inbox.stats().handled == 3).await {
+        return Err("not every order was answered in time".into());
+    }
     let stock: Vec<(String, i64)> =
         sqlx::query_as("select article, count from stock order by article").fetch_all(&inventory).await?;
     for (article, count) in stock {

@@ -342,19 +342,4 @@ begin
     return answers;
 end $$;
 
--- Every function finds the tables of this schema, whoever calls it: `from current` keeps "$user" as it is, and that is another schema for another role.
-do $$
-declare
-    made record;
-begin
-    for made in
-        select p.oid::regprocedure as name, n.nspname as home
-        from pg_proc p
-        join pg_namespace n on n.oid = p.pronamespace
-        where n.nspname = current_schema() and starts_with(p.proname, 'outbox_') and p.proconfig is not null
-    loop
-        execute format('alter function %s set search_path to %I', made.name, made.home);
-    end loop;
-end $$;
-
 insert into outbox_schema (version, name) values (3, 'relay');

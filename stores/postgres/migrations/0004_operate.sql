@@ -262,7 +262,7 @@ begin
     end loop;
 end $$;
 
--- Every function finds the tables of this schema, whoever calls it: `from current` keeps "$user" as it is, and that is another schema for another role.
+-- Every function, those of the migrations before too, finds the tables of this schema, whoever calls it: `from current` keeps "$user" as it is, and that is another schema for another role.
 do $$
 declare
     made record;

@@ -19,7 +19,7 @@ use super::context::Context;
 use super::mailboxes::{Mailboxes, MailboxesMsg, MailboxesSetup};
 use super::receiver::{BROKER_TIMEOUT, Receiver, ReceiverMsg};
 use super::source::Source;
-use crate::relay::restart::RestartPolicy;
+use crate::relay::restart::{RestartPolicy, ended};
 
 pub(crate) struct InboxSupervisor {
     pub(crate) context: Arc<Context>,
@@ -118,13 +118,7 @@ impl InboxSupervisor {
         event: SupervisionEvent,
         state: &mut InboxState,
     ) -> Result<(), ActorProcessingErr> {
-        let (who, cause) = match event {
-            SupervisionEvent::ActorFailed(who, error) => (who.get_id(), error.to_string()),
-            SupervisionEvent::ActorTerminated(who, _, reason) => {
-                (who.get_id(), reason.unwrap_or_else(|| "stopped".to_owned()))
-            }
-            _ => return Ok(()),
-        };
+        let Some((who, cause)) = ended(event) else { return Ok(()) };
         // Not one of an incarnation that is over already.
         if state.incarnation.as_ref().is_some_and(|incarnation| incarnation.has(who)) {
             self.start_again(&myself, state, &cause).await;

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use ractor::{ActorId, SupervisionEvent};
+
 /// Restarts for ever, ever more slowly while failures go on, and tells when there are too many of them.
 #[derive(Debug)]
 pub(crate) struct RestartPolicy {
@@ -10,6 +12,17 @@ pub(crate) struct RestartPolicy {
     most_delay: Duration,
     window: Duration,
     failures: VecDeque<Duration>,
+}
+
+/// Which actor is gone, and why; none if the event is about something else.
+pub(crate) fn ended(event: SupervisionEvent) -> Option<(ActorId, String)> {
+    match event {
+        SupervisionEvent::ActorFailed(who, error) => Some((who.get_id(), error.to_string())),
+        SupervisionEvent::ActorTerminated(who, _, reason) => {
+            Some((who.get_id(), reason.unwrap_or_else(|| "stopped".to_owned())))
+        }
+        _ => None,
+    }
 }
 
 /// How many failures within the window make a relay unhealthy.

@@ -19,7 +19,7 @@ use super::diverter::Diverter;
 use super::keeper::{Keeper, KeeperMsg};
 use super::lane::{Lane, LaneMsg, LaneSetup};
 use super::poller::{Poller, PollerMsg, PollerSetup};
-use super::restart::RestartPolicy;
+use super::restart::{RestartPolicy, ended};
 use super::settler::{Settler, SettlerMsg};
 
 pub(crate) struct RouteSupervisor {
@@ -106,13 +106,7 @@ impl RouteSupervisor {
         event: SupervisionEvent,
         state: &mut RouteState,
     ) -> Result<(), ActorProcessingErr> {
-        let (who, cause) = match event {
-            SupervisionEvent::ActorFailed(who, error) => (who.get_id(), error.to_string()),
-            SupervisionEvent::ActorTerminated(who, _, reason) => {
-                (who.get_id(), reason.unwrap_or_else(|| "stopped".to_owned()))
-            }
-            _ => return Ok(()),
-        };
+        let Some((who, cause)) = ended(event) else { return Ok(()) };
         if state.settler.as_ref().is_some_and(|settler| settler.get_id() == who) {
             state.settler = None;
         } else if !state.incarnation.as_ref().is_some_and(|incarnation| incarnation.has(who)) {

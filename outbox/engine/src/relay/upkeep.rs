@@ -8,7 +8,7 @@ use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, Supervisio
 use super::context::Context;
 use super::janitor::Janitor;
 use super::meter::Meter;
-use super::restart::RestartPolicy;
+use super::restart::{RestartPolicy, ended};
 
 pub(crate) struct Upkeep {
     /// The routes of the relay.
@@ -82,13 +82,7 @@ impl Upkeep {
         event: SupervisionEvent,
         state: &mut UpkeepState,
     ) -> Result<(), ActorProcessingErr> {
-        let (who, cause) = match event {
-            SupervisionEvent::ActorFailed(who, error) => (who.get_id(), error.to_string()),
-            SupervisionEvent::ActorTerminated(who, _, reason) => {
-                (who.get_id(), reason.unwrap_or_else(|| "stopped".to_owned()))
-            }
-            _ => return Ok(()),
-        };
+        let Some((who, cause)) = ended(event) else { return Ok(()) };
         let Some(at) = state.running.iter().position(|(id, _)| *id == who) else { return Ok(()) };
         let (_, task) = state.running.swap_remove(at);
         let Some(context) = self.routes.first() else { return Ok(()) };
