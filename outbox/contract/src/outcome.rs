@@ -82,6 +82,18 @@ impl Outcomes {
         self.slots().iter().all(Option::is_some)
     }
 
+    /// Of how many messages something was said so far.
+    #[must_use]
+    pub fn answered(&self) -> usize {
+        self.slots().iter().flatten().count()
+    }
+
+    /// Which messages were delivered so far, one answer for each message of the chunk; empty once the outcomes were taken.
+    #[must_use]
+    pub fn delivered(&self) -> Vec<bool> {
+        self.slots().iter().map(|slot| *slot == Some(Outcome::Delivered)).collect()
+    }
+
     /// Takes what was said; later reports go nowhere.
     #[must_use]
     pub fn take(&self) -> Vec<Option<Outcome>> {

@@ -34,7 +34,8 @@ pub struct Chunk {
     pub source: Arc<str>,
     /// The messages, in the order in which they must appear, key by key.
     pub messages: Vec<Arc<Stored>>,
-    /// After this long the relay stops waiting and takes everything unreported as unknown. Shorter than the lease.
+    /// After this long the relay stops waiting and takes everything unreported as unknown, unless what is reported shows that the broker is at it. Shorter
+    /// than the lease, and never longer than the lease lasts.
     pub deadline: Duration,
     /// How often the first message was tried before, as stored with its key. One that was, goes alone; 0 for all others.
     pub tried: u32,
@@ -105,7 +106,7 @@ pub trait Transport: Send + Sync + 'static {
     /// - *Ordering*: messages of one key appear in the order of the chunk, under the key-prefix property. Across keys: none.
     /// - *Units and limits*: one chunk holds up to the relay's `chunk` messages.
     /// - *Errors*: none as such: everything is an outcome. Returning with slots empty means *unknown* for them.
-    /// - *Cancellation*: the relay drops the future at the chunk's deadline. What was reported stands; the rest is unknown and may
+    /// - *Cancellation*: the relay drops the future when it gives up the chunk. What was reported stands; the rest is unknown and may
     ///   arrive later. The transport must not go on to *start* messages of this chunk after that.
     /// - *Concurrency*: several chunks at once, never two with the same key.
     /// - *Repeat*: the messages appear again.

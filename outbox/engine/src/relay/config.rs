@@ -19,7 +19,8 @@ pub struct RelayConfig {
     /// How often leases are renewed. Default 5 s. A renewal that fails is tried again until `publish_timeout` before the leases run out; then publishing
     /// stops, and everything in memory is dropped and read again.
     pub heartbeat: Duration,
-    /// How long a chunk may take before its messages count as unknown and are sent again. Default 5 s.
+    /// How long a chunk may take before its messages count as unknown and are sent again. Default 5 s. It is up to twelve times as long for a chunk that
+    /// is being confirmed bit by bit, or whose turn has not come while those before it are: a slow broker gets nothing twice for being slow.
     pub publish_timeout: Duration,
     /// How long a call to the store may take before it counts as failed. Default 5 s: as long as twice this and a `publish_timeout` fit into the lease,
     /// heartbeats that are answered so late still come in time. With more, publishing pauses while the database is as slow as that.

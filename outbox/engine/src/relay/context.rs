@@ -12,6 +12,7 @@ use outbox_contract::{Clock, RelayId, Route, Store, StoreError, StoreErrorKind, 
 use super::breaker::Breaker;
 use super::config::RelayConfig;
 use super::credit::Credit;
+use super::patience::Out;
 use super::policies::Policies;
 use super::stats::Counters;
 use super::tenure::Tenure;
@@ -42,6 +43,8 @@ pub(crate) struct Context {
     told_of_pauses: Mutex<(Paused, Duration)>,
     // Locked for a few instructions, never across an await; asked by lanes before each chunk.
     breaker: Mutex<Breaker>,
+    // As the breaker; asked by publishers before and behind each chunk.
+    out: Mutex<Out>,
 }
 
 impl Context {
@@ -74,6 +77,7 @@ impl Context {
             paused: AtomicBool::new(false),
             told_of_pauses: Mutex::default(),
             breaker: Mutex::new(Breaker::new(config.outage_first_delay, config.outage_most_delay)),
+            out: Mutex::default(),
             route,
             config,
         }
@@ -95,6 +99,11 @@ impl Context {
 
     pub(crate) fn breaker(&self) -> MutexGuard<'_, Breaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The chunks that are out.
+    pub(crate) fn out(&self) -> MutexGuard<'_, Out> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the transport has been away for longer than a lease.

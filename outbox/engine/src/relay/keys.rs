@@ -78,7 +78,8 @@ pub(crate) struct Keys {
     // How many forgettings of a key the poller has not echoed yet.
     dropping_keys: BTreeMap<KeyId, u32>,
     dropping_topics: BTreeSet<Topic>,
-    chunks: BTreeMap<u64, Vec<Sent>>,
+    // By place in the chunk; none where a message was taken as delivered already.
+    chunks: BTreeMap<u64, Vec<Option<Sent>>>,
     // How often the first message of a key broke things alone. It outlives the key's stays in memory, since such a key is set aside in between.
     strikes: BTreeMap<KeyId, u32>,
     generations: u64,
@@ -229,7 +230,7 @@ impl Keys {
 
     /// Whether nothing of these buckets is in an unconfirmed chunk.
     pub(crate) fn is_quiet(&self, buckets: &BucketSet) -> bool {
-        !self.chunks.values().flatten().any(|sent| buckets.contains(sent.held.stored.bucket))
+        !self.in_flight().any(|sent| buckets.contains(sent.held.stored.bucket))
     }
 
     /// Asks for the steps that keys need before anything else of them is sent.
@@ -317,7 +318,7 @@ impl Keys {
         let messages = sent.iter().map(|sent| Arc::clone(&sent.held.stored)).collect();
         let epochs = sent.iter().map(|sent| (sent.held.stored.bucket, sent.epoch)).collect();
         let tried = sent.first().map_or(0, |first| self.tried(first));
-        self.chunks.insert(number, sent);
+        self.chunks.insert(number, sent.into_iter().map(Some).collect());
         Some(ChunkPlan { number, messages, tried, epochs })
     }
 
@@ -327,6 +328,10 @@ impl Keys {
         retry
             .filter(|retry| retry.failing == Some(sent.held.stored.message.id))
             .map_or(0, |retry| retry.attempts)
+    }
+
+    fn in_flight(&self) -> impl Iterator<Item = &Sent> {
+        self.chunks.values().flatten().flatten()
     }
 
     /// Has rows read again. Until the poller echoes that, whatever comes of the key is dropped too: it may have been read before.
@@ -394,8 +399,7 @@ impl Keys {
     /// The rows of the hot table that a key has in memory, in flight or not, in order.
     fn drop_key(&mut self, key: &KeyId, effects: &mut Effects) -> Option<Vec<Position>> {
         let state = self.keys.remove(key)?;
-        let in_flight = self.chunks.values().flatten();
-        let in_flight = in_flight.filter(|sent| sent.generation == state.generation && !sent.parked);
+        let in_flight = self.in_flight().filter(|sent| sent.generation == state.generation && !sent.parked);
         let mut rows: Vec<Position> = in_flight.map(|sent| sent.held.stored.position).collect();
         rows.extend(state.queue.iter().map(|work| work.row().position));
         rows.sort_unstable();

@@ -74,6 +74,8 @@ struct Model {
     asks: VecDeque<Ask>,
     settler: VecDeque<Delivered>,
     chunks: Vec<ChunkPlan>,
+    /// What was delivered of chunks that are out, in messages from the start of each key's.
+    heard: BTreeMap<(u64, KeyId), usize>,
     /// Chunks of suspects that are not back.
     of_suspects: BTreeSet<u64>,
     /// How many chunks were taken of each line in a row while the other one waited and might have had a publisher.
@@ -115,6 +117,7 @@ impl Model {
             asks: VecDeque::new(),
             settler: VecDeque::new(),
             chunks: Vec::new(),
+            heard: BTreeMap::new(),
             of_suspects: BTreeSet::new(),
             in_a_row: (0, 0),
             poison: BTreeSet::new(),
@@ -152,7 +155,7 @@ impl Model {
             52..62 => {
                 if !self.chunks.is_empty() {
                     let chunk = self.random.usize(..self.chunks.len());
-                    return self.publish(chunk);
+                    return if self.random.u8(..3) == 0 { self.hear(chunk) } else { self.publish(chunk) };
                 }
             }
             62..68 => self.settle(),
@@ -303,7 +306,7 @@ impl Model {
             here.insert(position);
         }
         let generations = |number: &u64| -> BTreeSet<u64> {
-            self.keys.chunks[number].iter().map(|sent| sent.generation).collect()
+            self.keys.chunks[number].iter().flatten().map(|sent| sent.generation).collect()
         };
         let these = generations(&chunk.number);
         let others = self.keys.chunks.keys().filter(|number| **number != chunk.number);

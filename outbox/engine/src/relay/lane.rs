@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outbox_contract::divert::Diverted;
@@ -39,6 +39,8 @@ pub(crate) enum LaneMsg {
     Batch { fetch: u64, rows: Vec<LaneRow> },
     /// Failing keys that are due.
     Due(Vec<(DueKey, Epoch, VecDeque<Held>)>),
+    /// Of some messages of a chunk that is out, the broker has spoken.
+    Heard { number: u64 },
     /// A publisher is done with a chunk. Of these messages of it the broker knows nothing: they were refused before it was asked.
     Published { publisher: ActorId, number: u64, refused: BTreeSet<usize> },
     /// The store's answers to steps.
@@ -85,6 +87,8 @@ pub(crate) struct LaneState {
     diverter: ActorRef<DiverterMsg>,
     poller: Option<ActorRef<PollerMsg>>,
     publishers: Vec<Desk>,
+    /// Whether somebody waits until nothing is in flight. Read by the publishers.
+    hurry: Arc<AtomicBool>,
     random: fastrand::Rng,
     pump_at: Option<Duration>,
     yields: Vec<(BucketSet, u64)>,
@@ -117,10 +121,11 @@ impl Lane {
             most_delay: config.outage_most_delay,
         };
         let seed = context.seed.wrapping_add(1 + index as u64);
+        let hurry = Arc::new(AtomicBool::new(false));
         let mut publishers = Vec::new();
         for _ in 0..config.depth {
             publishers.push(Desk {
-                publisher: hire(&context, &myself).await?,
+                publisher: hire(&context, &myself, &hurry).await?,
                 chunk: None,
                 oldest: Timestamp::default(),
             });
@@ -134,6 +139,7 @@ impl Lane {
             diverter,
             poller: None,
             publishers,
+            hurry,
             pump_at: None,
             yields: Vec::new(),
             retired: false,
@@ -171,7 +177,7 @@ impl Lane {
         };
         tracing::warn!(route = %state.context.route, lane = state.index, "a publisher failed; what it had in hand is sent again alone");
         state.context.counters.restarted();
-        desk.publisher = hire(&state.context, &myself).await?;
+        desk.publisher = hire(&state.context, &myself, &state.hurry).await?;
         let mut effects = Effects::default();
         if let Some((number, outcomes)) = desk.chunk.take() {
             state.keys.outcomes(number, outcomes.take(), true, state.context.now(), &mut effects);
@@ -186,8 +192,9 @@ impl Lane {
 async fn hire(
     context: &Arc<Context>,
     lane: &ActorRef<LaneMsg>,
+    hurry: &Arc<AtomicBool>,
 ) -> Result<ActorRef<Publish>, ActorProcessingErr> {
-    let publisher = Publisher { context: Arc::clone(context), lane: lane.clone() };
+    let publisher = Publisher { context: Arc::clone(context), lane: lane.clone(), hurry: Arc::clone(hurry) };
     let (publisher, _) = Actor::spawn_linked(None, publisher, (), lane.get_cell()).await?;
     Ok(publisher)
 }
@@ -218,6 +225,7 @@ impl LaneState {
                     self.keys.retry(due, epoch, parked, effects);
                 }
             }
+            LaneMsg::Heard { number } => self.heard(number, effects),
             LaneMsg::Published { publisher, number, refused } => {
                 self.published(publisher, number, &refused, effects);
             }
@@ -238,15 +246,33 @@ impl LaneState {
             LaneMsg::Yield { buckets, ticket } => {
                 self.keys.lose(&buckets, effects);
                 self.yields.push((buckets, ticket));
+                self.hurry.store(true, Ordering::Release);
             }
             LaneMsg::Retire(reply) => {
                 self.keys.lose(&BucketSet::ALL, effects);
                 self.retired = true;
                 self.retiring = Some(reply);
+                self.hurry.store(true, Ordering::Release);
             }
             LaneMsg::Pump => {}
             // One that was overtaken by an earlier one plans nothing, or there would be ever more of them.
             LaneMsg::Planned(at) => self.pump_at = self.pump_at.filter(|planned| *planned != at),
+        }
+    }
+
+    /// Takes what was delivered of a chunk while the rest is waited for: it is removed, and its keys go on.
+    fn heard(&mut self, number: u64, effects: &mut Effects) {
+        let of = |desk: &Desk| {
+            desk.chunk
+                .as_ref()
+                .filter(|(chunk, _)| *chunk == number)
+                .map(|(_, outcomes)| outcomes.delivered())
+        };
+        let Some(delivered) = self.publishers.iter().find_map(of) else { return };
+        self.keys.heard(number, &delivered, self.context.now(), effects);
+        if effects.counts.delivered > 0 && self.context.breaker().heard() {
+            tracing::info!(route = %self.context.route, "the transport is back");
+            effects.transport_is_back = true;
         }
     }
 
@@ -389,6 +415,7 @@ impl LaneState {
             }
             !quiet
         });
+        self.hurry.store(self.retired || !self.yields.is_empty(), Ordering::Release);
         if keys.is_quiet(&BucketSet::ALL)
             && let Some(reply) = self.retiring.take()
         {

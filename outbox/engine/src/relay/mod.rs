@@ -29,6 +29,7 @@ mod meter;
 mod model_cast;
 mod observer;
 mod pace;
+mod patience;
 mod policies;
 mod poller;
 mod publisher;

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use outbox_contract::{Bucket, Chunk, Epoch, Outcome, Outcomes, Stored};
 use ractor::{ActorProcessingErr, ActorRef};
@@ -13,11 +15,14 @@ use tracing::Instrument;
 use super::context::Context;
 use super::keys::ChunkPlan;
 use super::lane::LaneMsg;
+use super::patience::{LOOKS, Vigil};
 use crate::observe::publish_span;
 
 pub(crate) struct Publisher {
     pub(crate) context: Arc<Context>,
     pub(crate) lane: ActorRef<LaneMsg>,
+    /// Whether somebody waits for the lane to have nothing in flight: then no chunk is waited for beyond its time.
+    pub(crate) hurry: Arc<AtomicBool>,
 }
 
 /// A chunk to send.
@@ -67,26 +72,65 @@ impl Publisher {
         if messages.is_empty() {
             return refused;
         }
-        let deadline = context.config.publish_timeout;
         let whole = slots.is_none();
         let count = messages.len();
+        let deadline = context.config.publish_timeout;
         let chunk =
             Chunk::new(context.route.clone(), context.relay, Arc::clone(&context.source), messages, deadline)
                 .with_tried(plan.tried)
-                .with_epochs(plan.epochs);
+                .with_epochs(plan.epochs.clone());
         let inner = if whole { outcomes.clone() } else { Outcomes::new(count) };
-        if tokio::time::timeout(deadline, context.transport.publish(chunk, &inner)).await.is_err() {
-            tracing::warn!(
-                ?deadline,
-                "the transport did not confirm a chunk in time; what is unconfirmed is sent again"
-            );
-        }
+        self.wait_for(plan.number, chunk, plan.epochs, &inner).await;
         for (slot, outcome) in slots.unwrap_or_default().into_iter().zip(inner_outcomes(whole, &inner)) {
             if let Some(outcome) = outcome {
                 outcomes.report(slot, outcome);
             }
         }
         refused
+    }
+
+    /// Waits for a chunk, for as long as that makes sense.
+    async fn wait_for(
+        &self,
+        number: u64,
+        chunk: Chunk,
+        epochs: BTreeMap<Bucket, Epoch>,
+        outcomes: &Outcomes,
+    ) {
+        let context = &self.context;
+        let limit = context.config.publish_timeout;
+        let place = Place::begin(context);
+        let mut vigil = Vigil::new(chunk.messages.len());
+        let publishing = context.transport.publish(chunk, outcomes);
+        tokio::pin!(publishing);
+        loop {
+            tokio::select! {
+                // First: a relay that slept looks at its leases before it goes on with anything.
+                biased;
+                () = tokio::time::sleep(limit / LOOKS) => {}
+                () = &mut publishing => break,
+            }
+            let now = context.now();
+            let others_go_on = context.out().is_heard_since(place.chunk, now.saturating_sub(limit));
+            let may_wait = !self.hurry.load(Ordering::Acquire)
+                && context.tenure.holds(now)
+                && self.lost(&epochs).is_empty();
+            let goes_on = vigil.look(outcomes.answered(), others_go_on, may_wait);
+            if vigil.is_news() {
+                place.heard(now);
+                let _ = self.lane.cast(LaneMsg::Heard { number });
+            }
+            if !goes_on {
+                tracing::warn!(
+                    ?limit,
+                    "the transport did not confirm a chunk in time; what is unconfirmed is sent again"
+                );
+                return;
+            }
+        }
+        if outcomes.answered() > 0 {
+            place.heard(context.now());
+        }
     }
 
     /// The buckets of a chunk that this relay does not own any more, or not under these epochs.
@@ -137,6 +181,29 @@ impl Publisher {
             }
         }
         (kept, Some(slots))
+    }
+}
+
+/// A chunk's place among those that are out. Dropping it ends it: also when the publisher is killed, or the transport panics.
+struct Place<'c> {
+    context: &'c Context,
+    chunk: u64,
+}
+
+impl<'c> Place<'c> {
+    fn begin(context: &'c Context) -> Self {
+        let chunk = context.out().begin();
+        Self { context, chunk }
+    }
+
+    fn heard(&self, now: Duration) {
+        self.context.out().heard(self.chunk, now);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.context.out().end(self.chunk);
     }
 }
 

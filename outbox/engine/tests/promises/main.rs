@@ -32,6 +32,7 @@ mod marks;
 mod order;
 mod retries;
 mod sharing;
+mod slow;
 mod start;
 mod stop;
 mod support;

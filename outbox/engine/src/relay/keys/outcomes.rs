@@ -34,20 +34,18 @@ impl Keys {
     ) {
         let Some(sent) = self.chunks.remove(&number) else { return };
         self.turns.is_back(number);
-        let delivered =
-            outcomes.iter().flatten().filter(|outcome| **outcome == Outcome::Delivered).count() as u64;
-        let back = Back { alone: sent.len() == 1, broke, delivered: self.delivered + delivered, now };
+        let alone = sent.len() == 1;
+        // What was taken as delivered before is counted already.
+        let mut rest: Vec<(Sent, Option<Outcome>)> = Vec::with_capacity(sent.len());
         let mut outcomes = outcomes.into_iter();
-        let mut run: Vec<(Sent, Option<Outcome>)> = Vec::new();
-        // A key's messages stand together in a chunk.
         for sent in sent {
             let outcome = outcomes.next().flatten();
-            if run.last().is_some_and(|(last, _)| last.key != sent.key) {
-                self.key_outcomes(&mut run, &back, effects);
-            }
-            run.push((sent, outcome));
+            rest.extend(sent.map(|sent| (sent, outcome)));
         }
-        self.key_outcomes(&mut run, &back, effects);
+        let delivered =
+            rest.iter().filter(|(_, outcome)| *outcome == Some(Outcome::Delivered)).count() as u64;
+        let back = Back { alone, broke, delivered: self.delivered + delivered, now };
+        self.take_runs(rest, &back, effects);
         self.delivered = back.delivered;
         // Now that the keys of this chunk have their messages back: what is forgotten is all that they have.
         let broken: Vec<Topic> = effects.broken.iter().map(|(topic, _)| topic.clone()).collect();
@@ -55,6 +53,40 @@ impl Keys {
             self.forget_topic(&topic, effects);
             self.dropping_topics.insert(topic);
         }
+    }
+
+    /// Takes what was delivered of a chunk that is out, of those keys that have nothing else in it. They go on; the others wait for the rest.
+    pub(crate) fn heard(&mut self, number: u64, delivered: &[bool], now: Duration, effects: &mut Effects) {
+        let Some(chunk) = self.chunks.get_mut(&number) else { return };
+        let alone = chunk.len() == 1;
+        let mut through: Vec<(Sent, Option<Outcome>)> = Vec::new();
+        let mut start = 0;
+        while start < chunk.len() {
+            let key = chunk[start].as_ref().map(|sent| &sent.key);
+            let others = |sent: &Option<Sent>| sent.as_ref().map(|sent| &sent.key) != key;
+            let end = chunk[start..].iter().position(others).map_or(chunk.len(), |length| start + length);
+            if delivered.get(start..end).is_some_and(|delivered| delivered.iter().all(|delivered| *delivered))
+            {
+                let taken = chunk[start..end].iter_mut().filter_map(Option::take);
+                through.extend(taken.map(|sent| (sent, Some(Outcome::Delivered))));
+            }
+            start = end;
+        }
+        let back = Back { alone, broke: false, delivered: self.delivered + through.len() as u64, now };
+        self.take_runs(through, &back, effects);
+        self.delivered = back.delivered;
+    }
+
+    fn take_runs(&mut self, outcomes: Vec<(Sent, Option<Outcome>)>, back: &Back, effects: &mut Effects) {
+        let mut run: Vec<(Sent, Option<Outcome>)> = Vec::new();
+        // A key's messages stand together in a chunk.
+        for (sent, outcome) in outcomes {
+            if run.last().is_some_and(|(last, _)| last.key != sent.key) {
+                self.key_outcomes(&mut run, back, effects);
+            }
+            run.push((sent, outcome));
+        }
+        self.key_outcomes(&mut run, back, effects);
     }
 
     /// Takes the outcomes of a key's messages, and leaves none.
