@@ -49,7 +49,8 @@ async fn a_fetch_is_one_range_of_the_primary_key_and_sorts_nothing() {
             }
             let plan = plan(&mut connection, FETCH, ARGUMENTS).await;
             assert_has(&plan, "Index Scan using outbox_message_pkey on outbox_message m");
-            assert_has(&plan, "Index Cond: ((\"position\" > $6) AND (\"position\" <= (InitPlan ");
+            // Before PostgreSQL 17 the end is shown as a parameter, since then as the plan that it comes from.
+            assert_has(&plan, "Index Cond: ((\"position\" > $6) AND (\"position\" <= ");
             assert_no_scan(&plan);
             assert!(!plan.iter().any(|line| line.contains("Sort")), "{plan:#?}");
         }
