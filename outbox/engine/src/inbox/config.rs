@@ -108,6 +108,8 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 const MOST_CONCURRENCY: usize = 10_000;
 
 /// The configuration of an inbox. [`InboxBuilder`](super::InboxBuilder) has a method of the same name for each field.
+///
+/// [`prefetch`](Self::prefetch) and [`tries`](Self::tries) are at most 1,000,000, times at most a day.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct InboxConfig {

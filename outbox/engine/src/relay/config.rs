@@ -20,7 +20,8 @@ pub(crate) fn problem_of_count(name: &str, value: usize, most: usize) -> Option<
     }
 }
 
-/// The configuration of a relay. [`RelayBuilder`](super::RelayBuilder) has a method of the same name for each field.
+/// The configuration of a relay. [`RelayBuilder`](super::RelayBuilder) has a method of the same name for each field. Times are 1 ms to a
+/// day, numbers of messages 1 to 1,000,000, if nothing else is said.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RelayConfig {
