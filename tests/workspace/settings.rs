@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use outbox_contract::{Exhausted, RetryPolicy};
-use outbox_engine::RelayConfig;
+use outbox_engine::{InboxConfig, RelayConfig};
+use outbox_store_mongodb::MongoDbOptions;
+use outbox_store_mysql::MySqlOptions;
+use outbox_store_postgres::PostgresOptions;
 use outbox_store_sqlite::{Durability, SqliteOptions};
 
 /// A default, as code or a reader knows it.
@@ -143,6 +146,21 @@ fn the_defaults_of_the_store_in_sqlite_are_those_of_the_book() {
         options,
         [admissions_kept, counting_limit, busy_timeout, connections, durability]
     );
+}
+
+/// Else a row that somebody else holds for long would count as a database that does not answer.
+#[test]
+fn a_store_gives_up_waiting_for_others_clearly_before_it_is_given_up() {
+    let given_up = RelayConfig::default().store_timeout.min(InboxConfig::default().store_timeout);
+    let waits = [
+        ("PostgreSQL", PostgresOptions::default().lock_timeout),
+        ("MySQL", MySqlOptions::default().lock_timeout),
+        ("SQLite", SqliteOptions::default().busy_timeout),
+        ("MongoDB", MongoDbOptions::default().conflict_timeout),
+    ];
+    for (store, waits) in waits {
+        assert!(waits + Duration::from_secs(1) <= given_up, "{store} waits for {waits:?}");
+    }
 }
 
 #[test]

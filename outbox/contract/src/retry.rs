@@ -23,15 +23,18 @@ pub struct RetryPolicy {
     /// How many times a message is tried in all, from 1. Default 12. With the other defaults that is over after about nine minutes, for the waits are
     /// drawn, and after 18.5 minutes at most, what the attempts themselves take apart.
     pub most_attempts: u32,
-    /// The bound of the first wait. Default 1 s.
+    /// The bound of the first wait, at most 30 days. Default 1 s.
     pub first_delay: Duration,
-    /// The bound that waits grow to. Default 5 minutes.
+    /// The bound that waits grow to, at most 30 days. Default 5 minutes.
     pub most_delay: Duration,
     /// What happens to a message whose attempts are used up. Default: dead letter.
     pub exhausted: Exhausted,
     /// Classes of failure that are tried fewer or more times than `most_attempts`.
     pub by_class: Vec<(Cow<'static, str>, u32)>,
 }
+
+/// The longest that a bound may be: far beyond what anybody waits for, and within the dates of every database.
+const MOST_DELAY: Duration = Duration::from_secs(30 * 86_400);
 
 /// What happens to a message whose attempts are used up, or which the broker rejected for good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -68,7 +71,8 @@ impl RetryPolicy {
     pub fn delay(&self, attempts: u32, draw: f64) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
         let bound = self.first_delay.saturating_mul(1 << doublings).min(self.most_delay);
-        bound.mul_f64(draw.clamp(0.0, 1.0))
+        // Of a bound that is longer than any clock, which `problems` refuses, the product may not be a duration.
+        Duration::try_from_secs_f64(bound.as_secs_f64() * draw.clamp(0.0, 1.0)).unwrap_or(bound)
     }
 
     /// Everything that is wrong with this policy; empty when nothing is.
@@ -87,6 +91,11 @@ impl RetryPolicy {
                 "retry.most_delay ({:?}) is shorter than retry.first_delay ({:?}); make it at least as long",
                 self.most_delay, self.first_delay
             ));
+        }
+        for (name, delay) in [("first_delay", self.first_delay), ("most_delay", self.most_delay)] {
+            if delay > MOST_DELAY {
+                problems.push(format!("retry.{name} is {delay:?}; give it at most 30 days ({MOST_DELAY:?})"));
+            }
         }
         if let Some((class, _)) = self.by_class.iter().find(|(_, most)| *most == 0) {
             problems
@@ -111,6 +120,20 @@ mod tests {
             prop_assert!(wait <= policy.delay(attempts, 1.0));
             prop_assert!(policy.delay(attempts, 1.0) <= policy.delay(attempts.saturating_add(1), 1.0));
         }
+    }
+
+    #[test]
+    fn waits_of_any_length_are_refused_in_words_and_overflow_nothing() {
+        let policy = RetryPolicy { most_delay: Duration::MAX, ..RetryPolicy::default() };
+        let problems = policy.problems();
+        assert!(problems.len() == 1 && problems[0].starts_with("retry.most_delay"), "{problems:?}");
+        let policy = RetryPolicy { first_delay: Duration::MAX, ..policy };
+        assert_eq!(policy.problems().len(), 2);
+        for draw in [0.0, 0.5, 1.0, 2.0, f64::NAN, f64::INFINITY] {
+            assert!(policy.delay(u32::MAX, draw) <= Duration::MAX);
+        }
+        let most = RetryPolicy { first_delay: MOST_DELAY, most_delay: MOST_DELAY, ..policy };
+        assert_eq!((most.problems().len(), most.delay(9, 1.0)), (0, MOST_DELAY));
     }
 
     /// What the documentation says of the defaults.

@@ -23,8 +23,9 @@ pub struct MongoDbOptions {
     pub admissions_kept: Duration,
     /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
     pub counting_limit: u32,
-    /// For how long a step of the store's own that conflicts with another one is tried again. Default 5 s; shorter than the leases of its
-    /// relays. Appends and admissions are never tried again: their transaction is the user's.
+    /// For how long a step of the store's own that conflicts with another one is tried again. Default 3 s; shorter than the leases of its
+    /// relays, and than the `store_timeout` of relays and inboxes: who is in the way for too long is named then, and the database does not count as one
+    /// that does not answer. Appends and admissions are never tried again: their transaction is the user's.
     pub conflict_timeout: Duration,
     /// How long a call waits for a primary. Default 10 s, where the driver waits for 30; shorter than the leases of its relays. Not used
     /// where the user brings the client.
@@ -40,7 +41,7 @@ impl Default for MongoDbOptions {
             history: None,
             admissions_kept: Duration::from_secs(7 * 24 * 3600),
             counting_limit: 100_000,
-            conflict_timeout: Duration::from_secs(5),
+            conflict_timeout: Duration::from_secs(3),
             server_selection_timeout: Duration::from_secs(10),
             change_streams: true,
         }

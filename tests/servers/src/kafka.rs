@@ -25,6 +25,7 @@ pub struct Kafka {
     wishes: Wishes,
     authorised: bool,
     asks_for_certificates: bool,
+    certified_as: Option<String>,
     proxied: bool,
 }
 
@@ -37,7 +38,13 @@ impl Kafka {
     /// Apache Kafka 4.3; by URL what `OUTBOX_KAFKA_URL` names, such as `127.0.0.1:9092`.
     #[must_use]
     pub fn newest() -> Self {
-        Self { wishes: Wishes::default(), authorised: false, asks_for_certificates: false, proxied: false }
+        Self {
+            wishes: Wishes::default(),
+            authorised: false,
+            asks_for_certificates: false,
+            certified_as: None,
+            proxied: false,
+        }
     }
 
     /// Adds a line to `server.properties`, of a cluster to that of every node.
@@ -58,6 +65,13 @@ impl Kafka {
     #[must_use]
     pub fn asks_for_certificates(mut self) -> Self {
         self.asks_for_certificates = true;
+        self.tls()
+    }
+
+    /// Listens with TLS too, with a certificate that has this name alone, and not the one that it is reached by.
+    #[must_use]
+    pub fn certified_as(mut self, name: &str) -> Self {
+        self.certified_as = Some(name.to_owned());
         self.tls()
     }
 
@@ -114,8 +128,8 @@ impl Kafka {
     }
 
     fn node(&self, role: Role) -> Node {
-        let Self { wishes, authorised, asks_for_certificates, proxied } = self.clone();
-        Node { role, wishes, authorised, asks_for_certificates, proxied, proxy: Arc::default() }
+        let Self { wishes, authorised, asks_for_certificates, certified_as, proxied } = self.clone();
+        Node { role, wishes, authorised, asks_for_certificates, certified_as, proxied, proxy: Arc::default() }
     }
 
     fn start_node(&self, role: Role) -> Result<KafkaServer, Missing> {

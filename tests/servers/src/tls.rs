@@ -19,7 +19,12 @@ pub(crate) const CLIENT_KEY: &str = "client.key";
 
 /// Writes an authority, and certificates by it for `localhost` and `127.0.0.1` and for a client called `client`, into a server's folder.
 pub(crate) fn write(home: &Home) -> Result<(), String> {
-    let made = made().map_err(|error| format!("certificates: {error}"))?;
+    write_of(home, &["localhost", "127.0.0.1"])
+}
+
+/// The same, for a server of these names.
+pub(crate) fn write_of(home: &Home, names: &[&str]) -> Result<(), String> {
+    let made = made(names).map_err(|error| format!("certificates: {error}"))?;
     home.write(AUTHORITIES, &made.authorities)?;
     let Made { server: (certificate, key), client, .. } = made;
     home.write(CERTIFICATE, &certificate)?;
@@ -36,7 +41,7 @@ struct Made {
     client: (String, String),
 }
 
-fn made() -> Result<Made, rcgen::Error> {
+fn made(names: &[&str]) -> Result<Made, rcgen::Error> {
     let mut authority = CertificateParams::new(Vec::new())?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     authority.distinguished_name.push(DnType::CommonName, "authority of a test");
@@ -55,7 +60,7 @@ fn made() -> Result<Made, rcgen::Error> {
         let key = KeyPair::generate()?;
         Ok::<_, rcgen::Error>((params.signed_by(&key, &issuer)?.pem(), key.serialize_pem()))
     };
-    let server = signed("localhost", &["localhost", "127.0.0.1"], ExtendedKeyUsagePurpose::ServerAuth)?;
+    let server = signed("server", names, ExtendedKeyUsagePurpose::ServerAuth)?;
     let client = signed("client", &[], ExtendedKeyUsagePurpose::ClientAuth)?;
     Ok(Made { authorities, server, client })
 }

@@ -356,7 +356,13 @@ pub(crate) fn not_taken(operation: &'static str, error: KafkaError) -> Transport
         KafkaError::ClientConfig(_, why, _, _) => why,
         error => error.to_string(),
     };
-    let words = format!("the client takes not this configuration: {why}");
+    // A wrong password is not always told as one: what it opens may just be no key.
+    let locked = if why.contains("ssl.key.") || why.contains("ssl_key") {
+        " (a key that is locked with a password needs it, and no other, in the property ssl.key.password)"
+    } else {
+        ""
+    };
+    let words = format!("the client takes not this configuration: {why}{locked}");
     TransportError::new(TransportErrorKind::Invalid, operation, words)
 }
 

@@ -1,14 +1,17 @@
 //! What is known of topics: how many partitions each has; and, where nothing was confirmed, why.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{Failure, Topic, TransportError};
+use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{IsError as _, KafkaError};
+use rdkafka::metadata::Metadata;
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use tokio::sync::oneshot;
 
@@ -20,6 +23,9 @@ use crate::verdict::{Meaning, meaning, missing, not_enough_replicas};
 /// How long a count of partitions is believed. As long as the Java client does (`metadata.max.age.ms`), so that both see added
 /// partitions at about the same time.
 const FRESH: Duration = Duration::from_secs(300);
+
+/// How long an answer is waited for before other brokers are asked too: a broker that is well answers within milliseconds.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A topic as the broker describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +44,8 @@ pub(crate) struct Topics {
     /// The client that asks. It is never retired.
     client: Arc<Gapless>,
     counts: Mutex<HashMap<Topic, (i32, Instant)>>,
+    /// The addresses of all brokers, as one of them told last. Empty: none did.
+    brokers: Arc<Mutex<String>>,
 }
 
 /// Why something can't be had.
@@ -45,7 +53,12 @@ pub(crate) type Absent = (Unavailable, Failure);
 
 impl Topics {
     pub(crate) fn new(config: &Arc<Config>, client: &Arc<Gapless>) -> Self {
-        Self { config: Arc::clone(config), client: Arc::clone(client), counts: Mutex::default() }
+        Self {
+            config: Arc::clone(config),
+            client: Arc::clone(client),
+            counts: Mutex::default(),
+            brokers: Arc::default(),
+        }
     }
 
     fn counts(&self) -> MutexGuard<'_, HashMap<Topic, (i32, Instant)>> {
@@ -99,25 +112,41 @@ impl Topics {
     }
 
     async fn describe(&self, topic: &Topic, limit: Duration) -> Result<Described, Absent> {
-        let (client, name) = (Arc::clone(&self.client), topic.clone());
-        let (tell, told) = oneshot::channel();
-        // A thread, since the client's question blocks to its end: nobody shall have to wait for that, not even the end of a program.
-        let thread = std::thread::Builder::new().name("outbox-kafka-question".to_owned());
-        let asked = thread.spawn(move || {
-            // Nobody waits where the answer is known to be none.
-            let _ = tell.send(ask(&client, name.as_str(), limit));
-        });
-        let not_asked = |why: &dyn std::fmt::Display| {
-            Err((Unavailable::Route, Failure::new("broker-unavailable", format!("not asked: {why}"))))
-        };
-        if let Err(error) = asked {
-            return not_asked(&error);
-        }
+        let (client, name, brokers) = (Arc::clone(&self.client), topic.clone(), Arc::clone(&self.brokers));
+        let mut answer = pin!(question(move || ask(&client, &brokers, name.as_str(), limit)));
+        let patience = PATIENCE.min(limit / 4);
         tokio::select! {
             biased;
-            answer = told => answer.unwrap_or_else(|error| not_asked(&error)),
+            answer = &mut answer => return answer,
+            trouble = self.client.lasting_trouble() => return Err(absent_by(&trouble)),
+            () = tokio::time::sleep(patience) => {}
+        }
+        // A client asks the broker that it used last, again and again: that one alone may be silent.
+        let (config, name) = (self.config_of_others(), topic.clone());
+        let others = question(move || ask_others(&config, name.as_str(), limit.saturating_sub(patience)));
+        let others = async {
+            match others.await {
+                Err((Unavailable::Route, _)) => std::future::pending().await,
+                answer => answer,
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            answer = others => answer,
             trouble = self.client.lasting_trouble() => Err(absent_by(&trouble)),
         }
+    }
+
+    /// Of a client that connects to all brokers there are, and asks the one that lets it in first.
+    fn config_of_others(&self) -> ClientConfig {
+        let mut config = self.config.admin();
+        let brokers = self.brokers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !brokers.is_empty() {
+            config.set("bootstrap.servers", brokers.as_str());
+        }
+        config.set("enable.sparse.connections", "false");
+        config
     }
 
     /// How many replicas must be in step before the broker takes anything. 1 where it does not say.
@@ -136,10 +165,40 @@ impl Topics {
     }
 }
 
-fn ask(client: &Gapless, topic: &str, limit: Duration) -> Result<Described, Absent> {
+/// Asks in a thread, since a client's question blocks to its end: nobody shall have to wait for that, not even the end of a program.
+async fn question(
+    ask: impl FnOnce() -> Result<Described, Absent> + Send + 'static,
+) -> Result<Described, Absent> {
+    let not_asked = |why: &dyn std::fmt::Display| {
+        Err((Unavailable::Route, Failure::new("broker-unavailable", format!("not asked: {why}"))))
+    };
+    let (tell, told) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("outbox-kafka-question".to_owned());
+    // Nobody waits where the answer is known to be none.
+    match thread.spawn(move || drop(tell.send(ask()))) {
+        Ok(_) => told.await.unwrap_or_else(|error| not_asked(&error)),
+        Err(error) => not_asked(&error),
+    }
+}
+
+fn ask(client: &Gapless, brokers: &Mutex<String>, topic: &str, limit: Duration) -> Result<Described, Absent> {
     let metadata =
         client.client().fetch_metadata(Some(topic), limit).map_err(|error| unreachable(client, &error))?;
     client.answered();
+    let all: Vec<String> =
+        metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
+    *brokers.lock().unwrap_or_else(PoisonError::into_inner) = all.join(",");
+    described(&metadata, topic)
+}
+
+fn ask_others(config: &ClientConfig, topic: &str, limit: Duration) -> Result<Described, Absent> {
+    let client: Result<AdminClient<DefaultClientContext>, KafkaError> = config.create();
+    let metadata = client.and_then(|client| client.inner().fetch_metadata(Some(topic), limit));
+    let metadata = metadata.map_err(|error| silent(&error))?;
+    described(&metadata, topic)
+}
+
+fn described(metadata: &Metadata, topic: &str) -> Result<Described, Absent> {
     let absent = |code: RDKafkaRespErr| match meaning(RDKafkaErrorCode::from(code), topic) {
         Meaning::Unavailable(what, failure) => (what, failure),
         Meaning::Unknown(failure) | Meaning::MayBeRejected(failure) => (Unavailable::Topic, failure),
@@ -165,11 +224,13 @@ fn ask(client: &Gapless, topic: &str, limit: Duration) -> Result<Described, Abse
 fn unreachable(client: &Gapless, error: &KafkaError) -> Absent {
     match client.trouble() {
         Some(trouble) => absent_by(&trouble),
-        None => {
-            let words = format!("{}: {error}", Cause::Other.remedy());
-            (Unavailable::Route, Failure::new(Cause::Other.class(), words))
-        }
+        None => silent(error),
     }
+}
+
+fn silent(error: &KafkaError) -> Absent {
+    let words = format!("{}: {error}", Cause::Other.remedy());
+    (Unavailable::Route, Failure::new(Cause::Other.class(), words))
 }
 
 fn absent_by(trouble: &Trouble) -> Absent {

@@ -18,7 +18,7 @@ pub(crate) struct Trouble {
 pub(crate) enum Cause {
     /// The broker does not let this user in, or lets it do nothing.
     User,
-    /// The broker's certificate is not trusted.
+    /// The broker's certificate is not trusted, or has another name: the client tells the two not apart.
     Untrusted,
     /// The broker wants a certificate of the client, and not this one, or the two have no way of TLS in common.
     Refused,
@@ -40,8 +40,9 @@ impl Cause {
                 "the broker refuses these credentials: look at the user, its password and the mechanism"
             }
             Self::Untrusted => {
-                "the broker's certificate is not trusted: give the authority that signed it (authorities), and connect by a name that \
-                 stands in it"
+                "the broker's certificate is not trusted: give the authority that signed it (authorities), and connect, and have the broker \
+                 advertise itself, by a name that stands in it (property ssl.endpoint.identification.algorithm: https, the default, \
+                 asks for that name, none takes any)"
             }
             Self::Refused => {
                 "the broker refuses the client's TLS: does it want a certificate (identity) of an authority that it trusts?"

@@ -329,6 +329,24 @@ async fn all_keys_of_a_partition_that_does_not_answer_are_named_at_once() {
     }
 }
 
+/// A client goes on asking the broker that it used last: one of the two, and nobody says which.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_broker_that_is_silent_is_not_taken_for_all_of_them() {
+    let mock = Mock::new();
+    let transport = mock.transport();
+    transport.check().await.unwrap();
+    for silent in [1, 2] {
+        mock.cluster.broker_round_trip_time(silent, 10 * PATIENCE).unwrap();
+        transport.check().await.unwrap();
+        mock.cluster.broker_round_trip_time(silent, Duration::ZERO).unwrap();
+    }
+    for silent in [1, 2] {
+        mock.cluster.broker_round_trip_time(silent, 10 * PATIENCE).unwrap();
+    }
+    let error = transport.check().await.unwrap_err();
+    assert!(error.to_string().contains("the broker does not answer"), "{error}");
+}
+
 /// Each acknowledgement that nobody waits for any longer would leave a thread behind.
 #[test]
 fn acknowledgements_during_an_outage_do_not_pile_up() {

@@ -13,6 +13,9 @@ use outbox_contract::subscription::Received;
 use outbox_contract::{Consumer, Outcome, Subscription, Transport, TransportErrorKind};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::{KafkaTransport, KafkaTransportBuilder, Mechanism};
+use pkcs8::LineEnding;
+use pkcs8::pkcs5::pbes2;
+use pkcs8::{PrivateKeyInfo, SecretDocument};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use support::{PATIENCE, deliver, first_of_key, fresh_topic, log, numbered, publish, stored};
 
@@ -75,6 +78,15 @@ fn stranger() -> (String, String, String) {
     let client = CertificateParams::new(vec!["client".to_owned()]).unwrap();
     let signed = client.signed_by(&client_key, &Issuer::new(authority, key)).unwrap();
     (signed.pem(), client_key.serialize_pem(), pem)
+}
+
+/// The same key (PEM), locked with a password.
+fn locked(key: &str, password: &str) -> String {
+    let (_, key) = SecretDocument::from_pem(key).unwrap();
+    let parameters = pbes2::Parameters::pbkdf2_sha256_aes256cbc(2048, b"any salt", &[7; 16]).unwrap();
+    let key = PrivateKeyInfo::try_from(key.as_bytes()).unwrap();
+    let locked = key.encrypt_with_params(parameters, password).unwrap();
+    locked.to_pem("ENCRYPTED PRIVATE KEY", LineEnding::LF).unwrap().to_string()
 }
 
 /// What is right in everything.
@@ -152,6 +164,51 @@ async fn a_broker_of_an_authority_that_is_not_trusted_is_refused() {
     // The system knows nothing of it either.
     let system = KafkaTransport::builder(server.tls_url()).tls();
     is_refused(system, &server, kind, "certificate", "(authorities)").await;
+}
+
+/// With the property that lets it pass too: so it is the name alone that is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_whose_certificate_has_another_name_is_refused_with_the_property_that_says_so() {
+    let _quiet = Quiet::at_the_end();
+    let other = Kafka::newest().certified_as("broker.example").shared();
+    let Some(server) = other.or_skip() else { return };
+    let kind = TransportErrorKind::NotPermitted;
+    let property = "ssl.endpoint.identification.algorithm";
+    let builder = KafkaTransport::builder(server.tls_url()).authorities(authorities(&server));
+    is_refused(builder.clone(), &server, kind, "certificate", property).await;
+    is_refused(builder.clone().property(property, "https"), &server, kind, "certificate", property).await;
+
+    let topic = fresh_topic(&server.internal_url(), 1, &[]).await;
+    let of_any_name = builder.property(property, "none").build().unwrap();
+    of_any_name.check().await.unwrap();
+    deliver(&of_any_name, &stored([numbered(&topic, "a", 0)]), LONG).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_with_a_password_is_opened_and_a_wrong_or_missing_one_is_told() {
+    let _quiet = Quiet::at_the_end();
+    let Some(server) = asking() else { return };
+    let (certificate, key) = identity(&server);
+    let key = locked(&key, "hush-of-key");
+    let builder = KafkaTransport::builder(server.tls_url())
+        .authorities(authorities(&server))
+        .identity(certificate, key.clone());
+    for wrong in [None, Some("wrong-hush"), Some("")] {
+        let builder = wrong.iter().fold(builder.clone(), |it, wrong| it.property("ssl.key.password", *wrong));
+        let shown = format!("{builder:?}");
+        let error = builder.build().unwrap_err();
+        assert_eq!(error.kind(), TransportErrorKind::Invalid, "{wrong:?}: {error}");
+        assert!(error.to_string().contains("ssl.key.password"), "{wrong:?}: {error}");
+        let all = format!("{shown} {error} {error:?}");
+        assert!(!all.contains("hush") && !all.contains(&key[40..80]), "{wrong:?}: {all}");
+    }
+
+    let topic = fresh_topic(&server.internal_url(), 1, &[]).await;
+    let builder = builder.property("ssl.key.password", "hush-of-key");
+    let transport = builder.build().unwrap();
+    assert!(!format!("{transport:?}").contains("hush"), "{transport:?}");
+    transport.check().await.unwrap();
+    deliver(&transport, &stored([numbered(&topic, "a", 0)]), LONG).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

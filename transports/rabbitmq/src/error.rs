@@ -152,7 +152,9 @@ impl Fault {
             };
             self.class = "unreadable";
             self.words = format!(
-                "a message in queue {one_of}{named}{rest} can't be read by the client, as a text in it (the name of a header, a message-id) is not                  UTF-8, or its headers are larger than a frame; nothing behind it comes before it is gone: remove it, or dead-letter it by a                  policy, and mend who sends such messages"
+                "a message in queue {one_of}{named}{rest} can't be read by the client, as a text in it (the name of a header, a message-id) is not \
+                 UTF-8, or its headers are larger than a frame; nothing behind it comes before it is gone: remove it, or dead-letter it by a \
+                 limit of deliveries, and mend who sends such messages"
             );
         }
         self
@@ -365,6 +367,7 @@ mod tests {
             unreadable().naming(names.iter().map(String::as_str)).to_string()
         };
         assert!(words(1).contains("in queue \"q0\" can't"), "{}", words(1));
+        assert!(!words(1).contains("  "), "{}", words(1));
         assert!(words(2).contains("in queue one of \"q0\", \"q1\" can't"), "{}", words(2));
         assert!(words(10).contains("\"q7\" and 2 more can't"), "{}", words(10));
         let lost = asking(io::Error::from(io::ErrorKind::ConnectionReset).into());

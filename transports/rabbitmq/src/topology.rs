@@ -11,7 +11,8 @@ use crate::error::Fault;
 use crate::inequivalent::Inequivalent;
 use crate::routing::{MOST_NAME_BYTES, problem_of};
 
-/// How many queues of a member are asked about at once. Each takes several round trips, and an inbox waits five seconds in all.
+/// How many queues are asked about at once. Each takes several round trips, and whoever waits for them, a relay's chunk or an inbox, gives all of them a few
+/// seconds.
 pub(crate) const AT_ONCE: usize = 16;
 
 /// Something that is to be there. All of it is durable.
@@ -42,14 +43,13 @@ pub(crate) async fn prepare_publishing(connection: &impl Declares, config: &Conf
         return Ok(());
     }
     declare_exchanges(connection, config).await?;
+    let mut all = Vec::new();
     for (topic, consumers) in &config.consumers {
         for consumer in consumers {
-            for queue in queues(config, consumer, topic)? {
-                declare_queue(connection, config, &queue).await?;
-            }
+            all.extend(queues(config, consumer, topic)?);
         }
     }
-    Ok(())
+    prepare_queues(connection, config, &all).await
 }
 
 /// Looks whether what publishing needs is there.
@@ -76,9 +76,13 @@ pub(crate) async fn prepare_consuming(
     for topic in topics {
         all.extend(queues(config, consumer, topic)?);
     }
-    let preparing: Vec<_> = all.iter().map(|queue| prepare_queue(connection, config, queue)).collect();
-    stream::iter(preparing).buffered(AT_ONCE).try_collect::<()>().await?;
+    prepare_queues(connection, config, &all).await?;
     Ok(all)
+}
+
+async fn prepare_queues(connection: &impl Declares, config: &Config, queues: &[Queue]) -> Result<(), Fault> {
+    let preparing: Vec<_> = queues.iter().map(|queue| prepare_queue(connection, config, queue)).collect();
+    stream::iter(preparing).buffered(AT_ONCE).try_collect().await
 }
 
 async fn prepare_queue(connection: &impl Declares, config: &Config, queue: &Queue) -> Result<(), Fault> {
@@ -181,4 +185,54 @@ async fn look_into(connection: &impl Declares, config: &Config, queue: &Queue) -
 fn unfit(what: &str, problem: &str) -> Fault {
     let words = format!("{what} can't be used: {problem}; delete it when it is empty and make it anew");
     Fault::new(TransportErrorKind::Invalid, "queue-not-fit", words)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::RabbitMqTransport;
+
+    /// How long an answer is under way.
+    const ROUND_TRIP: Duration = Duration::from_millis(150);
+
+    /// A broker that takes everything, and is far away.
+    #[derive(Default)]
+    struct FarAway {
+        declared: RefCell<Vec<String>>,
+        now: Cell<usize>,
+        most: Cell<usize>,
+    }
+
+    impl Declares for FarAway {
+        async fn declare(&self, what: String, _: Declaration) -> Result<(), Fault> {
+            self.now.set(self.now.get() + 1);
+            self.most.set(self.most.get().max(self.now.get()));
+            // A channel is opened first.
+            tokio::time::sleep(ROUND_TRIP * 2).await;
+            self.now.set(self.now.get() - 1);
+            self.declared.borrow_mut().push(what);
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_queues_of_a_broker_far_away_are_made_side_by_side() {
+        let builder = RabbitMqTransport::builder("amqp://broker").topology(Topology::Declared).partitions(32);
+        let consumers = ["inventory", "billing"].map(|name| Consumer::new(name).unwrap());
+        let topic = Topic::new("orders").unwrap();
+        let config = consumers.into_iter().fold(builder, |it, consumer| it.consumer(topic.clone(), consumer));
+        let (config, broker) = (config.config().unwrap(), FarAway::default());
+        let start = tokio::time::Instant::now();
+        prepare_publishing(&broker, &config).await.unwrap();
+
+        let declared = broker.declared.borrow();
+        assert_eq!(declared[0], "exchange \"outbox\"", "queues are bound to it");
+        assert_eq!(declared.len(), 1 + 2 * 64);
+        assert_eq!(broker.most.get(), AT_ONCE);
+        // The exchange, then four times sixteen queues, each with its binding.
+        assert_eq!(start.elapsed(), ROUND_TRIP * 2 * 9);
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use outbox_contract::RetryPolicy;
 
 use crate::relay::RelayConfig;
+use crate::relay::config::{MOST_BYTES, MOST_MESSAGES, problem_of_count};
 
 /// Where a message waits until its handler has handled it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -107,6 +108,8 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 const MOST_CONCURRENCY: usize = 10_000;
 
 /// The configuration of an inbox. [`InboxBuilder`](super::InboxBuilder) has a method of the same name for each field.
+///
+/// [`prefetch`](Self::prefetch) and [`tries`](Self::tries) are at most 1,000,000, times at most a day.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct InboxConfig {
@@ -177,17 +180,15 @@ impl InboxConfig {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let counts = [
-            ("concurrency", self.concurrency),
-            ("batch", self.batch),
-            ("prefetch", self.prefetch),
-            ("prefetch_bytes", self.prefetch_bytes),
-            ("tries", usize::try_from(self.tries).unwrap_or(usize::MAX)),
+            // Bounded below, with the reasons.
+            ("concurrency", self.concurrency, usize::MAX),
+            ("batch", self.batch, usize::MAX),
+            ("prefetch", self.prefetch, MOST_MESSAGES),
+            ("prefetch_bytes", self.prefetch_bytes, MOST_BYTES),
+            ("tries", usize::try_from(self.tries).unwrap_or(usize::MAX), MOST_MESSAGES),
         ];
-        for (name, value) in counts {
-            if value == 0 {
-                problems.push(format!("{name} is 0; give it at least 1"));
-            }
-        }
+        problems
+            .extend(counts.into_iter().filter_map(|(name, value, most)| problem_of_count(name, value, most)));
         if self.concurrency > MOST_CONCURRENCY {
             problems.push(format!(
                 "concurrency is {}; each transaction takes a connection of the store, so give it at most {MOST_CONCURRENCY}",

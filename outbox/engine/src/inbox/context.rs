@@ -7,6 +7,7 @@ use std::time::Duration;
 use outbox_contract::lease::Paused;
 use outbox_contract::{Clock, Subscription, Transport};
 
+use super::absence::Absence;
 use super::config::InboxConfig;
 use super::dispatcher::Limits;
 use super::pausing::Pausing;
@@ -40,6 +41,8 @@ pub(crate) struct Context {
     pub(crate) subscribed: AtomicBool,
     /// Whether the broker could not be told what is finished, when that was tried last.
     pub(crate) untold: AtomicBool,
+    /// What the subscription gives in place of deliveries.
+    pub(crate) absence: Absence,
 }
 
 impl Context {

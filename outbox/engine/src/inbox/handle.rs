@@ -127,6 +127,10 @@ impl InboxHandle {
             let words = "the broker could not be told what is finished; it is told again";
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
+        if let Some((lasts, error)) = self.context.absence.lasting(self.context.now()) {
+            let words = format!("for {lasts:.1?} the broker has given nothing but errors: {error}");
+            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+        }
         if self.context.paused().route {
             health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));
         }

@@ -10,6 +10,7 @@
 //!
 //! The processor is the only way into a handler: begin, admit, handle, append, commit.
 
+mod absence;
 mod acknowledger;
 mod builder;
 mod config;

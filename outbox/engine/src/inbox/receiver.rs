@@ -85,6 +85,7 @@ impl Receiver {
         match self.source.next().await {
             Ok(Received::Deliveries(deliveries)) => {
                 state.away = 0;
+                self.context.absence.over();
                 self.context.counters.received(deliveries.len());
                 self.context.steps.over(Step::Received);
                 match &self.mailboxes {
@@ -114,6 +115,7 @@ impl Receiver {
                 let pause = config.outage_first_delay.saturating_mul(1 << state.away.min(16));
                 state.away = state.away.saturating_add(1);
                 tracing::warn!(%error, "the broker is away; waiting for it");
+                self.context.absence.failed(self.context.now(), error.to_string());
                 tokio::time::sleep(pause.min(config.outage_most_delay)).await;
             }
             Err(error) => return Err(error.into()),

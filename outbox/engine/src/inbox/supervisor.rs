@@ -171,6 +171,7 @@ impl InboxSupervisor {
         let (receiver, _) = Actor::spawn_linked(None, receiver, (), myself.get_cell()).await?;
         context.subscribed.store(true, Ordering::Release);
         context.untold.store(false, Ordering::Release);
+        context.absence.over();
         state.incarnation = Some(Incarnation { source, receiver, acknowledger, mailboxes });
         Ok(())
     }

@@ -29,7 +29,11 @@ mod tests {
 
     use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString};
 
+    use outbox_store_memory::MemoryStore;
+    use outbox_testkit::Feed;
+
     use super::*;
+    use crate::{Inbox, Mode};
 
     /// Remembers what it was told.
     #[derive(Default)]
@@ -64,6 +68,22 @@ mod tests {
 
         fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
             Histogram::noop()
+        }
+    }
+
+    /// Whichever part of the work this process does: it may have nothing else that describes them.
+    #[tokio::test]
+    async fn an_inbox_of_every_mode_describes_them() {
+        for mode in [Mode::Direct, Mode::Stored, Mode::Receive, Mode::Handle] {
+            let told = Told::default();
+            let recorder = metrics::set_default_local_recorder(&told);
+            let inbox = Inbox::builder(MemoryStore::new(), Feed::new()).consumer("inventory").topic("orders");
+            let inbox = inbox
+                .on_any(crate::handler_fn(|_, _: outbox_contract::Message, _| Box::pin(async { Ok(()) })));
+            drop(inbox.mode(mode).start().await.unwrap());
+            drop(recorder);
+            let told = told.0.into_inner().unwrap();
+            assert!(ALL.iter().all(|metric| told.iter().any(|(told, ..)| told == metric.name)), "{mode:?}");
         }
     }
 

@@ -4,7 +4,24 @@ use std::time::Duration;
 
 use outbox_contract::RetryPolicy;
 
-/// The configuration of a relay. [`RelayBuilder`](super::RelayBuilder) has a method of the same name for each field.
+/// The most that may be asked for where messages are counted: a typing error is more, and nobody's memory is.
+pub(crate) const MOST_MESSAGES: usize = 1_000_000;
+/// The same, where bytes are.
+pub(crate) const MOST_BYTES: usize = usize::MAX >> 2;
+/// The most chunks that all lanes together may have unconfirmed: each has an actor of its own.
+const MOST_CHUNKS: usize = 10_000;
+
+/// What is wrong with a number: none at all, or more than there can be.
+pub(crate) fn problem_of_count(name: &str, value: usize, most: usize) -> Option<String> {
+    match value {
+        0 => Some(format!("{name} is 0; give it at least 1")),
+        _ if value > most => Some(format!("{name} is {value}; give it at most {most}")),
+        _ => None,
+    }
+}
+
+/// The configuration of a relay. [`RelayBuilder`](super::RelayBuilder) has a method of the same name for each field. Times are 1 ms to a
+/// day, numbers of messages 1 to 1,000,000, if nothing else is said.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RelayConfig {
@@ -38,7 +55,7 @@ pub struct RelayConfig {
     pub per_key: usize,
     /// How many lanes keep the order of keys, side by side. Default 4.
     pub lanes: usize,
-    /// How many chunks each lane may have unconfirmed, of different keys. Default 2.
+    /// How many chunks each lane may have unconfirmed, of different keys. Default 2. At most 10,000 for all [`lanes`](Self::lanes) together.
     pub depth: usize,
     /// The most messages of a chunk. Default 500: twice what a full fetch deals to each lane, so that it goes out in one piece; a small rest would
     /// cost brokers as much as a full chunk.
@@ -125,23 +142,24 @@ impl RelayConfig {
             }
         }
         let counts = [
-            ("batch", self.batch),
-            ("batch_bytes", self.batch_bytes),
-            ("credit", self.credit),
-            ("credit_bytes", self.credit_bytes),
-            ("per_key", self.per_key),
-            ("lanes", self.lanes),
-            ("depth", self.depth),
-            ("chunk", self.chunk),
-            ("chunk_bytes", self.chunk_bytes),
+            ("batch", self.batch, MOST_MESSAGES),
+            ("batch_bytes", self.batch_bytes, MOST_BYTES),
+            ("credit", self.credit, MOST_MESSAGES),
+            ("credit_bytes", self.credit_bytes, MOST_BYTES),
+            ("per_key", self.per_key, MOST_MESSAGES),
+            // One for each bucket.
+            ("lanes", self.lanes, 256),
+            ("depth", self.depth, MOST_CHUNKS),
+            ("chunk", self.chunk, MOST_MESSAGES),
+            ("chunk_bytes", self.chunk_bytes, MOST_BYTES),
         ];
-        for (name, value) in counts {
-            if value == 0 {
-                problems.push(format!("{name} is 0; give it at least 1"));
-            }
-        }
-        if self.lanes > 256 {
-            problems.push(format!("lanes is {}; there are 256 buckets, so give it at most 256", self.lanes));
+        problems
+            .extend(counts.into_iter().filter_map(|(name, value, most)| problem_of_count(name, value, most)));
+        if self.lanes <= 256 && self.depth <= MOST_CHUNKS && self.lanes * self.depth > MOST_CHUNKS {
+            problems.push(format!(
+                "depth is {}, for each of {} lanes; give all together at most {MOST_CHUNKS}",
+                self.depth, self.lanes
+            ));
         }
         if self.heartbeat.saturating_mul(2).saturating_add(self.publish_timeout) > self.lease {
             problems.push(format!(
@@ -199,6 +217,38 @@ mod tests {
             ..RelayConfig::default()
         };
         assert_eq!(config.problems().len(), 3);
+    }
+
+    #[test]
+    fn numbers_of_any_size_are_refused_by_name() {
+        let most = usize::MAX;
+        let of = |set: fn(&mut RelayConfig)| {
+            let mut config = RelayConfig::default();
+            set(&mut config);
+            config.problems()
+        };
+        let wrong: [(&str, Vec<String>); 10] = [
+            ("batch ", of(|it| (it.batch, it.credit) = (usize::MAX, MOST_MESSAGES))),
+            ("batch_bytes", of(|it| it.batch_bytes = usize::MAX)),
+            ("credit ", of(|it| it.credit = usize::MAX)),
+            ("credit_bytes", of(|it| it.credit_bytes = usize::MAX)),
+            ("per_key", of(|it| it.per_key = usize::MAX)),
+            ("lanes", of(|it| it.lanes = usize::MAX)),
+            ("depth", of(|it| it.depth = usize::MAX)),
+            ("depth", of(|it| (it.lanes, it.depth) = (256, 40))),
+            ("chunk ", of(|it| it.chunk = usize::MAX)),
+            ("chunk_bytes", of(|it| it.chunk_bytes = usize::MAX)),
+        ];
+        for (name, problems) in wrong {
+            assert!(
+                problems.first().is_some_and(|problem| problem.starts_with(name)),
+                "{name}: {problems:?}"
+            );
+        }
+        let retry = RetryPolicy { most_delay: Duration::MAX, ..RetryPolicy::default() };
+        let config = RelayConfig { retry, depth: most, ..RelayConfig::default() };
+        assert_eq!(config.problems().len(), 2);
+        assert_eq!(of(|it| (it.lanes, it.depth) = (4, 2_500)), Vec::<String>::new());
     }
 
     #[test]

@@ -264,6 +264,9 @@ async fn numbers_without_bounds_are_refused_in_every_mode() {
             ("store_timeout", inbox().store_timeout(never)),
             ("concurrency", inbox().concurrency(usize::MAX)),
             ("batch", inbox().batch(usize::MAX)),
+            ("prefetch ", inbox().prefetch(usize::MAX)),
+            ("prefetch_bytes", inbox().prefetch_bytes(usize::MAX)),
+            ("tries", inbox().tries(u32::MAX)),
             ("first_delay", inbox().first_delay(most).most_delay(most)),
             ("outage_first_delay", inbox().outage_first_delay(never)),
             ("outage_most_delay", inbox().outage_most_delay(most)),
@@ -300,6 +303,34 @@ async fn a_store_that_does_not_answer_keeps_nobody_waiting_at_the_start() {
     let Err(StartError::Store(error)) = inbox.start().await else { panic!("it was started") };
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(error.to_string().contains("no answer within 3s"), "{error}");
+}
+
+/// Subscribed, as far as it knows.
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_gives_nothing_but_errors_is_seen_when_it_lasts() {
+    let world = World::new();
+    let inbox = world.inbox().start().await.unwrap();
+    world.send("a", 1);
+    within(S * 10, || world.ledger.len() == 1 && inbox.health().status == Status::Healthy).await;
+    world.feed.away(true);
+    tokio::time::sleep(S * 5).await;
+    assert_eq!(inbox.health().status, Status::Healthy, "this may pass");
+    tokio::time::sleep(S * 15).await;
+    for _ in 0..10 {
+        let health = inbox.health();
+        assert_eq!(health.status, Status::Degraded);
+        let reason = health.reasons.join(" ");
+        assert!(
+            reason.contains("nothing but errors") && reason.contains("taken the broker away"),
+            "{reason}"
+        );
+        tokio::time::sleep(S * 30).await;
+    }
+    assert_eq!(inbox.stats().resets, 0);
+    world.feed.away(false);
+    world.send("a", 1);
+    within(S * 10, || world.ledger.len() == 2).await;
+    assert_eq!(inbox.health().reasons, [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -121,6 +121,7 @@ pub(super) struct Node {
     pub(super) wishes: Wishes,
     pub(super) authorised: bool,
     pub(super) asks_for_certificates: bool,
+    pub(super) certified_as: Option<String>,
     pub(super) proxied: bool,
     /// Set by the node when it starts, read by its handle.
     pub(super) proxy: Arc<Mutex<InFront>>,
@@ -261,8 +262,10 @@ impl Kind for Node {
     }
 
     fn initialise(&self, home: &Home) -> Result<(), String> {
-        if self.wishes.tls {
-            tls::write(home)?;
+        match &self.certified_as {
+            Some(name) => tls::write_of(home, &[name])?,
+            None if self.wishes.tls => tls::write(home)?,
+            None => {}
         }
         home.write("logging.properties", LOGGING)
     }

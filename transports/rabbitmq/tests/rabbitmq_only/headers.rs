@@ -124,3 +124,37 @@ async fn a_message_that_can_not_be_read_is_named_and_asked_for_less_and_less_oft
     deliver(&transport, &next).await;
     finish(&*member, &next).await;
 }
+
+/// The broker moves it, which counts how often it was delivered; what is behind it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_can_not_be_read_becomes_a_dead_letter_where_deliveries_have_a_limit() {
+    let Some((_server, url)) = vhost() else { return };
+    let pause = Duration::from_millis(100);
+    let transport =
+        declared(&url).dead_letters("dead").delivery_limit(3).pauses(pause, pause).build().unwrap();
+    let member = subscribe(&transport).await;
+    let first = messages(&topic("orders"), &["a"]);
+    deliver(&transport, &first).await;
+    finish(&*member, &first).await;
+    publish_unreadable(&url).await;
+    let waiting = async || {
+        let connection =
+            lapin::Connection::connect(&url, lapin::ConnectionProperties::default()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        let options = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
+        let queue = channel.queue_declare("dead".into(), options, FieldTable::default()).await.unwrap();
+        (queue.message_count() == 1).then_some(())
+    };
+    let reading = async {
+        loop {
+            let _ = member.next().await;
+        }
+    };
+    tokio::select! {
+        () = eventually("it is a dead letter", waiting) => {}
+        () = reading => {}
+    }
+    let next = messages(&topic("orders"), &["a"]);
+    deliver(&transport, &next).await;
+    finish(&*member, &next).await;
+}

@@ -7,6 +7,7 @@ use outbox_contract::transactional::inbox_route;
 use outbox_contract::{Consumer, Store, Subscription, Topic};
 use ractor::Actor;
 
+use super::super::absence::Absence;
 use super::super::context::{Context, PausedInStore};
 use super::super::dispatcher::Limits;
 use super::super::drain::Drain;
@@ -16,6 +17,7 @@ use super::super::processor::Processor;
 use super::super::stats::Counters;
 use super::super::supervisor::InboxSupervisor;
 use super::*;
+use crate::observe::describe_metrics;
 use crate::relay::builder::warn_of_abort;
 use crate::relay::context::checked_in_time;
 use crate::relay::credit::Credit;
@@ -34,8 +36,9 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
     pub async fn start(self) -> Result<InboxHandle, StartError> {
         let (consumer, outbox) = self.checked()?;
         if !self.config.mode.handles() {
-            // Else the relay of what is stored says it.
+            // Else the relay of what is stored does both.
             warn_of_abort();
+            describe_metrics();
         }
         checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
         let mode = self.config.mode;
@@ -106,6 +109,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             paused_in_store,
             subscribed: AtomicBool::new(false),
             untold: AtomicBool::new(false),
+            absence: Absence::default(),
             config,
         });
         let supervisor = if mode.receives() {

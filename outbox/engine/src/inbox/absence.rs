@@ -1,0 +1,90 @@
+//! How long a subscription has given nothing but errors.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// For so long it is told by the log alone: a connection that is made anew is over in less.
+const LASTING: Duration = Duration::from_secs(10);
+/// After so long without another error the subscription counts as well: where nothing is sent, nothing comes that could say so.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Errors of a subscription since it last gave something. Shared by who receives and who is asked for health.
+#[derive(Debug, Default)]
+pub(crate) struct Absence {
+    // Held for a few instructions.
+    errors: Mutex<Option<Errors>>,
+}
+
+#[derive(Debug)]
+struct Errors {
+    since: Duration,
+    last_at: Duration,
+    last: String,
+}
+
+impl Absence {
+    fn errors(&self) -> MutexGuard<'_, Option<Errors>> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The subscription gave an error in place of deliveries.
+    pub(crate) fn failed(&self, now: Duration, last: String) {
+        let mut errors = self.errors();
+        let goes_on = errors.as_ref().filter(|errors| !errors.is_over(now));
+        let since = goes_on.map_or(now, |errors| errors.since);
+        *errors = Some(Errors { since, last_at: now, last });
+    }
+
+    /// It gave deliveries, or is another one.
+    pub(crate) fn over(&self) {
+        self.errors().take();
+    }
+
+    /// For how long it has given nothing but errors, and the last of them. None: it is well, or this may pass in a moment.
+    pub(crate) fn lasting(&self, now: Duration) -> Option<(Duration, String)> {
+        let errors = self.errors();
+        let errors = errors.as_ref().filter(|errors| !errors.is_over(now))?;
+        let lasts = now.saturating_sub(errors.since);
+        (lasts >= LASTING).then(|| (lasts, errors.last.clone()))
+    }
+}
+
+impl Errors {
+    fn is_over(&self, now: Duration) -> bool {
+        now.saturating_sub(self.last_at) > QUIET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn lasts(absence: &Absence, now: Duration) -> Option<Duration> {
+        absence.lasting(now).map(|(lasts, _)| lasts)
+    }
+
+    #[test]
+    fn errors_are_told_when_they_last_and_with_the_last_of_them() {
+        let absence = Absence::default();
+        absence.failed(S, "first".to_owned());
+        assert_eq!(lasts(&absence, S * 10), None);
+        absence.failed(S * 12, "second".to_owned());
+        assert_eq!(absence.lasting(S * 13), Some((S * 12, "second".to_owned())));
+        absence.over();
+        assert_eq!(lasts(&absence, S * 13), None);
+        absence.failed(S * 14, "third".to_owned());
+        assert_eq!(lasts(&absence, S * 15), None, "it counts anew");
+    }
+
+    #[test]
+    fn what_was_long_ago_is_over() {
+        let absence = Absence::default();
+        absence.failed(S, "first".to_owned());
+        assert_eq!(lasts(&absence, S * 61), Some(S * 60));
+        assert_eq!(lasts(&absence, S * 62), None);
+        absence.failed(S * 100, "second".to_owned());
+        assert_eq!(lasts(&absence, S * 105), None, "it counts anew");
+    }
+}
