@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`Postgres`] | PostgreSQL 18 or 13; a fresh database for each test, a standby |
 //! | [`MySql`], [`MariaDb`] | MySQL 9, MariaDB 10.11; a fresh database for each test |
+//! | [`Galera`] | three nodes of MariaDB 10.11 with Galera 4; a fresh database for each test |
 //! | `MongoDb` (feature `mongodb`) | a stand-in for MongoDB; a fresh database for each test |
 //! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
 //! | [`Redis`] | Redis 8 or 7, or Valkey 9; a fresh prefix for each test, a replica |
@@ -39,6 +40,7 @@
 //! and does not start always fails. Which servers were used is noted in the file that `OUTBOX_SERVERS_USED` names.
 
 mod fresh;
+mod galera;
 mod given;
 mod home;
 mod kafka;
@@ -64,6 +66,7 @@ mod tls;
 mod tree;
 mod wishes;
 
+pub use galera::{Galera, GaleraCluster};
 pub use kafka::{Kafka, KafkaCluster, KafkaServer};
 pub use missing::{Missing, OrSkip, skip};
 #[cfg(feature = "mongodb")]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 
+use crate::galera::Group;
 use crate::given::{self, Parts};
 use crate::home::Home;
 use crate::missing::Missing;
@@ -13,7 +14,7 @@ use crate::processes::send;
 use crate::program::Program;
 use crate::server::{Kind, Server, Shared};
 use crate::wishes::Wishes;
-use crate::{fresh, tls};
+use crate::{fresh, galera, tls};
 
 /// What can be had: its name, its programs, the data folder that every server starts with a copy of, the variable of a URL, and in which settings
 /// it differs.
@@ -81,6 +82,14 @@ const MARIADB: Version = Version {
     without_tls: "",
     without_binlog: "",
 };
+/// Of a node of a cluster: no URL gives one.
+const GALERA: Version = Version {
+    name: "MariaDB 10.11 with Galera 4",
+    part: Part { name: "galera", image: None, ..MARIADB.part },
+    empty: "/var/lib/outbox-galera",
+    variable: "",
+    ..MARIADB
+};
 
 /// Small, and quick to start.
 const SETTINGS: &str = "
@@ -106,6 +115,7 @@ pub struct MySql {
     version: Version,
     wishes: Wishes,
     binlog: bool,
+    group: Option<Group>,
 }
 
 /// A wish for a MariaDB.
@@ -124,7 +134,12 @@ impl MySql {
     /// MySQL 9; by URL what `OUTBOX_MYSQL_URL` names, such as `mysql://root@127.0.0.1:3306/mysql`.
     #[must_use]
     pub fn newest() -> Self {
-        Self { version: MYSQL, wishes: Wishes::default(), binlog: false }
+        Self { version: MYSQL, wishes: Wishes::default(), binlog: false, group: None }
+    }
+
+    /// A node of a cluster.
+    pub(crate) fn of(group: Group) -> Self {
+        Self { version: GALERA, group: Some(group), ..Self::newest() }
     }
 
     /// Adds a line to the section `mysqld` of `my.cnf`.
@@ -197,6 +212,9 @@ impl Kind for MySql {
         if self.wishes.tls {
             tls::write(home)?;
         }
+        if self.group.is_some() {
+            galera::write(home)?;
+        }
         if home.tree().is_contained() {
             return self.version.make_data(home);
         }
@@ -227,8 +245,12 @@ impl Kind for MySql {
         } else {
             without_binlog
         });
+        lines.push_str(&self.group.as_ref().map(Group::lines).unwrap_or_default());
         lines.push_str(&self.wishes.lines());
         home.write("my.cnf", &lines)?;
+        if let Some(group) = &self.group {
+            return Ok(group.command(home, server));
+        }
         let mut command = home.tree().command(home.user(), &home.inside(""), server);
         command.arg(format!("--defaults-file={}", home.inside("my.cnf")));
         Ok(command)
@@ -236,7 +258,7 @@ impl Kind for MySql {
 
     fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
         let port = ports.first().copied().unwrap_or_default();
-        // The log is its own, so another server on the port is not taken for it.
+        // The log is its own, so another server on the port is not taken for it. A node of a cluster says it when it is in step with the others.
         said.contains("ready for connections") && std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
     }
 

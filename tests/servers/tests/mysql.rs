@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use outbox_servers::{MariaDb, MySql, OrSkip as _};
+use outbox_servers::{Galera, MariaDb, MySql, OrSkip as _};
 
 fn both() -> [MySql; 2] {
     [MySql::newest(), MariaDb::newest()]
@@ -86,4 +86,32 @@ fn a_client_that_checks_certificates_accepts_the_one_of_the_server() {
         let used = without.try_query(&asked, used).map(cipher).unwrap_or_default();
         assert_eq!(used, "", "it has no TLS");
     }
+}
+
+#[test]
+fn every_node_of_a_cluster_takes_writes_and_a_node_that_was_away_catches_up() {
+    let Some(cluster) = Galera::newest().start().or_skip() else { return };
+    let urls = cluster.fresh_database();
+    let read = |at: usize| {
+        cluster.node(at).query(&urls[at], "set wsrep_sync_wait = 1; select group_concat(n order by n) from t")
+    };
+    cluster.node(0).query(&urls[0], "create table t (n int primary key)");
+    for at in 0..cluster.size() {
+        cluster.node(at).query(&urls[at], &format!("set wsrep_sync_wait = 15; insert into t values ({at})"));
+    }
+    assert_eq!((read(0), read(1), read(2)), ("0,1,2".into(), "0,1,2".into(), "0,1,2".into()));
+
+    cluster.node(1).kill();
+    cluster.until_in_step(&[0, 2]);
+    cluster.node(2).query(&urls[2], "insert into t values (3)");
+    cluster.node(1).start_again();
+    cluster.until_in_step(&[0, 1, 2]);
+    assert_eq!(read(1), "0,1,2,3");
+
+    cluster.isolate(2);
+    let refused = cluster.node(2).try_query(&urls[2], "insert into t values (9)").unwrap_err();
+    assert!(refused.contains("1047"), "{refused}");
+    cluster.node(0).query(&urls[0], "insert into t values (4)");
+    cluster.rejoin(2);
+    assert_eq!((read(2), read(1)), ("0,1,2,3,4".into(), "0,1,2,3,4".into()));
 }
