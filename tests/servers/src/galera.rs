@@ -225,7 +225,7 @@ impl GaleraCluster {
         self.expect(
             &format!("isolate node {number}"),
             self.until(|| {
-                status(self.node(number), "wsrep_cluster_status").is_some_and(|status| status != "Primary")
+                status(self.node(number), "wsrep_ready").is_some_and(|ready| ready == "OFF")
                     && self.are_in_step(&others)
             }),
         );

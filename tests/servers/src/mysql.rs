@@ -67,28 +67,41 @@ const MYSQL: Version = Version {
     without_binlog: "skip-log-bin\n",
 };
 const MARIADB: Version = Version {
+    name: "MariaDB 11.8",
+    part: Part {
+        name: "mariadb11",
+        release: "trixie",
+        user: "mysql",
+        image: Some(("mariadb:11.8", "OUTBOX_MARIADB_IMAGE")),
+    },
+    server: "/usr/sbin/mariadbd",
+    client: "/usr/bin/mariadb",
+    empty: "/var/lib/outbox-mariadb11",
+    variable: "OUTBOX_MARIADB_URL",
+    settings: "innodb-log-file-size = 64M\n",
+    // It makes a certificate for itself.
+    without_tls: "skip-ssl\n",
+    without_binlog: "",
+};
+const MARIADB_OLDEST: Version = Version {
     name: "MariaDB 10.11",
     part: Part {
         name: "mariadb",
         release: "bookworm",
-        user: "mysql",
-        image: Some(("mariadb:10.11", "OUTBOX_MARIADB_IMAGE")),
+        image: Some(("mariadb:10.11", "OUTBOX_MARIADB_OLDEST_IMAGE")),
+        ..MARIADB.part
     },
-    server: "/usr/sbin/mariadbd",
-    client: "/usr/bin/mariadb",
     empty: "/var/lib/outbox-mariadb",
-    variable: "OUTBOX_MARIADB_URL",
-    settings: "innodb-log-file-size = 64M\n",
+    variable: "",
     without_tls: "",
-    without_binlog: "",
+    ..MARIADB
 };
 /// Of a node of a cluster: no URL gives one.
 const GALERA: Version = Version {
     name: "MariaDB 10.11 with Galera 4",
-    part: Part { name: "galera", image: None, ..MARIADB.part },
+    part: Part { name: "galera", image: None, ..MARIADB_OLDEST.part },
     empty: "/var/lib/outbox-galera",
-    variable: "",
-    ..MARIADB
+    ..MARIADB_OLDEST
 };
 
 /// Small, and quick to start.
@@ -123,7 +136,13 @@ pub struct MySql {
 pub struct MariaDb;
 
 impl MariaDb {
-    /// MariaDB 10.11; by URL what `OUTBOX_MARIADB_URL` names. All else is as with [`MySql`].
+    /// MariaDB 10.11, the oldest that is tested. No URL gives one.
+    #[must_use]
+    pub fn oldest() -> MySql {
+        MySql { version: MARIADB_OLDEST, ..MySql::newest() }
+    }
+
+    /// MariaDB 11.8; by URL what `OUTBOX_MARIADB_URL` names. All else is as with [`MySql`].
     #[must_use]
     pub fn newest() -> MySql {
         MySql { version: MARIADB, ..MySql::newest() }
@@ -339,13 +358,17 @@ impl MySqlServer {
             let file = self.server.as_seen_by_client(self.version.part, file);
             client.arg(format!("--ssl-ca={file}"));
         }
-        let Some(mode) = url.option("ssl-mode") else { return };
+        let mode = url.option("ssl-mode");
         if self.version.client == MYSQL.client {
-            client.arg(format!("--ssl-mode={mode}"));
-        } else {
-            client.arg(if mode == "DISABLED" { "--skip-ssl" } else { "--ssl" });
-            client.args(Some("--ssl-verify-server-cert").filter(|_| mode == "VERIFY_IDENTITY"));
+            client.args(mode.map(|mode| format!("--ssl-mode={mode}")));
+            return;
         }
+        // By default that of MariaDB 11 insists on TLS, and on a certificate.
+        match mode {
+            None | Some("DISABLED") => client.arg("--skip-ssl"),
+            Some("VERIFY_IDENTITY") => client.args(["--ssl", "--ssl-verify-server-cert"]),
+            Some(_) => client.args(["--ssl", "--skip-ssl-verify-server-cert"]),
+        };
     }
 }
 
