@@ -75,7 +75,12 @@ pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
 /// had no transaction to commit, or was not asked to. Whatever ends a session or cancels a statement may come after the commit; and a node that is cut
 /// off from its cluster in the middle of a commit (1180) may have been heard by the others.
 pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
-    matches!(number(error), Some(1020 | 1205 | 1213 | 1242 | 1290 | 1305 | 1836 | 3101))
+    number(error).is_some_and(rules_out_a_commit)
+}
+
+/// Pure.
+fn rules_out_a_commit(number: u16) -> bool {
+    matches!(number, 1020 | 1205 | 1213 | 1242 | 1290 | 1305 | 1836 | 3101)
 }
 
 fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
@@ -253,6 +258,10 @@ mod tests {
     fn only_what_the_server_says_before_it_commits_is_surely_not_committed() {
         let lost = sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
         assert!(!is_surely_not_committed(&lost));
+        assert!(rules_out_a_commit(1213) && rules_out_a_commit(1305));
+        for number in [1047, 1053, 1180, 1317, 1927] {
+            assert!(!rules_out_a_commit(number), "{number}: others may have heard of it");
+        }
         assert!(!is_sound(&lost), "a connection that broke is not used again");
         assert!(is_elsewhere(&lost), "nor those of the others, which may be with a server that was left");
         let behind = sqlx::Error::Protocol(NOT_IN_STEP.to_owned());

@@ -204,11 +204,10 @@ impl GaleraCluster {
         let name = url.rsplit('/').next().unwrap_or_default();
         let urls = self.nodes.iter().map(|node| given::with_path(&node.server.url(), name));
         let urls: Vec<String> = urls.collect();
-        for (node, url) in self.nodes.iter().zip(&urls) {
+        for node in self.nodes.iter() {
             // A node that lags has not made it yet.
             node.server
                 .query(&node.server.url(), &format!("set wsrep_sync_wait = 15; show create database {name}"));
-            debug_assert!(url.ends_with(name));
         }
         urls
     }

@@ -17,7 +17,7 @@ async fn a_message_that_two_nodes_admit_at_once_has_its_effect_once() {
             let admitted = store.admit(&mut tx, &consumer, &[&given]).await.unwrap();
             assert_eq!(admitted, [Admission::New], "neither knows of the other");
             sqlx::query("insert into orders values (?, 1)")
-                .bind(100 + 2 * round + open.len() as i32)
+                .bind(100 + 2 * round + i32::try_from(open.len()).unwrap())
                 .execute(&mut *tx)
                 .await
                 .unwrap();
@@ -35,7 +35,7 @@ async fn a_message_that_two_nodes_admit_at_once_has_its_effect_once() {
             match commit.await.unwrap() {
                 Committed::Yes => committed += 1,
                 Committed::No(error) => assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}"),
-                other => panic!("{other:?}"),
+                unknown @ Committed::Unknown(_) => panic!("{unknown:?}"),
             }
         }
         assert_eq!(committed, 1);

@@ -40,9 +40,8 @@ impl Nodes {
             stores.push(MySqlStore::connect_with(url, options()).await.unwrap());
         }
         stores[0].migrate().await.unwrap();
-        for (store, url) in stores.iter().zip(&urls) {
+        for store in &stores {
             store.check().await.unwrap();
-            assert!(url.starts_with("mysql://"));
         }
         let nodes = Self { cluster, urls, stores };
         nodes.run(0, "create table orders (id int primary key, state int not null); insert into orders values (1, 0), (2, 0)").await;
