@@ -96,8 +96,8 @@ fn every_node_of_a_cluster_takes_writes_and_a_node_that_was_away_catches_up() {
         cluster.node(at).query(&urls[at], "set wsrep_sync_wait = 1; select group_concat(n order by n) from t")
     };
     cluster.node(0).query(&urls[0], "create table t (n int primary key)");
-    for at in 0..cluster.size() {
-        cluster.node(at).query(&urls[at], &format!("set wsrep_sync_wait = 15; insert into t values ({at})"));
+    for (at, url) in urls.iter().enumerate() {
+        cluster.node(at).query(url, &format!("set wsrep_sync_wait = 15; insert into t values ({at})"));
     }
     assert_eq!((read(0), read(1), read(2)), ("0,1,2".into(), "0,1,2".into(), "0,1,2".into()));
 
