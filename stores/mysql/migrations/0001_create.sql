@@ -60,7 +60,7 @@ select 'default', a.n + 8 * b.n + 64 * c.n + 512 * d.n
 from digit a cross join digit b cross join digit c cross join digit d
 where d.n < 2;
 
--- Failing and held keys. Nearly always empty.
+-- Failing and held keys. Nearly always empty. `steps` counts how often messages were moved behind one that stays as it is: see outbox_lease.
 create table if not exists outbox_key (
     route           varbinary(64) not null,
     topic           varbinary(249) not null,
@@ -74,6 +74,7 @@ create table if not exists outbox_key (
     first_failure   mediumblob,
     last_failure    mediumblob,
     since           bigint not null,
+    steps           bigint not null default 0,
     primary key (route, topic, `key`),
     key outbox_key_due (route, held, next_attempt_at)
 ) engine = InnoDB;

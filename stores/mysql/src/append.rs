@@ -13,7 +13,7 @@ use sqlx::query::Query;
 
 use crate::error::store_error;
 use crate::sql;
-use crate::stripes::{Place, REQUIRE_TRANSACTION, Taking, packet_bytes, take};
+use crate::stripes::{Place, Taking, in_open_transaction, packet_bytes, take};
 
 /// The most rows of one statement; with 13 values each, a twentieth of what the server takes.
 const MOST_ROWS: usize = 256;
@@ -62,9 +62,10 @@ pub(crate) async fn append(
         write(connection, &APPEND, &rows, taken.most_packet_bytes).await?;
     }
     if !due_later.is_empty() {
-        let statements = format!("{REQUIRE_TRANSACTION}; select @@max_allowed_packet");
-        let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_one(&mut *connection).await;
-        let most = row.and_then(|row| packet_bytes(&row, 0)).map_err(failed)?;
+        let statements = in_open_transaction("select @@max_allowed_packet");
+        let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(&mut *connection).await;
+        let most = row.and_then(|rows| packet_bytes(rows.first().ok_or(sqlx::Error::RowNotFound)?, 0));
+        let most = most.map_err(failed)?;
         let rows: Vec<_> = due_later.into_iter().map(|outgoing| Row::new(outgoing, None)).collect();
         write(connection, &SCHEDULE, &rows, most).await?;
     }

@@ -7,7 +7,7 @@ use outbox_contract::{STRIPES, StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Executor, Row, SqlSafeStr};
 
-use crate::error::{ALTERED, NOT_MIGRATED, store_error};
+use crate::error::{ALTERED, NOT_MIGRATED, of_beginning, store_error};
 use crate::migrate::{NEEDED, too_new, version};
 use crate::{divert, fetch, promote, sql};
 
@@ -71,7 +71,7 @@ pub(crate) async fn server(
     connection: &mut MySqlConnection,
     operation: &'static str,
 ) -> Result<(), StoreError> {
-    let failed = |error| store_error(operation, error);
+    let failed = |error| store_error(operation, of_beginning(error));
     let row = sqlx::query("select version(), cast(@@global.read_only as char)")
         .persistent(false)
         .fetch_one(connection)

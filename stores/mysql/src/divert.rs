@@ -15,6 +15,7 @@ use crate::key::{KeyIn, KeyState, take_versions};
 use crate::lease::{micros, now};
 use crate::line::in_transaction;
 use crate::sql;
+use crate::stripes::in_open_transaction;
 
 /// How a message failed: how often, first and last.
 struct Failed<'a> {
@@ -68,6 +69,7 @@ async fn step(
         Step::Park { rows } => {
             let Some(state) = state else { return Ok(Diverted::Stale) };
             key.park(rows).await?;
+            key.step().await?;
             // The same state: a retry that is under way need not start again because more has come behind it.
             Ok(Diverted::Done(Some(state.version)))
         }
@@ -113,6 +115,7 @@ async fn lock_leases<'d>(
     let places: BTreeSet<Place<'d>> = diversions.iter().map(place).collect();
     let statements =
         format!("{}; {}", fence_statement(places.iter().copied()), lock_statement(places.iter().copied()));
+    let statements = in_open_transaction(&statements);
     let rows = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(connection).await?;
     let mut leases = BTreeMap::new();
     for row in &rows {

@@ -15,6 +15,16 @@ pub(crate) const NOT_MIGRATED: &str =
 pub(crate) const ALTERED: &str =
     "the tables of the outbox are not what the migrations made; put back what was altered, or restore them";
 
+/// The remedy for a node of a cluster that is not in step with the others.
+const NOT_IN_STEP: &str = "this node of the cluster takes no statements now: it is not in step, or without a quorum (see wsrep_cluster_status and \
+     wsrep_local_state_comment); connect to another node, or bring it back";
+
+/// The error of a statement that begins a transaction or asks a server what it is. It waits for no lock: what does not come in time is that a node of
+/// a cluster catches up with the others.
+pub(crate) fn of_beginning(error: sqlx::Error) -> sqlx::Error {
+    if number(&error) == Some(1205) { sqlx::Error::Protocol(NOT_IN_STEP.to_owned()) } else { error }
+}
+
 /// The number of an error, where it is the server's. SQLSTATEs say too little here.
 pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
     Some(error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?.number())
@@ -37,6 +47,7 @@ pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
 pub(crate) fn is_elsewhere(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) => true,
+        sqlx::Error::Protocol(words) => words == NOT_IN_STEP,
         error => {
             matches!(number(error), Some(1047 | 1053 | 1077 | 1079 | 1290 | 1792 | 1836 | 1927 | 3100 | 3101))
         }
@@ -61,9 +72,15 @@ pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
 }
 
 /// Whether a commit that failed so is known not to have happened: the server says that it has rolled the transaction back, refuses to commit, or
-/// had no transaction to commit, or was not asked to. Whatever ends a session or cancels a statement may come after the commit.
+/// had no transaction to commit, or was not asked to. Whatever ends a session or cancels a statement may come after the commit; and a node that is cut
+/// off from its cluster in the middle of a commit (1180) may have been heard by the others.
 pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
-    matches!(number(error), Some(1020 | 1180 | 1205 | 1213 | 1242 | 1290 | 1305 | 1836 | 3101))
+    number(error).is_some_and(rules_out_a_commit)
+}
+
+/// Pure.
+fn rules_out_a_commit(number: u16) -> bool {
+    matches!(number, 1020 | 1205 | 1213 | 1242 | 1290 | 1305 | 1836 | 3101)
 }
 
 fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
@@ -72,6 +89,7 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
             Some(number) => meaning_of(number),
             None => (Kind::Other, "the server refused it without saying why"),
         },
+        sqlx::Error::Protocol(words) if words == NOT_IN_STEP => (Kind::Unavailable, NOT_IN_STEP),
         sqlx::Error::PoolTimedOut => (
             Kind::Unavailable,
             "no connection came free in time; transactions may be held open elsewhere, or the pool is too small",
@@ -116,10 +134,14 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
         ),
         1205 | 3572 => (
             Kind::Conflict,
-            "somebody else's lock did not come free within the lock timeout; a transaction may be held open elsewhere. Roll back, and start \
-             again from the beginning",
+            "somebody else's lock did not come free within the lock timeout; a transaction may be held open elsewhere, or this node of a \
+             cluster has not caught up with the others. Roll back, and start again from the beginning",
         ),
-        1020 | 1180 | 3101 => {
+        1180 => (
+            Kind::Unavailable,
+            "the commit was cut short: it may have happened or not. Look whether its rows are there before it is done again",
+        ),
+        1020 | 3101 => {
             (Kind::Conflict, "another transaction came first; start this one again from its beginning")
         }
         1305 => (
@@ -158,7 +180,7 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
             "the server writes its binary log by statement, which it can't do of transactions that are READ COMMITTED; set binlog_format = ROW",
         ),
         1615 | 1243 => (Kind::Unavailable, "a statement was prepared for other tables; it is prepared anew"),
-        1047 => (Kind::Unavailable, "this node of the cluster takes no statements now; connect to another"),
+        1047 => (Kind::Unavailable, NOT_IN_STEP),
         1053 | 1077 | 1079 | 1080 | 1152 | 1158..=1161 | 1927 | 2006 | 2013 | 3032 | 3169 | 4031 => {
             (Kind::Unavailable, "the server is starting, stopping, or has ended the connection")
         }
@@ -200,6 +222,8 @@ mod tests {
             (1213, Kind::Conflict),
             (1205, Kind::Conflict),
             (1020, Kind::Conflict),
+            (1180, Kind::Unavailable),
+            (1047, Kind::Unavailable),
             (1305, Kind::NotInTransaction),
             (1242, Kind::Invalid),
             (1040, Kind::Unavailable),
@@ -234,8 +258,15 @@ mod tests {
     fn only_what_the_server_says_before_it_commits_is_surely_not_committed() {
         let lost = sqlx::Error::Io(io::ErrorKind::UnexpectedEof.into());
         assert!(!is_surely_not_committed(&lost));
+        assert!(rules_out_a_commit(1213) && rules_out_a_commit(1305));
+        for number in [1047, 1053, 1180, 1317, 1927] {
+            assert!(!rules_out_a_commit(number), "{number}: others may have heard of it");
+        }
         assert!(!is_sound(&lost), "a connection that broke is not used again");
         assert!(is_elsewhere(&lost), "nor those of the others, which may be with a server that was left");
+        let behind = sqlx::Error::Protocol(NOT_IN_STEP.to_owned());
+        assert!(is_elsewhere(&behind) && !is_sound(&behind), "another node may be in step");
+        assert_eq!(meaning(&behind), (Kind::Unavailable, NOT_IN_STEP));
         assert!(is_sound(&sqlx::Error::RowNotFound) && !is_elsewhere(&sqlx::Error::RowNotFound));
     }
 }

@@ -46,6 +46,12 @@ impl KeyIn<'_> {
         row.map(|row| row.try_get_unchecked(0)).transpose()
     }
 
+    /// Something was moved behind the key, which is as it was. On another node of a cluster an operator may have closed the key meanwhile: of two who
+    /// change its row one is refused.
+    pub(crate) async fn step(&mut self) -> Result<(), sqlx::Error> {
+        self.execute(sqlx::query(sql::KEY_STEP)).await.map(|_| ())
+    }
+
     /// The key is in its next state, otherwise as it was.
     pub(crate) async fn renumber(&mut self) -> Result<i64, sqlx::Error> {
         let query = sqlx::query(sql::KEY_VERSION).bind(self.next_version);

@@ -76,6 +76,20 @@ async fn locked_heartbeat(
     let rows = rows(connection, &request.route, &relays, now).await?;
     let fair_share = fair_share(&relays, me, now);
     let acquired = to_acquire(&rows, me, fair_share, &request.yielding);
+    let is_dead = |relay: &&[u8]| relays.iter().all(|living| living.id != **relay);
+    let taken_from: BTreeSet<&[u8]> = rows
+        .iter()
+        .filter(|row| acquired.contains(row.bucket))
+        .filter_map(|row| row.relay.as_deref().filter(is_dead))
+        .collect();
+    if !taken_from.is_empty() {
+        sqlx::query(sql::LEASE_END)
+            .bind(now)
+            .bind(request.route.as_str().as_bytes())
+            .bind(sql::relays(taken_from))
+            .execute(&mut *connection)
+            .await?;
+    }
     if !acquired.is_empty() {
         sqlx::query(sql::LEASE_ACQUIRE)
             .bind(&me[..])

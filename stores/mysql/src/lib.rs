@@ -5,6 +5,7 @@ mod admit;
 mod again;
 mod append;
 mod check;
+mod cluster;
 mod config;
 mod divert;
 mod due;

@@ -12,8 +12,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
+use crate::cluster::{self, Kind};
 use crate::config::{MySqlOptions, seconds};
-use crate::error::{is_elsewhere, is_sound};
+use crate::error::{is_conflict, is_elsewhere, is_sound, of_beginning};
 
 /// How long a line may be idle that is in no transaction, in seconds: the most that the server takes on every system, and more, is a year.
 const AT_EASE: u32 = 31_536_000;
@@ -69,6 +70,7 @@ pub(crate) struct Way {
     /// How often a server said that writes go elsewhere, or was gone. Those that only read hear nothing of it, so all that were opened before are opened
     /// anew: some with one server and some with another would be told of messages that others deny.
     generation: Arc<AtomicU64>,
+    kind: Arc<Kind>,
 }
 
 impl Way {
@@ -94,6 +96,7 @@ impl Way {
             setup: setup.into(),
             limits: LIMITS,
             generation: Arc::default(),
+            kind: Arc::default(),
         }
     }
 
@@ -103,12 +106,20 @@ impl Way {
         let opening = async {
             let mut connection = MySqlConnection::connect_with(&options).await?;
             run(&mut connection, self.setup.to_string()).await?;
+            if self.kind.learn(&mut connection).await? {
+                run(&mut connection, cluster::SETUP).await?;
+            }
             Ok(connection)
         };
         match timeout(self.connect_timeout, opening).await {
             Ok(connected) => connected,
             Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
         }
+    }
+
+    /// What is known of the server.
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
     }
 
     fn generation(&self) -> u64 {
@@ -210,7 +221,7 @@ pub(crate) async fn run(
 /// Runs work in a transaction of the store's own, and ends the transaction with what came of the work.
 ///
 /// The server closes a connection that is quiet for too long in it: a relay that is stopped, or cut off without a word, would hold its locks for as
-/// long as TCP takes to notice, and every other one waits. The bound is set and put back in the round trips of BEGIN and COMMIT.
+/// long as TCP takes to notice, and every other one waits. The bound is set in the round trip of BEGIN, and put back in one of its own.
 pub(crate) async fn in_transaction<T>(
     connection: &mut MySqlConnection,
     work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
@@ -232,21 +243,31 @@ async fn within<T>(
     begin: &str,
     work: impl AsyncFnOnce(&mut MySqlConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
-    let begun = run(connection, format!("set session wait_timeout = @outbox_idle; {begin}")).await;
+    let begun = run(connection, format!("set session wait_timeout = @outbox_idle; {begin}"))
+        .await
+        .map_err(of_beginning);
     let done = match begun {
         Ok(()) => work(connection).await,
+        Err(error) => Err(error),
+    };
+    // COMMIT on its own: a node of a cluster tells nobody that it has failed where something stands behind it in the same round trip, or that there was
+    // nothing left to commit where the transaction was lost in front of it.
+    let ended = match done {
+        Ok(value) => match run(connection, format!("set session wait_timeout = {AT_EASE}")).await {
+            Ok(()) => run(connection, "commit").await.map(|()| value),
+            Err(error) => Err(error),
+        },
         Err(error) => Err(error),
     };
     let end = async |connection: &mut MySqlConnection, how: &str| {
         run(connection, format!("{how}; set session wait_timeout = {AT_EASE}")).await
     };
-    let ended = match done {
-        Ok(value) => end(connection, "commit").await.map(|()| value),
-        Err(error) => Err(error),
-    };
     if ended.is_err() {
-        // On a connection that is broken there is nothing to roll back, and the cause is the error before.
-        let _ = end(connection, "rollback").await;
+        // On a connection that is broken there is nothing to roll back, and the cause is the error before. A node of a cluster may have rolled it back
+        // meanwhile, says so, and does nothing else.
+        if end(connection, "rollback").await.is_err_and(|error| is_conflict(&error)) {
+            let _ = end(connection, "rollback").await;
+        }
     }
     ended
 }

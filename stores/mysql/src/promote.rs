@@ -157,7 +157,10 @@ async fn join(connection: &mut MySqlConnection, due: &[Chosen], or: &str) -> Res
     };
     let lock: Vec<String> = within.chunks(MOST_LISTED).map(lock).collect();
     let mut ours = BTreeSet::new();
-    for row in &sqlx::raw_sql(AssertSqlSafe(lock.join("; "))).fetch_all(&mut *connection).await? {
+    for row in &sqlx::raw_sql(AssertSqlSafe(stripes::in_open_transaction(&lock.join("; "))))
+        .fetch_all(&mut *connection)
+        .await?
+    {
         ours.insert(row.try_get_unchecked::<i64, _>(0)?);
     }
     let chosen: Vec<Chosen> = due.iter().filter(|row| ours.contains(&row.entry)).cloned().collect();

@@ -41,10 +41,12 @@ statements! {
     KEY_RELEASE = "key_release";
     KEY_REMOVE = "key_remove";
     KEY_STATE = "key_state";
+    KEY_STEP = "key_step";
     KEY_VERSION = "key_version";
     KEY_VERSIONS = "key_versions";
     LEASE_ACQUIRE = "lease_acquire";
     LEASE_BUCKETS = "lease_buckets";
+    LEASE_END = "lease_end";
     LEASE_GIVE_BACK = "lease_give_back";
     LEASE_HEARTBEAT = "lease_heartbeat";
     LEASE_LAPSE = "lease_lapse";
@@ -89,6 +91,16 @@ pub(crate) fn rows(rows: &[RowId]) -> String {
 /// Ids as a JSON array of hexadecimal digits, for `json_table`.
 pub(crate) fn ids(ids: impl IntoIterator<Item = MessageId>) -> String {
     list(ids, |json, id| write!(json, "\"{:X}\"", id.as_uuid().simple()))
+}
+
+/// Relays as a JSON array of hexadecimal digits, for `json_table`.
+pub(crate) fn relays<'r>(relays: impl IntoIterator<Item = &'r [u8]>) -> String {
+    list(relays, |json, relay| {
+        json.push('"');
+        relay.iter().try_for_each(|byte| write!(json, "{byte:02X}"))?;
+        json.push('"');
+        Ok(())
+    })
 }
 
 /// Numbers as a JSON array, for `json_table`.

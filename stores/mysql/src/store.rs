@@ -192,6 +192,14 @@ impl MySqlStore {
         &self.inner.lines
     }
 
+    /// Whether the server is a node of a cluster.
+    pub(crate) async fn is_node(&self) -> Result<bool, sqlx::Error> {
+        match self.inner.way.kind().is_node() {
+            Some(is_node) => Ok(is_node),
+            None => self.inner.way.kind().learn(&self.inner.pool).await,
+        }
+    }
+
     pub(crate) fn bell(&self) -> &Hints {
         &self.inner.hints
     }

@@ -11,8 +11,9 @@ use outbox_contract::{
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, MySql, SqlSafeStr};
 
+use crate::cluster::CATCH_UP;
 use crate::config::{MySqlOptions, seconds};
-use crate::error::{is_conflict, is_sound, is_surely_not_committed, store_error};
+use crate::error::{is_conflict, is_sound, is_surely_not_committed, of_beginning, store_error};
 use crate::line::run;
 use crate::store::MySqlStore;
 use crate::stripes::REQUIRE_TRANSACTION;
@@ -39,19 +40,27 @@ const RESTORE: &str = restore!();
 /// As all that ends a transaction here it says that none is begun with it, and that the session goes on: `completion_type` is the user's.
 pub(crate) const ROLL_BACK_AND_RESTORE: &str = concat!("rollback and no chain no release; ", restore!());
 
+const COMMIT: &str = "commit and no chain no release";
+
 /// Begins with READ COMMITTED, whatever the connection's own level is.
 const BEGIN: &str = "set transaction isolation level read committed; start transaction";
+
+/// The same on a node of a cluster: what was committed on another one is there when the transaction begins.
+fn begin(is_node: bool) -> String {
+    if is_node { format!("{CATCH_UP}; {BEGIN}") } else { BEGIN.to_owned() }
+}
 
 /// Begins with timeouts for this transaction and with autocommit on, and remembers what they were: the connection is the user's.
 ///
 /// What is open is rolled back first, since it is nobody's any more and no other can be described in it: of a `begin` of the driver's that was dropped
 /// half way, or of a read where autocommit is off. `autocommit` is remembered as a number: else MariaDB's `coalesce` makes the word `ON` of it, which
 /// would be put back as 0.
-fn begin_statement(options: &MySqlOptions) -> String {
+fn begin_statement(options: &MySqlOptions, is_node: bool) -> String {
+    let begin = begin(is_node);
     format!(
         "rollback and no chain no release; set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
          @outbox_autocommit = coalesce(@outbox_autocommit, @@autocommit + 0), \
-         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = 1; {BEGIN}",
+         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = 1; {begin}",
         seconds(options.lock_timeout),
         seconds(options.transaction_idle_timeout)
     )
@@ -62,10 +71,25 @@ impl MySqlStore {
     ///
     /// A COMMIT of a transaction that the server has rolled back before is answered as if all were well. So something goes in front of it that is
     /// refused where there is no transaction: then the COMMIT is not run.
+    ///
+    /// On a node of a cluster COMMIT goes on its own: one that fails is not told where something stands behind it in the same round trip, and a transaction
+    /// that is lost between what stands in front of it and COMMIT itself would be.
     async fn end(&self, connection: &mut MySqlConnection, behind: &str) -> Committed {
-        match run(connection, format!("{REQUIRE_TRANSACTION}; commit and no chain no release; {behind}"))
-            .await
-        {
+        let ended = if self.is_node().await.unwrap_or(true) {
+            if let Err(error) = run(connection, REQUIRE_TRANSACTION).await {
+                let _ = run(connection, ROLL_BACK_AND_RESTORE).await;
+                return Committed::No(store_error("commit", error));
+            }
+            let committed = run(connection, COMMIT).await;
+            if committed.is_ok() {
+                // Where it fails, the connection is broken, or its next user finds the transaction's timeouts; the commit has succeeded.
+                let _ = run(connection, behind).await;
+            }
+            committed
+        } else {
+            run(connection, format!("{REQUIRE_TRANSACTION}; {COMMIT}; {behind}")).await
+        };
+        match ended {
             Ok(()) => {
                 self.bell().transaction_committed();
                 Committed::Yes
@@ -107,8 +131,16 @@ impl Transactional for MySqlStore {
         let most = self.pool().size().min(MOST_BROKEN);
         let mut broken = 0;
         loop {
-            let (pool, statement) =
-                (self.pool().clone(), AssertSqlSafe(begin_statement(self.options())).into_sql_str());
+            let is_node = match self.is_node().await {
+                Ok(is_node) => is_node,
+                Err(sqlx::Error::Io(_)) if broken < most => {
+                    broken += 1;
+                    continue;
+                }
+                Err(error) => return Err(store_error("begin", error)),
+            };
+            let statement = AssertSqlSafe(begin_statement(self.options(), is_node)).into_sql_str();
+            let pool = self.pool().clone();
             // Dropped half way, the driver would give the connection back with a transaction open that it knows nothing of.
             match Finished::new(async move { pool.begin_with(statement).await }, finish).await {
                 Ok(tx) => return Ok(tx),
@@ -116,7 +148,7 @@ impl Transactional for MySqlStore {
                 Err(error) if !is_sound(&error) && error.as_database_error().is_some() && broken < most => {
                     broken += 1;
                 }
-                Err(error) => return Err(store_error("begin", error)),
+                Err(error) => return Err(store_error("begin", of_beginning(error))),
             }
         }
     }
@@ -129,14 +161,22 @@ impl Transactional for MySqlStore {
     /// The timeouts stay as they are: they are restored when it is the last.
     async fn commit_and_begin(&self, mut tx: Self::Tx<'static>) -> (Committed, Option<Self::Tx<'static>>) {
         // To the driver it is the same transaction all along.
-        match self.end(&mut tx, BEGIN).await {
+        let is_node = self.is_node().await.unwrap_or(true);
+        let ended = if is_node { self.end(&mut tx, "do 0").await } else { self.end(&mut tx, BEGIN).await };
+        match ended {
+            Committed::Yes if is_node && run(&mut tx, begin(true)).await.is_err() => (Committed::Yes, None),
             Committed::Yes => (Committed::Yes, Some(tx)),
             failed => (failed, None),
         }
     }
 
     async fn rollback(&self, mut tx: Self::Tx<'static>) -> Result<(), StoreError> {
-        match run(&mut tx, ROLL_BACK_AND_RESTORE).await {
+        let mut done = run(&mut tx, ROLL_BACK_AND_RESTORE).await;
+        if done.as_ref().is_err_and(is_conflict) {
+            // A node of a cluster has rolled it back before, says so, and has done nothing of this.
+            done = run(&mut tx, ROLL_BACK_AND_RESTORE).await;
+        }
+        match done {
             // Whatever broke the connection has ended the transaction too.
             Err(error) if is_sound(&error) => Err(store_error("rollback", error)),
             _ => Ok(()),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
+use outbox_servers::{Galera, MariaDb, Missing, MySql, MySqlServer, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
 use outbox_testkit::store_suite::StoreHarness;
 
@@ -73,3 +73,14 @@ macro_rules! on {
 
 on!(mysql, MySql::newest());
 on!(mariadb, MariaDb::newest());
+on!(mariadb_oldest, MariaDb::oldest());
+on!(galera, OneNode);
+
+/// A node of a cluster that takes all writes.
+struct OneNode;
+
+impl OneNode {
+    fn shared(self) -> Result<MySqlServer, Missing> {
+        Galera::newest().shared().map(|cluster| cluster.node(0).clone())
+    }
+}

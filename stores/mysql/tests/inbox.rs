@@ -89,3 +89,4 @@ macro_rules! on {
 
 on!(mysql, MySql::newest());
 on!(mariadb, MariaDb::newest());
+on!(mariadb_oldest, MariaDb::oldest());

@@ -90,10 +90,19 @@ impl Home {
 
     /// Writes a file that only the server's user may read (PostgreSQL refuses a key that others can read).
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), String> {
+        self.write_for(0o600, name, text)
+    }
+
+    /// Writes a program that the server runs.
+    pub(crate) fn write_program(&self, name: &str, text: &str) -> Result<(), String> {
+        self.write_for(0o700, name, text)
+    }
+
+    fn write_for(&self, mode: u32, name: &str, text: &str) -> Result<(), String> {
         let path = self.outside(name);
         let written = || -> io::Result<()> {
             fs::write(&path, text)?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
             give(&path, self.owner)
         };
         written().map_err(|error| format!("{}: {error}", path.display()))

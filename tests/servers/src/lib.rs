@@ -12,7 +12,8 @@
 //! | request | what it gives |
 //! |---|---|
 //! | [`Postgres`] | PostgreSQL 18 or 13; a fresh database for each test, a standby |
-//! | [`MySql`], [`MariaDb`] | MySQL 9, MariaDB 10.11; a fresh database for each test |
+//! | [`MySql`], [`MariaDb`] | MySQL 9, MariaDB 11.8 or 10.11; a fresh database for each test |
+//! | [`Galera`] | three nodes of MariaDB 10.11 with Galera 4; a fresh database for each test |
 //! | `MongoDb` (feature `mongodb`) | a stand-in for MongoDB; a fresh database for each test |
 //! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
 //! | [`Redis`] | Redis 8 or 7, or Valkey 9; a fresh prefix for each test, a replica |
@@ -30,7 +31,7 @@
 //!    `OUTBOX_MONGODB_URL`. Only `shared()` without
 //!    special wishes is served by it, as nobody may stop or configure what belongs to somebody else;
 //! 2. with the feature `containers`, an engine on this machine (`DOCKER_HOST`, or `/var/run/docker.sock`). Images are the official ones, or what
-//!    `OUTBOX_POSTGRES_IMAGE`, `OUTBOX_POSTGRES_OLDEST_IMAGE`, `OUTBOX_MYSQL_IMAGE`, `OUTBOX_MARIADB_IMAGE`, `OUTBOX_RABBITMQ_IMAGE`, `OUTBOX_REDIS_IMAGE`,
+//!    `OUTBOX_POSTGRES_IMAGE`, `OUTBOX_POSTGRES_OLDEST_IMAGE`, `OUTBOX_MYSQL_IMAGE`, `OUTBOX_MARIADB_IMAGE`, `OUTBOX_MARIADB_OLDEST_IMAGE`, `OUTBOX_RABBITMQ_IMAGE`, `OUTBOX_REDIS_IMAGE`,
 //!    `OUTBOX_REDIS_OLDEST_IMAGE`, `OUTBOX_VALKEY_IMAGE` and `OUTBOX_KAFKA_IMAGE` name. Containers use this machine's network, and need Linux. Tried
 //!    with podman and images that hold Debian's packages; not with the official images;
 //! 3. the folder that `tests/servers/prepare` makes: `target/servers`, or what `OUTBOX_SERVERS_DIR` names. It needs root.
@@ -39,6 +40,7 @@
 //! and does not start always fails. Which servers were used is noted in the file that `OUTBOX_SERVERS_USED` names.
 
 mod fresh;
+mod galera;
 mod given;
 mod home;
 mod kafka;
@@ -64,6 +66,7 @@ mod tls;
 mod tree;
 mod wishes;
 
+pub use galera::{Galera, GaleraCluster};
 pub use kafka::{Kafka, KafkaCluster, KafkaServer};
 pub use missing::{Missing, OrSkip, skip};
 #[cfg(feature = "mongodb")]

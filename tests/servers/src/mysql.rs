@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 
+use crate::galera::Group;
 use crate::given::{self, Parts};
 use crate::home::Home;
 use crate::missing::Missing;
@@ -13,7 +14,7 @@ use crate::processes::send;
 use crate::program::Program;
 use crate::server::{Kind, Server, Shared};
 use crate::wishes::Wishes;
-use crate::{fresh, tls};
+use crate::{fresh, galera, tls};
 
 /// What can be had: its name, its programs, the data folder that every server starts with a copy of, the variable of a URL, and in which settings
 /// it differs.
@@ -66,20 +67,41 @@ const MYSQL: Version = Version {
     without_binlog: "skip-log-bin\n",
 };
 const MARIADB: Version = Version {
+    name: "MariaDB 11.8",
+    part: Part {
+        name: "mariadb11",
+        release: "trixie",
+        user: "mysql",
+        image: Some(("mariadb:11.8", "OUTBOX_MARIADB_IMAGE")),
+    },
+    server: "/usr/sbin/mariadbd",
+    client: "/usr/bin/mariadb",
+    empty: "/var/lib/outbox-mariadb11",
+    variable: "OUTBOX_MARIADB_URL",
+    settings: "innodb-log-file-size = 64M\n",
+    // It makes a certificate for itself.
+    without_tls: "skip-ssl\n",
+    without_binlog: "",
+};
+const MARIADB_OLDEST: Version = Version {
     name: "MariaDB 10.11",
     part: Part {
         name: "mariadb",
         release: "bookworm",
-        user: "mysql",
-        image: Some(("mariadb:10.11", "OUTBOX_MARIADB_IMAGE")),
+        image: Some(("mariadb:10.11", "OUTBOX_MARIADB_OLDEST_IMAGE")),
+        ..MARIADB.part
     },
-    server: "/usr/sbin/mariadbd",
-    client: "/usr/bin/mariadb",
     empty: "/var/lib/outbox-mariadb",
-    variable: "OUTBOX_MARIADB_URL",
-    settings: "innodb-log-file-size = 64M\n",
+    variable: "",
     without_tls: "",
-    without_binlog: "",
+    ..MARIADB
+};
+/// Of a node of a cluster: no URL gives one.
+const GALERA: Version = Version {
+    name: "MariaDB 10.11 with Galera 4",
+    part: Part { name: "galera", image: None, ..MARIADB_OLDEST.part },
+    empty: "/var/lib/outbox-galera",
+    ..MARIADB_OLDEST
 };
 
 /// Small, and quick to start.
@@ -106,6 +128,7 @@ pub struct MySql {
     version: Version,
     wishes: Wishes,
     binlog: bool,
+    group: Option<Group>,
 }
 
 /// A wish for a MariaDB.
@@ -113,7 +136,13 @@ pub struct MySql {
 pub struct MariaDb;
 
 impl MariaDb {
-    /// MariaDB 10.11; by URL what `OUTBOX_MARIADB_URL` names. All else is as with [`MySql`].
+    /// MariaDB 10.11, the oldest that is tested. No URL gives one.
+    #[must_use]
+    pub fn oldest() -> MySql {
+        MySql { version: MARIADB_OLDEST, ..MySql::newest() }
+    }
+
+    /// MariaDB 11.8; by URL what `OUTBOX_MARIADB_URL` names. All else is as with [`MySql`].
     #[must_use]
     pub fn newest() -> MySql {
         MySql { version: MARIADB, ..MySql::newest() }
@@ -124,7 +153,12 @@ impl MySql {
     /// MySQL 9; by URL what `OUTBOX_MYSQL_URL` names, such as `mysql://root@127.0.0.1:3306/mysql`.
     #[must_use]
     pub fn newest() -> Self {
-        Self { version: MYSQL, wishes: Wishes::default(), binlog: false }
+        Self { version: MYSQL, wishes: Wishes::default(), binlog: false, group: None }
+    }
+
+    /// A node of a cluster.
+    pub(crate) fn of(group: Group) -> Self {
+        Self { version: GALERA, group: Some(group), ..Self::newest() }
     }
 
     /// Adds a line to the section `mysqld` of `my.cnf`.
@@ -197,6 +231,9 @@ impl Kind for MySql {
         if self.wishes.tls {
             tls::write(home)?;
         }
+        if self.group.is_some() {
+            galera::write(home)?;
+        }
         if home.tree().is_contained() {
             return self.version.make_data(home);
         }
@@ -227,8 +264,12 @@ impl Kind for MySql {
         } else {
             without_binlog
         });
+        lines.push_str(&self.group.as_ref().map(Group::lines).unwrap_or_default());
         lines.push_str(&self.wishes.lines());
         home.write("my.cnf", &lines)?;
+        if let Some(group) = &self.group {
+            return Ok(group.command(home, server));
+        }
         let mut command = home.tree().command(home.user(), &home.inside(""), server);
         command.arg(format!("--defaults-file={}", home.inside("my.cnf")));
         Ok(command)
@@ -236,7 +277,7 @@ impl Kind for MySql {
 
     fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
         let port = ports.first().copied().unwrap_or_default();
-        // The log is its own, so another server on the port is not taken for it.
+        // The log is its own, so another server on the port is not taken for it. A node of a cluster says it when it is in step with the others.
         said.contains("ready for connections") && std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
     }
 
@@ -317,13 +358,17 @@ impl MySqlServer {
             let file = self.server.as_seen_by_client(self.version.part, file);
             client.arg(format!("--ssl-ca={file}"));
         }
-        let Some(mode) = url.option("ssl-mode") else { return };
+        let mode = url.option("ssl-mode");
         if self.version.client == MYSQL.client {
-            client.arg(format!("--ssl-mode={mode}"));
-        } else {
-            client.arg(if mode == "DISABLED" { "--skip-ssl" } else { "--ssl" });
-            client.args(Some("--ssl-verify-server-cert").filter(|_| mode == "VERIFY_IDENTITY"));
+            client.args(mode.map(|mode| format!("--ssl-mode={mode}")));
+            return;
         }
+        // By default that of MariaDB 11 insists on TLS, and on a certificate.
+        match mode {
+            None | Some("DISABLED") => client.arg("--skip-ssl"),
+            Some("VERIFY_IDENTITY") => client.args(["--ssl", "--ssl-verify-server-cert"]),
+            Some(_) => client.args(["--ssl", "--skip-ssl-verify-server-cert"]),
+        };
     }
 }
 

@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use outbox_servers::{MariaDb, MySql, OrSkip as _};
+use outbox_servers::{Galera, MariaDb, MySql, OrSkip as _};
 
-fn both() -> [MySql; 2] {
-    [MySql::newest(), MariaDb::newest()]
+fn all() -> [MySql; 3] {
+    [MySql::newest(), MariaDb::newest(), MariaDb::oldest()]
 }
 
 #[test]
 fn every_test_gets_an_empty_database_of_the_shared_server() {
-    for request in both() {
+    for request in all() {
         let Some(server) = request.clone().shared().or_skip() else { return };
         let (one, other) = (server.fresh_database(), server.fresh_database());
         server.query(&one, "create table t (n int, s text); insert into t values (1, 'a'), (2, null)");
@@ -23,7 +23,7 @@ fn every_test_gets_an_empty_database_of_the_shared_server() {
 #[test]
 fn the_versions_and_settings_are_those_that_were_asked_for() {
     let settings = "select substring_index(version(), '.', 1), @@max_connections, @@log_bin, @@innodb_flush_log_at_trx_commit";
-    for (request, number) in both().into_iter().zip(["9", "10"]) {
+    for (request, number) in all().into_iter().zip(["9", "11", "10"]) {
         let Some(server) = request.clone().start().or_skip() else { return };
         assert_eq!(server.query(&server.url(), settings), format!("{number}\t200\t0\t2"));
         let server = request.config("max_connections = 123").binlog().durable().start().unwrap();
@@ -33,7 +33,7 @@ fn the_versions_and_settings_are_those_that_were_asked_for() {
 
 #[test]
 fn what_was_committed_survives_a_kill_and_a_stop() {
-    for request in both() {
+    for request in all() {
         let Some(server) = request.start().or_skip() else { return };
         let url = server.fresh_database();
         server.query(&url, "create table t (n int)");
@@ -54,7 +54,7 @@ fn what_was_committed_survives_a_kill_and_a_stop() {
 
 #[test]
 fn a_user_with_a_password_is_let_in_with_it_alone() {
-    for request in both() {
+    for request in all() {
         let Some(server) = request.tls().start().or_skip() else { return };
         server.query(&server.url(), "create user u@'127.0.0.1' identified by 'a@b:c'");
         let with = |password: &str| {
@@ -68,7 +68,7 @@ fn a_user_with_a_password_is_let_in_with_it_alone() {
 
 #[test]
 fn a_client_that_checks_certificates_accepts_the_one_of_the_server() {
-    for request in both() {
+    for request in all() {
         let Some(server) = request.clone().tls().start().or_skip() else { return };
         let used = "show status like 'Ssl_cipher'";
         let cipher = |said: String| said.split('\t').nth(1).unwrap_or_default().to_owned();
@@ -86,4 +86,32 @@ fn a_client_that_checks_certificates_accepts_the_one_of_the_server() {
         let used = without.try_query(&asked, used).map(cipher).unwrap_or_default();
         assert_eq!(used, "", "it has no TLS");
     }
+}
+
+#[test]
+fn every_node_of_a_cluster_takes_writes_and_a_node_that_was_away_catches_up() {
+    let Some(cluster) = Galera::newest().start().or_skip() else { return };
+    let urls = cluster.fresh_database();
+    let read = |at: usize| {
+        cluster.node(at).query(&urls[at], "set wsrep_sync_wait = 1; select group_concat(n order by n) from t")
+    };
+    cluster.node(0).query(&urls[0], "create table t (n int primary key)");
+    for (at, url) in urls.iter().enumerate() {
+        cluster.node(at).query(url, &format!("set wsrep_sync_wait = 15; insert into t values ({at})"));
+    }
+    assert_eq!((read(0), read(1), read(2)), ("0,1,2".into(), "0,1,2".into(), "0,1,2".into()));
+
+    cluster.node(1).kill();
+    cluster.until_in_step(&[0, 2]);
+    cluster.node(2).query(&urls[2], "insert into t values (3)");
+    cluster.node(1).start_again();
+    cluster.until_in_step(&[0, 1, 2]);
+    assert_eq!(read(1), "0,1,2,3");
+
+    cluster.isolate(2);
+    let refused = cluster.node(2).try_query(&urls[2], "insert into t values (9)").unwrap_err();
+    assert!(refused.contains("1047"), "{refused}");
+    cluster.node(0).query(&urls[0], "insert into t values (4)");
+    cluster.rejoin(2);
+    assert_eq!((read(2), read(1)), ("0,1,2,3,4".into(), "0,1,2,3,4".into()));
 }

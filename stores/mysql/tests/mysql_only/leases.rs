@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outbox_contract::divert::Step;
 use outbox_contract::{Diverted, RelayId, Store, StoreErrorKind};
 use outbox_servers::Proxy;
 use sqlx::Connection;
@@ -72,6 +73,31 @@ async fn a_step_changes_the_lease_that_it_relies_on() {
         store.lease(&short).await.unwrap();
         store.lease(&heartbeat(RelayId::new())).await.unwrap();
         assert_eq!(fixture.number("select min(epoch) from outbox_lease").await, 2);
+    }
+}
+
+/// As above: an operator on one node closes a key while a relay on another one moves messages behind it, or renews a life that is being ended.
+#[tokio::test]
+async fn what_a_step_or_a_takeover_relies_on_is_changed_by_it() {
+    for fixture in both().await {
+        let store = &fixture.store;
+        append(store, [message("a"), message("a")]).await;
+        let me = RelayId::new();
+        let mut short = heartbeat(me);
+        store.lease(&short).await.unwrap();
+        let read = messages(&fetch(store, me).await);
+        let mut step = fails(me, &read[..1]);
+        store.divert(std::slice::from_ref(&step)).await.unwrap();
+        step.step = Step::Park { rows: vec![read[1].row()] };
+        assert_eq!(fixture.number("select steps from outbox_key").await, 0);
+        store.divert(std::slice::from_ref(&step)).await.unwrap();
+        assert_eq!(fixture.number("select steps from outbox_key").await, 1);
+
+        short.lasts = Duration::from_micros(1);
+        store.lease(&short).await.unwrap();
+        let ended = fixture.number("select expires_at from outbox_relay").await;
+        store.lease(&heartbeat(RelayId::new())).await.unwrap();
+        assert_eq!(fixture.number("select min(expires_at) from outbox_relay").await, ended - 1);
     }
 }
 

@@ -6,7 +6,9 @@ use outbox_contract::{
 };
 use sqlx::Connection;
 
-use super::support::{Fixture, append, both, both_with, fetch, message, messages, options, relay, run};
+use super::support::{
+    Fixture, append, both, both_with, fetch, keep_to_no_snapshot, message, messages, options, relay, run,
+};
 
 const LEVELS: [&str; 3] = ["read committed", "repeatable read", "serializable"];
 
@@ -35,6 +37,7 @@ async fn an_append_takes_the_current_number_under_every_isolation_level() {
             fixture.run("create table seen (id int primary key); insert into seen values (1)").await;
             let mut connection = fixture.connection().await;
             run(&mut connection, &format!("set session transaction isolation level {level}")).await;
+            keep_to_no_snapshot(&mut connection).await;
             let mut tx = connection.begin().await.unwrap();
             run(&mut tx, "select * from seen").await;
             let (first, second) = (message("a"), message("a"));

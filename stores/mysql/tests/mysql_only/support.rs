@@ -24,14 +24,14 @@ pub(crate) struct Fixture {
     pub(crate) store: MySqlStore,
 }
 
-/// One on MySQL and one on MariaDB, of those that can be had.
+/// One on MySQL and one on each MariaDB, of those that can be had.
 pub(crate) async fn both() -> Vec<Fixture> {
     both_with(options()).await
 }
 
 pub(crate) async fn both_with(options: MySqlOptions) -> Vec<Fixture> {
     let mut fixtures = Vec::new();
-    for wish in [MySql::newest(), MariaDb::newest()] {
+    for wish in [MySql::newest(), MariaDb::newest(), MariaDb::oldest()] {
         if let Some(server) = wish.shared().or_skip() {
             fixtures.push(Fixture::on(server, options.clone()).await);
         }
@@ -106,6 +106,11 @@ pub(crate) async fn open(url: &str, options: MySqlOptions) -> MySqlStore {
 
 pub(crate) async fn run(connection: &mut MySqlConnection, statements: &str) {
     sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(connection).await.unwrap();
+}
+
+/// As servers are but MariaDB from 11.6.2 on. MySQL has no such setting.
+pub(crate) async fn keep_to_no_snapshot(connection: &mut MySqlConnection) {
+    let _ = sqlx::raw_sql("set session innodb_snapshot_isolation = 0").execute(connection).await;
 }
 
 pub(crate) async fn number(connection: &mut MySqlConnection, statement: &str) -> i64 {

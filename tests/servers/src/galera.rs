@@ -1,0 +1,305 @@
+//! A Galera cluster for tests: nodes of MariaDB, each of which takes writes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::given;
+use crate::home::Home;
+use crate::missing::Missing;
+use crate::mysql::{MySql, MySqlServer};
+use crate::ports::Port;
+use crate::program::Program;
+use crate::server::Shared;
+
+/// How many nodes there are: of two, none would go on without the other.
+const NODES: usize = 3;
+const NAME: &str = "a Galera cluster";
+/// How long nodes may take to be in step. On a quiet machine it is two seconds.
+const PATIENCE: Duration = Duration::from_secs(300);
+const EVERY: Duration = Duration::from_millis(50);
+
+/// All nodes begin with copies of one data folder, so that what a node lacks can always be sent to it write by write.
+const SETTINGS: &str = "
+wsrep-on = ON
+wsrep-provider = /usr/lib/galera/libgalera_smm.so
+wsrep-cluster-name = outbox
+wsrep-node-address = 127.0.0.1
+wsrep-sst-method = records
+wsrep-slave-threads = 2
+binlog-format = ROW
+default-storage-engine = InnoDB
+innodb-autoinc-lock-mode = 2
+";
+/// A node that was killed or cut off is given up after two seconds.
+const PROVIDER: &str = "gcache.size=32M; evs.keepalive_period=PT0.3S; evs.suspect_timeout=PT2S; evs.inactive_timeout=PT4S; \
+                        evs.inactive_check_period=PT0.3S; evs.install_timeout=PT4S; gmcast.peer_timeout=PT2S";
+
+/// Run by `sh`, with the server's program and how the cluster is begun. A node that was killed has to be told how far it came: its tables know. The
+/// server looks for the program of `records` in its path.
+const SERVE: &str = r#"
+export PATH="$PWD:$PATH"
+[ -e joined ] || { touch joined && exec "$0" --defaults-file=my.cnf $1; }
+"$0" --defaults-file=my.cnf --wsrep-recover --log-error="$PWD/recovered.err"
+at=$(sed -n 's/.*Recovered position: *//p' recovered.err | tail -n 1)
+rm -f recovered.err
+exec "$0" --defaults-file=my.cnf ${at:+--wsrep-start-position="$at"}
+"#;
+
+/// What a node that joins and one that gives run beside themselves, with the path of a file as their address. All nodes have the same tables, so there is
+/// nothing to do but to say where the records begin; one that lacks more than there are records of fails.
+const TRANSFER: &str = r#"#!/bin/sh
+while [ $# -gt 0 ]; do
+  case $1 in --role) role=$2 ;; --address) address=$2 ;; --gtid) gtid=$2 ;; --bypass) bypass=yes ;; esac
+  shift
+done
+if [ "$role" = joiner ]; then
+  rm -f position
+  echo "ready $PWD/position"
+  while [ ! -e position ]; do sleep 0.02; done
+  cat position
+else
+  [ "$bypass" = yes ] || { echo 'it lacks more than there are records of' >&2 && exit 1; }
+  echo "$gtid" >"$address.part" && mv "$address.part" "$address" && echo "done $gtid"
+fi
+"#;
+
+/// A wish for a Galera cluster: three nodes of MariaDB 10.11, on each the user `root`, from 127.0.0.1, without a password.
+#[derive(Clone, Debug, Default)]
+pub struct Galera {
+    config: Vec<String>,
+}
+
+impl Galera {
+    /// Galera 4 with MariaDB 10.11.
+    #[must_use]
+    pub fn newest() -> Self {
+        Self::default()
+    }
+
+    /// Adds a line to the section `mysqld` of each node's `my.cnf`.
+    #[must_use]
+    pub fn config(mut self, line: &str) -> Self {
+        self.config.push(line.to_owned());
+        self
+    }
+
+    /// The cluster that all tests of this program share.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn shared(self) -> Result<GaleraCluster, Missing> {
+        static SHARED: Shared<GaleraCluster> = Shared::new();
+        SHARED.get(format!("{self:?}"), || self.start())
+    }
+
+    /// A cluster of the test's own, whose nodes it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub fn start(self) -> Result<GaleraCluster, Missing> {
+        let ports = || Port::take_some(NODES).map_err(|reason| Missing::failed(NAME, reason));
+        let (group, transfer) = (ports()?, ports()?);
+        let members = group.iter().map(|port| format!("127.0.0.1:{}", port.number())).collect::<Vec<_>>();
+        // One after another: each that joins is given what came before, by one that is in step.
+        let mut nodes = Vec::with_capacity(NODES);
+        for (at, (group, transfer)) in group.into_iter().zip(transfer).enumerate() {
+            let member = Group {
+                begins: at == 0,
+                members: members.clone(),
+                port: group.number(),
+                transfer: transfer.number(),
+            };
+            let node = self.config.iter().fold(MySql::of(member), |node, line| node.config(line));
+            nodes.push(Node { server: node.start()?, _ports: [group, transfer] });
+        }
+        let cluster = GaleraCluster { nodes: Arc::new(nodes) };
+        cluster.in_step(&[0, 1, 2]).map_err(|reason| Missing::failed(NAME, reason))?;
+        Ok(cluster)
+    }
+}
+
+/// What a node has to know of its cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// Whether the cluster begins with it.
+    begins: bool,
+    /// The addresses of all nodes among themselves.
+    members: Vec<String>,
+    /// The port of its own.
+    port: u16,
+    /// The port on which it is sent what it lacks.
+    transfer: u16,
+}
+
+impl Group {
+    /// Lines of its configuration.
+    pub(crate) fn lines(&self) -> String {
+        let Self { members, port, transfer, .. } = self;
+        format!(
+            "{SETTINGS}wsrep-node-name = node-{port}\nwsrep-cluster-address = gcomm://{}\n\
+             wsrep-provider-options = \"base_host=127.0.0.1; base_port={port}; gmcast.listen_addr=tcp://127.0.0.1:{port}; \
+             ist.recv_addr=127.0.0.1:{transfer}; {PROVIDER}\"\n",
+            members.join(",")
+        )
+    }
+
+    /// The command that runs it in the foreground.
+    pub(crate) fn command(&self, home: &Home, server: &str) -> Program {
+        let mut command = home.tree().command(home.user(), &home.inside(""), "/bin/sh");
+        command.args(["-c", SERVE, server, if self.begins { "--wsrep-new-cluster" } else { "" }]);
+        command
+    }
+}
+
+/// Writes the program that nodes run when one of them joins.
+pub(crate) fn write(home: &Home) -> Result<(), String> {
+    home.write_program("wsrep_sst_records", TRANSFER)
+}
+
+#[derive(Debug)]
+struct Node {
+    server: MySqlServer,
+    _ports: [Port; 2],
+}
+
+/// A Galera cluster. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct GaleraCluster {
+    nodes: Arc<Vec<Node>>,
+}
+
+impl GaleraCluster {
+    /// How many nodes there are, dead ones too.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// A node, from 0 on. It may be stopped, killed and paused, and be started again while others go on: then see
+    /// [`until_in_step`](Self::until_in_step).
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer.
+    #[must_use]
+    #[track_caller]
+    pub fn node(&self, number: usize) -> &MySqlServer {
+        let node = self.nodes.get(number);
+        &node
+            .unwrap_or_else(|| panic!("the cluster has no node {number}: they are 0 to {}", NODES - 1))
+            .server
+    }
+
+    /// Makes an empty database, and gives its URL on each node. No other test has it.
+    ///
+    /// # Panics
+    ///
+    /// When a node does not make it.
+    #[must_use]
+    #[track_caller]
+    pub fn fresh_database(&self) -> Vec<String> {
+        let url = self.node(0).fresh_database();
+        let name = url.rsplit('/').next().unwrap_or_default();
+        let urls = self.nodes.iter().map(|node| given::with_path(&node.server.url(), name));
+        let urls: Vec<String> = urls.collect();
+        for node in self.nodes.iter() {
+            // A node that lags has not made it yet.
+            node.server
+                .query(&node.server.url(), &format!("set wsrep_sync_wait = 15; show create database {name}"));
+        }
+        urls
+    }
+
+    /// Cuts a node off from the others, though not from its clients: it has no quorum, and they go on without it. Returns when all know.
+    ///
+    /// # Panics
+    ///
+    /// When they do not notice.
+    #[track_caller]
+    pub fn isolate(&self, number: usize) {
+        self.set_isolated(number, true);
+        let others: Vec<usize> = (0..self.size()).filter(|other| *other != number).collect();
+        self.expect(
+            &format!("isolate node {number}"),
+            self.until(|| {
+                status(self.node(number), "wsrep_ready").is_some_and(|ready| ready == "OFF")
+                    && self.are_in_step(&others)
+            }),
+        );
+    }
+
+    /// Lets a node that was [isolated](Self::isolate) back; returns when all are in step.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come back.
+    #[track_caller]
+    pub fn rejoin(&self, number: usize) {
+        self.set_isolated(number, false);
+        let all: Vec<usize> = (0..self.size()).collect();
+        self.until_in_step(&all);
+    }
+
+    /// Cuts a node off, or no more, and does not wait for anything.
+    ///
+    /// # Panics
+    ///
+    /// When the node refuses.
+    #[track_caller]
+    pub fn set_isolated(&self, number: usize, isolated: bool) {
+        let node = self.node(number);
+        let isolated = u8::from(isolated);
+        node.query(&node.url(), &format!("set global wsrep_provider_options = 'gmcast.isolate={isolated}'"));
+    }
+
+    /// Waits until these nodes, and no others, are the cluster and take writes.
+    ///
+    /// # Panics
+    ///
+    /// When they do not get there.
+    #[track_caller]
+    pub fn until_in_step(&self, nodes: &[usize]) {
+        self.expect("get in step", self.in_step(nodes));
+    }
+
+    fn in_step(&self, nodes: &[usize]) -> Result<(), String> {
+        self.until(|| self.are_in_step(nodes))
+    }
+
+    fn are_in_step(&self, nodes: &[usize]) -> bool {
+        nodes.iter().all(|number| {
+            let node = self.node(*number);
+            let says = |name, value: &str| status(node, name).is_some_and(|said| said == value);
+            says("wsrep_cluster_size", &nodes.len().to_string())
+                && says("wsrep_cluster_status", "Primary")
+                && says("wsrep_local_state_comment", "Synced")
+                && says("wsrep_ready", "ON")
+        })
+    }
+
+    fn until(&self, done: impl Fn() -> bool) -> Result<(), String> {
+        let start = Instant::now();
+        while !done() {
+            if start.elapsed() > PATIENCE {
+                return Err(format!("its nodes do not agree within {PATIENCE:?}"));
+            }
+            std::thread::sleep(EVERY);
+        }
+        Ok(())
+    }
+
+    #[track_caller]
+    fn expect(&self, what: &str, result: Result<(), String>) {
+        if let Err(reason) = result {
+            panic!("{NAME}: {what}: {reason}");
+        }
+    }
+}
+
+/// One line of a node's status.
+fn status(node: &MySqlServer, name: &str) -> Option<String> {
+    let said = node.try_query(&node.url(), &format!("show status like '{name}'")).ok()?;
+    said.split('\t').nth(1).map(str::to_owned)
+}
