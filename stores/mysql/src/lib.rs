@@ -24,6 +24,7 @@ mod sql;
 mod store;
 mod stripes;
 mod transactions;
+mod unserved;
 
 pub use config::MySqlOptions;
 pub use migrate::Migration;
