@@ -198,11 +198,11 @@ async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_ha
         (0..rows).map(move |_| Outgoing::from(message("a")).by(route.clone()))
     };
     let relay = relay(&store).await;
+    park(&store, relay, (0..500).map(|_| message("failing")).collect()).await;
     let mut tx = store.begin().await.unwrap();
     let outgoing: Vec<Outgoing> = by("default", 2_000).chain(by("adit", 3)).chain(by("zz", 3)).collect();
     store.append(&mut tx, &outgoing).await.unwrap();
     store.commit(tx).await.into_result().unwrap();
-    park(&store, relay, (0..500).map(|_| message("failing")).collect()).await;
     noted.lock().unwrap().clear();
     let unserved = store.unserved(Duration::ZERO).await.unwrap();
     let mut routes: Vec<&str> = unserved.iter().map(|unserved| unserved.route.as_str()).collect();
