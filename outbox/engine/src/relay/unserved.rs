@@ -163,13 +163,13 @@ mod tests {
     #[test]
     fn the_metrics_are_back_at_zero_when_nothing_is_found_any_more() {
         let routes = UnservedRoutes::new(Duration::ZERO, S * 5);
-        let expected = |count, adit, bills| {
+        let expected = |count, attic, bills| {
             let ages =
-                [("outbox_unserved_age_seconds adit", adit), ("outbox_unserved_age_seconds bills", bills)];
+                [("outbox_unserved_age_seconds attic", attic), ("outbox_unserved_age_seconds bills", bills)];
             let all = ages.into_iter().chain([("outbox_unserved_routes", count)]);
             all.map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<String, f64>>()
         };
-        assert_eq!(shown(|| routes.found(S * 60, unserved(&["adit", "bills"]))), expected(2.0, 90.0, 90.0));
+        assert_eq!(shown(|| routes.found(S * 60, unserved(&["attic", "bills"]))), expected(2.0, 90.0, 90.0));
         assert_eq!(shown(|| routes.found(S * 120, unserved(&["bills"]))), expected(1.0, 0.0, 90.0));
         assert_eq!(shown(|| routes.found(S * 180, Vec::new())), expected(0.0, 0.0, 0.0));
     }
@@ -191,15 +191,15 @@ mod tests {
     #[test]
     fn an_answer_is_not_shown_for_ever() {
         let routes = UnservedRoutes::new(Duration::ZERO, S * 5);
-        routes.found(S * 60, unserved(&["adit"]));
+        routes.found(S * 60, unserved(&["attic"]));
         let failed = |at| shown(|| routes.failed(S * at, "away".to_owned()));
         assert_eq!(failed(120), BTreeMap::new(), "it still holds");
         assert_eq!((routes.routes(S * 245).len(), routes.unknown(S * 245)), (1, None));
         assert_eq!(routes.unknown(S * 246), Some((S * 186, "away".to_owned())));
         assert_eq!(routes.routes(S * 246), []);
-        assert_eq!(failed(246).get("outbox_unserved_age_seconds adit"), Some(&0.0));
+        assert_eq!(failed(246).get("outbox_unserved_age_seconds attic"), Some(&0.0));
 
-        routes.found(S * 300, unserved(&["adit"]));
+        routes.found(S * 300, unserved(&["attic"]));
         assert_eq!((routes.routes(S * 300).len(), routes.unknown(S * 300)), (1, None));
         assert_eq!(routes.unknown(S * 486), Some((S * 186, "no answer".to_owned())), "nobody asks any more");
     }

@@ -201,17 +201,18 @@ async fn a_route_that_no_relay_serves_degrades_until_one_does() {
     let world = World::new();
     let rig = world.rig();
     let relay = rig.relay().start().await.unwrap();
-    append_by(&world, "adit").await;
+    append_by(&world, "attic").await;
     tokio::time::sleep(S * 80).await;
     append_by(&world, "inbox/stock").await;
-    within(S * 41, || says(&relay, Status::Degraded, "route adit: no relay serves it, and its oldest")).await;
-    assert_eq!(unserved(&relay), ["adit"], "the other one has not waited for a minute");
+    within(S * 41, || says(&relay, Status::Degraded, "route attic: no relay serves it, and its oldest"))
+        .await;
+    assert_eq!(unserved(&relay), ["attic"], "the other one has not waited for a minute");
     within(S * 61, || says(&relay, Status::Degraded, "route inbox/stock: no relay serves it")).await;
     assert!(says(&relay, Status::Degraded, "start the inbox of this consumer"), "{:?}", relay.health());
-    assert_eq!(unserved(&relay), ["adit", "inbox/stock"], "the longest waiting first");
+    assert_eq!(unserved(&relay), ["attic", "inbox/stock"], "the longest waiting first");
     assert_eq!(relay.observer().unserved(), relay.unserved());
 
-    serve(&world, "adit", S * 3_600).await;
+    serve(&world, "attic", S * 3_600).await;
     serve(&world, "inbox/stock", S * 90).await;
     within(S * 61, || relay.health().status == Status::Healthy).await;
     within(S * 121, || unserved(&relay) == ["inbox/stock"]).await;
@@ -264,12 +265,12 @@ async fn a_relay_does_not_tell_of_its_own_route() {
     let rig = world.rig();
     rig.transport.go_down();
     let relay = rig.relay().start().await.unwrap();
-    for route in ["default", "adit"] {
+    for route in ["default", "attic"] {
         append_by(&world, route).await;
     }
     tokio::time::sleep(S).await;
     rig.store.set_rates_of(StoreCall::Lease, FAILS);
-    within(S * 125, || unserved(&relay) == ["adit"]).await;
+    within(S * 125, || unserved(&relay) == ["attic"]).await;
     let store = world.store.unserved(S * 60).await.unwrap();
     assert_eq!(store.len(), 2, "nobody serves either: {store:?}");
     assert!(says(&relay, Status::Unhealthy, "leases were last renewed"), "{:?}", relay.health());
@@ -283,8 +284,8 @@ async fn a_store_that_tells_of_no_route_hinders_no_measurement_and_is_told() {
         let rig = world.rig();
         // More than the pause between two measurements.
         let relay = rig.relay().store_timeout(S * 30).lease(S * 120).start().await.unwrap();
-        append_by(&world, "adit").await;
-        within(S * 130, || unserved(&relay) == ["adit"]).await;
+        append_by(&world, "attic").await;
+        within(S * 130, || unserved(&relay) == ["attic"]).await;
         rig.store.set_rates_of(StoreCall::Unserved, rates);
         let (begun, mut scheduled) = (Instant::now(), 0);
         while begun.elapsed() < S * 130 {
@@ -293,7 +294,7 @@ async fn a_store_that_tells_of_no_route_hinders_no_measurement_and_is_told() {
             scheduled += 1;
             within(S * 6, || relay.backlog()[0].1.scheduled == scheduled).await;
         }
-        assert_eq!(unserved(&relay), ["adit"], "that was two minutes ago");
+        assert_eq!(unserved(&relay), ["attic"], "that was two minutes ago");
         within(S * 240, || {
             says(&relay, Status::Degraded, "whether every route has a relay could not be found out for")
         })
@@ -307,6 +308,6 @@ async fn a_store_that_tells_of_no_route_hinders_no_measurement_and_is_told() {
         assert_eq!(unserved(&relay), [""; 0], "nobody knows");
         rig.store.calm();
         rig.store.set_rates_of(StoreCall::Unserved, StoreFaultRates::default());
-        within(S * 125, || unserved(&relay) == ["adit"]).await;
+        within(S * 125, || unserved(&relay) == ["attic"]).await;
     }
 }

@@ -212,15 +212,15 @@ pub async fn a_route_that_no_relay_serves_is_found<H: StoreHarness>(harness: &H)
     assert_eq!(unserved(&store, Duration::ZERO).await, [], "nothing waits");
     write(&*store, messages("orders", "a", 3)).await;
     let to = |name: &str| Outgoing::from(message("orders", "a")).by(route(name));
-    write(&*store, [to("adit"), to("adit"), to("inbox/stock")]).await;
+    write(&*store, [to("attic"), to("attic"), to("inbox/stock")]).await;
     harness.advance(WAITED).await;
 
     let found = unserved(&store, WAITED / 2).await;
-    assert_eq!(routes(&found), ["adit", "inbox/stock"], "and not the route of the relay");
+    assert_eq!(routes(&found), ["attic", "inbox/stock"], "and not the route of the relay");
     assert!(found.iter().all(|unserved| (WAITED..LONG).contains(&unserved.oldest_age)), "{found:?}");
     assert_eq!(unserved(&store, LONG).await, [], "none has waited for so long");
 
-    let late = Relay::on(&store, route("adit"), LONG).await;
+    let late = Relay::on(&store, route("attic"), LONG).await;
     assert_eq!(routes(&unserved(&store, Duration::ZERO).await), ["inbox/stock"], "one has a relay now");
     late.settle(&late.read().await).await;
     late.leave().await;
@@ -268,7 +268,7 @@ pub async fn a_route_whose_messages_are_all_parked_is_found_when_nobody_serves_i
     harness: &H,
 ) {
     let store = prepared(harness).await;
-    for (name, key) in [("adit", "failing"), ("bills", "held")] {
+    for (name, key) in [("attic", "failing"), ("bills", "held")] {
         let relay = Relay::on(&store, route(name), LONG).await;
         let to_park = messages("orders", key, 2).into_iter();
         write(&*store, to_park.map(|message| Outgoing::from(message).by(relay.route.clone()))).await;
@@ -281,8 +281,8 @@ pub async fn a_route_whose_messages_are_all_parked_is_found_when_nobody_serves_i
         relay.leave().await;
     }
     harness.advance(WAITED).await;
-    assert_eq!(routes(&unserved(&store, WAITED / 2).await), ["adit", "bills"]);
-    let _relay = Relay::on(&store, route("adit"), LONG).await;
+    assert_eq!(routes(&unserved(&store, WAITED / 2).await), ["attic", "bills"]);
+    let _relay = Relay::on(&store, route("attic"), LONG).await;
     assert_eq!(routes(&unserved(&store, WAITED / 2).await), ["bills"]);
     let bills = message("orders", "held").key_id();
     store.discard(&route("bills"), &bills).await.expect("a key is discarded");
@@ -294,19 +294,19 @@ pub async fn a_route_whose_messages_are_overdue_is_found_when_nobody_serves_it<H
     let store = prepared(harness).await;
     let now = database_now(&store).await;
     let at = |name: &str, due_at| Outgoing::from(message("orders", "a")).due_at(due_at).by(route(name));
-    write(&*store, [at("adit", now), at("bills", now.plus(Duration::from_secs(3_600)))]).await;
+    write(&*store, [at("attic", now), at("bills", now.plus(Duration::from_secs(3_600)))]).await;
     harness.advance(WAITED).await;
     let overdue = unserved(&store, WAITED / 2).await;
-    assert_eq!(routes(&overdue), ["adit"], "the other is not due");
+    assert_eq!(routes(&overdue), ["attic"], "the other is not due");
     assert!(overdue[0].oldest_age >= WAITED, "{overdue:?}");
     store.maintain(100).await.expect("maintained");
     harness.advance(WAITED).await;
     assert_eq!(
         routes(&unserved(&store, WAITED / 2).await),
-        ["adit"],
+        ["attic"],
         "it has joined its key, and waits there"
     );
-    let _relay = Relay::on(&store, route("adit"), LONG).await;
+    let _relay = Relay::on(&store, route("attic"), LONG).await;
     assert_eq!(unserved(&store, Duration::ZERO).await, []);
 }
 

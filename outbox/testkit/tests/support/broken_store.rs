@@ -391,7 +391,7 @@ impl Store for BrokenStore {
     async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
         let mut unserved = self.inner.unserved(after).await?;
         if self.has(Bug::ForgetsUnserved) {
-            unserved.retain(|unserved| unserved.route != "adit");
+            unserved.retain(|unserved| unserved.route != "attic");
         }
         Ok(unserved)
     }

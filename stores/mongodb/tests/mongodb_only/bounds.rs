@@ -200,14 +200,14 @@ async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_ha
     let relay = relay(&store).await;
     park(&store, relay, (0..500).map(|_| message("failing")).collect()).await;
     let mut tx = store.begin().await.unwrap();
-    let outgoing: Vec<Outgoing> = by("default", 2_000).chain(by("adit", 3)).chain(by("zz", 3)).collect();
+    let outgoing: Vec<Outgoing> = by("default", 2_000).chain(by("attic", 3)).chain(by("zz", 3)).collect();
     store.append(&mut tx, &outgoing).await.unwrap();
     store.commit(tx).await.into_result().unwrap();
     noted.lock().unwrap().clear();
     let unserved = store.unserved(Duration::ZERO).await.unwrap();
     let mut routes: Vec<&str> = unserved.iter().map(|unserved| unserved.route.as_str()).collect();
     routes.sort_unstable();
-    assert_eq!(routes, ["adit", "zz"]);
+    assert_eq!(routes, ["attic", "zz"]);
 
     let steps = std::mem::take(&mut *noted.lock().unwrap());
     let steps = steps.iter().filter(|command| command.contains_key("find"));
@@ -226,7 +226,7 @@ async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_ha
     let (first, last) = (Bson::MinKey, Bson::MaxKey);
     let gaps = [
         (true, first.clone(), route("default")),
-        (true, route("adit"), route("default")),
+        (true, route("attic"), route("default")),
         (true, route("default"), last.clone()),
         (true, route("zz"), last.clone()),
         (false, first, route("default")),

@@ -259,9 +259,9 @@ async fn a_look_for_routes_that_nobody_serves_begins_where_the_last_one_had_to()
     };
     fixture.run(&append(10, "default")).await;
     assert_eq!(look().await, [""; 0]);
-    fixture.run(&format!("{}; {}", append(20, "adit"), through(30))).await;
+    fixture.run(&format!("{}; {}", append(20, "attic"), through(30))).await;
     for _ in 0..3 {
-        assert_eq!(look().await, ["adit"], "however far the relay is meanwhile");
+        assert_eq!(look().await, ["attic"], "however far the relay is meanwhile");
     }
     fixture.run(&format!("delete from outbox_message where position = 20; {}", append(40, "bills"))).await;
     assert_eq!(look().await, ["bills"]);
