@@ -26,6 +26,7 @@ use crate::stripe::StripeMark;
 use crate::subscription::{Deliveries, Subscription};
 use crate::transactional::{Admission, Committed, Transactional};
 use crate::transport::{Chunk, Transport};
+use crate::unserved::Unserved;
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
@@ -159,6 +160,10 @@ impl<T: Store + ?Sized> Store for Arc<T> {
 
     async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
         (**self).backlog(route).await
+    }
+
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        (**self).unserved(after).await
     }
 
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {

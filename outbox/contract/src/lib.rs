@@ -31,6 +31,7 @@ pub mod subscription;
 pub mod trace;
 pub mod transactional;
 pub mod transport;
+pub mod unserved;
 pub mod writer;
 
 pub use admin::Admin;
@@ -59,6 +60,7 @@ pub use stripe::{STRIPES, Stripe, StripeId, StripeMark};
 pub use subscription::{Deliveries, Delivery, Subscription};
 pub use transactional::Transactional;
 pub use transport::{Chunk, Transport};
+pub use unserved::Unserved;
 pub use writer::Outbox;
 
 /// What the output of `#[derive(DomainEvent)]` names, and nobody else: it may change in any release.

@@ -48,6 +48,8 @@ metrics! {
     RESTARTS = "outbox_restarts_total", Counter, "restarts", ["route"], "Publishers of a relay that failed and were started again; what else fails is a reset.";
     OLDEST_AGE = "outbox_oldest_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message that waits, by the database's clock. While it can't be measured it grows, as if nothing moved.";
     UNMEASURED = "outbox_unmeasured_seconds", Gauge, "seconds", ["route"], "For how long the figures of the backlog could not be measured; they are as old.";
+    UNSERVED_ROUTES = "outbox_unserved_routes", Gauge, "routes", [], "Routes with messages that have waited for over a minute, and no live relay in any program. Looked for once a minute.";
+    UNSERVED_AGE = "outbox_unserved_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message of a route that no relay serves; 0 again when one does. Of the first 20 such routes that a relay meets.";
     PENDING = "outbox_pending", Gauge, "messages", ["route"], "Messages that wait to be published, up to the store's counting limit.";
     PARKED_NOW = "outbox_parked", Gauge, "messages", ["route"], "Messages that wait behind a failing key.";
     HELD_KEYS = "outbox_held_keys", Gauge, "keys", ["route"], "Keys that wait for an operator.";

@@ -17,6 +17,7 @@ use crate::lease::{Lease, LeaseRequest, Leased, LowWater};
 use crate::maintain::Maintained;
 use crate::name::Route;
 use crate::stripe::StripeMark;
+use crate::unserved::Unserved;
 
 /// A database that holds an outbox. Object-safe: the relay holds an `Arc<dyn Store>`.
 ///
@@ -157,6 +158,19 @@ pub trait Store: Admin {
     /// - *Effect*: none. *Units and limits*: cheap at any size: counts stop at the store's counting limit. *Errors*: `Unavailable`.
     /// - *Cancellation*, *Concurrency*, *Repeat*: harmless.
     async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError>;
+
+    /// Routes with messages that no live relay serves: what waits there, hot, parked or scheduled and due, waits until one is started, however long
+    /// that is (promise P9). Every other figure is of one route, and is asked for by who serves it; this one is of all that the store holds.
+    ///
+    /// - *Effect*: none; nothing is locked. *Ordering*: the longest waiting first. Only those whose oldest message is older than `after`, by the
+    ///   database's clock: a relay has so long to come to its first [`lease`](Self::lease). A relay serves its route until its life runs out or it
+    ///   leaves, whichever buckets it owns.
+    /// - *Units and limits*: at most [`Unserved::MOST`] routes. Cheap at any size. Where the hot table is kept by route, so many routes are looked
+    ///   at, in the order of their names, and the first thousand messages of each that is not served; elsewhere the first messages in the order
+    ///   of positions, up to the store's counting limit (at least 10,000). A route behind more than that of others is told of when they are gone: what
+    ///   nobody serves comes to the front of the table by itself. A relay asks once a minute.
+    /// - *Errors*: `Unavailable`. *Cancellation*, *Concurrency*, *Repeat*: harmless; it keeps no [`backlog`](Self::backlog) waiting.
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError>;
 
     /// Yields when there may be something to fetch. Never ends; where nothing can tell, never yields, and polling alone serves.
     ///

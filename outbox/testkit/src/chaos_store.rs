@@ -95,6 +95,7 @@ pub enum StoreCall {
     Elect,
     Maintain,
     Backlog,
+    Unserved,
     /// Single wake-ups, which are lost.
     Wakeups,
     FailingKeys,

@@ -96,6 +96,12 @@ catches! { fresh_with:
         AdmitsPastBacklog, inbox::a_message_goes_behind_those_that_wait_for_its_consumer;
     the_suite_catches_an_election_that_everybody_wins:
         ElectsEverybody, upkeep::one_relay_is_elected_until_its_time_is_over;
+    the_suite_catches_a_route_that_is_forgotten_when_nobody_serves_it:
+        ForgetsUnserved, upkeep::a_route_that_no_relay_serves_is_found;
+    the_suite_catches_relays_that_serve_however_late_their_lives_end:
+        BelievesEveryEnd, upkeep::a_route_whose_relay_lives_implausibly_long_is_found;
+    the_suite_catches_parked_messages_that_are_forgotten_when_nobody_serves_their_route:
+        ForgetsUnserved, upkeep::a_route_whose_messages_are_all_parked_is_found_when_nobody_serves_it;
     the_suite_catches_a_bell_that_does_not_ring:
         KeepsSilent, upkeep::the_bell_rings_at_append_and_at_commit;
 }

@@ -13,7 +13,7 @@ use outbox_contract::lease::LeaseRequest;
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
     Backlog, BucketSet, Clock, Diversion, Diverted, FetchRequest, Fetched, Hints, Lease, Leased, LowWater,
-    RelayId, Route, Store, StoreError, StripeMark, Timestamp, async_trait,
+    RelayId, Route, Store, StoreError, StripeMark, Timestamp, Unserved, async_trait,
 };
 
 use crate::clock::RuntimeClock;
@@ -195,6 +195,10 @@ impl Store for MemoryStore {
 
     async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
         Ok(self.shared.statement(|tables, now| tables.backlog(route, now)))
+    }
+
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        Ok(self.shared.statement(|tables, now| tables.unserved(after, now)))
     }
 
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {

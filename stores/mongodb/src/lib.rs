@@ -24,6 +24,7 @@ mod store;
 mod stripes;
 mod transaction;
 mod unnamed;
+mod unserved;
 mod wakeups;
 
 pub use config::MongoDbOptions;

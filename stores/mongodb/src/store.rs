@@ -15,7 +15,8 @@ use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
     AppendError, Backlog, BucketSet, Consumer, Lease, LeaseRequest, Leased, LowWater, Message, MessageId,
-    Outgoing, RelayId, Route, Store, StoreError, StoreErrorKind, StripeMark, Transactional, async_trait,
+    Outgoing, RelayId, Route, Store, StoreError, StoreErrorKind, StripeMark, Transactional, Unserved,
+    async_trait,
 };
 
 use tokio::sync::OnceCell;
@@ -25,7 +26,7 @@ use crate::database::Database;
 use crate::error::{Failed, is_conflict, is_unknown_commit, meaning, store_error, unknown_commit};
 use crate::{
     admit, append, backlog, divert, due, fetch, lease, maintain, migrate, settle, stripes, transaction,
-    wakeups,
+    unserved, wakeups,
 };
 
 /// An outbox in a MongoDB database. Cheap to clone: clones share their client.
@@ -265,6 +266,10 @@ impl Store for MongoDbStore {
 
     async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
         backlog::backlog(self.database(), route).await.map_err(|failed| failed.in_step("backlog"))
+    }
+
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        unserved::unserved(self.database(), after).await.map_err(|failed| failed.in_step("unserved"))
     }
 
     /// Rings of this process; and of other programs, where the server has change streams.

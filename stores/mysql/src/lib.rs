@@ -25,6 +25,7 @@ mod sql;
 mod store;
 mod stripes;
 mod transactions;
+mod unserved;
 
 pub use config::MySqlOptions;
 pub use migrate::Migration;

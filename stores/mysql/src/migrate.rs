@@ -5,7 +5,7 @@ use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
 
 use crate::check;
-use crate::error::store_error;
+use crate::error::{is_conflict, store_error};
 use crate::line::run;
 
 /// One step from one version of the tables to the next.
@@ -30,6 +30,9 @@ pub(crate) const NEEDED: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
 const OPERATION: &str = "migrate";
 
+/// How often a migration is tried while others do the same: on nodes of a cluster, which don't wait for each other, one of two is refused.
+const MOST_CONFLICTS: u32 = 10;
+
 /// Brings the tables to this version. The server can't change tables in a transaction: what a migration has done when it is cut short is done, and
 /// the next one goes on from there. Of several programs at once, each does what is not done yet.
 pub(crate) async fn migrate(connection: &mut MySqlConnection) -> Result<(), StoreError> {
@@ -40,7 +43,13 @@ pub(crate) async fn migrate(connection: &mut MySqlConnection) -> Result<(), Stor
         return Err(too_new(OPERATION, version));
     }
     for migration in MIGRATIONS.iter().filter(|migration| migration.version > version) {
-        run(connection, migration.sql).await.map_err(failed)?;
+        let mut conflicts = 0;
+        while let Err(error) = run(connection, migration.sql).await {
+            conflicts += 1;
+            if !is_conflict(&error) || conflicts == MOST_CONFLICTS {
+                return Err(failed(error));
+            }
+        }
         tracing::info!(
             version = migration.version,
             name = migration.name,

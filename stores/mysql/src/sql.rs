@@ -80,6 +80,12 @@ statements! {
     STRIPES_MADE = "stripes_made";
     STRIPES_MAKE = "stripes_make";
     UNPAUSE = "unpause";
+    UNSERVED_DUE = "unserved_due";
+    UNSERVED_NEXT = "unserved_next";
+    UNSERVED_NEXT_PARKED = "unserved_next_parked";
+    UNSERVED_OLDEST = "unserved_oldest";
+    UNSERVED_OLDEST_PARKED = "unserved_oldest_parked";
+    UNSERVED_SERVED = "unserved_served";
     WHERE_IS = "where_is";
 }
 

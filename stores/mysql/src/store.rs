@@ -12,7 +12,7 @@ use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
     Backlog, BucketSet, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError,
-    StoreErrorKind, StripeMark, async_trait,
+    StoreErrorKind, StripeMark, Unserved, async_trait,
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 
@@ -23,7 +23,7 @@ use crate::lines::Lines;
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::stripes::{self, KnownRoutes};
 use crate::transactions::ROLL_BACK_AND_RESTORE;
-use crate::{check, divert, due, fetch, history, lease, maintain, settle};
+use crate::{check, divert, due, fetch, history, lease, maintain, settle, unserved};
 
 /// How often partitions of the history are looked after.
 const TURNS: Duration = Duration::from_secs(60);
@@ -353,6 +353,13 @@ impl Store for MySqlStore {
         let limit = self.options().counting_limit;
         let work = async |connection: &mut MySqlConnection| maintain::backlog(connection, route, limit).await;
         self.on("backlog", &self.lines().looking, work).await
+    }
+
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        let limit = self.options().counting_limit;
+        let work =
+            async |connection: &mut MySqlConnection| unserved::unserved(connection, after, limit).await;
+        self.on("unserved", &self.lines().looking, work).await
     }
 
     /// Rings of this process. Other processes are found by polling.

@@ -20,6 +20,7 @@ mod settle;
 mod sql;
 mod store;
 mod transactions;
+mod unserved;
 mod wakeups;
 mod writers;
 

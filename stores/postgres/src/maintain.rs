@@ -103,6 +103,6 @@ pub(crate) async fn backlog(
 }
 
 /// A span of the tables' clock; none that is negative.
-fn span(micros: i64) -> Duration {
+pub(crate) fn span(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }

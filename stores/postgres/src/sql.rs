@@ -69,6 +69,7 @@ statements! {
     skip
     turn_history
     unpause
+    unserved
     writers
 }
 

@@ -12,7 +12,7 @@ use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
     Backlog, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError, StoreErrorKind,
-    async_trait,
+    Unserved, async_trait,
 };
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
@@ -26,7 +26,8 @@ use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::notifier::{Notifier, Way};
 use crate::sql::Statements;
 use crate::transactions::commit_and_begin;
-use crate::{check, divert, due, fetch, lease, maintain, settle, wakeups, writers};
+use crate::unserved::Beginning;
+use crate::{check, divert, due, fetch, lease, maintain, settle, unserved, wakeups, writers};
 
 /// How often partitions of the history are looked after.
 const TURNS: Duration = Duration::from_secs(60);
@@ -54,6 +55,8 @@ struct Inner {
     notifier: Mutex<Option<Notifier>>,
     /// When partitions of the history were looked after.
     turned: Mutex<Option<Instant>>,
+    /// Where routes that nobody serves are looked for.
+    unserved: Beginning,
 }
 
 impl PostgresStore {
@@ -148,6 +151,7 @@ impl PostgresStore {
                 sender: Uuid::now_v7().to_string(),
                 notifier: Mutex::new(None),
                 turned: Mutex::new(None),
+                unserved: Beginning::default(),
                 pool,
                 door,
                 lines,
@@ -377,6 +381,17 @@ impl Store for PostgresStore {
             maintain::backlog(connection, self.sql(), route, limit).await
         };
         self.on("backlog", &self.lines().measuring, work).await
+    }
+
+    /// Not on the connection of figures, which are asked for far more often.
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        let (limit, behind) = (self.options().counting_limit, self.inner.unserved.behind());
+        let work = async |connection: &mut PgConnection| {
+            unserved::unserved(connection, self.sql(), behind, after, limit).await
+        };
+        let (found, next) = self.on("unserved", &self.lines().browsing, work).await?;
+        self.inner.unserved.came_through(behind, next);
+        Ok(found)
     }
 
     /// Rings of this process at once, and those of other programs through LISTEN, on a connection of its own that is opened again when it is

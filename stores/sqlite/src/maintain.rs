@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outbox_contract::maintain::Maintained;
-use outbox_contract::{Backlog, Route};
+use outbox_contract::{Backlog, Route, Unserved};
 use sqlx::Row;
 use sqlx::sqlite::SqlitePool;
 
@@ -70,6 +70,21 @@ pub(crate) async fn backlog(
     backlog.scheduled = count("scheduled")?;
     backlog.unowned_buckets = count("unowned_buckets")?;
     Ok(backlog)
+}
+
+pub(crate) async fn unserved(
+    pool: &SqlitePool,
+    after: Duration,
+    counting_limit: u32,
+) -> Result<Vec<Unserved>, sqlx::Error> {
+    let most = i64::try_from(Unserved::MOST).unwrap_or(i64::MAX);
+    let query = sqlx::query(sql::UNSERVED).bind(i64::from(counting_limit)).bind(most);
+    let mut found: Vec<(String, Duration)> = Vec::new();
+    for row in query.fetch_all(pool).await? {
+        let waited = row.try_get::<i64, _>("now")?.saturating_sub(row.try_get("since")?);
+        found.push((row.try_get("route")?, span(waited)));
+    }
+    Ok(Unserved::gather(found, after))
 }
 
 /// A span of the tables' clock; none that is negative.

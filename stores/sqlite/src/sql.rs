@@ -79,6 +79,7 @@ statements! {
     SETTLE_HISTORY = "settle_history";
     UNPAUSE = "unpause";
     UNPLACED = "unplaced";
+    UNSERVED = "unserved";
     WHERE_IS = "where_is";
 }
 

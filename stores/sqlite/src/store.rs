@@ -14,7 +14,7 @@ use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
     AppendError, Backlog, Consumer, Lease, LeaseRequest, Leased, LowWater, Message, MessageId, Outgoing,
-    RelayId, Route, Store, StoreError, StoreErrorKind, Transactional, async_trait,
+    RelayId, Route, Store, StoreError, StoreErrorKind, Transactional, Unserved, async_trait,
 };
 use sqlx::sqlite::{Sqlite, SqlitePool};
 
@@ -260,6 +260,12 @@ impl Store for SqliteStore {
         maintain::backlog(&self.pools().reads, route, self.options().counting_limit)
             .await
             .map_err(|error| store_error("backlog", error))
+    }
+
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        maintain::unserved(&self.pools().reads, after, self.options().counting_limit)
+            .await
+            .map_err(|error| store_error("unserved", error))
     }
 
     /// Rings of this process. Other processes are found by polling.

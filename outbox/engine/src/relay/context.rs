@@ -16,6 +16,7 @@ use super::patience::Out;
 use super::policies::Policies;
 use super::stats::Counters;
 use super::tenure::Tenure;
+use super::unserved::UnservedRoutes;
 
 /// One route of one relay.
 pub(crate) struct Context {
@@ -32,6 +33,8 @@ pub(crate) struct Context {
     pub(crate) config: RelayConfig,
     pub(crate) policies: Arc<Policies>,
     pub(crate) counters: Counters,
+    /// Routes that no relay serves. Used of the first route of a relay alone.
+    pub(crate) unserved: UnservedRoutes,
     pub(crate) tenure: Tenure,
     pub(crate) credit: Arc<Credit>,
     /// How many fetches have begun. Written by the poller, read by lanes when a key begins to fail.
@@ -60,17 +63,19 @@ impl Context {
         policies: Arc<Policies>,
         fingerprint: i64,
     ) -> Self {
+        let started = clock.elapsed();
         Self {
             store,
             transport,
             source: config.source.as_str().into(),
             fingerprint,
             relay,
-            started: clock.elapsed(),
+            started,
             clock,
             seed,
             policies,
             counters: Counters::new(route.clone()),
+            unserved: UnservedRoutes::new(started, config.store_timeout),
             tenure: Tenure::default(),
             credit: Credit::new(config.credit, config.credit_bytes),
             fetches: AtomicU64::new(0),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use outbox_contract::lease::Paused;
-use outbox_contract::{Backlog, RelayId, Route};
+use outbox_contract::{Backlog, RelayId, Route, Unserved};
 use ractor::{ActorCell, ActorRef};
 
 use super::context::Context;
@@ -83,6 +83,12 @@ impl RelayHandle {
     #[must_use]
     pub fn backlog(&self) -> Vec<(Route, Backlog)> {
         self.observer().backlog()
+    }
+
+    /// Routes of this store that no relay serves. See [`RelayObserver::unserved`].
+    #[must_use]
+    pub fn unserved(&self) -> Vec<Unserved> {
+        self.observer().unserved()
     }
 
     /// Whether the relay does its work (promise P9): it turns on the age of what waits and the state of the leases, not on errors alone.

@@ -3,16 +3,20 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use outbox_contract::Backlog;
+use outbox_contract::{Backlog, Unserved};
 
 use super::context::Context;
+
+/// How many routes without a relay are named, each in a reason of its own.
+const MOST_NAMED: usize = 20;
 
 /// How a relay is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     /// It does its work.
     Healthy,
-    /// It works, but something waits for somebody: a held key, a broken topic, a transport that is away for a moment.
+    /// It works, but something waits for somebody: a held key, a broken topic, a transport that is away for a moment, messages of a route that no
+    /// relay serves.
     Degraded,
     /// Messages are not getting out.
     Unhealthy,
@@ -31,7 +35,12 @@ pub struct Health {
 impl Health {
     pub(crate) fn of<'c>(routes: impl Iterator<Item = &'c Context>) -> Self {
         let mut health = Self { status: Status::Healthy, reasons: Vec::new() };
-        routes.for_each(|context| health.examine(context));
+        for (at, context) in routes.enumerate() {
+            health.examine(context);
+            if at == 0 {
+                health.examine_unserved(context);
+            }
+        }
         health
     }
 
@@ -115,6 +124,32 @@ impl Health {
                 Status::Degraded,
                 format!("route {route}: {unowned} buckets with messages have no owner"),
             );
+        }
+    }
+
+    /// Routes of others that are nobody's. What was found stands with the first route of the relay.
+    fn examine_unserved(&mut self, context: &Context) {
+        let now = context.now();
+        if let Some((span, error)) = context.unserved.unknown(now) {
+            let reason =
+                format!("whether every route has a relay could not be found out for {span:.1?}: {error}");
+            self.add(Status::Degraded, reason);
+        }
+        let unserved = context.unserved.routes(now);
+        for Unserved { route, oldest_age, .. } in unserved.iter().take(MOST_NAMED) {
+            let whose =
+                if route.as_str().starts_with("inbox/") { "the inbox of this consumer" } else { "one" };
+            self.add(
+                Status::Degraded,
+                format!(
+                    "route {route}: no relay serves it, and its oldest message has waited for {oldest_age:.1?}; start {whose}, or, where \
+                     the name was changed or mistyped, use the right one from now on and serve this one until nothing waits there"
+                ),
+            );
+        }
+        if unserved.len() > MOST_NAMED {
+            let more = unserved.len() - MOST_NAMED;
+            self.add(Status::Degraded, format!("{more} more routes have messages that wait, and no relay"));
         }
     }
 

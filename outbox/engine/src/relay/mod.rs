@@ -7,7 +7,8 @@
 //!                  ├─ Diverter  takes steps of failing keys to the store
 //!                  └─ Settler   removes what was delivered; outlives the others
 //! Upkeep          ─┬─ Janitor   scheduled messages, retention
-//!                  └─ Meter     figures of the backlog
+//!                  ├─ Meter     figures of the backlog
+//!                  └─ Lookout   routes that no relay serves
 //! ```
 
 pub(crate) mod breaker;
@@ -24,6 +25,7 @@ mod keeper;
 mod key;
 mod keys;
 mod lane;
+mod lookout;
 mod meter;
 #[cfg(test)]
 mod model_cast;
@@ -40,6 +42,7 @@ mod stats;
 mod supervisor;
 mod tenure;
 mod topics;
+mod unserved;
 mod upkeep;
 mod waker;
 mod working;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use outbox_contract::{Backlog, RelayId, Route};
+use outbox_contract::{Backlog, RelayId, Route, Unserved};
 
 use super::context::Context;
 use super::health::Health;
@@ -56,6 +56,14 @@ impl RelayObserver {
     pub fn backlog(&self) -> Vec<(Route, Backlog)> {
         let measured = |context: &Arc<Context>| Some((context.route.clone(), context.counters.backlog()?.1));
         self.routes.iter().filter_map(measured).collect()
+    }
+
+    /// Routes of this store with messages that have waited for over a minute, and no live relay in any program, the longest waiting first: their names
+    /// were changed or mistyped, or nobody has started their relays. Of routes of this relay the others tell. Looked for once a minute; empty when
+    /// nothing is known, which [`health`](Self::health) says.
+    #[must_use]
+    pub fn unserved(&self) -> Vec<Unserved> {
+        self.routes.first().map(|context| context.unserved.routes(context.now())).unwrap_or_default()
     }
 
     /// Whether the relay does its work. See [`RelayHandle::health`](super::RelayHandle::health).

@@ -1,4 +1,4 @@
-//! What a relay does beside moving messages, and that it goes on: starts the janitor and the meter, and starts them again when one fails.
+//! What a relay does beside moving messages, and that it goes on: starts the janitor, the meter and the lookout, and starts them again when one fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, Supervisio
 
 use super::context::Context;
 use super::janitor::Janitor;
+use super::lookout::Lookout;
 use super::meter::Meter;
 use super::restart::{RestartPolicy, ended};
 
@@ -22,6 +23,8 @@ pub(crate) enum Task {
     Maintain,
     /// The meter.
     Measure,
+    /// The lookout.
+    Look,
 }
 
 pub(crate) enum UpkeepMsg {
@@ -62,6 +65,7 @@ impl Upkeep {
         _state: &mut UpkeepState,
     ) -> Result<(), ActorProcessingErr> {
         myself.cast(UpkeepMsg::Start(Task::Measure))?;
+        myself.cast(UpkeepMsg::Start(Task::Look))?;
         Ok(myself.cast(UpkeepMsg::Start(Task::Maintain))?)
     }
 
@@ -100,6 +104,7 @@ impl Upkeep {
         Ok(match task {
             Task::Maintain => Actor::spawn_linked(None, Janitor { routes }, (), myself).await?.0.get_cell(),
             Task::Measure => Actor::spawn_linked(None, Meter { routes }, (), myself).await?.0.get_cell(),
+            Task::Look => Actor::spawn_linked(None, Lookout { routes }, (), myself).await?.0.get_cell(),
         })
     }
 }
@@ -136,11 +141,11 @@ mod tests {
         let (upkeep, _) = Actor::spawn(None, upkeep, ()).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         let first = upkeep.get_children();
-        assert_eq!(first.len(), 2);
+        assert_eq!(first.len(), 3);
         first.iter().for_each(ActorCell::kill);
         tokio::time::sleep(Duration::from_secs(10)).await;
         let second = upkeep.get_children();
-        assert_eq!(second.len(), 2);
+        assert_eq!(second.len(), 3);
         assert!(second.iter().all(|cell| first.iter().all(|dead| dead.get_id() != cell.get_id())));
         assert!(context.counters.backlog().is_some());
         upkeep.kill();

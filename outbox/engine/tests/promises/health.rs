@@ -1,8 +1,16 @@
 //! Visible (P9): health says what is wrong, and when it is over.
 
-use outbox_contract::{Admin, Exhausted, RetryPolicy};
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::lease::LeaseRequest;
+use outbox_contract::{
+    Admin, BucketSet, Exhausted, LowWater, Outgoing, RelayId, RetryPolicy, Route, Store, Timestamp,
+    Transactional,
+};
 use outbox_engine::{RelayHandle, Status};
 use outbox_testkit::{Fault, StoreCall, StoreFaultRates};
+use tokio::time::Instant;
 
 use crate::support::{MS, S, World, key_id, message, of_topic, route, topic, within};
 
@@ -155,4 +163,151 @@ async fn a_measurement_that_never_ends_makes_it_unhealthy() {
     rig.store
         .set_rates_of(StoreCall::Backlog, StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() });
     within(S * 90, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
+}
+
+async fn append(world: &World, outgoing: Outgoing) {
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.append(&mut tx, &[outgoing]).await.unwrap();
+    world.store.commit(tx).await.into_result().unwrap();
+}
+
+async fn append_by(world: &World, route: &str) {
+    append(world, Outgoing::from(message("a")).by(Route::new(route).unwrap())).await;
+}
+
+/// A relay of another program lives, for so long.
+async fn serve(world: &World, route: &str, lasts: Duration) {
+    let route = Route::new(route).unwrap();
+    let request = LeaseRequest {
+        relay: RelayId::new(),
+        label: "another".to_owned(),
+        route,
+        lasts,
+        transport_available: true,
+        fingerprint: 0,
+        low_water: LowWater::default(),
+        yielding: BucketSet::EMPTY,
+    };
+    world.store.lease(&request).await.unwrap();
+}
+
+fn unserved(relay: &RelayHandle) -> Vec<String> {
+    relay.unserved().iter().map(|unserved| unserved.route.to_string()).collect()
+}
+
+/// A route that was mistyped, and a consumer that was renamed: only who serves another route can tell.
+#[tokio::test(start_paused = true)]
+async fn a_route_that_no_relay_serves_degrades_until_one_does() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    append_by(&world, "attic").await;
+    tokio::time::sleep(S * 80).await;
+    append_by(&world, "inbox/stock").await;
+    within(S * 41, || says(&relay, Status::Degraded, "route attic: no relay serves it, and its oldest"))
+        .await;
+    assert_eq!(unserved(&relay), ["attic"], "the other one has not waited for a minute");
+    within(S * 61, || says(&relay, Status::Degraded, "route inbox/stock: no relay serves it")).await;
+    assert!(says(&relay, Status::Degraded, "start the inbox of this consumer"), "{:?}", relay.health());
+    assert_eq!(unserved(&relay), ["attic", "inbox/stock"], "the longest waiting first");
+    assert_eq!(relay.observer().unserved(), relay.unserved());
+
+    serve(&world, "attic", S * 3_600).await;
+    serve(&world, "inbox/stock", S * 90).await;
+    within(S * 61, || relay.health().status == Status::Healthy).await;
+    within(S * 121, || unserved(&relay) == ["inbox/stock"]).await;
+    assert!(
+        relay.backlog().iter().all(|(_, backlog)| backlog.pending == 0),
+        "its own route has nothing to do with it"
+    );
+}
+
+/// Relays that start together need a moment, and what was there before them is no trouble meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_relay_of_two_routes_and_an_old_backlog_is_well_from_the_start() {
+    let world = World::new();
+    for route in ["default", "audit"] {
+        append_by(&world, route).await;
+    }
+    tokio::time::sleep(S * 600).await;
+    let rig = world.rig();
+    rig.transport.go_down();
+    let relay = rig.relay().route("audit", Arc::clone(&rig.transport)).start().await.unwrap();
+    for _ in 0..200 {
+        tokio::time::sleep(S).await;
+        assert_eq!(unserved(&relay), [""; 0], "a relay whose broker is away serves its routes");
+    }
+}
+
+/// Programs that are deployed together start one after the other.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_starts_a_little_later_is_waited_for() {
+    let world = World::new();
+    append_by(&world, "audit").await;
+    tokio::time::sleep(S * 600).await;
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    let unserved_within = async |limit| {
+        for _ in 0..limit {
+            tokio::time::sleep(S).await;
+            assert_eq!(unserved(&relay), [""; 0]);
+        }
+    };
+    unserved_within(30).await;
+    serve(&world, "audit", S * 3_600).await;
+    unserved_within(200).await;
+}
+
+/// A relay whose heartbeats fail has lost its routes, and says that in words of its own.
+#[tokio::test(start_paused = true)]
+async fn a_relay_does_not_tell_of_its_own_route() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.transport.go_down();
+    let relay = rig.relay().start().await.unwrap();
+    for route in ["default", "attic"] {
+        append_by(&world, route).await;
+    }
+    tokio::time::sleep(S).await;
+    rig.store.set_rates_of(StoreCall::Lease, FAILS);
+    within(S * 125, || unserved(&relay) == ["attic"]).await;
+    let store = world.store.unserved(S * 60).await.unwrap();
+    assert_eq!(store.len(), 2, "nobody serves either: {store:?}");
+    assert!(says(&relay, Status::Unhealthy, "leases were last renewed"), "{:?}", relay.health());
+}
+
+/// Whether there is an answer or not: the backlog is measured as often as ever, an old answer is not shown for ever, and that there is none is.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_tells_of_no_route_hinders_no_measurement_and_is_told() {
+    for rates in [FAILS, StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() }] {
+        let world = World::new();
+        let rig = world.rig();
+        // More than the pause between two measurements.
+        let relay = rig.relay().store_timeout(S * 30).lease(S * 120).start().await.unwrap();
+        append_by(&world, "attic").await;
+        within(S * 130, || unserved(&relay) == ["attic"]).await;
+        rig.store.set_rates_of(StoreCall::Unserved, rates);
+        let (begun, mut scheduled) = (Instant::now(), 0);
+        while begun.elapsed() < S * 130 {
+            let later = Outgoing::from(message("a")).due_at(Timestamp::now().plus(S * 36_000));
+            append(&world, later).await;
+            scheduled += 1;
+            within(S * 6, || relay.backlog()[0].1.scheduled == scheduled).await;
+        }
+        assert_eq!(unserved(&relay), ["attic"], "that was two minutes ago");
+        within(S * 240, || {
+            says(&relay, Status::Degraded, "whether every route has a relay could not be found out for")
+        })
+        .await;
+        assert_eq!(
+            relay.health().reasons.len(),
+            1,
+            "the backlog was measured all the time: {:?}",
+            relay.health()
+        );
+        assert_eq!(unserved(&relay), [""; 0], "nobody knows");
+        rig.store.calm();
+        rig.store.set_rates_of(StoreCall::Unserved, StoreFaultRates::default());
+        within(S * 125, || unserved(&relay) == ["attic"]).await;
+    }
 }

@@ -11,7 +11,7 @@ use outbox_contract::maintain::Maintained;
 use outbox_contract::{
     Admin, Backlog, BucketSet, Diversion, Diverted, FetchRequest, Fetched, KeyId, Lease, LeaseRequest,
     Leased, LowWater, Message, MessageId, RelayId, Route, Store, StoreError, StoreErrorKind, Stored,
-    StripeMark, Timestamp, Topic, async_trait,
+    StripeMark, Timestamp, Topic, Unserved, async_trait,
 };
 use outbox_store_memory::MemoryStore;
 
@@ -198,6 +198,10 @@ impl Store for Link {
 
     async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
         self.read(self.store.backlog(route)).await
+    }
+
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        self.read(self.store.unserved(after)).await
     }
 
     fn wakeups(&self) -> futures_util::stream::BoxStream<'static, Wakeup> {

@@ -16,7 +16,7 @@ use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
     Admin, AppendError, Backlog, BucketSet, Consumer, Diversion, Diverted, FetchRequest, Fetched, Hints,
     KeyId, Lease, LowWater, Message, MessageId, Outgoing, RelayId, Route, Store, StoreError, Stored,
-    StripeMark, Timestamp, Topic, Transactional,
+    StripeMark, Timestamp, Topic, Transactional, Unserved,
 };
 
 use super::{ChaosStore, CommitFault, StoreCall, StoreFault, injected, lock};
@@ -89,6 +89,10 @@ impl<S: Store + ?Sized> Store for ChaosStore<S> {
 
     async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
         self.act(StoreCall::Backlog, self.inner.backlog(route)).await
+    }
+
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        self.act(StoreCall::Unserved, self.inner.unserved(after)).await
     }
 
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {

@@ -273,6 +273,12 @@ macro_rules! __store_properties {
                 the_age_of_what_is_overdue_is_known
                 buckets_that_nobody_works_on_are_counted
                 buckets_with_parked_messages_that_nobody_works_on_are_counted
+                a_route_that_no_relay_serves_is_found
+                a_route_whose_relay_is_gone_is_found
+                a_route_whose_relay_lives_implausibly_long_is_found
+                a_route_whose_messages_are_all_parked_is_found_when_nobody_serves_it
+                a_route_whose_messages_are_overdue_is_found_when_nobody_serves_it
+                a_route_that_no_relay_serves_is_found_among_many
                 the_bell_rings_at_append_and_at_commit
                 a_commit_without_an_append_rings_nothing
                 every_listener_is_woken_by_a_commit

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use outbox_contract::hints::Wakeup;
-use outbox_contract::{Admin, Consumer, Outgoing, RelayId, Store, StoreErrorKind, Timestamp, Transactional};
+use outbox_contract::{
+    Admin, Consumer, Outgoing, RelayId, Store, StoreErrorKind, Timestamp, Transactional, Unserved,
+};
 
 use super::StoreHarness;
 use super::support::{
@@ -201,6 +203,147 @@ pub async fn buckets_with_parked_messages_that_nobody_works_on_are_counted<H: St
     relay.leave().await;
     assert_eq!(unowned().await, 1, "two parked messages of one key are one bucket");
 }
+
+/// Promise P9: messages of a route that no relay was ever started for are noticed, once they have waited for so long, until they are gone or a relay
+/// is there.
+pub async fn a_route_that_no_relay_serves_is_found<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    assert_eq!(unserved(&store, Duration::ZERO).await, [], "nothing waits");
+    write(&*store, messages("orders", "a", 3)).await;
+    let to = |name: &str| Outgoing::from(message("orders", "a")).by(route(name));
+    write(&*store, [to("attic"), to("attic"), to("inbox/stock")]).await;
+    harness.advance(WAITED).await;
+
+    let found = unserved(&store, WAITED / 2).await;
+    assert_eq!(routes(&found), ["attic", "inbox/stock"], "and not the route of the relay");
+    assert!(found.iter().all(|unserved| (WAITED..LONG).contains(&unserved.oldest_age)), "{found:?}");
+    assert_eq!(unserved(&store, LONG).await, [], "none has waited for so long");
+
+    let late = Relay::on(&store, route("attic"), LONG).await;
+    assert_eq!(routes(&unserved(&store, Duration::ZERO).await), ["inbox/stock"], "one has a relay now");
+    late.settle(&late.read().await).await;
+    late.leave().await;
+    assert_eq!(
+        routes(&unserved(&store, Duration::ZERO).await),
+        ["inbox/stock"],
+        "nothing waits in the other"
+    );
+    relay.leave().await;
+    assert_eq!(routes(&unserved(&store, Duration::ZERO).await), ["default", "inbox/stock"]);
+}
+
+/// A relay that is gone serves nothing any more, whether it left or its life ran out.
+pub async fn a_route_whose_relay_is_gone_is_found<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    write(&*store, messages("orders", "a", 1)).await;
+    let relay = Relay::on(&store, Default::default(), SHORT).await;
+    let served = unserved(&store, Duration::ZERO).await;
+    harness.advance(OVER).await;
+    let gone = unserved(&store, Duration::ZERO).await;
+    assert_eq!((served.len(), gone.len()), (0, 1), "{gone:?}");
+    let next = Relay::start(&store).await;
+    relay.leave().await;
+    assert_eq!(unserved(&store, Duration::ZERO).await, [], "another one lives");
+    next.leave().await;
+    assert_eq!(unserved(&store, Duration::ZERO).await.len(), 1, "the last one has left");
+}
+
+/// A relay whose life ends implausibly late, as after a failover to a server whose clock is behind, is none.
+pub async fn a_route_whose_relay_lives_implausibly_long_is_found<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    write(&*store, messages("orders", "a", 1)).await;
+    let _relay = Relay::on(&store, Default::default(), LONG).await;
+    harness.advance(WAITED).await;
+    if !harness.set_clock_back(LONG * 6).await {
+        return not_applicable::<H>("nobody can set this store's clock back");
+    }
+    write(&*store, messages("orders", "b", 1)).await;
+    harness.advance(WAITED).await;
+    assert_eq!(routes(&unserved(&store, Duration::ZERO).await), ["default"]);
+}
+
+/// What is set aside behind a failing or a held key waits for a relay too.
+pub async fn a_route_whose_messages_are_all_parked_is_found_when_nobody_serves_it<H: StoreHarness>(
+    harness: &H,
+) {
+    let store = prepared(harness).await;
+    for (name, key) in [("attic", "failing"), ("bills", "held")] {
+        let relay = Relay::on(&store, route(name), LONG).await;
+        let to_park = messages("orders", key, 2).into_iter();
+        write(&*store, to_park.map(|message| Outgoing::from(message).by(relay.route.clone()))).await;
+        let parked = relay.read().await;
+        relay.fail(&parked, LATER).await;
+        if key == "held" {
+            store.hold(&relay.route, &parked[0].message.key_id()).await.expect("a key is held");
+        }
+        assert_eq!(relay.read().await, [], "all of it is parked");
+        relay.leave().await;
+    }
+    harness.advance(WAITED).await;
+    assert_eq!(routes(&unserved(&store, WAITED / 2).await), ["attic", "bills"]);
+    let _relay = Relay::on(&store, route("attic"), LONG).await;
+    assert_eq!(routes(&unserved(&store, WAITED / 2).await), ["bills"]);
+    let bills = message("orders", "held").key_id();
+    store.discard(&route("bills"), &bills).await.expect("a key is discarded");
+    assert_eq!(unserved(&store, Duration::ZERO).await, [], "a dead letter waits for nobody");
+}
+
+/// A scheduled message that is due is moved by any relay, and none of its own route need be there; until it is moved it waits.
+pub async fn a_route_whose_messages_are_overdue_is_found_when_nobody_serves_it<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let now = database_now(&store).await;
+    let at = |name: &str, due_at| Outgoing::from(message("orders", "a")).due_at(due_at).by(route(name));
+    write(&*store, [at("attic", now), at("bills", now.plus(Duration::from_secs(3_600)))]).await;
+    harness.advance(WAITED).await;
+    let overdue = unserved(&store, WAITED / 2).await;
+    assert_eq!(routes(&overdue), ["attic"], "the other is not due");
+    assert!(overdue[0].oldest_age >= WAITED, "{overdue:?}");
+    store.maintain(100).await.expect("maintained");
+    harness.advance(WAITED).await;
+    assert_eq!(
+        routes(&unserved(&store, WAITED / 2).await),
+        ["attic"],
+        "it has joined its key, and waits there"
+    );
+    let _relay = Relay::on(&store, route("attic"), LONG).await;
+    assert_eq!(unserved(&store, Duration::ZERO).await, []);
+}
+
+/// However many routes are served and have messages: none hides one that is not, wherever its name stands among theirs.
+pub async fn a_route_that_no_relay_serves_is_found_among_many<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let to = |name: &str| Outgoing::from(message("orders", "a")).by(route(name));
+    let mut relays = Vec::new();
+    for at in 0..12 {
+        let name = format!("route-{at:02}");
+        write(&*store, (0..3).map(|_| to(&name))).await;
+        if at % 5 != 0 {
+            relays.push(Relay::on(&store, route(&name), LONG).await);
+        }
+    }
+    harness.advance(WAITED).await;
+    let found = unserved(&store, WAITED / 2).await;
+    assert!(
+        found.is_sorted_by(|one, next| one.oldest_age >= next.oldest_age),
+        "the longest waiting first: {found:?}"
+    );
+    assert_eq!(routes(&found), ["route-00", "route-05", "route-10"]);
+}
+
+async fn unserved<S: Store>(store: &S, after: Duration) -> Vec<Unserved> {
+    store.unserved(after).await.expect("routes that nobody serves are told")
+}
+
+/// Their names, in the order of names.
+fn routes(unserved: &[Unserved]) -> Vec<&str> {
+    let mut names: Vec<&str> = unserved.iter().map(|unserved| unserved.route.as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// How long messages are left to wait.
+const WAITED: Duration = Duration::from_millis(400);
 
 /// A relay of the same process hears of an append, and exactly of a commit.
 pub async fn the_bell_rings_at_append_and_at_commit<H: StoreHarness>(harness: &H) {

@@ -14,7 +14,8 @@ use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
     Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Diversion, Diverted, Epoch, FetchRequest,
     Fetched, FetchedRow, Hints, KeyId, Lease, LowWater, Message, MessageId, Outgoing, Position, RelayId,
-    Route, Store, StoreError, StoreErrorKind, Stripe, StripeMark, Timestamp, Transactional, async_trait,
+    Route, Store, StoreError, StoreErrorKind, Stripe, StripeMark, Timestamp, Transactional, Unserved,
+    async_trait,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
 use outbox_testkit::TestClock;
@@ -385,6 +386,14 @@ impl Store for BrokenStore {
 
     async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
         self.inner.backlog(route).await
+    }
+
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        let mut unserved = self.inner.unserved(after).await?;
+        if self.has(Bug::ForgetsUnserved) {
+            unserved.retain(|unserved| unserved.route != "attic");
+        }
+        Ok(unserved)
     }
 
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {

@@ -40,6 +40,7 @@ pub(crate) enum Bug {
     AdmitsOutside,
     AdmitsPastBacklog,
     ElectsEverybody,
+    ForgetsUnserved,
     IgnoresHolds,
     IgnoresPauses,
     RequeuesBackwards,

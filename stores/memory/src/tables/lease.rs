@@ -94,6 +94,11 @@ impl RouteTables {
         self.relays.get(&relay).is_some_and(|row| row.is_live(now)).then_some(relay)
     }
 
+    /// Whether a relay of this route lives.
+    pub(super) fn is_served(&self, now: Timestamp) -> bool {
+        self.relays.values().any(|relay| relay.is_live(now))
+    }
+
     /// The buckets that a relay owns now.
     pub(super) fn owned(&self, relay: RelayId, now: Timestamp) -> BucketSet {
         let owns = |owned: &Ownership| owned.owner == Some(relay) && self.owner(owned, now).is_some();

@@ -1,9 +1,14 @@
 //! Maintenance and figures: what is due, what is over its time, what waits.
 
+use std::time::Duration;
+
 use outbox_contract::maintain::Maintained;
-use outbox_contract::{Backlog, Route, Timestamp};
+use outbox_contract::{Backlog, Route, Timestamp, Unserved};
 
 use super::{Appendable, Tables};
+
+/// How many messages of a route that nobody serves are looked at for the oldest.
+const LOOK: usize = 1_000;
 
 impl Tables {
     pub(crate) fn maintain(&mut self, limit: usize, appendable: &Appendable, now: Timestamp) -> Maintained {
@@ -30,6 +35,16 @@ impl Tables {
             self.scheduled.first_of(route).filter(|due_at| *due_at <= now).map(|due_at| now.since(due_at));
         backlog.oldest_age = backlog.oldest_age.max(overdue);
         backlog
+    }
+
+    /// Routes of which no relay lives, with what waits there.
+    pub(crate) fn unserved(&self, after: Duration, now: Timestamp) -> Vec<Unserved> {
+        let is_served = |route: &Route| self.routes.get(route).is_some_and(|tables| tables.is_served(now));
+        let unserved = self.routes.iter().filter(|(route, _)| !is_served(route));
+        let there = unserved.filter_map(|(route, tables)| Some((route, tables.oldest_of(LOOK)?)));
+        let due = self.scheduled.due(now).take(LOOK).map(|((due_at, _), (route, _))| (route, *due_at));
+        let found = there.chain(due.filter(|(route, _)| !is_served(route)));
+        Unserved::gather(found.map(|(route, since)| (route.as_str(), now.since(since))), after)
     }
 
     fn remove_relays(&mut self, limit: usize, now: Timestamp) -> u64 {

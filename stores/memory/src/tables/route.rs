@@ -105,4 +105,12 @@ impl RouteTables {
         backlog.unowned_buckets = waiting.into_iter().filter(|bucket| !live(*bucket)).count() as u64;
         backlog
     }
+
+    /// When the oldest of so many hot messages, or parked ones, was appended.
+    pub(super) fn oldest_of(&self, many: usize) -> Option<Timestamp> {
+        let hot = self.hot.values();
+        let parked =
+            self.keys.rows().values().flat_map(|row| row.parked.values().map(|parked| &parked.stored));
+        hot.take(many).chain(parked.take(many)).map(|stored| stored.appended_at).min()
+    }
 }

@@ -42,7 +42,8 @@ impl Scheduled {
         all.find(|(_, (of, _))| of == route).map(|((due_at, _), _)| *due_at)
     }
 
-    fn due(&self, now: Timestamp) -> impl Iterator<Item = (&(Timestamp, u64), &(Route, Message))> {
+    /// What is due, the longest first.
+    pub(super) fn due(&self, now: Timestamp) -> impl Iterator<Item = (&(Timestamp, u64), &(Route, Message))> {
         self.messages.range(..=(now, u64::MAX))
     }
 

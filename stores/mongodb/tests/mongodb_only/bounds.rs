@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::admin::Filter;
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::{Due, DueRequest, FetchedRow};
-use outbox_contract::{Admin, BucketSet, Failure, KeyId, Message, MessageId, RelayId, Route, Store};
+use outbox_contract::{
+    Admin, BucketSet, Failure, KeyId, Message, MessageId, Outgoing, RelayId, Route, Store, Transactional,
+};
 use outbox_store_mongodb::MongoDbStore;
 
 use super::commands::{name, noting, of_transactions};
@@ -184,4 +186,51 @@ async fn a_page_of_large_messages_is_short() {
     assert_eq!(store.requeue(&Filter::default()).await.unwrap(), 4);
     assert_eq!(positions(&Filter::default()).await, [5, 6], "the oldest joined their key again");
     assert_eq!(store.purge(&Filter::default()).await.unwrap(), 2, "names are no payload");
+}
+
+/// However much waits on routes that are served: nothing of it is walked over to find those that nobody serves.
+#[tokio::test]
+async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_have() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (store, noted) = noting(&fixture).await;
+    let by = |route: &str, rows: usize| {
+        let route = Route::new(route).unwrap();
+        (0..rows).map(move |_| Outgoing::from(message("a")).by(route.clone()))
+    };
+    let relay = relay(&store).await;
+    park(&store, relay, (0..500).map(|_| message("failing")).collect()).await;
+    let mut tx = store.begin().await.unwrap();
+    let outgoing: Vec<Outgoing> = by("default", 2_000).chain(by("attic", 3)).chain(by("zz", 3)).collect();
+    store.append(&mut tx, &outgoing).await.unwrap();
+    store.commit(tx).await.into_result().unwrap();
+    noted.lock().unwrap().clear();
+    let unserved = store.unserved(Duration::ZERO).await.unwrap();
+    let mut routes: Vec<&str> = unserved.iter().map(|unserved| unserved.route.as_str()).collect();
+    routes.sort_unstable();
+    assert_eq!(routes, ["attic", "zz"]);
+
+    let steps = std::mem::take(&mut *noted.lock().unwrap());
+    let steps = steps.iter().filter(|command| command.contains_key("find"));
+    let between = |command: &Document| {
+        let (filter, limit) = (command.get_document("filter").unwrap(), command.get("limit").unwrap());
+        assert_eq!(*limit, Bson::Int64(1), "{command:?}");
+        let is_hot = name(command) == "find outbox_message";
+        let range = filter.get_document(if is_hot { "_id" } else { "route" }).unwrap();
+        let side = |side: &str| match range.get(side).unwrap() {
+            Bson::Document(name) => name.get("route").unwrap().clone(),
+            name => name.clone(),
+        };
+        (is_hot, side("$gt"), side("$lt"))
+    };
+    let route = |name: &str| Bson::String(name.to_owned());
+    let (first, last) = (Bson::MinKey, Bson::MaxKey);
+    let gaps = [
+        (true, first.clone(), route("default")),
+        (true, route("attic"), route("default")),
+        (true, route("default"), last.clone()),
+        (true, route("zz"), last.clone()),
+        (false, first, route("default")),
+        (false, route("default"), last),
+    ];
+    assert_eq!(steps.map(between).collect::<Vec<_>>(), gaps);
 }

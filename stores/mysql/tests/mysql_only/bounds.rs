@@ -6,7 +6,7 @@ use outbox_contract::admin::Filter;
 use outbox_contract::fetch::{Due, DueRequest};
 use outbox_contract::{Admin, BucketSet, RelayId, Route, Store, StoreErrorKind};
 use outbox_store_mysql::MySqlStore;
-use sqlx::Connection;
+use sqlx::{Connection, Row};
 
 use super::support::{append, both, both_with, fails, fetch, message, messages, options, relay, run};
 
@@ -114,5 +114,58 @@ async fn a_page_of_large_messages_ends_before_its_limit() {
         assert_eq!(store.parked(&filter).await.unwrap(), []);
         filter = Filter { limit: Some(2), ..Filter::default() };
         assert_eq!(store.parked(&filter).await.unwrap().len(), 2);
+    }
+}
+
+/// However much waits on routes that are served: nothing of it is walked over to find those that nobody serves.
+#[tokio::test]
+async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_have() {
+    for fixture in both().await {
+        let fill = |route: &str, rows: u32| {
+            format!(
+                "insert into outbox_message (route, position, stripe, number, id, topic, event_type, appended_at)
+                 with recursive some (n) as (select 0 union all select n + 1 from some where n < 99)
+                 select '{route}', 1 + a.n + 100 * b.n, 0, 1 + a.n + 100 * b.n, unhex(lpad(hex(a.n + 100 * b.n), 32, '0')), 'orders', 'x', a.n
+                 from some a cross join some b
+                 where b.n < {rows} / 100"
+            )
+        };
+        for (route, rows) in
+            [("audit", 5_000), ("bills", 200), ("carts", 200), ("default", 5_000), ("zz", 200)]
+        {
+            fixture.run(&fill(route, rows)).await;
+        }
+        let serve = "insert into outbox_relay (route, relay, label, expires_at, lasts, fingerprint)
+                     select r, repeat('r', 16), '', timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6)) + 3600000000, 3600000000, 0
+                     from (select 'audit' as r union all select 'default') r";
+        fixture.run(serve).await;
+        let unserved = fixture.store.unserved(Duration::from_secs(60)).await.unwrap();
+        let mut routes: Vec<&str> = unserved.iter().map(|unserved| unserved.route.as_str()).collect();
+        routes.sort_unstable();
+        assert_eq!(routes, ["bills", "carts", "zz"]);
+
+        let mut connection = fixture.connection().await;
+        let next = include_str!("../../src/queries/unserved_next.sql");
+        let end = vec![u8::MAX; 64];
+        for (last, end, found) in [
+            (&b""[..], &b"audit"[..], None),
+            (b"audit", b"default", Some("bills")),
+            (b"carts", b"default", None),
+            (b"default", &end, Some("zz")),
+            (b"zz", &end, None),
+        ] {
+            run(&mut connection, "flush status").await;
+            let row = sqlx::query(next).bind(last).bind(end).fetch_optional(&mut connection).await.unwrap();
+            let route: Option<Vec<u8>> = row.map(|row| row.try_get_unchecked(0).unwrap());
+            assert_eq!(route.as_deref(), found.map(str::as_bytes));
+            let status =
+                sqlx::raw_sql("show session status like 'Handler_read%'").fetch_all(&mut connection).await;
+            let reads = status
+                .unwrap()
+                .iter()
+                .map(|row| row.try_get_unchecked::<String, _>(1).unwrap().parse::<u64>().unwrap())
+                .sum::<u64>();
+            assert!(reads <= 4, "{reads} rows between {last:?} and {end:?}");
+        }
     }
 }

@@ -194,7 +194,10 @@ async fn tables_that_are_not_there_are_asked_for() {
 async fn a_database_in_another_encoding_is_refused() {
     let Some(server) = Postgres::newest().shared().or_skip() else { return };
     let name = server.fresh_database().rsplit('/').next().unwrap().to_owned() + "_latin";
-    server.query(&server.url(), &format!("create database {name} encoding 'LATIN1' locale 'C' template template0"));
+    server.query(
+        &server.url(),
+        &format!("create database {name} encoding 'LATIN1' locale 'C' template template0"),
+    );
     let (address, _) = server.url().rsplit_once('/').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     let store = open(&format!("{address}/{name}"), options()).await;
     assert_says(&store.check().await.unwrap_err(), StoreErrorKind::Unsupported, "LATIN1");

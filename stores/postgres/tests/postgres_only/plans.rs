@@ -187,6 +187,99 @@ async fn a_measurement_is_bounded_however_many_keys_fail() {
     assert!(backlog.oldest_age.is_some_and(|age| age > std::time::Duration::from_secs(3_600)), "{backlog:?}");
 }
 
+/// However much waits on routes that are served: of the hot table so many rows are looked at, and of the parked ones one for each route.
+#[tokio::test]
+async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_have() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let served = "insert into outbox_relay (route, relay, label, expires_at, lasts, fingerprint)
+                  select r, gen_random_uuid(), 'test', outbox_now() + 3600000000, 3600000000, 0 from unnest(array['default', 'b', 'd']) r";
+    fixture.run(served).await;
+    let fill = |route: &str, from: u32, rows: u32| {
+        format!(
+            "insert into outbox_message (position, bucket, route, topic, key, event_type, appended_at)
+             select {from} + n, 0, '{route}', 'orders', 'key-' || n, 'x', n from generate_series(1, {rows}) n;
+             insert into outbox_parked (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers,
+                                        payload, occurred_at, appended_at, parked_at)
+             select {from} + n, gen_random_uuid(), '{route}', 0, 'orders', 'key-' || n, 'key-' || n, 'x', 1, 'text/plain', '', '', 0, n, 0
+             from generate_series(1, {rows}) n"
+        )
+    };
+    let rows = [("default", 50_000), ("b", 20_000), ("c", 3), ("d", 20_000), ("e", 3)];
+    for (at, (route, rows)) in (0..).zip(rows) {
+        fixture.run(&fill(route, at * 100_000, rows)).await;
+    }
+    let mut connection = fixture.connection().await;
+    let statement = include_str!("../../src/queries/unserved.sql");
+    // Also with what the server believes of empty tables, and of these.
+    for analyze in ["", "analyze outbox_message, outbox_parked"] {
+        run(&mut connection, PINNED).await;
+        run(&mut connection, analyze).await;
+        let plan = plan(&mut connection, statement, "10000, 0, 1000").await;
+        assert_has(&plan, "Index Scan using outbox_message_pkey on outbox_message m");
+        assert_has(&plan, "Index Cond: (\"position\" > $2)");
+        assert_has(&plan, "using outbox_parked_route on outbox_parked p");
+        assert_no_scan(&plan);
+
+        let entries =
+            "select coalesce(sum(pg_stat_get_xact_tuples_returned(i.indexrelid)), 0)::bigint from pg_index i
+                       where i.indrelid in ('outbox_message'::regclass, 'outbox_parked'::regclass)";
+        // In one transaction, in which nothing is counted off.
+        run(&mut connection, "begin").await;
+        let before = super::support::number(&mut connection, entries).await;
+        let found = sqlx::raw_sql("execute s(10000, 0, 1000)").fetch_all(&mut connection).await.unwrap();
+        let entries = super::support::number(&mut connection, entries).await - before;
+        run(&mut connection, "commit").await;
+        let found: Vec<(Option<String>, Option<i64>)> = found
+            .iter()
+            .map(|row| (row.try_get_unchecked(0).unwrap(), row.try_get_unchecked(1).unwrap()))
+            .collect();
+        let expected = [Some("c"), Some("e"), None].map(|route| (route.map(str::to_owned), route.map(|_| 1)));
+        assert_eq!(found, expected, "what is parked is found by its index");
+        assert!(entries <= 10_100, "{entries} entries of indexes");
+    }
+}
+
+/// What nobody serves is looked at again each time, and so is what comes; what served routes are through with is not.
+#[tokio::test]
+async fn a_look_for_routes_that_nobody_serves_begins_where_the_last_one_had_to() {
+    let Some(fixture) = Fixture::new().await else { return };
+    super::support::relay(&fixture.store).await;
+    let append = |position: u32, route: &str| {
+        format!(
+            "insert into outbox_message (position, bucket, route, topic, key, event_type, appended_at)
+             values ({position}, 0, '{route}', 'orders', 'a', 'x', 0)"
+        )
+    };
+    let through =
+        |position: u32| format!("update outbox_lease set low_water = {position} where route = 'default'");
+    let look = async || {
+        let unserved = fixture.store.unserved(std::time::Duration::ZERO).await.unwrap();
+        let mut routes: Vec<String> = unserved.into_iter().map(|unserved| unserved.route.into()).collect();
+        routes.sort();
+        routes
+    };
+    fixture.run(&append(10, "default")).await;
+    assert_eq!(look().await, [""; 0]);
+    fixture.run(&format!("{}; {}", append(20, "attic"), through(30))).await;
+    for _ in 0..3 {
+        assert_eq!(look().await, ["attic"], "however far the relay is meanwhile");
+    }
+    fixture.run(&format!("delete from outbox_message where position = 20; {}", append(40, "bills"))).await;
+    assert_eq!(look().await, ["bills"]);
+    fixture.run(&format!("delete from outbox_message where position = 40; {}", through(50))).await;
+    assert_eq!(look().await, [""; 0]);
+    // No position comes so late: that tells where the next look began.
+    fixture.run(&append(45, "late")).await;
+    assert_eq!(look().await, [""; 0], "nothing is walked over again");
+    fixture.run(&append(51, "carts")).await;
+    assert_eq!(look().await, ["carts"]);
+    assert_eq!(
+        fixture.another().await.unserved(std::time::Duration::ZERO).await.unwrap().len(),
+        2,
+        "the first look is whole"
+    );
+}
+
 /// A route that begins to be read behind a backlog of other routes of any size: no fetch takes as long as that, and each goes on where the one before
 /// it stopped.
 #[tokio::test]

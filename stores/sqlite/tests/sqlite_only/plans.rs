@@ -99,6 +99,24 @@ async fn a_measurement_finds_what_it_counts_at_the_head_of_an_index() {
     assert!(!plan.iter().any(|step| step.contains("CORRELATED")), "{plan:#?}");
 }
 
+/// However much waits on routes that are served: of the hot table so many rows are looked at, and where an index begins with the route one for each
+/// route.
+#[tokio::test]
+async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_have() {
+    let fixture = Fixture::new().await;
+    let plan = plan(&fixture, include_str!("../../src/queries/unserved.sql")).await;
+    let has = |text: &str| plan.iter().any(|step| step.contains(text));
+    assert!(has("SCAN outbox_message"), "in the order of the primary key, up to the limit: {plan:#?}");
+    assert!(has("SEARCH m USING COVERING INDEX outbox_message_inbox (route>?"), "{plan:#?}");
+    assert!(has("SEARCH m USING INDEX outbox_message_inbox (route=?)"), "{plan:#?}");
+    assert!(has("SEARCH p USING COVERING INDEX outbox_parked_route (route>?)"), "{plan:#?}");
+    assert!(has("SEARCH p USING INDEX outbox_parked_route (route=?)"), "{plan:#?}");
+    assert!(has("SEARCH outbox_scheduled USING COVERING INDEX outbox_scheduled_due (due_at<?)"), "{plan:#?}");
+    let is_of_another_table =
+        |step: &&String| step.starts_with("SCAN") && (step.contains("parked p") || step.contains("SCAN m"));
+    assert_eq!(plan.iter().find(is_of_another_table), None, "{plan:#?}");
+}
+
 /// Content is read once, for what comes: neither to know its size nor to sort it.
 #[tokio::test]
 async fn browsing_sorts_nothing_that_has_content() {

@@ -1,0 +1,99 @@
+//! Routes with messages that no relay serves.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::name::Route;
+
+/// A route with messages that wait, and no live relay: its name was changed or mistyped, or nobody has started its relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unserved {
+    /// The route. A name that no relay could be given stands here as near to it as one can be: control characters are replaced (U+FFFD), and what is
+    /// too long is cut.
+    pub route: Route,
+    /// How long the oldest message that was looked at has been there, or a scheduled one has been due, by the database's clock.
+    pub oldest_age: Duration,
+}
+
+impl Unserved {
+    /// The most routes of one answer.
+    pub const MOST: usize = 1_000;
+
+    /// A route, and how long its oldest message has waited.
+    #[must_use]
+    pub fn new(route: Route, oldest_age: Duration) -> Self {
+        Self { route, oldest_age }
+    }
+
+    /// What a store answers: of all that it has found, a route as often as it likes, those whose oldest message is older than this. The longest
+    /// waiting first, at most [`MOST`](Self::MOST).
+    #[must_use]
+    pub fn gather<N: AsRef<str>>(
+        found: impl IntoIterator<Item = (N, Duration)>,
+        after: Duration,
+    ) -> Vec<Self> {
+        let mut oldest: BTreeMap<Route, Duration> = BTreeMap::new();
+        for (name, age) in found.into_iter().filter(|(_, age)| *age > after) {
+            let Some(route) = nearest(name.as_ref()) else { continue };
+            let before = oldest.entry(route).or_default();
+            *before = age.max(*before);
+        }
+        let mut unserved: Vec<Self> = oldest.into_iter().map(|(route, age)| Self::new(route, age)).collect();
+        unserved.sort_by_key(|unserved| Reverse(unserved.oldest_age));
+        unserved.truncate(Self::MOST);
+        unserved
+    }
+}
+
+/// The route of this name, or of the nearest one that a route can have: other programs write to the tables too, and what they have mistyped is to
+/// be seen. None: no name at all.
+fn nearest(name: &str) -> Option<Route> {
+    Route::new(name).ok().or_else(|| {
+        let mut near = String::new();
+        for letter in name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }) {
+            if near.len() + letter.len_utf8() > Route::MOST_BYTES {
+                break;
+            }
+            near.push(letter);
+        }
+        Route::new(near).ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn told(found: &[(&str, u32)], after: u32) -> Vec<(String, Duration)> {
+        let found = found.iter().map(|(name, age)| (*name, S * *age));
+        let told = Unserved::gather(found, S * after);
+        told.into_iter().map(|unserved| (unserved.route.into(), unserved.oldest_age)).collect()
+    }
+
+    #[test]
+    fn each_route_is_told_once_with_its_oldest_the_longest_waiting_first() {
+        let found = [("a", 3), ("b", 9), ("a", 7), ("c", 2), ("b", 1), ("d", 5)];
+        let expected = [("b", 9), ("a", 7)].map(|(name, age)| (name.to_owned(), S * age));
+        assert_eq!(told(&found, 5), expected);
+    }
+
+    #[test]
+    fn a_name_that_no_route_can_have_is_told_as_near_as_one_can_be() {
+        let long = "r".repeat(63) + "é";
+        let expected = [("audit\u{fffd}".to_owned(), S * 3), ("r".repeat(63), S * 2)];
+        assert_eq!(told(&[("audit\n", 3), (&long, 2), ("", 1)], 0), expected);
+    }
+
+    #[test]
+    fn an_answer_has_so_many_routes_at_the_most() {
+        let names: Vec<String> = (0..=Unserved::MOST).map(|at| format!("route-{at}")).collect();
+        let found = names.iter().zip(1..).map(|(name, age)| (name, S * age));
+        let told = Unserved::gather(found, Duration::ZERO);
+        assert_eq!(told.len(), Unserved::MOST);
+        assert!(told.iter().all(|unserved| unserved.route != "route-0"), "the youngest is left out");
+    }
+}

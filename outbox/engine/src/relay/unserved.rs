@@ -1,0 +1,206 @@
+//! What a relay knows of routes that no relay serves.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outbox_contract::{Route, Unserved, metric};
+
+use super::lookout::EVERY;
+
+/// Routes that are labels of a metric, in the life of a relay: names come from the store, and whoever writes there may make up any number.
+const MOST_LABELS: usize = 20;
+
+/// The last answer, and for how long there was none.
+#[derive(Debug)]
+pub(crate) struct UnservedRoutes {
+    /// For how long an answer holds while no other comes.
+    lasts: Duration,
+    // Locked for a few instructions, never across an await.
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// When the store answered last, on the relay's own clock; at the start it is as if it just had.
+    answered: Duration,
+    routes: Vec<Unserved>,
+    /// Why there was no answer the last time.
+    error: Option<String>,
+    /// What has been a label of the metric, and is again when it is found again.
+    labels: BTreeSet<Route>,
+}
+
+impl UnservedRoutes {
+    /// Nothing is known, and it is no trouble yet.
+    pub(crate) fn new(started: Duration, store_timeout: Duration) -> Self {
+        let seen = Seen { answered: started, routes: Vec::new(), error: None, labels: BTreeSet::new() };
+        Self { lasts: EVERY * 3 + store_timeout, seen: Mutex::new(seen) }
+    }
+
+    pub(crate) fn found(&self, now: Duration, routes: Vec<Unserved>) {
+        let mut seen = self.seen();
+        for unserved in routes.iter().filter(|found| !seen.tells_of(&found.route)).take(MOST_LABELS) {
+            let (route, waited) = (&unserved.route, unserved.oldest_age);
+            tracing::warn!(%route, ?waited, "messages wait on a route that no relay serves; start one, or correct the name");
+        }
+        (seen.answered, seen.routes, seen.error) = (now, routes, None);
+        seen.show();
+    }
+
+    pub(crate) fn failed(&self, now: Duration, error: String) {
+        let mut seen = self.seen();
+        seen.error = Some(error);
+        if self.is_old(&seen, now) {
+            seen.routes.clear();
+            seen.show();
+        }
+    }
+
+    /// What was found, unless that is too long ago.
+    pub(crate) fn routes(&self, now: Duration) -> Vec<Unserved> {
+        let seen = self.seen();
+        if self.is_old(&seen, now) { Vec::new() } else { seen.routes.clone() }
+    }
+
+    /// For how long there has been no answer, and why, if that is too long. An answer that never comes is no error.
+    pub(crate) fn unknown(&self, now: Duration) -> Option<(Duration, String)> {
+        let seen = self.seen();
+        let error = || seen.error.clone().unwrap_or_else(|| "no answer".to_owned());
+        self.is_old(&seen, now).then(|| (now.saturating_sub(seen.answered), error()))
+    }
+
+    fn is_old(&self, seen: &Seen, now: Duration) -> bool {
+        now.saturating_sub(seen.answered) > self.lasts
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    fn tells_of(&self, route: &Route) -> bool {
+        self.routes.iter().any(|unserved| unserved.route == *route)
+    }
+
+    /// Sets the metrics to what is known: those of routes that are not found any more to zero.
+    fn show(&mut self) {
+        for unserved in &self.routes {
+            if self.labels.len() < MOST_LABELS {
+                self.labels.insert(unserved.route.clone());
+            }
+        }
+        for label in &self.labels {
+            let age = self.routes.iter().find(|unserved| unserved.route == *label);
+            let age = age.map_or(0.0, |unserved| unserved.oldest_age.as_secs_f64());
+            metrics::gauge!(metric::UNSERVED_AGE, "route" => label.as_str().to_owned()).set(age);
+        }
+        let routes = u32::try_from(self.routes.len()).unwrap_or(u32::MAX);
+        metrics::gauge!(metric::UNSERVED_ROUTES).set(f64::from(routes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    /// Remembers what each gauge was set to last, by its name and labels.
+    #[derive(Clone, Default)]
+    struct Shown(Arc<Mutex<BTreeMap<String, f64>>>);
+
+    struct OneGauge(Shown, String);
+
+    impl GaugeFn for OneGauge {
+        fn increment(&self, _: f64) {}
+
+        fn decrement(&self, _: f64) {}
+
+        fn set(&self, value: f64) {
+            self.0.0.lock().unwrap().insert(self.1.clone(), value);
+        }
+    }
+
+    impl Recorder for Shown {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::noop()
+        }
+
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            let label = key.labels().next().map(|label| label.value().to_owned());
+            let name = label.map_or(key.name().to_owned(), |label| format!("{} {label}", key.name()));
+            Gauge::from_arc(Arc::new(OneGauge(self.clone(), name)))
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+
+    fn unserved(names: &[&str]) -> Vec<Unserved> {
+        names.iter().map(|name| Unserved::new(Route::new(name).unwrap(), S * 90)).collect()
+    }
+
+    fn shown(then: impl FnOnce()) -> BTreeMap<String, f64> {
+        let shown = Shown::default();
+        metrics::with_local_recorder(&shown, then);
+        shown.0.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn the_metrics_are_back_at_zero_when_nothing_is_found_any_more() {
+        let routes = UnservedRoutes::new(Duration::ZERO, S * 5);
+        let expected = |count, attic, bills| {
+            let ages =
+                [("outbox_unserved_age_seconds attic", attic), ("outbox_unserved_age_seconds bills", bills)];
+            let all = ages.into_iter().chain([("outbox_unserved_routes", count)]);
+            all.map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<String, f64>>()
+        };
+        assert_eq!(shown(|| routes.found(S * 60, unserved(&["attic", "bills"]))), expected(2.0, 90.0, 90.0));
+        assert_eq!(shown(|| routes.found(S * 120, unserved(&["bills"]))), expected(1.0, 0.0, 90.0));
+        assert_eq!(shown(|| routes.found(S * 180, Vec::new())), expected(0.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn so_many_routes_are_labels_and_all_of_them_are_counted() {
+        let routes = UnservedRoutes::new(Duration::ZERO, S * 5);
+        let names: Vec<String> = (0..50).map(|at| format!("route-{at}")).collect();
+        let mut gauges = BTreeMap::new();
+        for some in names.chunks(25) {
+            let some: Vec<&str> = some.iter().map(String::as_str).collect();
+            gauges.extend(shown(|| routes.found(S * 60, unserved(&some))));
+        }
+        assert_eq!(gauges.remove("outbox_unserved_routes"), Some(25.0));
+        assert_eq!(gauges.len(), MOST_LABELS, "in its whole life: {gauges:?}");
+        assert_eq!(routes.routes(S * 60).len(), 25, "and all of them are told");
+    }
+
+    #[test]
+    fn an_answer_is_not_shown_for_ever() {
+        let routes = UnservedRoutes::new(Duration::ZERO, S * 5);
+        routes.found(S * 60, unserved(&["attic"]));
+        let failed = |at| shown(|| routes.failed(S * at, "away".to_owned()));
+        assert_eq!(failed(120), BTreeMap::new(), "it still holds");
+        assert_eq!((routes.routes(S * 245).len(), routes.unknown(S * 245)), (1, None));
+        assert_eq!(routes.unknown(S * 246), Some((S * 186, "away".to_owned())));
+        assert_eq!(routes.routes(S * 246), []);
+        assert_eq!(failed(246).get("outbox_unserved_age_seconds attic"), Some(&0.0));
+
+        routes.found(S * 300, unserved(&["attic"]));
+        assert_eq!((routes.routes(S * 300).len(), routes.unknown(S * 300)), (1, None));
+        assert_eq!(routes.unknown(S * 486), Some((S * 186, "no answer".to_owned())), "nobody asks any more");
+    }
+}

@@ -1,0 +1,46 @@
+-- Routes with messages that no live relay serves: the name, since when the oldest that was looked at waits, now, and in a row of its own where the next
+-- look may begin. Looks at the first $1 rows of the hot table behind position $2, for no index that every row is in begins with the route; at as many of
+-- what is due; and goes from route to route, at most $3, through the parked ones.
+with recursive served as materialized (
+    select distinct r.route
+    from outbox_relay r
+    where r.expires_at > outbox_now() and r.expires_at <= outbox_now() + 2 * r.lasts
+), looked as materialized (
+    select m.route, m.position, m.appended_at, m.route not in (select s.route from served s) as unserved
+    from outbox_message m
+    where m.position > $2
+    order by m.position
+    limit $1
+), overdue as materialized (
+    select s.route, s.due_at from outbox_scheduled s where s.due_at <= (select outbox_now()) order by s.due_at limit $1
+), parked (route, turn) as (
+    (select p.route || '', 1::bigint from outbox_parked p order by p.route || '', p.position limit 1)
+    union all
+    select (select p.route || '' from outbox_parked p where p.route || '' > i.route order by p.route || '', p.position limit 1), i.turn + 1
+    from parked i
+    where i.route is not null and i.turn < $3
+), marks as materialized (
+    -- What no row of a route stands at or below, nor any that is still to be committed, of whatever route.
+    select case when count(l.bucket) = 256 then min(coalesce(l.low_water, r.low_water, 0)) else 0 end as low_water
+    from served s
+    left join outbox_lease l on l.route = s.route
+    left join outbox_relay r on r.route = l.route and r.relay = l.relay
+    group by s.route
+)
+select l.route, min(l.appended_at) as since, outbox_now() as now, null::bigint as next
+from looked l
+where l.unserved
+group by l.route
+union all
+select o.route, min(o.due_at), outbox_now(), null
+from overdue o
+where o.route not in (select s.route from served s)
+group by o.route
+union all
+select i.route, (select p.appended_at from outbox_parked p where p.route || '' = i.route order by p.position limit 1), outbox_now(), null
+from parked i
+where i.route is not null and i.route not in (select s.route from served s)
+union all
+-- What nobody serves is looked at the next time too. All else that is there, and what is committed until then, stands behind the marks of now.
+select null, null, outbox_now(),
+       least(coalesce((select min(w.low_water) from marks w), 0), (select min(l.position) - 1 from looked l where l.unserved))
