@@ -1,12 +1,13 @@
 //! Messages that were handed to the client together, and what was heard of each: a slot for each message, no future for each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::Notify;
 
 use crate::gapless::Partition;
+use crate::under_way::{Ahead, UnderWay};
 
 /// What was heard of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ struct Slots {
     open: usize,
     /// Whether messages are still to be handed over.
     handing: bool,
+    /// Its number among those that were handed over by the same producer. None: it was not.
+    under_way: Option<u64>,
 }
 
 impl Slots {
@@ -53,7 +56,8 @@ impl Slots {
 impl Flight {
     /// A flight to this partition, of the messages at these places of a chunk.
     pub(crate) fn new(partition: Partition, indices: Vec<usize>) -> Arc<Self> {
-        let slots = Slots { heard: vec![Heard::NotSent; indices.len()], open: 0, handing: true };
+        let slots =
+            Slots { heard: vec![Heard::NotSent; indices.len()], open: 0, handing: true, under_way: None };
         Arc::new(Self { partition, indices, slots: Mutex::new(slots), done: Notify::new() })
     }
 
@@ -77,9 +81,10 @@ impl Flight {
         self.indices.len()
     }
 
-    /// The messages are about to be handed over, from the first one on.
-    pub(crate) fn sending(&self) {
+    /// The messages are about to be handed over, from the first one on. `number`: that of the flight among those under way.
+    pub(crate) fn sending(&self, number: u64) {
         let mut slots = self.slots();
+        slots.under_way = Some(number);
         slots.open = slots.heard.len();
         slots.heard.fill(Heard::Nothing);
     }
@@ -133,6 +138,11 @@ impl Flight {
         self.indices.iter().copied().zip(self.slots().heard.iter().copied()).collect()
     }
 
+    /// How many messages were handed over and are not reported.
+    pub(crate) fn open(&self) -> usize {
+        self.slots().open
+    }
+
     /// Whether every message was acknowledged.
     pub(crate) fn is_delivered(&self) -> bool {
         self.slots().heard.iter().all(|heard| *heard == Heard::Acknowledged)
@@ -149,6 +159,17 @@ pub(crate) struct Flights {
 struct Table {
     next: usize,
     flights: HashMap<usize, Arc<Flight>>,
+    under_way: UnderWay,
+}
+
+impl Table {
+    /// A flight is not under way any more.
+    fn landed(&mut self, flight: &Flight) {
+        let number = flight.slots().under_way;
+        if let Some(number) = number {
+            self.under_way.remove(number);
+        }
+    }
 }
 
 /// Which flight and which slot of it, in the one number that the client carries along.
@@ -190,6 +211,26 @@ impl Flights {
         number
     }
 
+    /// The messages of a flight are about to be handed over, from the first one on.
+    pub(crate) fn sending(&self, flight: &Arc<Flight>) {
+        let number = self.table().under_way.add(flight);
+        flight.sending(number);
+    }
+
+    /// So many messages of a flight were handed over, or refused, and no more will be. Says whether all of those have been reported.
+    pub(crate) fn handed_over(&self, flight: &Flight, count: usize) -> bool {
+        let is_done = flight.handed_over(count);
+        if is_done {
+            self.table().landed(flight);
+        }
+        is_done
+    }
+
+    /// What stands before the next answer of each partition to which something is under way.
+    pub(crate) fn ahead(&self) -> BTreeMap<Partition, Ahead> {
+        self.table().under_way.ahead()
+    }
+
     /// The number of a message of a flight.
     pub(crate) const fn ticket(flight: usize, slot: usize) -> Ticket {
         Ticket::new(flight, slot)
@@ -198,12 +239,19 @@ impl Flights {
     /// Something was heard of a message. Gives its flight, where it was the last one that was waited for.
     pub(crate) fn heard(&self, ticket: Ticket, what: Heard) -> Option<Arc<Flight>> {
         let flight = self.table().flights.get(&ticket.flight()).map(Arc::clone)?;
-        flight.heard(ticket.slot(), what).then_some(flight)
+        let is_done = flight.heard(ticket.slot(), what);
+        if is_done {
+            self.table().landed(&flight);
+        }
+        is_done.then_some(flight)
     }
 
     /// Forgets a flight: later reports go nowhere.
     pub(crate) fn remove(&self, number: usize) {
-        self.table().flights.remove(&number);
+        let mut table = self.table();
+        if let Some(flight) = table.flights.remove(&number) {
+            table.landed(&flight);
+        }
     }
 }
 
@@ -222,9 +270,9 @@ mod tests {
         let flights = Flights::default();
         let (one, other) = (flight(vec![7, 9]), flight(vec![8]));
         let (a, b) = (flights.add(&one), flights.add(&other));
-        one.sending();
-        one.handed_over(2);
-        other.sending();
+        flights.sending(&one);
+        flights.handed_over(&one, 2);
+        flights.sending(&other);
         assert!(flights.heard(Flights::ticket(a, 1), Heard::Acknowledged).is_none());
         assert!(flights.heard(Flights::ticket(a, 1), Heard::Failed(RDKafkaErrorCode::PurgeQueue)).is_none());
         assert!(flights.heard(Flights::ticket(b, 0), Heard::WithoutOffset).is_none());
@@ -241,7 +289,7 @@ mod tests {
     #[test]
     fn what_is_not_handed_over_is_waited_for_no_longer() {
         let some = flight(vec![0, 1, 2]);
-        some.sending();
+        some.sending(0);
         some.heard(0, Heard::Acknowledged);
         some.heard(1, Heard::Failed(RDKafkaErrorCode::QueueFull));
         assert!(some.handed_over(2));
@@ -257,5 +305,19 @@ mod tests {
         let numbers: Vec<usize> = (0..3).map(|_| flights.add(&flight(vec![0]))).collect();
         flights.table().next = numbers[0];
         assert!(!numbers.contains(&flights.add(&flight(vec![0]))));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_under_way() {
+        let flights = Flights::default();
+        let [one, other] = [flight(vec![0]), flight(vec![0])];
+        let [a, b] = [&one, &other].map(|flight| flights.add(flight));
+        assert!(flights.ahead().is_empty(), "nothing was handed over");
+        [&one, &other].into_iter().for_each(|flight| flights.sending(flight));
+        flights.heard(Flights::ticket(a, 0), Heard::Acknowledged);
+        assert!(!flights.handed_over(&other, 1) && flights.handed_over(&one, 1));
+        assert!(!flights.ahead().is_empty());
+        flights.remove(b);
+        assert!(flights.ahead().is_empty());
     }
 }

@@ -5,7 +5,7 @@
 //! everything else without a word. So this one is closed at its first failure, and another takes its place.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ use crate::flight::{Flight, Flights, Heard, Ticket};
 use crate::record::Record;
 use crate::trouble::Trouble;
 use crate::turns::{HandedOver, Parcel, Turns};
+use crate::under_way::Ahead;
 
 /// How long a partition counts as one whose broker knows this producer, after its last acknowledgement. Brokers forget an idle producer
 /// after `producer.id.expiration.ms`: a day by default, and no sensible setting is below this.
@@ -140,10 +141,11 @@ impl Reports {
 fn hand_over<R: Borrow<Record>>(
     client: &BaseProducer<Reports>,
     number: usize,
-    flight: &Flight,
+    flight: &Arc<Flight>,
     records: impl IntoIterator<Item = (R, OwnedHeaders)>,
 ) -> HandedOver {
-    flight.sending();
+    let flights = &client.context().flights;
+    flights.sending(flight);
     let mut count = 0;
     let mut refused = false;
     for (slot, (record, headers)) in records.into_iter().enumerate() {
@@ -164,7 +166,7 @@ fn hand_over<R: Borrow<Record>>(
             break;
         }
     }
-    match (refused, flight.handed_over(count)) {
+    match (refused, flights.handed_over(flight, count)) {
         (true, _) => HandedOver::Refused,
         (false, true) => HandedOver::Reported,
         (false, false) => HandedOver::All,
@@ -258,6 +260,11 @@ impl Gapless {
             _ => {}
         }
         sent
+    }
+
+    /// What stands before the next answer of each partition to which something is under way.
+    pub(crate) fn ahead(&self) -> BTreeMap<Partition, Ahead> {
+        self.reports().flights.ahead()
     }
 
     /// Whether nothing is queued or under way.

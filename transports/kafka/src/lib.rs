@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod attempt;
 mod complaint;
 mod config;
 mod context;
@@ -12,6 +13,7 @@ mod gapless_tests;
 mod member;
 mod murmur2;
 mod offsets;
+mod patience;
 mod pool;
 mod publication;
 mod record;
@@ -20,6 +22,7 @@ mod topics;
 mod transport;
 mod trouble;
 mod turns;
+mod under_way;
 mod verdict;
 
 pub use config::{GroupProtocol, KafkaTransportBuilder};

@@ -1,46 +1,29 @@
-//! One chunk on its way: what is sent when, what is heard, and what is said of it.
+//! One chunk on its way: what can be sent, and what is said of it.
 //!
 //! Promises: of the messages of a key, what arrives is a prefix; a message is reported delivered when the broker acknowledged it with an
-//! offset, at once where other partitions are slower; nothing of a chunk is handed over after its future was dropped or its deadline was over.
+//! offset, at once where other partitions are slower; nothing of a chunk is handed over after its future was dropped or it was given up.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use futures_util::future::join_all;
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{Chunk, Failure, Key, KeyId, Outcome, Outcomes, Topic};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::Instant;
 
+use crate::attempt::{Attempt, Entry, Line, Quiet};
 use crate::config::Config;
-use crate::flight::{Flight, Heard};
-use crate::gapless::{Gapless, Partition};
-use crate::pool::Pool;
+use crate::flight::Heard;
+use crate::patience::Patience;
 use crate::record::Record;
 use crate::topics::Absent;
 use crate::transport::Shared;
 use crate::verdict::{Cuts, Meaning, behind_silence, first_of, is_silence, refused};
 
-/// The part of a chunk's time, in tenths, in which its messages may be confirmed. What is left is for finding out why they were not.
-const TENTHS: u32 = 7;
-/// How long reports of what was given up may take. They come at once.
-const REPORTS: Duration = Duration::from_secs(5);
-
-/// A message that can be sent.
-struct Entry {
-    /// Where it stands in the chunk.
-    index: usize,
-    record: Record,
-}
-
 /// Publishes a chunk.
 pub(crate) async fn publish(shared: &Shared, chunk: Chunk, outcomes: &Outcomes) {
-    let start = Instant::now();
-    let deadline = start + chunk.deadline * TENTHS / 10;
-    let end = start + chunk.deadline;
-    let entries = prepare(shared, &chunk, outcomes, deadline).await;
+    let began = Instant::now();
+    let patience = Patience::new(began, chunk.deadline);
+    let entries = prepare(shared, &chunk, outcomes, patience.given_up(began)).await;
     if entries.is_empty() {
         return;
     }
@@ -49,13 +32,14 @@ pub(crate) async fn publish(shared: &Shared, chunk: Chunk, outcomes: &Outcomes) 
         Ok(None) => return route(outcomes, "closed", "the transport is closed"),
         Err(error) => return route(outcomes, "broker-unavailable", &error.to_string()),
     };
-    let heard = {
+    let lines = Line::of(&entries);
+    let (quiet, heard) = {
         let attempt = Attempt::new(shared.pool(), &producer, outcomes);
-        attempt.run(&entries, deadline).await;
-        attempt.end(chunk.messages.len()).await
+        let quiet = attempt.run(&lines, patience).await;
+        (quiet, attempt.end(chunk.messages.len()).await)
     };
     let refused = producer.refused().map(|trouble| refused(&trouble.words));
-    let judge = Judge { shared, entries: &entries, heard: &heard, refused, outcomes, deadline, end };
+    let judge = Judge { shared, entries: &entries, heard: &heard, quiet, refused, outcomes };
     judge.judge().await;
 }
 
@@ -112,158 +96,15 @@ async fn prepare(shared: &Shared, chunk: &Chunk, outcomes: &Outcomes, deadline: 
     entries
 }
 
-/// One try to send messages by the gapless producer. Dropped before its [`end`](Self::end), it takes back what it can.
-struct Attempt<'a> {
-    pool: &'a Arc<Pool>,
-    producer: &'a Arc<Gapless>,
-    outcomes: &'a Outcomes,
-    // Plain mutexes: the parts of one future share them.
-    flights: Mutex<Vec<(Arc<Flight>, crate::gapless::Sent<'a>)>>,
-    /// What was delivered, and not yet reported.
-    delivered: Mutex<Vec<Arc<Flight>>>,
-    ended: bool,
-}
-
-impl<'a> Attempt<'a> {
-    fn new(pool: &'a Arc<Pool>, producer: &'a Arc<Gapless>, outcomes: &'a Outcomes) -> Self {
-        Self {
-            pool,
-            producer,
-            outcomes,
-            flights: Mutex::default(),
-            delivered: Mutex::default(),
-            ended: false,
-        }
-    }
-
-    fn flights(&self) -> MutexGuard<'_, Vec<(Arc<Flight>, crate::gapless::Sent<'a>)>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn delivered(&self) -> MutexGuard<'_, Vec<Arc<Flight>>> {
-        self.delivered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reports what was delivered by now. Of a key nothing stands in front of it: what goes ahead of a flight was delivered before it went.
-    fn report_delivered(&self) {
-        for flight in self.delivered().drain(..) {
-            flight.indices().iter().for_each(|index| self.outcomes.report(*index, Outcome::Delivered));
-        }
-    }
-
-    /// Sends everything; returns when all is acknowledged, the producer has failed, or the deadline is over.
-    async fn run(&self, entries: &[Entry], deadline: Instant) {
-        // The number first: it tells most apart.
-        let mut lines: BTreeMap<(i32, &Topic), Vec<&Entry>> = BTreeMap::new();
-        for entry in entries {
-            lines.entry((entry.record.partition, entry.record.topic())).or_default().push(entry);
-        }
-        let lines: Vec<(Partition, Vec<&Entry>)> = lines
-            .into_iter()
-            .map(|((partition, topic), entries)| ((topic.clone(), partition), entries))
-            .collect();
-        let all = join_all(lines.iter().map(|(partition, entries)| self.follow_lead(partition, entries)));
-        let mut all = pin!(all);
-        let all = poll_fn(|context| {
-            let all = all.as_mut().poll(context);
-            // Where all partitions have answered it is said of all messages together, which costs less.
-            if all.is_pending() {
-                self.report_delivered();
-            }
-            all
-        });
-        tokio::select! {
-            // Past the deadline everything that is open is given up.
-            _ = timeout_at(deadline, all) => {}
-            () = self.producer.broken() => {}
-        }
-    }
-
-    /// On a partition whose broker does not know the producer: the first message alone, then the others.
-    ///
-    /// Such a broker takes any first number. Were several under way, a later one could be taken after an earlier one was rejected or lost.
-    async fn follow_lead(&self, partition: &Partition, entries: &[&Entry]) {
-        let mut rest = entries;
-        if !self.producer.is_warm(partition) {
-            let lead = self.producer.lead(partition);
-            let _lead = lead.lock().await;
-            if !self.producer.is_warm(partition)
-                && let Some((first, others)) = entries.split_first()
-            {
-                if !self.send(partition, &[first]).await {
-                    return;
-                }
-                rest = others;
-            }
-        }
-        self.send(partition, rest).await;
-    }
-
-    /// Sends messages of a partition and waits for all reports; says whether all were acknowledged.
-    async fn send(&self, partition: &Partition, entries: &[&Entry]) -> bool {
-        if entries.is_empty() {
-            return true;
-        }
-        let flight = Flight::new(partition.clone(), entries.iter().map(|entry| entry.index).collect());
-        let records: Vec<&Record> = entries.iter().map(|entry| &entry.record).collect();
-        let sent = self.producer.send(&records, &flight);
-        self.flights().push((Arc::clone(&flight), sent));
-        flight.done().await;
-        let delivered = flight.is_delivered();
-        if delivered {
-            self.producer.warmed(partition);
-            self.delivered().push(flight);
-        } else if flight.all().iter().any(|(_, heard)| *heard == Heard::NotSent) {
-            // The producer is closed: nothing more is to come.
-            self.producer.broken().await;
-        }
-        delivered
-    }
-
-    fn is_complete(&self) -> bool {
-        self.flights().iter().all(|(flight, _)| flight.is_delivered())
-    }
-
-    /// What was heard of each message of the chunk. A producer that did not deliver everything is retired.
-    async fn end(mut self, len: usize) -> Vec<Heard> {
-        self.ended = true;
-        let complete = self.is_complete();
-        let flights = std::mem::take(self.flights.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if !complete || self.producer.is_broken() {
-            self.pool.retire(self.producer);
-            let reports = join_all(flights.iter().map(|(_, sent)| sent.done()));
-            // What is not reported by then is unknown.
-            let _ = timeout(REPORTS, reports).await;
-        }
-        let mut heard = vec![Heard::NotSent; len];
-        for (index, what) in flights.iter().flat_map(|(flight, _)| flight.all()) {
-            if let Some(slot) = heard.get_mut(index) {
-                *slot = what;
-            }
-        }
-        heard
-    }
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        // The future was dropped on its way: what waits in the client must not be started.
-        if !self.ended && !self.is_complete() {
-            self.pool.retire(self.producer);
-        }
-    }
-}
-
 /// Says of each message what became of it.
 struct Judge<'a> {
     shared: &'a Shared,
     entries: &'a [Entry],
     heard: &'a [Heard],
+    quiet: Quiet<'a>,
     /// Why the broker let the producer do nothing: then nothing else is the matter with what it did not deliver.
     refused: Option<Failure>,
     outcomes: &'a Outcomes,
-    deadline: Instant,
-    end: Instant,
 }
 
 impl Judge<'_> {
@@ -324,12 +165,13 @@ impl Judge<'_> {
 
     /// The partitions that had something of this chunk and did not answer in time.
     fn silent(&self) -> BTreeSet<(i32, &Topic)> {
-        if Instant::now() < self.deadline {
+        if self.quiet.silent.is_empty() {
             return BTreeSet::new();
         }
         let unheard = |entry: &&Entry| self.heard.get(entry.index).copied().is_some_and(is_silence);
         let records = self.entries.iter().filter(unheard).map(|entry| &entry.record);
-        records.map(|record| (record.partition, record.topic())).collect()
+        let silent = records.filter(|record| self.quiet.silent.contains(&record.partition()));
+        silent.map(|record| (record.partition, record.topic())).collect()
     }
 
     fn absent(&self, entry: &Entry, what: Unavailable, failure: Failure) {
@@ -348,7 +190,7 @@ impl Judge<'_> {
                 self.outcomes.report(entry.index, Outcome::Blocked);
                 continue;
             }
-            let heard = self.shared.send_alone(&entry.record, self.deadline).await;
+            let heard = self.shared.send_alone(&entry.record, self.quiet.deadline).await;
             let outcome = match first_of(heard, entry.record.topic().as_str()) {
                 Ok(outcome) => outcome,
                 Err(Meaning::MayBeRejected(failure)) => Outcome::Rejected(failure),
@@ -362,7 +204,7 @@ impl Judge<'_> {
 
     /// Asks why nothing was heard, once for each topic: a topic without enough replicas, or a broker that is away, says nothing by itself.
     async fn diagnose(&self, unknown: Vec<(&Entry, Failure)>) {
-        let late = Instant::now() >= self.deadline;
+        let late = !self.quiet.silent.is_empty() || Instant::now() >= self.quiet.deadline;
         let mut found: BTreeMap<&Topic, Option<Absent>> = BTreeMap::new();
         for (entry, failure) in unknown {
             let topic = entry.record.topic();
@@ -371,7 +213,7 @@ impl Judge<'_> {
                 let answer = match route {
                     Some(absent) => Some(absent),
                     None => {
-                        let limit = self.end.saturating_duration_since(Instant::now()) / 2;
+                        let limit = self.quiet.end.saturating_duration_since(Instant::now()) / 2;
                         self.shared.topics().diagnose(topic, limit).await
                     }
                 };

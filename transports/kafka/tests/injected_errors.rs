@@ -347,6 +347,49 @@ async fn a_single_broker_that_is_silent_is_not_taken_for_all_of_them() {
     assert!(error.to_string().contains("the broker does not answer"), "{error}");
 }
 
+/// What others are told is no answer to those that are told nothing: a partition that hangs is given up in its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_does_not_answer_is_given_up_while_others_go_on() {
+    let (mock, transport, [answering, silent]) = two_partitions().await;
+    mock.cluster.broker_round_trip_time(2, 10 * PATIENCE).unwrap();
+    let messages = stored(silent.iter().map(|key| numbered(&mock.topic, key, 1)));
+    let others = stored(answering.iter().map(|key| numbered(&mock.topic, key, 1)));
+    let mut rounds = 0;
+    let outcomes = {
+        let others_go_on = async {
+            loop {
+                deliver(&transport, &others, LONG).await;
+                rounds += 1;
+            }
+        };
+        tokio::select! {
+            outcomes = publish(&transport, &messages, SHORT) => outcomes,
+            () = others_go_on => unreachable!("they go on for ever"),
+        }
+    };
+    assert!(rounds > 10, "others went on {rounds} times");
+    assert!(outcomes.iter().all(counts_nothing), "{outcomes:?}");
+}
+
+/// It takes twelve seconds, where what hangs is given up after four: each answer comes after half a second, and no more than five requests, of two messages
+/// each, are on their way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_broker_is_waited_for_while_it_answers() {
+    let mock = Mock::new();
+    let transport = mock.warm_transport().await;
+    mock.cluster.broker_round_trip_time(-1, Duration::from_millis(500)).unwrap();
+    let (first, second) = (mock.messages(120), stored((0..120).map(|at| numbered(&mock.topic, "d", at))));
+    let publish = async |messages: Vec<Arc<Stored>>| {
+        let outcomes = Outcomes::new(messages.len());
+        let chunk = Chunk::new(Route::default(), RelayId::new(), "/test".into(), messages, SHORT);
+        transport.publish(chunk, &outcomes).await;
+        outcomes.delivered().into_iter().filter(|delivered| *delivered).count()
+    };
+    let both = async { tokio::join!(publish(first), publish(second)) };
+    assert_eq!(tokio::time::timeout(PATIENCE, both).await.unwrap(), (120, 120));
+    assert_eq!(transport.retired_producers(), 0);
+}
+
 /// Each acknowledgement that nobody waits for any longer would leave a thread behind.
 #[test]
 fn acknowledgements_during_an_outage_do_not_pile_up() {
