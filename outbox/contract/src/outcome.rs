@@ -22,6 +22,20 @@ pub enum Outcome {
     Blocked,
 }
 
+impl Outcome {
+    /// Whether the broker itself has said so: it is there.
+    #[must_use]
+    pub const fn is_answer(&self) -> bool {
+        match self {
+            Self::Delivered
+            | Self::Rejected(_)
+            | Self::Failed(_)
+            | Self::Unavailable(Unavailable::Topic, _) => true,
+            Self::Unavailable(Unavailable::Route, _) | Self::Unknown(_) | Self::Blocked => false,
+        }
+    }
+}
+
 /// What is not to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unavailable {
@@ -82,10 +96,10 @@ impl Outcomes {
         self.slots().iter().all(Option::is_some)
     }
 
-    /// Of how many messages something was said so far.
+    /// Of how many messages the broker itself has spoken so far: not of those that are unknown or blocked, nor where it was away.
     #[must_use]
     pub fn answered(&self) -> usize {
-        self.slots().iter().flatten().count()
+        self.slots().iter().flatten().filter(|outcome| outcome.is_answer()).count()
     }
 
     /// Which messages were delivered so far, one answer for each message of the chunk; empty once the outcomes were taken.

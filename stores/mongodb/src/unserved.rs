@@ -73,14 +73,15 @@ async fn hot(
     served: &BTreeSet<String>,
 ) -> Result<Vec<(String, i64)>, Failed> {
     let messages = database.messages();
-    let (mut found, mut last, mut steps) = (Vec::new(), Bson::MinKey, 0..Unserved::MOST);
+    let (mut found, mut last, mut routes) = (Vec::new(), Bson::MinKey, 0);
     for end in ends(served) {
-        while steps.next().is_some() {
+        while routes < Unserved::MOST {
             let between = doc! { "_id": { "$gt": behind(&last), "$lt": { "route": &end } } };
             let next = messages.find_one(between).sort(doc! { "_id": 1 }).projection(doc! { "_id": 1 });
             let next = next.session(&mut *session).await?;
             let route = next.and_then(|next| text(next.get_document("_id").ok()?, "route"));
             let Some(route) = route else { break };
+            routes += 1;
             last = Bson::String(route.clone());
             let of_route = doc! { "_id": { "$gte": { "route": &route }, "$lt": behind(&last) } };
             let since = oldest(&messages, session, of_route, doc! { "_id": 1 }).await?;
@@ -97,13 +98,14 @@ async fn parked(
     served: &BTreeSet<String>,
 ) -> Result<Vec<(String, i64)>, Failed> {
     let parked = database.parked();
-    let (mut found, mut last, mut steps) = (Vec::new(), Bson::MinKey, 0..Unserved::MOST);
+    let (mut found, mut last, mut routes) = (Vec::new(), Bson::MinKey, 0);
     for end in ends(served) {
-        while steps.next().is_some() {
+        while routes < Unserved::MOST {
             let between = doc! { "route": { "$gt": &last, "$lt": &end } };
             let next = parked.find_one(between).sort(doc! { "route": 1 }).projection(doc! { "route": 1 });
             let next = next.session(&mut *session).await?;
             let Some(route) = next.and_then(|next| text(&next, "route")) else { break };
+            routes += 1;
             last = Bson::String(route.clone());
             let since = oldest(&parked, session, doc! { "route": &route }, doc! { "route": 1 }).await?;
             found.extend(since.map(|since| (route, since)));

@@ -3,27 +3,33 @@
 //! A node shows what it has applied, and may lag behind the others. Whoever was told of a commit by one node and then asks another has to be shown it
 //! there: so the node first catches up with all that was committed anywhere when it was asked.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use sqlx::mysql::MySqlExecutor;
 use sqlx::{Row, mysql::MySqlRow};
 
-/// For the store's own connections: whatever looks for rows catches up first, but within a transaction, which has caught up when it began. Tables are
-/// made on all nodes at once.
-pub(crate) const SETUP: &str = "set session wsrep_sync_wait = 7, wsrep_osu_method = 'TOI'";
+/// For the store's own connections: whatever looks for rows catches up first, but within a transaction, which has caught up when it began.
+pub(crate) const SETUP: &str = "set session wsrep_sync_wait = 7";
 
-/// Catches up once, in front of a transaction, and sets nothing.
-pub(crate) const CATCH_UP: &str = "set statement wsrep_sync_wait = 1 for select 1";
+/// Tables are made on all nodes at once, whatever the server was set to.
+pub(crate) const ON_ALL_NODES: &str = "set session wsrep_osu_method = 'TOI'";
 
-const UNKNOWN: u8 = 0;
-const ALONE: u8 = 1;
-const NODE: u8 = 2;
+/// Catches up once, in front of a transaction, and sets nothing. MySQL can't set a variable for one statement: there nothing is caught up with.
+pub(crate) const CATCH_UP: &str = "/*M!100600 set statement wsrep_sync_wait = 1 for */ select 1";
 
-/// Whether the server is a node of a cluster, as it was found last.
+/// For how long an answer holds: the name of the server may stand for another one since.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// Whether the server is a node of a cluster, as it was found last, and when that was.
 #[derive(Debug, Default)]
-pub(crate) struct Kind(AtomicU8);
+pub(crate) struct Kind(Mutex<Option<(bool, Instant)>>);
 
 impl Kind {
+    fn found(&self) -> MutexGuard<'_, Option<(bool, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Asks a server.
     pub(crate) async fn learn(&self, server: impl MySqlExecutor<'_>) -> Result<bool, sqlx::Error> {
         // MySQL has no such variable, nor have some builds of MariaDB.
@@ -33,15 +39,28 @@ impl Kind {
             Ok::<_, sqlx::Error>(value.eq_ignore_ascii_case(b"on"))
         };
         let is_node = found.map(is_on).transpose()?.unwrap_or_default();
-        self.0.store(if is_node { NODE } else { ALONE }, Ordering::Relaxed);
+        *self.found() = Some((is_node, Instant::now()));
         Ok(is_node)
     }
 
-    /// What is known, if somebody has asked.
-    pub(crate) fn is_node(&self) -> Option<bool> {
-        match self.0.load(Ordering::Relaxed) {
-            UNKNOWN => None,
-            known => Some(known == NODE),
+    /// What was found last.
+    pub(crate) fn last(&self) -> Option<bool> {
+        self.found().map(|(is_node, _)| is_node)
+    }
+
+    /// The same, if it may still be so. Where it is old, one is told nothing and is to ask, and the others do with what there is.
+    pub(crate) fn fresh(&self) -> Option<bool> {
+        let mut found = self.found();
+        let (is_node, at) = found.as_mut()?;
+        if at.elapsed() > FRESH {
+            *at = Instant::now();
+            return None;
         }
+        Some(*is_node)
+    }
+
+    /// A connection broke: what is reached by the next may be another server.
+    pub(crate) fn forget(&self) {
+        self.found().take();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::stripes::PACKET;
 use outbox_contract::{StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
 
@@ -38,7 +39,7 @@ pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreE
 
 /// Whether an error says that a deadlock, a conflict or a lock that did not come is in its transaction's way.
 pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
-    number(error).is_some_and(|number| meaning_of(number).0 == Kind::Conflict)
+    meaning(error).0 == Kind::Conflict
 }
 
 /// Whether an error says that this server takes no writes, or none any more: a replica since a switchover, a node that has left its cluster.
@@ -85,7 +86,11 @@ fn rules_out_a_commit(number: u16) -> bool {
 
 fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
     match error {
-        sqlx::Error::Database(_) => match number(error) {
+        sqlx::Error::Database(refusal) => match number(error) {
+            Some(1305) if refusal.message().contains(PACKET) => (
+                Kind::Conflict,
+                "a commit on another node of the cluster came first; start this transaction again from its beginning",
+            ),
             Some(number) => meaning_of(number),
             None => (Kind::Other, "the server refused it without saying why"),
         },

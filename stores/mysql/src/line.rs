@@ -108,6 +108,8 @@ impl Way {
             run(&mut connection, self.setup.to_string()).await?;
             if self.kind.learn(&mut connection).await? {
                 run(&mut connection, cluster::SETUP).await?;
+                // It is the default, and a user may have no right to it.
+                let _ = run(&mut connection, cluster::ON_ALL_NODES).await;
             }
             Ok(connection)
         };
@@ -253,12 +255,13 @@ async fn within<T>(
     // COMMIT on its own: a node of a cluster tells nobody that it has failed where something stands behind it in the same round trip, or that there was
     // nothing left to commit where the transaction was lost in front of it.
     let ended = match done {
-        Ok(value) => match run(connection, format!("set session wait_timeout = {AT_EASE}")).await {
-            Ok(()) => run(connection, "commit").await.map(|()| value),
-            Err(error) => Err(error),
-        },
+        Ok(value) => run(connection, "commit").await.map(|()| value),
         Err(error) => Err(error),
     };
+    if ended.is_ok() {
+        // Where it fails, the connection is broken, and whoever uses it next finds that out.
+        let _ = run(connection, format!("set session wait_timeout = {AT_EASE}")).await;
+    }
     let end = async |connection: &mut MySqlConnection, how: &str| {
         run(connection, format!("{how}; set session wait_timeout = {AT_EASE}")).await
     };

@@ -5,7 +5,7 @@ use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
 
 use crate::check;
-use crate::error::{is_conflict, store_error};
+use crate::error::{number, store_error};
 use crate::line::run;
 
 /// One step from one version of the tables to the next.
@@ -32,6 +32,8 @@ const OPERATION: &str = "migrate";
 
 /// How often a migration is tried while others do the same: on nodes of a cluster, which don't wait for each other, one of two is refused.
 const MOST_CONFLICTS: u32 = 10;
+/// What that one is told.
+const DEADLOCK: u16 = 1213;
 
 /// Brings the tables to this version. The server can't change tables in a transaction: what a migration has done when it is cut short is done, and
 /// the next one goes on from there. Of several programs at once, each does what is not done yet.
@@ -46,7 +48,7 @@ pub(crate) async fn migrate(connection: &mut MySqlConnection) -> Result<(), Stor
         let mut conflicts = 0;
         while let Err(error) = run(connection, migration.sql).await {
             conflicts += 1;
-            if !is_conflict(&error) || conflicts == MOST_CONFLICTS {
+            if number(&error) != Some(DEADLOCK) || conflicts == MOST_CONFLICTS {
                 return Err(failed(error));
             }
         }

@@ -16,6 +16,7 @@ use outbox_contract::{
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 
+use crate::cluster::Kind;
 use crate::config::MySqlOptions;
 use crate::error::store_error;
 use crate::line::{Line, Way, run};
@@ -192,12 +193,9 @@ impl MySqlStore {
         &self.inner.lines
     }
 
-    /// Whether the server is a node of a cluster.
-    pub(crate) async fn is_node(&self) -> Result<bool, sqlx::Error> {
-        match self.inner.way.kind().is_node() {
-            Some(is_node) => Ok(is_node),
-            None => self.inner.way.kind().learn(&self.inner.pool).await,
-        }
+    /// What is known of the server.
+    pub(crate) fn kind(&self) -> &Kind {
+        self.inner.way.kind()
     }
 
     pub(crate) fn bell(&self) -> &Hints {
@@ -359,7 +357,8 @@ impl Store for MySqlStore {
         let limit = self.options().counting_limit;
         let work =
             async |connection: &mut MySqlConnection| unserved::unserved(connection, after, limit).await;
-        self.on("unserved", &self.lines().looking, work).await
+        // Who asks for the backlog, or appends to a new route, does not wait for it.
+        self.on("unserved", &self.lines().operating, work).await
     }
 
     /// Rings of this process. Other processes are found by polling.

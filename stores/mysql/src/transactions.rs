@@ -45,22 +45,20 @@ const COMMIT: &str = "commit and no chain no release";
 /// Begins with READ COMMITTED, whatever the connection's own level is.
 const BEGIN: &str = "set transaction isolation level read committed; start transaction";
 
-/// The same on a node of a cluster: what was committed on another one is there when the transaction begins.
-fn begin(is_node: bool) -> String {
-    if is_node { format!("{CATCH_UP}; {BEGIN}") } else { BEGIN.to_owned() }
-}
-
 /// Begins with timeouts for this transaction and with autocommit on, and remembers what they were: the connection is the user's.
 ///
 /// What is open is rolled back first, since it is nobody's any more and no other can be described in it: of a `begin` of the driver's that was dropped
 /// half way, or of a read where autocommit is off. `autocommit` is remembered as a number: else MariaDB's `coalesce` makes the word `ON` of it, which
 /// would be put back as 0.
+///
+/// On a node of a cluster, what was committed on another one is there when the transaction begins. A node that lags may refuse to wait for that: then nothing
+/// was set.
 fn begin_statement(options: &MySqlOptions, is_node: bool) -> String {
-    let begin = begin(is_node);
+    let catch_up = if is_node { CATCH_UP } else { "do 0" };
     format!(
-        "rollback and no chain no release; set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
+        "rollback and no chain no release; {catch_up}; set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
          @outbox_autocommit = coalesce(@outbox_autocommit, @@autocommit + 0), \
-         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = 1; {begin}",
+         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = 1; {BEGIN}",
         seconds(options.lock_timeout),
         seconds(options.transaction_idle_timeout)
     )
@@ -75,7 +73,11 @@ impl MySqlStore {
     /// On a node of a cluster COMMIT goes on its own: one that fails is not told where something stands behind it in the same round trip, and a transaction
     /// that is lost between what stands in front of it and COMMIT itself would be.
     async fn end(&self, connection: &mut MySqlConnection, behind: &str) -> Committed {
-        let ended = if self.is_node().await.unwrap_or(true) {
+        let is_node = match self.kind().last() {
+            Some(is_node) => is_node,
+            None => self.kind().learn(&mut *connection).await.unwrap_or(true),
+        };
+        let ended = if is_node {
             if let Err(error) = run(connection, REQUIRE_TRANSACTION).await {
                 let _ = run(connection, ROLL_BACK_AND_RESTORE).await;
                 return Committed::No(store_error("commit", error));
@@ -131,18 +133,17 @@ impl Transactional for MySqlStore {
         let most = self.pool().size().min(MOST_BROKEN);
         let mut broken = 0;
         loop {
-            let is_node = match self.is_node().await {
-                Ok(is_node) => is_node,
-                Err(sqlx::Error::Io(_)) if broken < most => {
-                    broken += 1;
-                    continue;
-                }
-                Err(error) => return Err(store_error("begin", error)),
+            let begun = async {
+                let is_node = match self.kind().fresh() {
+                    Some(is_node) => is_node,
+                    None => self.kind().learn(self.pool()).await?,
+                };
+                let statement = AssertSqlSafe(begin_statement(self.options(), is_node)).into_sql_str();
+                let pool = self.pool().clone();
+                // Dropped half way, the driver would give the connection back with a transaction open that it knows nothing of.
+                Finished::new(async move { pool.begin_with(statement).await }, finish).await
             };
-            let statement = AssertSqlSafe(begin_statement(self.options(), is_node)).into_sql_str();
-            let pool = self.pool().clone();
-            // Dropped half way, the driver would give the connection back with a transaction open that it knows nothing of.
-            match Finished::new(async move { pool.begin_with(statement).await }, finish).await {
+            match begun.await {
                 Ok(tx) => return Ok(tx),
                 Err(sqlx::Error::Io(_)) if broken < most => broken += 1,
                 Err(error) if !is_sound(&error) && error.as_database_error().is_some() && broken < most => {
@@ -150,6 +151,7 @@ impl Transactional for MySqlStore {
                 }
                 Err(error) => return Err(store_error("begin", of_beginning(error))),
             }
+            self.kind().forget();
         }
     }
 
@@ -160,11 +162,12 @@ impl Transactional for MySqlStore {
 
     /// The timeouts stay as they are: they are restored when it is the last.
     async fn commit_and_begin(&self, mut tx: Self::Tx<'static>) -> (Committed, Option<Self::Tx<'static>>) {
+        if self.kind().last() != Some(false) {
+            // To catch up with a cluster may take long, and is no part of the commit.
+            return (self.end(&mut tx, RESTORE).await, None);
+        }
         // To the driver it is the same transaction all along.
-        let is_node = self.is_node().await.unwrap_or(true);
-        let ended = if is_node { self.end(&mut tx, "do 0").await } else { self.end(&mut tx, BEGIN).await };
-        match ended {
-            Committed::Yes if is_node && run(&mut tx, begin(true)).await.is_err() => (Committed::Yes, None),
+        match self.end(&mut tx, BEGIN).await {
             Committed::Yes => (Committed::Yes, Some(tx)),
             failed => (failed, None),
         }

@@ -32,11 +32,12 @@ pub(crate) async fn unserved(
     for (next, oldest) in
         [(sql::UNSERVED_NEXT, sql::UNSERVED_OLDEST), (sql::UNSERVED_NEXT_PARKED, sql::UNSERVED_OLDEST_PARKED)]
     {
-        let (mut last, mut steps) = (Vec::new(), 0..Unserved::MOST);
+        let (mut last, mut routes) = (Vec::new(), 0);
         for end in served.iter().map(Vec::as_slice).chain([END]) {
-            while steps.next().is_some() {
+            while routes < Unserved::MOST {
                 let row = sqlx::query(next).bind(&last).bind(end).fetch_optional(&mut *connection).await?;
                 let Some(row) = row else { break };
+                routes += 1;
                 last = row.try_get_unchecked(0)?;
                 let row =
                     sqlx::query(oldest).bind(&last).bind(number(LOOK)).fetch_one(&mut *connection).await?;

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use outbox_contract::Outcome;
-use outbox_contract::outcome::Unavailable;
 
 /// What a chunk that is back says of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +26,9 @@ impl Word {
         for (slot, outcome) in outcomes.iter().enumerate() {
             match outcome {
                 _ if refused.contains(&slot) => {}
-                Some(
-                    Outcome::Delivered
-                    | Outcome::Rejected(_)
-                    | Outcome::Failed(_)
-                    | Outcome::Unavailable(Unavailable::Topic, _),
-                ) => return Self::Heard,
+                Some(outcome) if outcome.is_answer() => return Self::Heard,
                 Some(Outcome::Blocked) => {}
-                Some(Outcome::Unknown(_) | Outcome::Unavailable(Unavailable::Route, _)) | None => {
-                    word = Self::Silence;
-                }
+                Some(_) | None => word = Self::Silence,
             }
         }
         word

@@ -114,6 +114,8 @@ pub(crate) struct ChunkPlan {
     pub(crate) tried: u32,
     /// Under which epochs the relay owns their buckets.
     pub(crate) epochs: BTreeMap<Bucket, Epoch>,
+    /// Which line it was taken from.
+    pub(crate) turn: Turn,
 }
 
 impl Keys {
@@ -223,7 +225,7 @@ impl Keys {
             Turn::Ready => self.next_ready(),
             Turn::Suspects => self.next_suspects(),
         };
-        let plan = self.plan(sent)?;
+        let plan = self.plan(sent, turn)?;
         self.turns.took(plan.number, turn);
         Some(plan)
     }
@@ -309,7 +311,7 @@ impl Keys {
         Some(entry.into_mut())
     }
 
-    fn plan(&mut self, sent: Vec<Sent>) -> Option<ChunkPlan> {
+    fn plan(&mut self, sent: Vec<Sent>, turn: Turn) -> Option<ChunkPlan> {
         if sent.is_empty() {
             return None;
         }
@@ -319,7 +321,7 @@ impl Keys {
         let epochs = sent.iter().map(|sent| (sent.held.stored.bucket, sent.epoch)).collect();
         let tried = sent.first().map_or(0, |first| self.tried(first));
         self.chunks.insert(number, sent.into_iter().map(Some).collect());
-        Some(ChunkPlan { number, messages, tried, epochs })
+        Some(ChunkPlan { number, messages, tried, epochs, turn })
     }
 
     /// How often a message was tried before, as its key's row says.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use outbox_contract::divert::Diverted;
 use outbox_contract::fetch::{DueKey, RowId};
-use outbox_contract::{Bucket, BucketSet, Epoch, KeyId, Outcomes, Timestamp, Topic};
+use outbox_contract::{Bucket, BucketSet, Epoch, KeyId, Outcome, Outcomes, Timestamp, Topic};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
 use super::breaker::{Permission, Word};
@@ -291,9 +291,9 @@ impl LaneState {
         let now = self.context.now();
         let outcomes = outcomes.take();
         let word = Word::of(&outcomes, refused);
+        let delivered = outcomes.contains(&Some(Outcome::Delivered));
         self.keys.outcomes(number, outcomes, false, now, effects);
-        let counts = effects.counts;
-        if counts.delivered > 0 {
+        if delivered {
             self.context.counters.latency(self.context.clock.now().since(oldest));
         }
         let draw = self.random.f64();

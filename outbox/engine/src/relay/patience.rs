@@ -64,7 +64,14 @@ impl Vigil {
     /// Looks at the chunk, each eighth of its time. Says whether to wait on.
     ///
     /// `others_go_on`: of chunks before it something was heard within a `publish_timeout`. `may_wait`: nobody needs what it holds, and it could still be begun.
-    pub(crate) fn look(&mut self, answered: usize, others_go_on: bool, may_wait: bool) -> bool {
+    /// `overdue`: its time is over by the clock, whatever looks there were: a relay may have slept.
+    pub(crate) fn look(
+        &mut self,
+        answered: usize,
+        others_go_on: bool,
+        may_wait: bool,
+        overdue: bool,
+    ) -> bool {
         let over = self.answering.min(PACE);
         let lately = answered.saturating_sub(self.answered[PACE - over.max(1)]);
         self.answered.rotate_left(1);
@@ -72,7 +79,7 @@ impl Vigil {
         self.looks += 1;
         self.answering += usize::from(answered > 0);
         let left = (MOST * LOOKS).saturating_sub(self.looks);
-        if self.looks < LOOKS {
+        if self.looks < LOOKS && !overdue {
             return true;
         }
         if !may_wait || left == 0 {
@@ -103,7 +110,7 @@ mod tests {
     /// How many looks a chunk of 100 is given, of which so many are answered at each look.
     fn looks(answered: impl Fn(u32) -> usize, others_go_on: bool, may_wait: bool) -> u32 {
         let mut vigil = Vigil::new(100);
-        (1..).find(|look| !vigil.look(answered(*look), others_go_on, may_wait)).unwrap()
+        (1..).find(|look| !vigil.look(answered(*look), others_go_on, may_wait, false)).unwrap()
     }
 
     #[test]
@@ -111,6 +118,12 @@ mod tests {
         assert_eq!(looks(|look| (look as usize * 3).min(99), false, true), 40, "until it stood still");
         assert_eq!(looks(|look| look as usize * 3, false, false), LOOKS, "not when its buckets are wanted");
         assert_eq!(looks(|look| look as usize, false, true), LOOKS, "this one would take too long");
+    }
+
+    #[test]
+    fn a_relay_that_slept_goes_on_only_with_what_is_still_its_own() {
+        let slept = |may_wait| Vigil::new(100).look(10, true, may_wait, true);
+        assert!(slept(true) && !slept(false));
     }
 
     #[test]

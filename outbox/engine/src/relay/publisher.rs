@@ -13,7 +13,7 @@ use ractor::{ActorProcessingErr, ActorRef};
 use tracing::Instrument;
 
 use super::context::Context;
-use super::keys::ChunkPlan;
+use super::keys::{ChunkPlan, Turn};
 use super::lane::LaneMsg;
 use super::patience::{LOOKS, Vigil};
 use crate::observe::publish_span;
@@ -80,7 +80,15 @@ impl Publisher {
                 .with_tried(plan.tried)
                 .with_epochs(plan.epochs.clone());
         let inner = if whole { outcomes.clone() } else { Outcomes::new(count) };
-        self.wait_for(plan.number, chunk, plan.epochs, &inner).await;
+        let pass_on = || {
+            for (slot, delivered) in slots.iter().flatten().zip(inner.delivered()) {
+                if delivered {
+                    outcomes.report(*slot, Outcome::Delivered);
+                }
+            }
+        };
+        let flight = Flight { number: plan.number, epochs: plan.epochs, turn: plan.turn };
+        self.wait_for(flight, chunk, &inner, pass_on).await;
         for (slot, outcome) in slots.unwrap_or_default().into_iter().zip(inner_outcomes(whole, &inner)) {
             if let Some(outcome) = outcome {
                 outcomes.report(slot, outcome);
@@ -89,16 +97,11 @@ impl Publisher {
         refused
     }
 
-    /// Waits for a chunk, for as long as that makes sense.
-    async fn wait_for(
-        &self,
-        number: u64,
-        chunk: Chunk,
-        epochs: BTreeMap<Bucket, Epoch>,
-        outcomes: &Outcomes,
-    ) {
+    /// Waits for a chunk, for as long as that makes sense. `pass_on` is called before the lane is told that something of it was delivered.
+    async fn wait_for(&self, flight: Flight, chunk: Chunk, outcomes: &Outcomes, pass_on: impl Fn()) {
         let context = &self.context;
         let limit = context.config.publish_timeout;
+        let began = context.now();
         let place = Place::begin(context);
         let mut vigil = Vigil::new(chunk.messages.len());
         let publishing = context.transport.publish(chunk, outcomes);
@@ -111,14 +114,18 @@ impl Publisher {
                 () = &mut publishing => break,
             }
             let now = context.now();
-            let others_go_on = context.out().is_heard_since(place.chunk, now.saturating_sub(limit));
+            // A suspect may be what hangs: it has no turn to wait for.
+            let others_go_on = flight.turn == Turn::Ready
+                && context.out().is_heard_since(place.chunk, now.saturating_sub(limit));
             let may_wait = !self.hurry.load(Ordering::Acquire)
                 && context.tenure.holds(now)
-                && self.lost(&epochs).is_empty();
-            let goes_on = vigil.look(outcomes.answered(), others_go_on, may_wait);
+                && self.lost(&flight.epochs).is_empty();
+            let overdue = now.saturating_sub(began) >= limit;
+            let goes_on = vigil.look(outcomes.answered(), others_go_on, may_wait, overdue);
             if vigil.is_news() {
                 place.heard(now);
-                let _ = self.lane.cast(LaneMsg::Heard { number });
+                pass_on();
+                let _ = self.lane.cast(LaneMsg::Heard { number: flight.number });
             }
             if !goes_on {
                 tracing::warn!(
@@ -182,6 +189,13 @@ impl Publisher {
         }
         (kept, Some(slots))
     }
+}
+
+/// A chunk that is out.
+struct Flight {
+    number: u64,
+    epochs: BTreeMap<Bucket, Epoch>,
+    turn: Turn,
 }
 
 /// A chunk's place among those that are out. Dropping it ends it: also when the publisher is killed, or the transport panics.

@@ -149,6 +149,57 @@ async fn a_slow_broker_holds_up_no_stop() {
     assert!(began.elapsed() < S * 6, "it took {:?}", began.elapsed());
 }
 
+/// Sends one message after the other, ten a second, for as long as it is let.
+#[derive(Clone, Default)]
+struct OneByOne(Arc<Mutex<Vec<MessageId>>>);
+
+#[async_trait]
+impl Transport for OneByOne {
+    fn name(&self) -> &'static str {
+        "one-by-one"
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn validate(&self, _message: &Message) -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        for (slot, stored) in chunk.messages.iter().enumerate() {
+            tokio::time::sleep(MS * 100).await;
+            self.0.lock().unwrap().push(stored.message.id);
+            outcomes.report(slot, Outcome::Delivered);
+        }
+    }
+
+    async fn subscribe(&self, _subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        unreachable!("nobody consumes")
+    }
+
+    async fn close(&self) {}
+}
+
+/// It sleeps in the middle of a chunk, past its lease: what is not sent by then belongs to others.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_slept_past_its_lease_lets_go_of_what_it_was_sending() {
+    let world = World::new();
+    let rig = world.rig();
+    let transport = OneByOne::default();
+    let sent = || transport.0.lock().unwrap().len();
+    world.append((0..100).map(|n| message(&format!("key-{n}")))).await;
+    let relay = Relay::builder(Arc::clone(&rig.store), transport.clone());
+    let relay = relay.clock(Arc::<TestClock>::clone(&rig.clock)).seed(1).lanes(1).depth(1);
+    let _relay = relay.start().await.unwrap();
+    within(S * 5, || sent() == 10).await;
+    rig.gate.set_open(false);
+    rig.clock.suspend(S * 16);
+    tokio::time::sleep(S * 10).await;
+    assert!(sent() <= 17, "{} were sent: it looks at its leases eight times in five seconds", sent());
+}
+
 /// What hangs holds up itself: what rode in its chunk is removed, and its keys go on, before the chunk is given up.
 #[tokio::test(start_paused = true)]
 async fn what_was_delivered_is_removed_while_the_rest_of_its_chunk_is_waited_for() {
