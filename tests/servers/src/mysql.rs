@@ -244,8 +244,10 @@ impl Kind for MySql {
         let Version { server, settings, without_tls, without_binlog, .. } = self.version;
         let port = ports.first().copied().unwrap_or_default();
         let mut lines = format!(
-            "{SETTINGS}{settings}port = {port}\ndatadir = {}\nsocket = {}\npid-file = {}\n",
+            "{SETTINGS}{settings}port = {port}\ndatadir = {}\ntmpdir = {}\nsocket = {}\npid-file = {}\n",
             home.inside("data"),
+            // Its own: a MariaDB that starts removes what others have there.
+            home.inside(""),
             home.inside("socket"),
             home.inside("pid")
         );
