@@ -9,8 +9,10 @@ use outbox_contract::{
 };
 use outbox_servers::{Galera, GaleraCluster, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
+use outbox_testkit::eventually;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
+use tokio::sync::Mutex;
 
 /// Longer than anything takes that a test waits for, on however slow a machine.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
@@ -76,12 +78,8 @@ impl Nodes {
 
     /// Waits until a transaction of a node was aborted that was not before.
     pub(crate) async fn until_aborted(&self, node: usize, before: i64) {
-        let waiting = async {
-            while self.aborts(node).await <= before {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(LONG, waiting).await.expect("the commit of another node aborts the transaction");
+        let aborted = eventually(LONG, || async { self.aborts(node).await > before }).await;
+        assert!(aborted, "the commit of another node aborts the transaction");
     }
 }
 
@@ -103,16 +101,12 @@ impl Lag {
     pub(crate) async fn until_done_or_waiting<T>(&mut self, task: &tokio::task::JoinHandle<T>) {
         let waiting = "select count(*) from information_schema.processlist where db = database() and id <> connection_id() and command <> 'Sleep' \
                        and time_ms > 500";
-        let seen = async {
-            loop {
-                let row = sqlx::raw_sql(waiting).fetch_one(&mut self.0).await.unwrap();
-                if task.is_finished() || row.try_get_unchecked::<i64, _>(0).unwrap() > 0 {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(LONG, seen).await.expect("it is done, or waits");
+        let connection = Mutex::new(&mut self.0);
+        let seen = eventually(LONG, || async {
+            let row = sqlx::raw_sql(waiting).fetch_one(&mut **connection.lock().await).await.unwrap();
+            task.is_finished() || row.try_get_unchecked::<i64, _>(0).unwrap() > 0
+        });
+        assert!(seen.await, "it is done, or waits");
     }
 }
 
