@@ -1,7 +1,7 @@
 //! A Galera cluster for tests: nodes of MariaDB, each of which takes writes.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::given;
 use crate::home::Home;
@@ -10,13 +10,13 @@ use crate::mysql::{MySql, MySqlServer};
 use crate::ports::Port;
 use crate::program::Program;
 use crate::server::Shared;
+use crate::until::until;
 
 /// How many nodes there are: of two, none would go on without the other.
 const NODES: usize = 3;
 const NAME: &str = "a Galera cluster";
 /// How long nodes may take to be in step. On a quiet machine it is two seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
-const EVERY: Duration = Duration::from_millis(50);
 
 /// All nodes begin with copies of one data folder, so that what a node lacks can always be sent to it write by write.
 const SETTINGS: &str = "
@@ -280,14 +280,9 @@ impl GaleraCluster {
     }
 
     fn until(&self, done: impl Fn() -> bool) -> Result<(), String> {
-        let start = Instant::now();
-        while !done() {
-            if start.elapsed() > PATIENCE {
-                return Err(format!("its nodes do not agree within {PATIENCE:?}"));
-            }
-            std::thread::sleep(EVERY);
-        }
-        Ok(())
+        until(PATIENCE, done)
+            .then_some(())
+            .ok_or_else(|| format!("its nodes do not agree within {PATIENCE:?}"))
     }
 
     #[track_caller]

@@ -64,6 +64,7 @@ mod room;
 mod server;
 mod tls;
 mod tree;
+mod until;
 mod wishes;
 
 pub use galera::{Galera, GaleraCluster};

@@ -1,20 +1,20 @@
 //! A Redis Cluster for tests: three primaries.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::fresh;
 use crate::missing::Missing;
 use crate::ports::Port;
 use crate::redis::{Redis, RedisServer};
 use crate::server::Shared;
+use crate::until::until;
 
 /// How many primaries deal with the slots.
 const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
 /// How long nodes may take to agree on who they are. On a quiet machine it is two seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
-const EVERY: Duration = Duration::from_millis(50);
 
 /// A wish for a Redis Cluster of three primaries without a password, which keep nothing of messages on disk.
 #[derive(Clone, Debug)]
@@ -166,12 +166,8 @@ impl RedisClusterServer {
             let (port, bus) = (node.server.tcp_port().to_string(), node.bus.number().to_string());
             self.node(0).try_cli(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
         }
-        let start = Instant::now();
-        while !self.nodes.iter().all(|node| knows_all(&node.server)) {
-            if start.elapsed() > PATIENCE {
-                return Err(format!("its nodes do not agree within {PATIENCE:?}"));
-            }
-            std::thread::sleep(EVERY);
+        if !until(PATIENCE, || self.nodes.iter().all(|node| knows_all(&node.server))) {
+            return Err(format!("its nodes do not agree within {PATIENCE:?}"));
         }
         Ok(())
     }
