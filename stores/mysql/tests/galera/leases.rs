@@ -12,7 +12,8 @@ use super::support::{Nodes, heartbeat};
 async fn no_two_relays_own_a_bucket_under_one_epoch() {
     let Some(nodes) = Nodes::shared().await else { return };
     let mut beating = Vec::new();
-    for store in nodes.stores.iter().cycle().take(6).cloned() {
+    for store in nodes.stores.iter().cycle().take(6) {
+        let store = store.clone();
         beating.push(tokio::spawn(async move {
             let mut request = heartbeat(RelayId::new());
             request.lasts = Duration::from_millis(5);
