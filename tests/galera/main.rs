@@ -84,13 +84,17 @@ impl World {
                     writing.append(&message);
                     let appended = store.append(&mut tx, &[message.clone().into()]).await;
                     writing.committing();
-                    if appended.is_err() {
+                    let refused = appended.err();
+                    if refused.is_some() {
                         // Passed over: the commit has to find out.
                         conflicts.fetch_add(1, Ordering::Relaxed);
                     }
                     match store.commit(tx).await {
                         Committed::Yes => {
-                            assert!(appended.is_ok(), "half of a transaction was committed");
+                            assert!(
+                                refused.is_none(),
+                                "half of a transaction was committed, behind {refused:?}"
+                            );
                             writing.committed();
                             committed.lock().unwrap().insert(message.id, message);
                         }

@@ -4,11 +4,21 @@ use std::collections::HashSet;
 
 use outbox_contract::transactional::{Admission, inbox_route};
 use outbox_contract::{Consumer, Message, MessageId, Route};
-use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
+use sqlx::{Executor, Row, SqlStr};
 use uuid::Uuid;
 
 use crate::sql;
+
+/// Prepares what admission asks, as far as the connection has not.
+///
+/// For a node of a cluster, in front of the question for the transaction: one that meets an abort while it prepares a statement does not tell.
+pub(crate) async fn prepare(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    for statement in [sql::ADMIT_WAITS, sql::ADMIT, sql::ADMIT_NOTED, sql::ADMIT_FIRST, sql::ADMITTED] {
+        connection.prepare(SqlStr::from_static(statement)).await?;
+    }
+    Ok(())
+}
 
 pub(crate) async fn admit(
     connection: &mut MySqlConnection,

@@ -7,9 +7,9 @@
 use std::sync::LazyLock;
 
 use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind, StripeId};
-use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Executor, SqlStr};
 
 use crate::error::store_error;
 use crate::sql;
@@ -49,10 +49,17 @@ impl Statements {
 pub(crate) async fn append(
     connection: &mut MySqlConnection,
     messages: &[Outgoing],
+    is_node: bool,
 ) -> Result<(), AppendError> {
     let failed = |error| AppendError::from(store_error("append", error));
     let (due_later, at_once): (Vec<_>, Vec<_>) =
         messages.iter().partition(|outgoing| outgoing.due_at.is_some());
+    if is_node {
+        // In front of the first question for the transaction: a node that meets an abort while it prepares a statement does not tell, and what comes
+        // next would be committed alone.
+        prepare(connection, &APPEND, at_once.len()).await.map_err(failed)?;
+        prepare(connection, &SCHEDULE, due_later.len()).await.map_err(failed)?;
+    }
     if !at_once.is_empty() {
         let taking = Taking::new(at_once.iter().map(|outgoing| (outgoing.route.as_str(), stripe(outgoing))));
         let taken = take(connection, &taking).await.map_err(failed)?;
@@ -97,6 +104,20 @@ impl<'m> Row<'m> {
             message.topic.as_str().len() + key + message.event_type.len() + message.content_type.len();
         names + self.headers.len() + message.payload.len()
     }
+}
+
+/// Prepares the statements for so many rows, as far as the connection has not. Which of them are needed is known when the server has said what it takes.
+async fn prepare(
+    connection: &mut MySqlConnection,
+    statements: &'static Statements,
+    rows: usize,
+) -> Result<(), sqlx::Error> {
+    for statement in
+        statements.0.iter().take(rows.min(MOST_ROWS).checked_ilog2().map_or(0, |most| most as usize + 1))
+    {
+        connection.prepare(SqlStr::from_static(statement)).await?;
+    }
+    Ok(())
 }
 
 async fn write(

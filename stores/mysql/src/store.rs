@@ -42,6 +42,8 @@ pub struct MySqlStore {
 
 struct Inner {
     pool: MySqlPool,
+    /// Whether connections that come back to the pool are surely restored.
+    is_tidy: bool,
     way: Way,
     lines: Lines,
     hints: Hints,
@@ -57,10 +59,11 @@ impl MySqlStore {
     /// Appends happen in transactions of this pool. Everything that relays do runs on six connections of our own to the same database, opened
     /// when they are first needed with the options that the pool has then, so that neither waits for the other's connections. Make the pool with
     /// [`pool_options`](Self::pool_options), or a cancelled query may cost it a connection, and a transaction of `begin` that is dropped leaves
-    /// its settings on one.
+    /// its settings on one. On nodes of a Galera cluster prefer [`connect`](Self::connect): there a transaction of a pool of your own that a node aborts
+    /// while it prepares a statement goes on in autocommit, and nobody is told until it is to be committed.
     #[must_use]
     pub fn new(pool: MySqlPool) -> Self {
-        Self::of(pool, MySqlOptions::default())
+        Self::of(pool, MySqlOptions::default(), false)
     }
 
     /// As [`new`](Self::new), with options.
@@ -70,7 +73,7 @@ impl MySqlStore {
     /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the options](MySqlOptions::problems).
     pub fn with_options(pool: MySqlPool, options: MySqlOptions) -> Result<Self, StoreError> {
         Self::check_options(&options)?;
-        Ok(Self::of(pool, options))
+        Ok(Self::of(pool, options, false))
     }
 
     /// A store in the database of a URL, `mysql://user:password@host:port/database`, with the default options. Connects once, so that an
@@ -109,7 +112,7 @@ impl MySqlStore {
             .max_connections(options.connections)
             .acquire_timeout(options.connect_timeout)
             .connect_lazy_with(address);
-        let store = Self::of(pool, options);
+        let store = Self::of(pool, options, true);
         // Kept for nothing else: the pool and the lines open what they need.
         store.inner.way.open().await.map_err(|error| store_error(OPERATION, error))?;
         Ok(store)
@@ -156,7 +159,7 @@ impl MySqlStore {
         Err(StoreError::new(StoreErrorKind::Invalid, "open", problems.join("; ")))
     }
 
-    fn of(pool: MySqlPool, options: MySqlOptions) -> Self {
+    fn of(pool: MySqlPool, options: MySqlOptions, is_tidy: bool) -> Self {
         let way = Way::new(pool.clone(), &options);
         Self {
             inner: Arc::new(Inner {
@@ -165,6 +168,7 @@ impl MySqlStore {
                 routes: KnownRoutes::default(),
                 turned: Mutex::new(None),
                 pool,
+                is_tidy,
                 way,
                 options,
             }),
@@ -175,6 +179,10 @@ impl MySqlStore {
     #[must_use]
     pub fn pool(&self) -> &MySqlPool {
         &self.inner.pool
+    }
+
+    pub(crate) fn is_tidy(&self) -> bool {
+        self.inner.is_tidy
     }
 
     /// The options in force.

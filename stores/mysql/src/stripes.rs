@@ -113,6 +113,17 @@ pub(crate) struct Taken {
     pub(crate) most_packet_bytes: usize,
 }
 
+macro_rules! require {
+    ($autocommit:literal) => {
+        concat!(
+            "savepoint outbox_transaction; \
+             set @outbox_autocommit_is_on = (select 1 from (select 1 as one union select 2) as both_of_them where ",
+            $autocommit,
+            "); release savepoint outbox_transaction"
+        )
+    };
+}
+
 /// Nothing in SQL tells a program without privileges whether it is in a transaction. But a savepoint that is made outside of one is not made.
 ///
 /// After a deadlock the server rolls the transaction back and goes on without one. The driver does not see it, and whoever goes on in spite of
@@ -120,8 +131,13 @@ pub(crate) struct Taken {
 ///
 /// Where autocommit is off that tells nothing: the server begins another transaction with the savepoint. So there it is refused, by a question with
 /// two answers where one is asked for.
-pub(crate) const REQUIRE_TRANSACTION: &str = "savepoint outbox_transaction; release savepoint outbox_transaction; \
-     set @outbox_autocommit_is_on = (select 1 from (select 1 as one union select 2) as both_of_them where @@autocommit = 0)";
+///
+/// The savepoint is asked for last: what is lost on the way to it is told too (see [`in_open_transaction`]).
+pub(crate) const REQUIRE_USUAL_TRANSACTION: &str = require!("@@autocommit = 0");
+
+/// The same, but for a transaction that was begun with autocommit off by whoever will look, before it is committed, whether it is still that one
+/// ([`in_transaction`](crate::line::in_transaction)).
+pub(crate) const REQUIRE_TRANSACTION: &str = require!("@@autocommit = 0 and @outbox_looks is null");
 
 /// Statements of one round trip that are run in an open transaction, or refused. A node of a cluster rolls a transaction back when the commit of another
 /// node is in its way, and where that happens between two statements of a round trip it says nothing, and runs the rest without a transaction (seen with
@@ -242,6 +258,13 @@ mod tests {
         let at = |part: &str| sql.find(part).unwrap();
         assert!(at("x'71', 7, 1") < at("x'72', 3, 1") && at("x'72', 3, 1") < at("x'72', 7, 2"), "{sql}");
         assert!(taking.taken().contains("(route = x'72' and stripe in (3,7))"));
+    }
+
+    /// What a node of a cluster takes away on the way, it does not tell: the savepoint's absence does.
+    #[test]
+    fn the_last_question_is_for_the_savepoint() {
+        assert!(REQUIRE_TRANSACTION.ends_with("; release savepoint outbox_transaction"));
+        assert!(in_open_transaction("do 1").ends_with("; do 1; release savepoint outbox_round_trip"));
     }
 
     #[test]

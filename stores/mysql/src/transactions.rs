@@ -6,17 +6,18 @@ use outbox_contract::finished::{Finished, Rest};
 use outbox_contract::hints::Hints;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
-    AppendError, Consumer, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
+    AppendError, Consumer, Message, MessageId, Outgoing, StoreError, StoreErrorKind, Transactional,
+    async_trait,
 };
 use sqlx::mysql::MySqlConnection;
-use sqlx::{AssertSqlSafe, MySql, SqlSafeStr};
+use sqlx::{AssertSqlSafe, MySql, Row, SqlSafeStr};
 
 use crate::cluster::CATCH_UP;
 use crate::config::{MySqlOptions, seconds};
 use crate::error::{is_conflict, is_sound, is_surely_not_committed, of_beginning, store_error};
-use crate::line::run;
+use crate::line::{BEGUN, run};
 use crate::store::MySqlStore;
-use crate::stripes::REQUIRE_TRANSACTION;
+use crate::stripes::{REQUIRE_TRANSACTION, REQUIRE_USUAL_TRANSACTION};
 use crate::{admit, append, stripes};
 
 /// How often a transaction is begun again on another connection of the pool, when one of them turns out to be broken: nothing has happened yet. A
@@ -29,7 +30,7 @@ macro_rules! restore {
         "set session innodb_lock_wait_timeout = cast(coalesce(@outbox_locks, @@innodb_lock_wait_timeout) as unsigned), \
          session wait_timeout = cast(coalesce(@outbox_idle, @@wait_timeout) as unsigned), \
          session autocommit = cast(coalesce(@outbox_autocommit, @@autocommit + 0) as unsigned), \
-         @outbox_locks = null, @outbox_idle = null, @outbox_autocommit = null"
+         @outbox_locks = null, @outbox_idle = null, @outbox_autocommit = null, @outbox_looks = null"
     };
 }
 
@@ -42,6 +43,8 @@ pub(crate) const ROLL_BACK_AND_RESTORE: &str = concat!("rollback and no chain no
 
 const COMMIT: &str = "commit and no chain no release";
 
+const ROLL_BACK: &str = "rollback and no chain no release";
+
 /// Begins with READ COMMITTED, whatever the connection's own level is.
 const BEGIN: &str = "set transaction isolation level read committed; start transaction";
 
@@ -53,12 +56,20 @@ const BEGIN: &str = "set transaction isolation level read committed; start trans
 ///
 /// On a node of a cluster, what was committed on another one is there when the transaction begins. A node that lags may refuse to wait for that: then nothing
 /// was set.
-fn begin_statement(options: &MySqlOptions, is_node: bool) -> String {
+///
+/// There, autocommit is off, as in transactions of the store's own ([`in_transaction`](crate::line::in_transaction)) and for the same reason: what the
+/// user does in a transaction that was lost unnoticed is not committed. But only where `is_tidy`: on a connection that nobody restores it would stay so.
+fn begin_statement(options: &MySqlOptions, is_node: bool, is_tidy: bool) -> String {
     let catch_up = if is_node { CATCH_UP } else { "do 0" };
+    let (autocommit, look) = if is_node && is_tidy {
+        (0, format!("; savepoint {BEGUN}; set @outbox_looks = 1"))
+    } else {
+        (1, String::new())
+    };
     format!(
         "rollback and no chain no release; {catch_up}; set @outbox_locks = coalesce(@outbox_locks, @@innodb_lock_wait_timeout), @outbox_idle = coalesce(@outbox_idle, @@wait_timeout), \
          @outbox_autocommit = coalesce(@outbox_autocommit, @@autocommit + 0), \
-         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = 1; {BEGIN}",
+         session innodb_lock_wait_timeout = {}, session wait_timeout = {}, session autocommit = {autocommit}; {BEGIN}{look}",
         seconds(options.lock_timeout),
         seconds(options.transaction_idle_timeout)
     )
@@ -78,7 +89,7 @@ impl MySqlStore {
             None => self.kind().learn(&mut *connection).await.unwrap_or(true),
         };
         let ended = if is_node {
-            if let Err(error) = run(connection, REQUIRE_TRANSACTION).await {
+            if let Err(error) = require_begun(connection).await {
                 let _ = run(connection, ROLL_BACK_AND_RESTORE).await;
                 return Committed::No(store_error("commit", error));
             }
@@ -89,7 +100,7 @@ impl MySqlStore {
             }
             committed
         } else {
-            run(connection, format!("{REQUIRE_TRANSACTION}; {COMMIT}; {behind}")).await
+            run(connection, format!("{REQUIRE_USUAL_TRANSACTION}; {COMMIT}; {behind}")).await
         };
         match ended {
             Ok(()) => {
@@ -105,6 +116,10 @@ impl MySqlStore {
         }
     }
 
+    fn may_be_node(&self) -> bool {
+        self.kind().last() != Some(false)
+    }
+
     /// Sees to it that the stripes of these messages' routes have their rows, before a user's transaction has locked anything of them.
     async fn know_routes(&self, messages: &[Outgoing]) -> Result<(), StoreError> {
         for route in self.routes().unknown(messages.iter().map(|outgoing| &outgoing.route)) {
@@ -114,6 +129,25 @@ impl MySqlStore {
             self.routes().know(route);
         }
         Ok(())
+    }
+}
+
+/// Refuses a transaction of a node that is not the one that was begun.
+async fn require_begun(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    let row = sqlx::raw_sql("select @outbox_looks is null").fetch_one(&mut *connection).await?;
+    if row.try_get_unchecked::<i64, _>(0)? != 0 {
+        return run(connection, REQUIRE_TRANSACTION).await;
+    }
+    run(connection, format!("release savepoint {BEGUN}")).await
+}
+
+/// Ends a transaction in which something of ours was refused. Of most errors the server only undoes the statement, of a lock that did not come in time for
+/// example, and whoever passes the error over would commit the rest: a change without its message (promise P1), an effect of a message that is not noted
+/// (P4). What was in no transaction is nobody's to end, and what the server was not even asked for goes on, as behind a message that is not valid.
+async fn end_refused(connection: &mut MySqlConnection, refused: StoreErrorKind) {
+    if !matches!(refused, StoreErrorKind::NotInTransaction | StoreErrorKind::Invalid) {
+        // Where it fails, the connection is broken, and the transaction with it.
+        let _ = run(connection, ROLL_BACK).await;
     }
 }
 
@@ -138,7 +172,8 @@ impl Transactional for MySqlStore {
                     Some(is_node) => is_node,
                     None => self.kind().learn(self.pool()).await?,
                 };
-                let statement = AssertSqlSafe(begin_statement(self.options(), is_node)).into_sql_str();
+                let statement =
+                    AssertSqlSafe(begin_statement(self.options(), is_node, self.is_tidy())).into_sql_str();
                 let pool = self.pool().clone();
                 // Dropped half way, the driver would give the connection back with a transaction open that it knows nothing of.
                 Finished::new(async move { pool.begin_with(statement).await }, finish).await
@@ -162,7 +197,7 @@ impl Transactional for MySqlStore {
 
     /// The timeouts stay as they are: they are restored when it is the last.
     async fn commit_and_begin(&self, mut tx: Self::Tx<'static>) -> (Committed, Option<Self::Tx<'static>>) {
-        if self.kind().last() != Some(false) {
+        if self.may_be_node() {
             // To catch up with a cluster may take long, and is no part of the commit.
             return (self.end(&mut tx, RESTORE).await, None);
         }
@@ -193,8 +228,16 @@ impl Transactional for MySqlStore {
         if messages.is_empty() {
             return Ok(());
         }
-        self.know_routes(messages).await?;
-        append::append(tx, messages).await?;
+        let appended = async {
+            self.know_routes(messages).await?;
+            append::append(&mut *tx, messages, self.may_be_node()).await
+        };
+        if let Err(error) = appended.await {
+            if let AppendError::Conflict(refused) | AppendError::Store(refused) = &error {
+                end_refused(tx, refused.kind()).await;
+            }
+            return Err(error);
+        }
         self.bell().appended();
         Ok(())
     }
@@ -205,8 +248,20 @@ impl Transactional for MySqlStore {
         consumer: &Consumer,
         messages: &[&Message],
     ) -> Result<Vec<Admission>, StoreError> {
-        run(tx, REQUIRE_TRANSACTION).await.map_err(|error| store_error("admit", error))?;
-        admit::admit(tx, consumer, messages).await.map_err(|error| store_error("admit", error))
+        let admitted = async {
+            if self.may_be_node() {
+                admit::prepare(&mut *tx).await?;
+            }
+            run(&mut *tx, REQUIRE_TRANSACTION).await?;
+            admit::admit(&mut *tx, consumer, messages).await
+        };
+        match admitted.await.map_err(|error| store_error("admit", error)) {
+            Err(error) => {
+                end_refused(tx, error.kind()).await;
+                Err(error)
+            }
+            admitted => admitted,
+        }
     }
 
     async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {

@@ -5,11 +5,10 @@
 
 use std::sync::LazyLock;
 
-use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind};
+use outbox_contract::Outgoing;
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection};
 
-use crate::error::{append_error, store_error};
 use crate::sql;
 
 /// The most rows of one statement; with 12 values each, a tenth of what SQLite takes.
@@ -36,37 +35,15 @@ impl Statements {
     }
 }
 
-/// Writes messages, all of them valid or none.
+/// Writes messages, which are valid, in the transaction that is open.
 pub(crate) async fn append(
     connection: &mut SqliteConnection,
     messages: &[Outgoing],
-) -> Result<(), AppendError> {
-    for outgoing in messages {
-        outgoing.message.validate()?;
-    }
-    require_transaction(connection).await?;
+) -> Result<(), sqlx::Error> {
     let (due_later, at_once): (Vec<_>, Vec<_>) =
         messages.iter().partition(|outgoing| outgoing.due_at.is_some());
-    write(connection, &APPEND, &at_once).await.map_err(append_error)?;
-    write(connection, &SCHEDULE, &due_later).await.map_err(append_error)
-}
-
-/// Refuses a transaction that is none any more.
-///
-/// When the disk is full or fails, SQLite itself rolls a transaction back and goes on without one. The driver does not see it, and whoever
-/// goes on in spite of the error would commit a message alone (promise P1). Nothing in SQL tells whether there is a transaction, but
-/// beginning one in another is refused.
-pub(crate) async fn require_transaction(connection: &mut SqliteConnection) -> Result<(), StoreError> {
-    if sqlx::query("begin").execute(&mut *connection).await.is_err() {
-        return Ok(());
-    }
-    let ended = sqlx::query("rollback").execute(&mut *connection).await;
-    ended.map_err(|error| store_error("append", error))?;
-    Err(StoreError::new(
-        StoreErrorKind::NotInTransaction,
-        "append",
-        "the database has rolled this transaction back after an earlier error in it; start again from the beginning",
-    ))
+    write(connection, &APPEND, &at_once).await?;
+    write(connection, &SCHEDULE, &due_later).await
 }
 
 async fn write(

@@ -3,7 +3,7 @@
 //! Two views of the same code: in one of our own short transactions, a lock that did not come in time is a database that is not to be had
 //! now; in the user's transaction it is a conflict that has ended it.
 
-use outbox_contract::{AppendError, StoreError, StoreErrorKind};
+use outbox_contract::{StoreError, StoreErrorKind};
 
 // Primary result codes of SQLite; an extended code has them in its lowest byte. They are part of its file format's stability promise.
 const PERMISSION: i32 = 3;
@@ -52,11 +52,6 @@ pub(crate) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Sto
          BEGIN IMMEDIATE, which waits for its turn at the start",
     )
     .with_source(error)
-}
-
-/// As [`in_transaction`], for an append.
-pub(crate) fn append_error(error: sqlx::Error) -> AppendError {
-    in_transaction("append", error).into()
 }
 
 /// Whether there was no transaction to end: SQLite itself has rolled it back, after a full disk or another error of the machine's.

@@ -17,6 +17,7 @@ mod row;
 mod settle;
 mod sql;
 mod store;
+mod transactions;
 
 pub use config::{Durability, SqliteOptions};
 pub use migrate::Migration;

@@ -11,18 +11,17 @@ use outbox_contract::divert::{Diversion, Diverted};
 use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
 use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
-use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
-    AppendError, Backlog, Consumer, Lease, LeaseRequest, Leased, LowWater, Message, MessageId, Outgoing,
-    RelayId, Route, Store, StoreError, StoreErrorKind, Transactional, Unserved, async_trait,
+    Backlog, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError, StoreErrorKind,
+    Unserved, async_trait,
 };
-use sqlx::sqlite::{Sqlite, SqlitePool};
+use sqlx::sqlite::SqlitePool;
 
 use crate::config::SqliteOptions;
-use crate::error::{in_transaction, is_conflict, is_no_transaction, is_surely_not_committed, store_error};
+use crate::error::store_error;
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::pools::Pools;
-use crate::{admit, append, divert, due, fetch, lease, maintain, settle, sql};
+use crate::{divert, due, fetch, lease, maintain, settle};
 
 /// An outbox in a SQLite file. Cheap to clone: clones share their connections.
 ///
@@ -275,63 +274,5 @@ impl Store for SqliteStore {
             Some((wakeup, listener))
         })
         .boxed()
-    }
-}
-
-#[async_trait]
-impl Transactional for SqliteStore {
-    type Tx<'t> = sqlx::Transaction<'t, Sqlite>;
-
-    async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
-        self.pool().begin_with(sql::BEGIN).await.map_err(|error| store_error("begin", error))
-    }
-
-    async fn commit(&self, tx: Self::Tx<'static>) -> Committed {
-        match tx.commit().await {
-            Ok(()) => {
-                self.bell().transaction_committed();
-                Committed::Yes
-            }
-            Err(error) if is_surely_not_committed(&error) => Committed::No(in_transaction("commit", error)),
-            Err(error) => Committed::Unknown(store_error("commit", error)),
-        }
-    }
-
-    async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
-        match tx.rollback().await {
-            Err(error) if !is_no_transaction(&error) => Err(store_error("rollback", error)),
-            _ => Ok(()),
-        }
-    }
-
-    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
-        append::append(tx, messages).await?;
-        if !messages.is_empty() {
-            self.bell().appended();
-        }
-        Ok(())
-    }
-
-    async fn admit(
-        &self,
-        tx: &mut Self::Tx<'_>,
-        consumer: &Consumer,
-        messages: &[&Message],
-    ) -> Result<Vec<Admission>, StoreError> {
-        admit::admit(tx, consumer, messages).await.map_err(|error| in_transaction("admit", error))
-    }
-
-    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        admit::admitted(&self.pools().reads, consumer, id)
-            .await
-            .map_err(|error| store_error("admitted", error))
-    }
-
-    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
-        error.downcast_ref::<sqlx::Error>().is_some_and(is_conflict)
-    }
-
-    fn hints(&self) -> &Hints {
-        self.bell()
     }
 }

@@ -11,7 +11,10 @@ type Tx = Transaction<'static, MySql>;
 
 /// A transaction that has changed an order, and that another node has aborted since.
 async fn aborted(nodes: &Nodes, first: &[Outgoing]) -> Tx {
-    let store = &nodes.stores[0];
+    aborted_in(nodes, &nodes.stores[0], first).await
+}
+
+async fn aborted_in(nodes: &Nodes, store: &MySqlStore, first: &[Outgoing]) -> Tx {
     let mut tx = store.begin().await.unwrap();
     sqlx::query("update orders set state = state + 1 where id = 1").execute(&mut *tx).await.unwrap();
     if !first.is_empty() {
@@ -41,11 +44,12 @@ async fn assert_nothing_is_left(nodes: &Nodes) {
 /// The connection is as it was: its next user finds the timeouts of the server.
 async fn assert_settings_are_back(store: &MySqlStore) {
     for _ in 0..store.pool().size() {
-        let timeouts: (u64, u64) = sqlx::query_as("select @@innodb_lock_wait_timeout, @@wait_timeout")
-            .fetch_one(store.pool())
-            .await
-            .unwrap();
-        assert_eq!(timeouts, (50, 28_800));
+        let settings: (u64, u64, i64) =
+            sqlx::query_as("select @@innodb_lock_wait_timeout, @@wait_timeout, @@autocommit + 0")
+                .fetch_one(store.pool())
+                .await
+                .unwrap();
+        assert_eq!(settings, (50, 28_800, 1));
     }
 }
 
@@ -57,12 +61,28 @@ async fn an_append_is_refused_and_so_is_what_comes_behind_it() {
     let refused = store.append(&mut tx, &[message("a").into()]).await.unwrap_err();
     assert_eq!(kind(&refused), StoreErrorKind::Conflict, "{refused}");
     // Somebody passes the error over.
+    store.append(&mut tx, &[message("a").into()]).await.unwrap();
+    sqlx::query("update orders set state = 7").execute(&mut *tx).await.unwrap();
+    let refused = store.commit(tx).await.into_result().unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Conflict, "{refused}");
+    assert_nothing_is_left(&nodes).await;
+    assert_settings_are_back(store).await;
+}
+
+/// A pool of the user's own, whose connections nobody may restore: there the server goes on in autocommit.
+#[tokio::test]
+async fn an_append_behind_a_refused_one_is_refused_too_in_a_pool_of_the_users() {
+    let Some(nodes) = Nodes::shared().await else { return };
+    let store = MySqlStore::new(MySqlStore::pool_options().connect(&nodes.urls[0]).await.unwrap());
+    let mut tx = aborted_in(&nodes, &store, &[]).await;
+    let refused = store.append(&mut tx, &[message("a").into()]).await.unwrap_err();
+    assert_eq!(kind(&refused), StoreErrorKind::Conflict, "{refused}");
     let refused = store.append(&mut tx, &[message("a").into()]).await.unwrap_err();
     assert_eq!(kind(&refused), StoreErrorKind::NotInTransaction, "{refused}");
     let refused = store.commit(tx).await.into_result().unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::NotInTransaction, "{refused}");
     assert_nothing_is_left(&nodes).await;
-    assert_settings_are_back(store).await;
+    assert_settings_are_back(&store).await;
 }
 
 #[tokio::test]
@@ -86,8 +106,7 @@ async fn a_statement_that_is_prepared_behind_the_abort_is_refused_too() {
     let refused =
         sqlx::query("insert into orders values (?, 7)").bind(7).execute(&mut *tx).await.unwrap_err();
     assert!(store.is_conflict(&refused), "{refused}");
-    let refused = store.append(&mut tx, &[message("b").into()]).await.unwrap_err();
-    assert_eq!(kind(&refused), StoreErrorKind::NotInTransaction, "{refused}");
+    store.append(&mut tx, &[message("b").into()]).await.unwrap();
     store.rollback(tx).await.unwrap();
     assert_nothing_is_left(&nodes).await;
     assert_settings_are_back(store).await;

@@ -55,6 +55,13 @@ impl Nodes {
         MySqlConnection::connect(&self.urls[node]).await.unwrap()
     }
 
+    /// The same, where what is read has been committed on any node before.
+    pub(crate) async fn reader(&self, node: usize) -> MySqlConnection {
+        let mut connection = self.connection(node).await;
+        run(&mut connection, "set wsrep_sync_wait = 15").await;
+        connection
+    }
+
     /// Runs statements without values on a node.
     pub(crate) async fn run(&self, node: usize, statements: &str) {
         run(&mut self.connection(node).await, statements).await;
@@ -62,9 +69,8 @@ impl Nodes {
 
     /// The one number that a statement gives on a node that has caught up.
     pub(crate) async fn number(&self, node: usize, statement: &str) -> i64 {
-        let mut connection = self.connection(node).await;
-        run(&mut connection, "set wsrep_sync_wait = 15").await;
-        let row = sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).fetch_one(&mut connection).await;
+        let row =
+            sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).fetch_one(&mut self.reader(node).await).await;
         row.unwrap().try_get_unchecked(0).unwrap()
     }
 

@@ -1,31 +1,50 @@
 //! Many writers on all nodes append to few keys: numbers have no gaps, and nothing of a transaction that failed is there.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use outbox_contract::transactional::Committed;
 use outbox_contract::{MessageId, Transactional};
+use outbox_store_mysql::MySqlStore;
 
-use super::support::{Nodes, message};
+use super::support::{Nodes, message, options};
+
+/// An abort that meets a node while it prepares a statement is told to nobody. So connections are new now and then.
+const ON_A_CONNECTION: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_committed_is_there_once_in_the_order_of_commits_and_nothing_else() {
     const EACH: usize = 40;
     let Some(nodes) = Nodes::shared().await else { return };
+    nodes.run(0, "create table sold (id binary(16) primary key)").await;
     let mut writing = Vec::new();
-    for (writer, store) in nodes.stores.iter().cycle().take(9).cloned().enumerate() {
+    for (writer, url) in nodes.urls.iter().cycle().take(9).cloned().enumerate() {
         writing.push(tokio::spawn(async move {
-            let (mut committed, mut refused) = (Vec::new(), HashSet::new());
+            let (mut committed, mut refused) = (Vec::new(), HashMap::new());
+            let mut store = MySqlStore::connect_with(&url, options()).await.unwrap();
             for number in 0..EACH {
-                loop {
+                for attempt in 0.. {
+                    if attempt % ON_A_CONNECTION == 0 {
+                        store = MySqlStore::connect_with(&url, options()).await.unwrap();
+                    }
                     let given = [message(&format!("key-{}", (writer + number) % 3)), message("all")];
                     let mut tx = store.begin().await.unwrap();
                     let outgoing = given.clone().map(Into::into);
                     let appended = store.append(&mut tx, &outgoing).await;
+                    // The user's own, prepared on each connection, and passed over as well.
+                    for message in &given {
+                        let sold = sqlx::query("insert into sold values (?)")
+                            .bind(&message.id.as_uuid().as_bytes()[..]);
+                        let _ = sold.execute(&mut *tx).await;
+                    }
+                    let told = format!("{writer} {number} {appended:?}");
                     let done = match appended {
                         // An error that is passed over: the commit has to find out.
-                        Err(_) => {
+                        Err(error) => {
                             let done = store.commit(tx).await;
-                            assert!(!matches!(done, Committed::Yes), "half of it");
+                            assert!(
+                                !matches!(done, Committed::Yes),
+                                "half of it was committed, behind {error:?}"
+                            );
                             done
                         }
                         Ok(()) => store.commit(tx).await,
@@ -34,13 +53,13 @@ async fn what_committed_is_there_once_in_the_order_of_commits_and_nothing_else()
                         committed.extend(given.iter().map(|message| message.id));
                         break;
                     }
-                    refused.extend(given.iter().map(|message| message.id));
+                    refused.extend(given.iter().map(|message| (message.id, format!("{told}, {done:?}"))));
                 }
             }
             (committed, refused)
         }));
     }
-    let (mut committed, mut refused) = (HashSet::new(), HashSet::<MessageId>::new());
+    let (mut committed, mut refused) = (HashSet::new(), HashMap::<MessageId, String>::new());
     for writing in writing {
         let (yes, no) = writing.await.unwrap();
         committed.extend(yes);
@@ -51,12 +70,18 @@ async fn what_committed_is_there_once_in_the_order_of_commits_and_nothing_else()
     let rows: Vec<(Vec<u8>, u16, i64, i64)> = sqlx::query_as(
         "select id, cast(stripe as unsigned), number, position from outbox_message order by stripe, number",
     )
-    .fetch_all(nodes.stores[1].pool())
+    .fetch_all(&mut nodes.reader(1).await)
     .await
     .unwrap();
     let there: HashSet<MessageId> = rows.iter().map(|row| uuid_of(&row.0)).collect();
-    assert_eq!(there, committed);
+    let lost: Vec<_> = committed.difference(&there).collect();
+    let invented: Vec<_> = there.difference(&committed).map(|id| (id, refused.get(id))).collect();
+    assert!(lost.is_empty() && invented.is_empty(), "lost: {lost:?}; invented: {invented:#?}");
     assert_eq!(rows.len(), committed.len());
+    let sold: Vec<(Vec<u8>,)> =
+        sqlx::query_as("select id from sold").fetch_all(&mut nodes.reader(1).await).await.unwrap();
+    let sold: HashSet<MessageId> = sold.iter().map(|row| uuid_of(&row.0)).collect();
+    assert!(sold == there, "{} were sold, {} were told of", sold.len(), there.len());
     let mut stripes: BTreeMap<u16, Vec<(i64, i64)>> = BTreeMap::new();
     for (_, stripe, number, position) in rows {
         stripes.entry(stripe).or_default().push((number, position));

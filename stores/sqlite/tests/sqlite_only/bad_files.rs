@@ -1,7 +1,7 @@
 //! Files that are not what they should be: each error says so, and what to do.
 
 use outbox_contract::transactional::Committed;
-use outbox_contract::{AppendError, Store, StoreError, StoreErrorKind, Transactional};
+use outbox_contract::{AppendError, Consumer, Store, StoreError, StoreErrorKind, Transactional};
 use outbox_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::support::{Fixture, append, fetch, message, messages, relay};
@@ -132,6 +132,21 @@ async fn nothing_is_appended_to_a_transaction_that_the_database_has_rolled_back(
     assert_says(&error, StoreErrorKind::NotInTransaction, "start again");
     assert!(matches!(fixture.store.commit(tx).await, Committed::No(_)));
     assert_eq!(fixture.store.backlog(&Default::default()).await.unwrap().pending, 0);
+}
+
+/// The same at an inbox: noted alone, a message would never be handled (promise P4).
+#[tokio::test]
+async fn nothing_is_admitted_in_a_transaction_that_the_database_has_rolled_back() {
+    let fixture = Fixture::new().await;
+    let (consumer, message) = (Consumer::new("stock").unwrap(), message("a", "1"));
+    let mut tx = fixture.store.begin().await.unwrap();
+    fill_disk(&mut tx).await;
+    sqlx::query("create table orders (text)").execute(&mut *tx).await.unwrap();
+    sqlx::query("insert into orders values (zeroblob(1000000))").execute(&mut *tx).await.unwrap_err();
+    let error = fixture.store.admit(&mut tx, &consumer, &[&message]).await.unwrap_err();
+    assert_says(&error, StoreErrorKind::NotInTransaction, "start again");
+    assert!(matches!(fixture.store.commit(tx).await, Committed::No(_)));
+    assert!(!fixture.store.admitted(&consumer, message.id).await.unwrap());
 }
 
 /// The driver takes a transaction that SQLite rolled back for open: its connection must not be used again.

@@ -1,0 +1,99 @@
+//! The writing side: the user's transactions.
+
+use outbox_contract::hints::Hints;
+use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::{
+    AppendError, Consumer, Message, MessageId, Outgoing, StoreError, StoreErrorKind, Transactional,
+    async_trait,
+};
+use sqlx::Sqlite;
+use sqlx::sqlite::SqliteConnection;
+
+use crate::error::{in_transaction, is_conflict, is_no_transaction, is_surely_not_committed, store_error};
+use crate::store::SqliteStore;
+use crate::{admit, append, sql};
+
+/// Refuses a transaction that is none any more.
+///
+/// When the disk is full or fails, SQLite itself rolls a transaction back and goes on without one. The driver does not see it, and whoever
+/// goes on in spite of the error would commit a message alone (promise P1). Nothing in SQL tells whether there is a transaction, but
+/// beginning one in another is refused.
+async fn require_transaction(
+    connection: &mut SqliteConnection,
+    operation: &'static str,
+) -> Result<(), StoreError> {
+    if sqlx::query("begin").execute(&mut *connection).await.is_err() {
+        return Ok(());
+    }
+    let ended = sqlx::query("rollback").execute(&mut *connection).await;
+    ended.map_err(|error| store_error(operation, error))?;
+    Err(StoreError::new(
+        StoreErrorKind::NotInTransaction,
+        operation,
+        "the database has rolled this transaction back after an earlier error in it; start again from the beginning",
+    ))
+}
+
+#[async_trait]
+impl Transactional for SqliteStore {
+    type Tx<'t> = sqlx::Transaction<'t, Sqlite>;
+
+    async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
+        self.pool().begin_with(sql::BEGIN).await.map_err(|error| store_error("begin", error))
+    }
+
+    async fn commit(&self, tx: Self::Tx<'static>) -> Committed {
+        match tx.commit().await {
+            Ok(()) => {
+                self.bell().transaction_committed();
+                Committed::Yes
+            }
+            Err(error) if is_surely_not_committed(&error) => Committed::No(in_transaction("commit", error)),
+            Err(error) => Committed::Unknown(store_error("commit", error)),
+        }
+    }
+
+    async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
+        match tx.rollback().await {
+            Err(error) if !is_no_transaction(&error) => Err(store_error("rollback", error)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        for outgoing in messages {
+            outgoing.message.validate()?;
+        }
+        if messages.is_empty() {
+            return Ok(());
+        }
+        require_transaction(tx, "append").await?;
+        append::append(tx, messages).await.map_err(|error| in_transaction("append", error))?;
+        self.bell().appended();
+        Ok(())
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError> {
+        require_transaction(tx, "admit").await?;
+        admit::admit(tx, consumer, messages).await.map_err(|error| in_transaction("admit", error))
+    }
+
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        admit::admitted(&self.pools().reads, consumer, id)
+            .await
+            .map_err(|error| store_error("admitted", error))
+    }
+
+    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        error.downcast_ref::<sqlx::Error>().is_some_and(is_conflict)
+    }
+
+    fn hints(&self) -> &Hints {
+        self.bell()
+    }
+}
