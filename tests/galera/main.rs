@@ -83,18 +83,15 @@ impl World {
                     let mut writing = history.begin();
                     writing.append(&message);
                     let appended = store.append(&mut tx, &[message.clone().into()]).await;
-                    writing.committing();
-                    let refused = appended.err();
-                    if refused.is_some() {
-                        // Passed over: the commit has to find out.
+                    if appended.is_err() {
                         conflicts.fetch_add(1, Ordering::Relaxed);
+                        let _ = store.rollback(tx).await;
+                        writing.rolled_back();
+                        continue;
                     }
+                    writing.committing();
                     match store.commit(tx).await {
                         Committed::Yes => {
-                            assert!(
-                                refused.is_none(),
-                                "half of a transaction was committed, behind {refused:?}"
-                            );
                             writing.committed();
                             committed.lock().unwrap().insert(message.id, message);
                         }

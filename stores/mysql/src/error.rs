@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::line::BEGUN;
+use crate::line::LINE;
 use crate::stripes::PACKET;
 use outbox_contract::{StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
@@ -88,7 +88,7 @@ fn rules_out_a_commit(number: u16) -> bool {
 fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
     match error {
         sqlx::Error::Database(refusal) => match number(error) {
-            Some(1305) if [PACKET, BEGUN].iter().any(|name| refusal.message().contains(name)) => (
+            Some(1305) if [PACKET, LINE].iter().any(|name| refusal.message().contains(name)) => (
                 Kind::Conflict,
                 "a commit on another node of the cluster came first; start this transaction again from its beginning",
             ),

@@ -6,8 +6,7 @@ use outbox_contract::finished::{Finished, Rest};
 use outbox_contract::hints::Hints;
 use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
-    AppendError, Consumer, Message, MessageId, Outgoing, StoreError, StoreErrorKind, Transactional,
-    async_trait,
+    AppendError, Consumer, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
 };
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, MySql, Row, SqlSafeStr};
@@ -15,7 +14,7 @@ use sqlx::{AssertSqlSafe, MySql, Row, SqlSafeStr};
 use crate::cluster::CATCH_UP;
 use crate::config::{MySqlOptions, seconds};
 use crate::error::{is_conflict, is_sound, is_surely_not_committed, of_beginning, store_error};
-use crate::line::{BEGUN, run};
+use crate::line::run;
 use crate::store::MySqlStore;
 use crate::stripes::{REQUIRE_TRANSACTION, REQUIRE_USUAL_TRANSACTION};
 use crate::{admit, append, stripes};
@@ -43,12 +42,13 @@ pub(crate) const ROLL_BACK_AND_RESTORE: &str = concat!("rollback and no chain no
 
 const COMMIT: &str = "commit and no chain no release";
 
-const ROLL_BACK: &str = "rollback and no chain no release";
-
 /// Begins with READ COMMITTED, whatever the connection's own level is.
 const BEGIN: &str = "set transaction isolation level read committed; start transaction";
 
-/// Begins with timeouts for this transaction and with autocommit on, and remembers what they were: the connection is the user's.
+/// The savepoint at the beginning of a transaction of a user's, on a node of a cluster.
+const BEGUN: &str = "outbox_begun";
+
+/// Begins with timeouts for this transaction and with autocommit set, and remembers what they were: the connection is the user's.
 ///
 /// What is open is rolled back first, since it is nobody's any more and no other can be described in it: of a `begin` of the driver's that was dropped
 /// half way, or of a read where autocommit is off. `autocommit` is remembered as a number: else MariaDB's `coalesce` makes the word `ON` of it, which
@@ -141,16 +141,6 @@ async fn require_begun(connection: &mut MySqlConnection) -> Result<(), sqlx::Err
     run(connection, format!("release savepoint {BEGUN}")).await
 }
 
-/// Ends a transaction in which something of ours was refused. Of most errors the server only undoes the statement, of a lock that did not come in time for
-/// example, and whoever passes the error over would commit the rest: a change without its message (promise P1), an effect of a message that is not noted
-/// (P4). What was in no transaction is nobody's to end, and what the server was not even asked for goes on, as behind a message that is not valid.
-async fn end_refused(connection: &mut MySqlConnection, refused: StoreErrorKind) {
-    if !matches!(refused, StoreErrorKind::NotInTransaction | StoreErrorKind::Invalid) {
-        // Where it fails, the connection is broken, and the transaction with it.
-        let _ = run(connection, ROLL_BACK).await;
-    }
-}
-
 /// Finishes a `begin` that nobody waits for any more. Without a runtime there is nobody to do it.
 fn finish(rest: Rest) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -228,16 +218,8 @@ impl Transactional for MySqlStore {
         if messages.is_empty() {
             return Ok(());
         }
-        let appended = async {
-            self.know_routes(messages).await?;
-            append::append(&mut *tx, messages, self.may_be_node()).await
-        };
-        if let Err(error) = appended.await {
-            if let AppendError::Conflict(refused) | AppendError::Store(refused) = &error {
-                end_refused(tx, refused.kind()).await;
-            }
-            return Err(error);
-        }
+        self.know_routes(messages).await?;
+        append::append(tx, messages, self.may_be_node()).await?;
         self.bell().appended();
         Ok(())
     }
@@ -255,13 +237,7 @@ impl Transactional for MySqlStore {
             run(&mut *tx, REQUIRE_TRANSACTION).await?;
             admit::admit(&mut *tx, consumer, messages).await
         };
-        match admitted.await.map_err(|error| store_error("admit", error)) {
-            Err(error) => {
-                end_refused(tx, error.kind()).await;
-                Err(error)
-            }
-            admitted => admitted,
-        }
+        admitted.await.map_err(|error| store_error("admit", error))
     }
 
     async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {

@@ -1,11 +1,11 @@
-//! Transactions that the commit of another node aborts. The server rolls them back, says so once, and goes on in autocommit: nothing of them may be
-//! committed afterwards (promise P1).
+//! Transactions that the commit of another node aborts. The server rolls them back, says so once or not at all, and goes on: nothing of them may be
+//! committed afterwards, nor of what comes behind (promise P1).
 
 use outbox_contract::{AppendError, Outgoing, StoreErrorKind, Transactional};
 use outbox_store_mysql::MySqlStore;
 use sqlx::{MySql, Transaction};
 
-use super::support::{Nodes, append, message};
+use super::support::{Nodes, append, message, run};
 
 type Tx = Transaction<'static, MySql>;
 
@@ -44,17 +44,18 @@ async fn assert_nothing_is_left(nodes: &Nodes) {
 /// The connection is as it was: its next user finds the timeouts of the server.
 async fn assert_settings_are_back(store: &MySqlStore) {
     for _ in 0..store.pool().size() {
-        let settings: (u64, u64, i64) =
-            sqlx::query_as("select @@innodb_lock_wait_timeout, @@wait_timeout, @@autocommit + 0")
-                .fetch_one(store.pool())
-                .await
-                .unwrap();
-        assert_eq!(settings, (50, 28_800, 1));
+        let settings: (u64, u64, i64, i64) = sqlx::query_as(
+            "select @@innodb_lock_wait_timeout, @@wait_timeout, @@autocommit + 0, @outbox_looks is null",
+        )
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+        assert_eq!(settings, (50, 28_800, 1, 1));
     }
 }
 
 #[tokio::test]
-async fn an_append_is_refused_and_so_is_what_comes_behind_it() {
+async fn what_comes_behind_an_append_that_was_refused_is_not_committed() {
     let Some(nodes) = Nodes::shared().await else { return };
     let store = &nodes.stores[0];
     let mut tx = aborted(&nodes, &[]).await;
@@ -64,8 +65,31 @@ async fn an_append_is_refused_and_so_is_what_comes_behind_it() {
     store.append(&mut tx, &[message("a").into()]).await.unwrap();
     sqlx::query("update orders set state = 7").execute(&mut *tx).await.unwrap();
     let refused = store.commit(tx).await.into_result().unwrap_err();
-    assert_eq!(refused.kind(), StoreErrorKind::Conflict, "{refused}");
+    assert_eq!(refused.kind(), StoreErrorKind::NotInTransaction, "{refused}");
     assert_nothing_is_left(&nodes).await;
+    assert_settings_are_back(store).await;
+}
+
+/// As a node that aborts a transaction while it prepares a statement: nobody is told.
+#[tokio::test]
+async fn what_comes_behind_a_transaction_that_was_lost_in_silence_is_not_committed() {
+    let Some(nodes) = Nodes::shared().await else { return };
+    let store = &nodes.stores[0];
+    for commits in [true, false] {
+        let mut tx = store.begin().await.unwrap();
+        store.append(&mut tx, &[message("a").into()]).await.unwrap();
+        run(&mut tx, "rollback").await;
+        sqlx::query("update orders set state = 7").execute(&mut *tx).await.unwrap();
+        store.append(&mut tx, &[message("b").into()]).await.unwrap();
+        if commits {
+            let refused = store.commit(tx).await.into_result().unwrap_err();
+            assert_eq!(refused.kind(), StoreErrorKind::NotInTransaction, "{refused}");
+        } else {
+            store.rollback(tx).await.unwrap();
+        }
+    }
+    assert_eq!(nodes.number(0, "select count(*) from outbox_message").await, 0);
+    assert_eq!(nodes.number(0, "select sum(state) from orders").await, 0);
     assert_settings_are_back(store).await;
 }
 
@@ -107,7 +131,8 @@ async fn a_statement_that_is_prepared_behind_the_abort_is_refused_too() {
         sqlx::query("insert into orders values (?, 7)").bind(7).execute(&mut *tx).await.unwrap_err();
     assert!(store.is_conflict(&refused), "{refused}");
     store.append(&mut tx, &[message("b").into()]).await.unwrap();
-    store.rollback(tx).await.unwrap();
+    let refused = store.commit(tx).await.into_result().unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::NotInTransaction, "{refused}");
     assert_nothing_is_left(&nodes).await;
     assert_settings_are_back(store).await;
 }

@@ -141,55 +141,6 @@ async fn a_lock_that_does_not_come_is_a_conflict() {
     }
 }
 
-/// The server itself goes on with a transaction whose lock did not come. Who passes that over would commit what belongs to the message, without it.
-#[tokio::test]
-async fn what_an_append_was_refused_in_is_not_committed() {
-    let mut hasty = options();
-    hasty.lock_timeout = std::time::Duration::from_secs(1);
-    for fixture in both_with(hasty).await {
-        sqlx::raw_sql("create table stock (id int)").execute(fixture.store.pool()).await.unwrap();
-        let mut holder = fixture.store.begin().await.unwrap();
-        fixture.store.append(&mut holder, &[message("a").into()]).await.unwrap();
-
-        let mut ours = fixture.store.begin().await.unwrap();
-        let mut users = fixture.store.pool().begin().await.unwrap();
-        sqlx::raw_sql("set session innodb_lock_wait_timeout = 1").execute(&mut *users).await.unwrap();
-        for tx in [&mut ours, &mut users] {
-            sqlx::query("insert into stock values (1)").execute(&mut **tx).await.unwrap();
-            let refused = fixture.store.append(tx, &[message("a").into()]).await.unwrap_err();
-            assert!(matches!(refused, AppendError::Conflict(_)), "{refused}");
-        }
-        let refused = fixture.store.commit(ours).await.into_result().unwrap_err();
-        assert_eq!(refused.kind(), StoreErrorKind::NotInTransaction, "{refused}");
-        // The driver asks nobody, and commits nothing.
-        users.commit().await.unwrap();
-        fixture.store.commit(holder).await.into_result().unwrap();
-        assert_eq!(fixture.number("select count(*) from stock").await, 0);
-        assert_eq!(fixture.number("select count(*) from outbox_message").await, 1);
-    }
-}
-
-/// The same at an inbox: else a handler's effect would be committed, and its message not be noted.
-#[tokio::test]
-async fn what_an_admission_was_refused_in_is_not_committed() {
-    let mut hasty = options();
-    hasty.lock_timeout = std::time::Duration::from_secs(1);
-    for fixture in both_with(hasty).await {
-        sqlx::raw_sql("create table stock (id int)").execute(fixture.store.pool()).await.unwrap();
-        let (consumer, message) = (Consumer::new("stock").unwrap(), message("a"));
-        let mut holder = fixture.store.begin().await.unwrap();
-        fixture.store.admit(&mut holder, &consumer, &[&message]).await.unwrap();
-        let mut tx = fixture.store.begin().await.unwrap();
-        sqlx::query("insert into stock values (1)").execute(&mut *tx).await.unwrap();
-        let refused = fixture.store.admit(&mut tx, &consumer, &[&message]).await.unwrap_err();
-        assert_eq!(refused.kind(), StoreErrorKind::Conflict, "{refused}");
-        let refused = fixture.store.commit(tx).await.into_result().unwrap_err();
-        assert_eq!(refused.kind(), StoreErrorKind::NotInTransaction, "{refused}");
-        fixture.store.rollback(holder).await.unwrap();
-        assert_eq!(fixture.number("select count(*) from stock").await, 0);
-    }
-}
-
 /// What commits by itself ends the transaction as well.
 #[tokio::test]
 async fn an_append_behind_a_commit_of_the_users_own_is_refused() {
