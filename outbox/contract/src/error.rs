@@ -143,10 +143,11 @@ impl TransportError {
 pub enum AppendError {
     /// The message can't be one. Nothing was written, and the transaction can go on.
     Message(MessageError),
-    /// A deadlock or a conflict with another writer **has ended the transaction**. Start it again from its beginning; appending again would commit a
-    /// message without the rest. On SQLite, where it has written nothing yet, it is still open: roll it back.
+    /// A deadlock or a conflict with another writer **has ended the transaction**. Roll it back, and start it again from its beginning; appending again
+    /// would commit a message without the rest (on MySQL it would go through). After a lock that did not come in time MySQL and SQLite have undone the
+    /// statement alone: committed all the same, the rest would be without its message.
     Conflict(StoreError),
-    /// The store failed. Roll the transaction back: every server has done so, or refuses to commit it; SQLite may not have.
+    /// The store failed. Roll the transaction back.
     Store(StoreError),
 }
 

@@ -51,7 +51,8 @@ pub trait Transactional: Store {
     /// - *Ordering*: messages of one key take positions in the order given, under a lock on the key that is held until the transaction ends:
     ///   position order is commit order, also against writers that lock nothing of their own.
     /// - *Units and limits*: any number; one round trip where the driver can. All are validated before the first is written.
-    /// - *Errors*: see [`AppendError`]. Never retries: a conflict has ended the user's transaction, and only the user can start it again.
+    /// - *Errors*: see [`AppendError`]. Never retries: a conflict has ended the user's transaction, and only the user can start it again. Whatever
+    ///   the error, but for one of a message, roll back: some servers would commit the rest.
     /// - *Cancellation*: the transaction's state is unknown; roll it back. *Concurrency*: the transaction is borrowed.
     /// - *Repeat*: the messages are there twice, under the same ids; an inbox handles them once.
     async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError>;

@@ -60,23 +60,25 @@ pub(crate) async fn append(
         prepare(connection, &APPEND, at_once.len()).await.map_err(failed)?;
         prepare(connection, &SCHEDULE, due_later.len()).await.map_err(failed)?;
     }
-    if !at_once.is_empty() {
-        let taking = Taking::new(at_once.iter().map(|outgoing| (outgoing.route.as_str(), stripe(outgoing))));
-        let taken = take(connection, &taking).await.map_err(failed)?;
-        let places = taken.places.into_iter().map(Some);
-        let rows: Vec<_> =
-            at_once.into_iter().zip(places).map(|(outgoing, place)| Row::new(outgoing, place)).collect();
-        write(connection, &APPEND, &rows, taken.most_packet_bytes).await?;
-    }
-    if !due_later.is_empty() {
+    let (places, most_packet_bytes) = if at_once.is_empty() {
         let statements = in_open_transaction("select @@max_allowed_packet");
         let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(&mut *connection).await;
         let most = row.and_then(|rows| packet_bytes(rows.first().ok_or(sqlx::Error::RowNotFound)?, 0));
-        let most = most.map_err(failed)?;
-        let rows: Vec<_> = due_later.into_iter().map(|outgoing| Row::new(outgoing, None)).collect();
-        write(connection, &SCHEDULE, &rows, most).await?;
+        (Vec::new(), most.map_err(failed)?)
+    } else {
+        let taking = Taking::new(at_once.iter().map(|outgoing| (outgoing.route.as_str(), stripe(outgoing))));
+        let taken = take(connection, &taking).await.map_err(failed)?;
+        (taken.places, taken.most_packet_bytes)
+    };
+    let places = places.into_iter().map(Some);
+    let at_once: Vec<_> =
+        at_once.into_iter().zip(places).map(|(outgoing, place)| Row::new(outgoing, place)).collect();
+    let due_later: Vec<_> = due_later.into_iter().map(|outgoing| Row::new(outgoing, None)).collect();
+    for row in at_once.iter().chain(&due_later) {
+        check_size(row, most_packet_bytes)?;
     }
-    Ok(())
+    write(connection, &APPEND, &at_once, most_packet_bytes).await?;
+    write(connection, &SCHEDULE, &due_later, most_packet_bytes).await
 }
 
 fn stripe(outgoing: &Outgoing) -> StripeId {
@@ -126,9 +128,6 @@ async fn write(
     mut rows: &[Row<'_>],
     most_packet_bytes: usize,
 ) -> Result<(), AppendError> {
-    for row in rows {
-        check_size(row, most_packet_bytes)?;
-    }
     while !rows.is_empty() {
         let (statement, taken) = statements.for_most_of(fitting(rows, MOST_BYTES.min(most_packet_bytes)));
         let (now, later) = rows.split_at(taken);

@@ -16,7 +16,8 @@ async fn a_message_above_max_allowed_packet_is_refused_and_the_transaction_goes_
             Outgoing::from(large.clone()),
             Outgoing::from(large).due_at(outbox_contract::Timestamp::from_micros(1)),
         ] {
-            let AppendError::Store(error) = fixture.store.append(&mut tx, &[outgoing]).await.unwrap_err()
+            let AppendError::Store(error) =
+                fixture.store.append(&mut tx, &[message("a").into(), outgoing]).await.unwrap_err()
             else {
                 panic!("expected another error");
             };
