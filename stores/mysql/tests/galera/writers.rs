@@ -20,9 +20,9 @@ async fn what_committed_is_there_once_in_the_order_of_commits_and_nothing_else()
     for (writer, url) in nodes.urls.iter().cycle().take(9).cloned().enumerate() {
         writing.push(tokio::spawn(async move {
             let (mut committed, mut refused) = (Vec::new(), HashMap::new());
-            let mut store = MySqlStore::connect_with(&url, options()).await.unwrap();
             for number in 0..EACH {
-                for attempt in 0.. {
+                let mut store = MySqlStore::connect_with(&url, options()).await.unwrap();
+                for attempt in 1.. {
                     if attempt % ON_A_CONNECTION == 0 {
                         store = MySqlStore::connect_with(&url, options()).await.unwrap();
                     }
