@@ -101,9 +101,10 @@ async fn consumer_process() {
     let inbox = start(store.clone(), broker.clone()).await;
     let done = async {
         loop {
+            // In this order: what is acknowledged is stored by then, and what is stored waits until it is handled.
+            let acknowledged = broker.is_done();
             let backlog = store.backlog(&route).await.unwrap();
-            let stored = backlog.pending + backlog.parked;
-            if broker.is_done() && stored == 0 {
+            if acknowledged && backlog.pending + backlog.parked == 0 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

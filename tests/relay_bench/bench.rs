@@ -10,10 +10,11 @@ use outbox_servers::{Missing, PostgresServer};
 use crate::broker::BrokerServer;
 use crate::child::{Role, run};
 use crate::database::{DatabaseServer, Fill};
-use crate::pair::Pair;
+use crate::pair::{Database, Pair};
 use crate::plot::Bars;
 use crate::report::Table;
 use crate::tuned::Setting;
+use crate::usual;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -51,8 +52,8 @@ pub(crate) const TOPIC: &str = "bench";
 /// How many keys messages have, in turn.
 pub(crate) const KEYS: u64 = 10_000;
 
-/// 300 bytes of JSON with a number in front, as SQL.
-const PAYLOAD: &str = "convert_to(rpad('{\"n\":' || n || ',\"x\":\"', 298, 'x') || '\"}', 'UTF8')";
+/// 300 bytes of JSON with a number in front, as SQL of PostgreSQL.
+pub(crate) const PAYLOAD: &str = "convert_to(rpad('{\"n\":' || n || ',\"x\":\"', 298, 'x') || '\"}', 'UTF8')";
 
 impl Bench {
     /// Starts both servers.
@@ -72,7 +73,7 @@ impl Bench {
     pub(crate) fn postgres(&self) -> &PostgresServer {
         match &self.database {
             DatabaseServer::Postgres(server) => server,
-            DatabaseServer::Sqlite(..) => panic!("{} has no PostgreSQL", self.pair),
+            _ => panic!("{} has no PostgreSQL", self.pair),
         }
     }
 
@@ -105,29 +106,17 @@ impl Bench {
 
     /// Makes and fills the table of the usual shape.
     pub(crate) fn fill_usual(&self, url: &str, messages: u64) {
-        self.postgres().query(url, &format!(
-            "checkpoint;
-             create table usual_outbox (
-                 position bigint generated always as identity primary key, id uuid not null default gen_random_uuid(),
-                 topic text not null, key text, event_type text not null, headers bytea not null default '',
-                 payload bytea not null, created_at timestamptz not null default now(), processed_at timestamptz);
-             create index usual_outbox_open on usual_outbox (position) where processed_at is null;
-             insert into usual_outbox (topic, key, event_type, payload)
-             select '{TOPIC}', 'key-' || n % {KEYS}, 'bench.made', {PAYLOAD} from generate_series(1, {messages}) n;
-             analyze usual_outbox"
-        ));
+        let fill = match self.pair.database {
+            Database::MySql | Database::MariaDb => usual::mysql::fill(messages),
+            _ => usual::postgres::fill(messages),
+        };
+        self.database.query(url, &fill);
     }
 
     /// One figure of a database.
     pub(crate) fn number(&self, url: &str, sql: &str) -> f64 {
         let answer = self.postgres().query(url, sql);
         answer.trim().parse().unwrap_or_else(|_| panic!("{sql} gave {answer:?}, which is no number"))
-    }
-
-    /// Bytes of WAL that were written since the server was made. None: the database does not say.
-    pub(crate) fn wal(&self) -> Option<f64> {
-        let DatabaseServer::Postgres(server) = &self.database else { return None };
-        Some(self.number(&server.url(), "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
     }
 
     /// Waits until this holds; fails after ten minutes.

@@ -6,10 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outbox_contract::message::Outgoing;
-use outbox_contract::{Message, Store, Transactional};
-use outbox_servers::{Missing, Postgres, PostgresServer};
+use outbox_contract::{Message, Store, StoreError, Transactional};
+use outbox_servers::{
+    MariaDb, Missing, MongoDb, MongoDbServer, MySql, MySqlServer, Postgres, PostgresServer,
+};
+use outbox_store_mongodb::MongoDbStore;
+use outbox_store_mysql::MySqlStore;
 use outbox_store_postgres::PostgresStore;
 use outbox_store_sqlite::SqliteStore;
+use outbox_tests::fresh::in_database;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -20,6 +25,8 @@ use crate::pair::Database;
 /// A database that runs, or a folder for files.
 pub(crate) enum DatabaseServer {
     Postgres(PostgresServer),
+    MySql(MySqlServer),
+    MongoDb(MongoDbServer),
     Sqlite(TempDir, AtomicUsize),
 }
 
@@ -28,6 +35,14 @@ impl DatabaseServer {
     pub(crate) fn start(database: Database) -> Result<Self, Missing> {
         Ok(match database {
             Database::Postgres => Self::Postgres(durable().start()?),
+            // Each as it is when nobody has set anything: MySQL with a binary log, MariaDB without one.
+            Database::MySql => {
+                Self::MySql(roomy(MySql::newest().binlog()).config("innodb-redo-log-capacity = 4G").start()?)
+            }
+            Database::MariaDb => {
+                Self::MySql(roomy(MariaDb::newest()).config("innodb-log-file-size = 4G").start()?)
+            }
+            Database::MongoDb => Self::MongoDb(MongoDb::newest().start()?),
             Database::Sqlite => {
                 Self::Sqlite(TempDir::new().expect("a folder for files can be made"), AtomicUsize::new(0))
             }
@@ -37,15 +52,18 @@ impl DatabaseServer {
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Postgres(server) => server.name(),
+            Self::MySql(server) => server.name(),
+            Self::MongoDb(_) => "the stand-in for MongoDB",
             Self::Sqlite(..) => "SQLite",
         }
     }
 
-    /// Processor time so far. None for one that works in its clients' processes.
+    /// Processor time so far. None for one that works in its clients' processes, and for a stand-in, whose time is nobody's.
     pub(crate) fn cpu(&self) -> Option<Duration> {
         match self {
             Self::Postgres(server) => Some(server.usage().cpu),
-            Self::Sqlite(..) => None,
+            Self::MySql(server) => Some(server.usage().cpu),
+            Self::MongoDb(_) | Self::Sqlite(..) => None,
         }
     }
 
@@ -53,6 +71,8 @@ impl DatabaseServer {
     pub(crate) fn fresh(&self) -> String {
         match self {
             Self::Postgres(server) => server.fresh_database(),
+            Self::MySql(server) => server.fresh_database(),
+            Self::MongoDb(server) => in_database(&server.url(), &server.fresh_database()),
             Self::Sqlite(folder, next) => {
                 let file: PathBuf =
                     folder.path().join(format!("{}.db", next.fetch_add(1, Ordering::Relaxed)));
@@ -60,6 +80,70 @@ impl DatabaseServer {
             }
         }
     }
+
+    /// Runs statements. For a server that speaks SQL.
+    pub(crate) fn query(&self, url: &str, sql: &str) -> String {
+        match self {
+            Self::Postgres(server) => server.query(url, sql),
+            Self::MySql(server) => server.query(url, sql),
+            Self::MongoDb(_) | Self::Sqlite(..) => panic!("{} takes no statements here", self.name()),
+        }
+    }
+
+    /// How many bytes its log of changes has had since the server was made. None: nobody says.
+    pub(crate) fn logged(&self) -> Option<f64> {
+        let (url, sql) = match self {
+            Self::Postgres(server) => (server.url(), "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"),
+            Self::MySql(server) => (server.url(), MYSQL_LOGGED),
+            Self::MongoDb(_) | Self::Sqlite(..) => return None,
+        };
+        Some(self.number(&url, sql))
+    }
+
+    /// Has it put away what was settled, of ours or of the usual shape. How much processor time that took; none where nobody says.
+    pub(crate) fn clean(&self, url: &str, usual: bool) -> Option<Duration> {
+        let before = self.cpu()?;
+        if usual {
+            // What was processed has to go some day.
+            self.query(url, "delete from usual_outbox where processed_at is not null");
+        }
+        if let Self::Postgres(_) = self {
+            self.query(url, if usual { "vacuum usual_outbox" } else { "vacuum outbox_message" });
+        }
+        if let Self::MySql(_) = self {
+            // They began by themselves, with the first row that was removed, and keep a few of the last.
+            let mut most = f64::INFINITY;
+            loop {
+                let left = self.number(url, MYSQL_HISTORY);
+                if left >= most {
+                    break;
+                }
+                most = left;
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+        Some(self.cpu()? - before)
+    }
+
+    /// The last word of what a statement returns.
+    fn number(&self, url: &str, sql: &str) -> f64 {
+        let answer = self.query(url, sql);
+        let number = answer.split_whitespace().last().and_then(|number| number.parse().ok());
+        number.unwrap_or_else(|| panic!("{sql} gave {answer:?}, which ends with no number"))
+    }
+}
+
+/// Where the log ends, in bytes: as MySQL says it, and as MariaDB does.
+const MYSQL_LOGGED: &str =
+    "show global status where variable_name in ('Innodb_redo_log_current_lsn', 'Innodb_lsn_current')";
+
+/// Transactions whose removed rows are still there.
+const MYSQL_HISTORY: &str =
+    "select `count` from information_schema.innodb_metrics where name = 'trx_rseg_history_len'";
+
+/// A MySQL or a MariaDB that writes through to the disk, and has room for all that is measured in memory and in its log.
+fn roomy(server: MySql) -> MySql {
+    server.durable().config("innodb-buffer-pool-size = 1G").config("innodb-log-buffer-size = 16M")
 }
 
 /// A PostgreSQL that writes through to the disk, and neither makes a checkpoint nor cleans up by itself in the time that is measured.
@@ -75,10 +159,11 @@ pub(crate) fn durable() -> Postgres {
 
 /// The store in the database of a URL.
 pub(crate) async fn open(url: &str) -> Arc<dyn Store> {
-    if url.starts_with("sqlite:") {
-        Arc::new(SqliteStore::connect(url).await.expect("the file can be opened"))
-    } else {
-        Arc::new(PostgresStore::connect(url).await.expect("the database answers"))
+    match url.split(':').next() {
+        Some("sqlite") => Arc::new(SqliteStore::connect(url).await.expect("the file can be opened")),
+        Some("mysql") => Arc::new(MySqlStore::connect(url).await.expect("the database answers")),
+        Some("mongodb") => Arc::new(MongoDbStore::connect(url).await.expect("the database answers")),
+        _ => Arc::new(PostgresStore::connect(url).await.expect("the database answers")),
     }
 }
 
@@ -92,7 +177,15 @@ pub(crate) struct Fill {
 
 impl Fill {
     pub(crate) async fn play(self) {
-        let store = SqliteStore::connect(&self.store).await.expect("the file can be opened");
+        match self.store.split(':').next() {
+            Some("mysql") => self.append(MySqlStore::connect(&self.store).await).await,
+            Some("mongodb") => self.append(MongoDbStore::connect(&self.store).await).await,
+            _ => self.append(SqliteStore::connect(&self.store).await).await,
+        }
+    }
+
+    async fn append<S: Transactional>(&self, store: Result<S, StoreError>) {
+        let store = store.expect("the database answers");
         ready().await;
         let all: Vec<u64> = (0..self.messages).collect();
         for numbers in all.chunks(1_000) {

@@ -46,7 +46,8 @@ struct Cli {
     /// How much is measured: `quick` takes minutes and is good for a look, `full` for figures to be quoted.
     #[arg(long, global = true, value_enum, default_value_t = Profile::Quick)]
     profile: Profile,
-    /// The database and the broker: postgres or sqlite, and rabbitmq, kafka or redis. With sqlite `throughput` alone.
+    /// The database and the broker: postgres, mysql, mariadb, mongodb or sqlite, and rabbitmq, kafka or redis. But for postgres
+    /// `throughput` alone.
     #[arg(long, global = true, default_value = "postgres-rabbitmq")]
     pair: Pair,
     /// A setting of the relay that is tuned, such as batch=2000; again for another one.
@@ -61,8 +62,11 @@ struct Cli {
 }
 
 const HELP: &str = "\
-Servers: PostgreSQL 18 and the broker, started here on free ports, from the folder that tests/servers/prepare makes
+Servers: the database and the broker, started here on free ports, from the folder that tests/servers/prepare makes
 (target/servers, or what OUTBOX_SERVERS_DIR names).
+
+MySQL has its binary log, MariaDB none, as each has when nobody sets anything. For MongoDB there is a stand-in: of its pairs the
+relay's own process says something, the rest nothing.
 
 How to read it: what else runs on the machine moves rates by a factor of two, and CPU time per message by little. Compare
 rows of one run, whose variants take turns; quote medians, with the machine. Nothing else should run meanwhile.

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Database {
     Postgres,
+    MySql,
+    MariaDb,
+    MongoDb,
     Sqlite,
 }
 
@@ -28,13 +31,22 @@ pub(crate) struct Pair {
 }
 
 impl Database {
-    pub(crate) const ALL: [Self; 2] = [Self::Postgres, Self::Sqlite];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Postgres, Self::MySql, Self::MariaDb, Self::MongoDb, Self::Sqlite];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+            Self::MariaDb => "mariadb",
+            Self::MongoDb => "mongodb",
             Self::Sqlite => "sqlite",
         }
+    }
+
+    /// Whether the usual shape is measured there. SQLite knows one writer at a time, and of a stand-in for MongoDB nothing would be said by it.
+    pub(crate) const fn has_usual(self) -> bool {
+        matches!(self, Self::Postgres | Self::MySql | Self::MariaDb)
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct Used {
 /// Measures one child, with both servers.
 pub(crate) fn measure(bench: &Bench, role: &Role) -> Used {
     let mut child = Child::start(role);
-    let wal = bench.wal();
+    let wal = bench.database.logged();
     let before = (bench.database.cpu(), bench.broker.cpu());
     child.go();
     let done: Done = child.done();
@@ -70,7 +70,7 @@ pub(crate) fn measure(bench: &Bench, role: &Role) -> Used {
         database: database.map(each),
         broker: each((after.1 - before.1).as_secs_f64()),
         cleaned: None,
-        wal: bench.wal().zip(wal).map(|(after, before)| (after - before) / messages),
+        wal: bench.database.logged().zip(wal).map(|(after, before)| (after - before) / messages),
         memory: done.most_memory as f64 / f64::from(1 << 20),
     }
 }
@@ -91,7 +91,7 @@ pub(crate) fn run(bench: &mut Bench) {
     if bench.pair.broker == Broker::Kafka && bench.pair.database == Database::Postgres {
         variants.push(Variant::Minimal);
     }
-    if bench.pair.database == Database::Postgres {
+    if bench.pair.database.has_usual() {
         variants.extend([usual(1, false), usual(2, false), usual(4, false)]);
         if bench.profile == crate::bench::Profile::Full {
             variants.push(usual(8, false));
@@ -122,7 +122,7 @@ pub(crate) fn run(bench: &mut Bench) {
     }
 
     let usual = match bench.pair.broker {
-        _ if bench.pair.database != Database::Postgres => "",
+        _ if !bench.pair.database.has_usual() => "",
         Broker::RabbitMq => "; the usual shape publishes with the client library alone",
         Broker::Kafka | Broker::Redis => "; the usual shape publishes through our transport",
     };
@@ -154,15 +154,6 @@ pub(crate) fn run(bench: &mut Bench) {
 
 fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
     let (store, broker) = (bench.store(), bench.broker.fresh());
-    let cleaning: &[&str] = match variant {
-        _ if bench.pair.database != Database::Postgres => &[],
-        Variant::Ours { .. } | Variant::Minimal | Variant::Settle => &["vacuum outbox_message"],
-        // What was processed has to go some day.
-        Variant::Usual { .. } => {
-            &["delete from usual_outbox where processed_at is not null", "vacuum usual_outbox"]
-        }
-        Variant::Publish { .. } => &[],
-    };
     let checkpoint = match variant {
         Variant::Ours { checkpoint, .. } | Variant::Usual { checkpoint, .. } => checkpoint,
         Variant::Minimal | Variant::Settle | Variant::Publish { .. } => false,
@@ -193,13 +184,12 @@ fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
         Variant::Publish { by_hand } => Role::Publish(Publish { broker, messages, by_hand }),
     };
     let used = measure(bench, &role);
-    let before = bench.database.cpu();
-    for statement in cleaning {
-        bench.postgres().query(&store, statement);
-    }
-    let cleaned = bench.database.cpu().zip(before).filter(|_| !cleaning.is_empty());
-    let cleaned = cleaned.map(|(after, before)| (after - before).as_secs_f64() * 1e6 / messages as f64);
-    Used { cleaned, ..used }
+    let cleaned = match variant {
+        Variant::Ours { .. } | Variant::Minimal | Variant::Settle => bench.database.clean(&store, false),
+        Variant::Usual { .. } => bench.database.clean(&store, true),
+        Variant::Publish { .. } => None,
+    };
+    Used { cleaned: cleaned.map(|cpu| cpu.as_secs_f64() * 1e6 / messages as f64), ..used }
 }
 
 fn bars(bench: &Bench, table: &Table) -> Bars {

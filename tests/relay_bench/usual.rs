@@ -2,20 +2,21 @@
 //! confirmations, mark it as processed with one UPDATE, and commit. To RabbitMQ they publish with the client library alone, to other brokers through
 //! our transport.
 
+pub(crate) mod mysql;
+pub(crate) mod postgres;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
-use outbox_contract::{Message, MessageId, Position, Stored, Timestamp, Transport};
+use outbox_contract::{Stored, Transport};
 use serde::{Deserialize, Serialize};
-use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{Connection, Row};
+use sqlx::{MySqlConnection, PgConnection};
 
 use crate::broker::Address;
 use crate::by_hand::ByHand;
 use crate::child::{finished, measured, ready, tell};
-use crate::ours::topic;
 use crate::pair::Broker;
 use crate::publish::{CHUNK, publish};
 
@@ -30,9 +31,13 @@ pub(crate) struct Usual {
 
 /// Beyond 1,000 rows at once it gains nothing.
 const BATCH: i64 = 1_000;
-const SELECT: &str = "select position, id, topic, key, event_type, headers, payload from usual_outbox where processed_at is null \
-                      order by position limit $1 for update skip locked";
-const UPDATE: &str = "update usual_outbox set processed_at = now() where position = any($1)";
+/// A connection of a worker.
+trait Worker: Send + Sized + 'static {
+    async fn open(url: &str) -> Result<Self, sqlx::Error>;
+
+    /// Publishes a batch, as long as its transaction lasts. How many messages that were; 0: others have the rest.
+    fn batch(&mut self, publisher: &Publisher) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+}
 
 /// How a worker publishes.
 enum Publisher {
@@ -78,10 +83,17 @@ impl Publisher {
 
 impl Usual {
     pub(crate) async fn play(self) {
+        if self.store.starts_with("mysql:") {
+            self.play_on::<MySqlConnection>().await;
+        } else {
+            self.play_on::<PgConnection>().await;
+        }
+    }
+
+    async fn play_on<C: Worker>(self) {
         let publishers = Publisher::connect(&self.broker, self.workers).await;
-        let connect = (0..self.workers).map(|_| PgConnection::connect(&self.store));
-        let connections = join_all(connect).await.into_iter().map(|made| made.expect("the database answers"));
-        let connections: Vec<PgConnection> = connections.collect();
+        let connect = try_join_all((0..self.workers).map(|_| C::open(&self.store)));
+        let connections = connect.await.expect("the database answers");
         ready().await;
         let left = Arc::new(AtomicU64::new(self.messages));
         // A server's process that has ended is not counted: they stay until the figures were read.
@@ -102,36 +114,16 @@ impl Usual {
     }
 }
 
-async fn worker(
-    mut connection: PgConnection,
+async fn worker<C: Worker>(
+    mut connection: C,
     publisher: Publisher,
     left: Arc<AtomicU64>,
-) -> Result<(PgConnection, Publisher), sqlx::Error> {
+) -> Result<(C, Publisher), sqlx::Error> {
     while left.load(Ordering::Relaxed) > 0 {
-        let mut tx = connection.begin().await?;
-        let rows = sqlx::query(SELECT).bind(BATCH).fetch_all(&mut *tx).await?;
-        if rows.is_empty() {
-            // Others have the rest.
-            tx.rollback().await?;
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            continue;
+        match connection.batch(&publisher).await? {
+            0 => tokio::time::sleep(Duration::from_millis(1)).await,
+            published => drop(left.fetch_sub(published, Ordering::Relaxed)),
         }
-        let stored: Vec<Arc<Stored>> = rows.iter().map(read).collect::<Result<_, _>>()?;
-        publisher.publish(&stored).await;
-        let positions: Vec<i64> = stored.iter().map(|stored| stored.position.0).collect();
-        sqlx::query(UPDATE).bind(&positions).execute(&mut *tx).await?;
-        tx.commit().await?;
-        left.fetch_sub(positions.len() as u64, Ordering::Relaxed);
     }
     Ok((connection, publisher))
-}
-
-fn read(row: &PgRow) -> Result<Arc<Stored>, sqlx::Error> {
-    let _: (&str, &[u8]) = (row.try_get(2)?, row.try_get(5)?);
-    let message = Message::new(topic(), row.try_get::<String, _>(4)?)
-        .with_id(MessageId::from_uuid(row.try_get(1)?))
-        .with_payload(row.try_get::<Vec<u8>, _>(6)?)
-        .with_key(row.try_get::<String, _>(3)?)
-        .expect("a valid key");
-    Ok(Arc::new(Stored::new(Position(row.try_get(0)?), Timestamp::default(), message)))
 }

@@ -67,8 +67,9 @@ impl Fresh {
     }
 }
 
-/// The URL of a database on a server.
-fn in_database(url: &str, name: &str) -> String {
+/// The URL of a database on a server of MongoDB.
+#[must_use]
+pub fn in_database(url: &str, name: &str) -> String {
     let (server, options) = url.split_once('?').unwrap_or((url, ""));
     let host = server.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
     format!("{host}/{name}?{options}")

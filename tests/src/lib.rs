@@ -3,6 +3,8 @@
 //! | suite | what it proves |
 //! |---|---|
 //! | `matrix` | every database with every broker keeps the promises, relay and inbox together |
+//! | `galera` | relays on a cluster of MariaDB keep the promises while its nodes are killed, cut off and brought back |
+//! | `inbox` | inboxes that die behind any step have each effect once; a failing key holds no other up |
 //! | `pairs` | real pairs keep the promises, whatever happens to servers, relays and inboxes |
 //! | `unit_of_work` | your rows and the events commit together, on SQLite and on PostgreSQL |
 //! | `workspace` | the house is as it should be: who may depend on whom, what every crate and file must have |

@@ -51,6 +51,7 @@ impl Workspace {
             .env("PATH", format!("{}:{path}", self.path().join("bin").display()))
             .env_remove("OUTBOX_REQUIRE_SERVERS")
             .env_remove("CARGO_TARGET_DIR")
+            .env("OUTBOX_SERVERS_DIR", self.path())
             .env("FOLDER", self.path())
             .output()
             .expect("bash is there");
@@ -93,6 +94,18 @@ fn a_test_that_fails_once_and_passes_alone_is_unsteady() {
     assert!(ended.well, "{}", ended.said);
     assert!(ended.said.contains("unsteady: story::unsteady"), "{}", ended.said);
     assert!(workspace.path().join("alone").exists(), "it was run again");
+}
+
+#[test]
+fn a_disk_without_room_is_said_before_tests_fail_on_it() {
+    let workspace = failing_once("");
+    for (free, well) in [(3_999_999, false), (4_000_000, true)] {
+        let table = format!("echo disk blocks used free; echo / 1 1 {free} 1% /");
+        workspace.program("bin/df", &format!("{GOOD}{table}\n"));
+        let ended = workspace.run("tests/run");
+        assert_eq!(ended.well, well, "{}", ended.said);
+        assert_eq!(ended.said.contains("has 3 GB left"), !well, "{}", ended.said);
+    }
 }
 
 #[test]
