@@ -31,6 +31,7 @@ pub(crate) struct Usual {
 
 /// Beyond 1,000 rows at once it gains nothing.
 const BATCH: i64 = 1_000;
+
 /// A connection of a worker.
 trait Worker: Send + Sized + 'static {
     async fn open(url: &str) -> Result<Self, sqlx::Error>;
