@@ -10,6 +10,7 @@ steps_servers=()  # databases and brokers that tests had
 steps_failed=0
 step_running=""
 step_group=""
+beside_name="" beside_group="" beside_began=0 beside_log=""
 
 # step NAME COMMAND...: runs a command as a step. A failing step is noted and does not end the script. Of a function that is a step every
 # command must say what its failure means (`|| return`): errexit does nothing there.
@@ -24,16 +25,43 @@ step() {
   set +m
   wait "$step_group" || code=$?
   step_group="" step_running=""
+  ended "$name" "$code" $((SECONDS - began))
+  return "$code"
+}
+
+# ended NAME CODE SECONDS: notes how a step ended.
+ended() {
   local took
-  took=$(duration $((SECONDS - began)))
-  if [ "$code" -eq 0 ]; then
-    printf '    ok: %s (%s)\n' "$name" "$took"
-    steps_done+=("$(printf 'ok      %-34s %10s' "$name" "$took")")
+  took=$(duration "$3")
+  if [ "$2" -eq 0 ]; then
+    printf '    ok: %s (%s)\n' "$1" "$took"
+    steps_done+=("$(printf 'ok      %-34s %10s' "$1" "$took")")
   else
-    printf '    FAILED: %s (%s, exit code %s)\n' "$name" "$took" "$code"
-    steps_done+=("$(printf 'FAILED  %-34s %10s' "$name" "$took")")
+    printf '    FAILED: %s (%s, exit code %s)\n' "$1" "$took" "$2"
+    steps_done+=("$(printf 'FAILED  %-34s %10s' "$1" "$took")")
     steps_failed=$((steps_failed + 1))
   fi
+}
+
+# beside NAME LOG COMMAND...: starts a step that goes on beside the next ones; what it prints is kept in the log until `joined`.
+beside() {
+  beside_name=$1 beside_log=$2 beside_began=$SECONDS
+  shift 2
+  printf '\n==> %s, beside the next steps\n' "$beside_name"
+  set -m
+  ("$@" && code=0 || code=$?; echo $SECONDS >"$beside_log.ended"; exit "$code") >"$beside_log" 2>&1 </dev/null &
+  beside_group=$!
+  set +m
+}
+
+# joined: waits for the step that was started beside others, and prints what it said.
+joined() {
+  local code=0
+  printf '\n==> %s\n' "$beside_name"
+  wait "$beside_group" || code=$?
+  beside_group=""
+  cat "$beside_log"
+  ended "$beside_name" "$code" $(($(cat "$beside_log.ended" 2>/dev/null || echo $SECONDS) - beside_began))
   return "$code"
 }
 
@@ -71,10 +99,11 @@ duration() {
 # Ends the running step with everything that it started.
 interrupted() {
   trap '' INT TERM
-  if [ -n "$step_group" ]; then
-    kill -TERM -- "-$step_group" 2>/dev/null || :
-    wait "$step_group" 2>/dev/null || :
-  fi
+  local group
+  for group in $step_group $beside_group; do
+    kill -TERM -- "-$group" 2>/dev/null || :
+    wait "$group" 2>/dev/null || :
+  done
   printf '\nInterrupted%s. Nothing is left running; run it again, and it takes up what is built.\n' \
     "${step_running:+ in: $step_running}" >&2
   exit 130

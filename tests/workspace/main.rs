@@ -4,7 +4,6 @@ mod anchors;
 mod arrows;
 mod book;
 mod crates;
-mod failures;
 mod files;
 mod graph;
 mod readme;

@@ -62,29 +62,73 @@ impl Workspace {
 
 const GOOD: &str = "#!/usr/bin/env bash\n";
 
-/// A cargo whose only test fails among others, with these words, and passes alone. One property is not tried.
+/// A test program of which one test fails among others, with these words, and passes alone. One property is not tried.
 fn failing_once(words: &str) -> Workspace {
-    let scripts = ["tests/run", "tests/steps.bash", "tests/failures.awk"];
-    let workspace = Workspace::with(&scripts);
+    let workspace = Workspace::with(&["tests/run", "tests/program", "tests/steps.bash"]);
     workspace.program("tests/not-applicable", "# package harness property\nstore Harness known\n");
+    workspace.program("tests/nightly", "# package program beginning\n");
     workspace.program("not-tried", "store Harness known: why\n");
     for good in ["tests/tools", "tests/servers/prepare"] {
         workspace.program(good, GOOD);
     }
     let log = format!(
         "running 2 tests\ntest good ... ok\ntest story::unsteady ... FAILED\n\nfailures:\n\n---- story::unsteady stdout ----\n{words}\n\n\n\
-         failures:\n    story::unsteady\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\n\
-         error: test failed, to rerun pass `-p one --test two`\nerror: 1 target failed:\n    `-p one --test two`\n"
+         failures:\n    story::unsteady\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n"
     );
     workspace.program("log", &log);
-    let cargo = "case \"$*\" in
-  *--no-run*) exit 0 ;;
+    let program = "echo \"$*\" >>\"$FOLDER/arguments\"
+case \"$*\" in
   *--exact*) echo alone >>\"$FOLDER/alone\"; echo 'test story::unsteady ... ok' ;;
   *) cat \"$FOLDER/log\"; cat \"$FOLDER/not-tried\" >>\"$OUTBOX_NOT_APPLICABLE\"; exit 101 ;;
 esac
 ";
+    workspace.program("two-0123", &format!("{GOOD}{program}"));
+    let cargo = "case \"$*\" in
+  *--no-run* | *--doc*) exit 0 ;;
+  *note*) CARGO_PKG_NAME=one tests/program note \"$FOLDER/two-0123\" ;;
+esac
+";
     workspace.program("bin/cargo", &format!("{GOOD}{cargo}"));
     workspace
+}
+
+#[test]
+fn a_failed_test_that_is_not_named_fails_the_run() {
+    let workspace = failing_once("");
+    workspace
+        .program("two-0123", &format!("{GOOD}echo 'test good ... ok'; echo 'running 1 test'; exit 134\n"));
+    let ended = workspace.run("tests/run");
+    assert!(!ended.well, "{}", ended.said);
+    assert!(ended.said.contains("one two: ended with 134"), "{}", ended.said);
+}
+
+#[test]
+fn what_only_the_nightly_run_tries_is_left_out_and_named() {
+    let workspace = failing_once("");
+    workspace.program("tests/nightly", "# package program beginning\none two old::\nother two new::\n");
+    let ended = workspace.run("tests/run");
+    assert!(ended.well, "{}", ended.said);
+    assert!(ended.said.contains("skipped: one two old:: (tests/run --nightly runs them)"), "{}", ended.said);
+    let arguments = fs::read_to_string(workspace.path().join("arguments")).expect("it was run");
+    assert_eq!(arguments.lines().next(), Some("--skip old::"));
+}
+
+/// A feature that the run does not switch on is code that no test sees.
+#[test]
+fn every_feature_is_tested_but_the_support_of_containers() {
+    let script = fs::read_to_string(outbox_tests::root().join("tests/run")).expect("it is there");
+    let told = script.split("\nfeatures='").nth(1).and_then(|rest| rest.split('\'').next());
+    let told: Vec<&str> = told.expect("it names the features").split_whitespace().collect();
+    let mut command = cargo_metadata::MetadataCommand::new();
+    command.manifest_path(outbox_tests::root().join("Cargo.toml")).no_deps();
+    let metadata = command.exec().expect("cargo metadata describes the workspace");
+    for package in metadata.workspace_packages() {
+        for feature in package.features.keys() {
+            let feature = format!("{}/{feature}", package.name);
+            let left_out = feature.ends_with("/default") || feature == "outbox-servers/containers";
+            assert_eq!(told.contains(&feature.as_str()), !left_out, "{feature}, in tests/run");
+        }
+    }
 }
 
 #[test]
@@ -99,12 +143,26 @@ fn a_test_that_fails_once_and_passes_alone_is_unsteady() {
 #[test]
 fn a_disk_without_room_is_said_before_tests_fail_on_it() {
     let workspace = failing_once("");
-    for (free, well) in [(3_999_999, false), (4_000_000, true)] {
+    // Before anything is built more is needed than for the tests alone.
+    let cases = [
+        (true, 3_999_999, false),
+        (true, 4_000_000, true),
+        (false, 9_999_999, false),
+        (false, 10_000_000, true),
+    ];
+    for (built, free, well) in cases {
+        let deps = workspace.path().join("target/debug/deps");
+        if built {
+            fs::create_dir_all(&deps).expect("a folder can be made");
+        } else {
+            fs::remove_dir_all(workspace.path().join("target")).expect("it can be removed");
+        }
         let table = format!("echo disk blocks used free; echo / 1 1 {free} 1% /");
         workspace.program("bin/df", &format!("{GOOD}{table}\n"));
         let ended = workspace.run("tests/run");
         assert_eq!(ended.well, well, "{}", ended.said);
-        assert_eq!(ended.said.contains("has 3 GB left"), !well, "{}", ended.said);
+        let left = format!("has {} GB left", free / 1_000_000);
+        assert_eq!(ended.said.contains(&left), !well, "{}", ended.said);
     }
 }
 
@@ -211,7 +269,7 @@ fn every_check_that_fails_fails_the_whole() {
         ("tests/run", "tests/run"),
         ("bin/mdbook", "the book"),
         ("bin/typos", "spelling"),
-        ("bin/cargo", "licences and sources"),
+        ("bin/cargo", "licenses and sources"),
         ("bin/cargo", "documentation"),
     ];
     for (program, step) in broken {
