@@ -1,0 +1,86 @@
+//! `modular_monolith`: one program, one database, and two modules that know each other's events alone.
+//!
+//! Within a module, handlers run in the transaction in which something happened. Between modules, events go through the outbox, an in-process
+//! transport and the inbox: so each module can be slow, fail and be repeated without the other noticing, and can become a service of its own
+//! when a broker takes the place of the transport.
+//!
+//! - `cargo run -p modular-monolith`: SQLite, nothing to install;
+//! - with `--features postgres`, `-- --postgres URL`: an empty database on PostgreSQL.
+
+mod database;
+mod sales;
+mod shipping;
+
+use std::error::Error;
+use std::time::Duration;
+
+use clap::Parser;
+use outbox::prelude::*;
+use outbox_testkit::eventually;
+
+use database::Database;
+
+/// As long as the program waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Two modules in one program, which know each other's events alone.
+#[derive(Parser)]
+struct Args {
+    /// An empty database on PostgreSQL, in place of SQLite: with `--features postgres`
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
+}
+
+type Failed = Box<dyn Error + Send + Sync>;
+
+#[tokio::main]
+async fn main() -> Result<(), Failed> {
+    match Args::parse().postgres {
+        #[cfg(feature = "postgres")]
+        Some(url) => run(PostgresStore::connect(&url).await?).await,
+        #[cfg(not(feature = "postgres"))]
+        Some(_) => Err("PostgreSQL is not built in; run it again with `--features postgres`".into()),
+        None => run(SqliteStore::in_memory().await?).await,
+    }
+}
+
+async fn run<D: Database>(store: D) -> Result<(), Failed> {
+    store.migrate().await?;
+    sales::create_tables(&store).await?;
+    shipping::create_tables(&store).await?;
+
+    let transport = MemoryTransport::new();
+    let relay = Relay::builder(store.clone(), transport.clone()).start().await?;
+    let inboxes = [sales::inbox(&store, &transport).await?, shipping::inbox(&store, &transport).await?];
+    let mediator = sales::mediator(&store);
+
+    for customer in ["ann", "bob"] {
+        sales::grant(&store, customer, 10_000).await?;
+    }
+    let mut refused = 0;
+    for (customer, cents) in [("ann", 6_000), ("bob", 4_000), ("ann", 6_000), ("ann", 4_000), ("bob", 1)] {
+        if let Err(error) = sales::place(&mediator, customer, cents).await {
+            println!("refused       {error}");
+            refused += 1;
+        }
+    }
+
+    // The modules have it from each other; here we only look until they have.
+    eventually(PATIENCE, async || sales::figures(&store).await.is_ok_and(|(orders, once, _)| orders == once))
+        .await;
+    let mut stopped = true;
+    for inbox in inboxes {
+        stopped &= inbox.stop(PATIENCE).await;
+    }
+    stopped &= relay.stop(PATIENCE).await;
+
+    let ((orders, once, more), parcels) = (sales::figures(&store).await?, shipping::parcels(&store).await?);
+    println!("orders        {orders} placed, {refused} refused");
+    println!("parcels       {parcels} sent");
+    println!("shipped       {once} orders once, {more} more than once");
+    if stopped && orders == once && orders == parcels {
+        Ok(())
+    } else {
+        Err("not everything arrived in time".into())
+    }
+}

@@ -1,0 +1,131 @@
+//! What came of it.
+
+use std::fmt;
+use std::time::Duration;
+
+use examples_shared::transports::Failed;
+
+use crate::databases::Database;
+use crate::ledger::Booked;
+use crate::progress::Seen;
+use crate::relays::Relayed;
+use crate::shop::Shop;
+
+/// The figures of a run.
+#[derive(Debug)]
+pub(crate) struct Report {
+    committed: u64,
+    committed_in_all: u64,
+    refused: u64,
+    published: u64,
+    killed: u64,
+    drained: bool,
+    delivered: u64,
+    duplicated: u64,
+    stale: u64,
+    out_of_order: u64,
+    lost: u64,
+    phantom: u64,
+    effects: i64,
+    money_in_shop: i64,
+    money_in_ledger: i64,
+    took: Duration,
+    relayed_in: Duration,
+    peak_memory: Option<u64>,
+}
+
+impl Report {
+    pub(crate) async fn new<D: Database>(
+        shop: &Shop<D>,
+        relayed: Relayed,
+        booked: &Booked,
+        seen: &Seen,
+        took: Duration,
+        relayed_in: Duration,
+    ) -> Result<Self, Failed> {
+        let money_in_shop = shop.cents().await?;
+        let delivered = seen.deliveries();
+        let sequences = seen.sequences();
+        Ok(Self {
+            committed: shop.committed(),
+            committed_in_all: shop.committed_in_all(),
+            refused: shop.refused,
+            published: relayed.published,
+            killed: relayed.killed,
+            drained: relayed.drained,
+            delivered,
+            duplicated: sequences.duplicated(),
+            stale: sequences.stale_repeats(),
+            out_of_order: sequences.out_of_order(),
+            lost: sequences.lost(),
+            phantom: sequences.phantom(),
+            effects: booked.effects,
+            money_in_shop,
+            money_in_ledger: booked.cents,
+            took,
+            relayed_in,
+            peak_memory: peak_memory(),
+        })
+    }
+
+    /// Whether every promise was kept: nothing lost, made up or out of order, and every effect once.
+    pub(crate) fn is_right(&self) -> bool {
+        self.lost == 0
+            && self.phantom == 0
+            && self.out_of_order == 0
+            && i64::try_from(self.committed_in_all) == Ok(self.effects)
+            && self.money_in_shop == self.money_in_ledger
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line =
+            |name: &str, value: &dyn fmt::Display, note: &str| writeln!(f, "{name:<14} {value:>9}  {note}");
+        line("committed", &self.committed, "events, each in one transaction with its order")?;
+        if self.committed_in_all > self.committed {
+            let found = self.committed_in_all - self.committed;
+            line("found", &found, "events of earlier runs over the same databases")?;
+        }
+        if self.refused > 0 {
+            line("refused", &self.refused, "lines that are no orders, reported above")?;
+        }
+        line("published", &self.published, "confirmed to relays that lived to hear it, repeats included")?;
+        if self.killed > 0 {
+            line("relays killed", &self.killed, "without a drain")?;
+        }
+        line("delivered", &self.delivered, "to the ledger, repeats included")?;
+        line("duplicated", &self.duplicated, "the newest of a customer again")?;
+        line("stale", &self.stale, "an older one again, behind a newer one")?;
+        line("out of order", &self.out_of_order, "first deliveries behind a newer one")?;
+        line("lost", &self.lost, "")?;
+        line("made up", &self.phantom, "")?;
+        line("effects", &self.effects, if self.is_right() { "each event exactly once" } else { "WRONG" })?;
+        let rate = |span: Duration| {
+            #[expect(clippy::cast_precision_loss, reason = "for people")]
+            let rate = self.committed as f64 / span.as_secs_f64().max(0.001);
+            format!("{rate:.0}")
+        };
+        line("took", &format!("{:.1} s", self.took.as_secs_f64()), "")?;
+        line(
+            "rate",
+            &rate(self.relayed_in),
+            "events a second, from the start of the relays to the last effect",
+        )?;
+        if !self.drained {
+            line("stop", &"killed", "a relay did not stop in time")?;
+        }
+        if let Some(peak) = self.peak_memory {
+            line("peak memory", &format!("{peak} MiB"), "resident, of the whole process")?;
+        }
+        Ok(())
+    }
+}
+
+/// The most memory that this process had, in MiB, where the system says.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes / 1024)
+}

@@ -1,0 +1,141 @@
+//! The shop: writes what happens to an order, and the event that tells of it, in one transaction.
+
+use std::sync::Arc;
+
+use examples_shared::transports::Failed;
+use outbox::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::databases::{Database, OrderRow, is_conflict};
+use crate::input::{Step, total};
+use crate::progress::Seen;
+
+/// What the shop tells others, under names that stay when the variants are called otherwise. A customer's events keep their order: the
+/// customer is the key.
+// ANCHOR: events
+#[derive(Debug, Serialize, Deserialize, DomainEvent)]
+#[event(topic = "orders", key = "customer")]
+pub(crate) enum OrderEvent {
+    /// A customer ordered.
+    #[serde(rename = "order.placed")]
+    Placed { customer: String, order_id: String, cents: u64, number: u32 },
+    /// The customer paid.
+    #[serde(rename = "order.paid")]
+    Paid { customer: String, order_id: String, cents: u64, number: u32 },
+    /// The goods left.
+    #[serde(rename = "order.shipped")]
+    Shipped { customer: String, order_id: String, parcel: String, number: u32 },
+    /// The order was called off.
+    #[serde(rename = "order.cancelled")]
+    Cancelled { customer: String, order_id: String, reason: String, number: u32 },
+}
+// ANCHOR_END: events
+
+impl OrderEvent {
+    fn new(step: &Step, number: u32) -> Self {
+        let (customer, order_id) = (step.customer().to_owned(), step.order_id().to_owned());
+        match step {
+            Step::Place { items, .. } => Self::Placed { customer, order_id, cents: total(items), number },
+            Step::Pay { cents, .. } => Self::Paid { customer, order_id, cents: *cents, number },
+            Step::Ship { parcel, .. } => Self::Shipped { customer, order_id, parcel: parcel.clone(), number },
+            Step::Cancel { reason, .. } => {
+                Self::Cancelled { customer, order_id, reason: reason.clone(), number }
+            }
+        }
+    }
+
+    /// Whose order it is, and which of that customer's events this is, from 1.
+    pub(crate) fn place_in_order(&self) -> (&str, u32) {
+        match self {
+            Self::Placed { customer, number, .. }
+            | Self::Paid { customer, number, .. }
+            | Self::Shipped { customer, number, .. }
+            | Self::Cancelled { customer, number, .. } => (customer, *number),
+        }
+    }
+
+    /// The money that it moves.
+    pub(crate) fn cents(&self) -> u64 {
+        match self {
+            Self::Placed { cents, .. } | Self::Paid { cents, .. } => *cents,
+            Self::Shipped { .. } | Self::Cancelled { .. } => 0,
+        }
+    }
+}
+
+/// The shop, in its database.
+pub(crate) struct Shop<D: Database> {
+    store: D,
+    outbox: Outbox<D>,
+    seen: Arc<Seen>,
+    committed: u64,
+    committed_before: u64,
+    /// Lines that were no orders.
+    pub(crate) refused: u64,
+}
+
+impl<D: Database> Shop<D> {
+    /// Makes the tables where they are missing, and looks what earlier runs have left.
+    pub(crate) async fn open(store: D, seen: Arc<Seen>) -> Result<Self, Failed> {
+        store.migrate().await?;
+        store.make_shop().await?;
+        let mut committed_before = 0;
+        for (customer, events) in store.customers().await? {
+            seen.committed_before(&customer, events);
+            committed_before += u64::from(events);
+        }
+        let outbox = Outbox::new(store.clone());
+        Ok(Self { store, outbox, seen, committed: 0, committed_before, refused: 0 })
+    }
+
+    /// How many events were committed in this run.
+    pub(crate) fn committed(&self) -> u64 {
+        self.committed
+    }
+
+    /// How many events were committed in all, by earlier runs over the same database too.
+    pub(crate) fn committed_in_all(&self) -> u64 {
+        self.committed_before + self.committed
+    }
+
+    /// Writes one step and its event: both or neither. Where another transaction was in the way, it is begun again.
+    pub(crate) async fn write(&mut self, step: &Step) -> Result<(), Failed> {
+        let number = loop {
+            match self.try_to_write(step).await {
+                Err(error) if is_conflict(&self.store, &*error) => {}
+                written => break written?,
+            }
+        };
+        self.committed += 1;
+        self.seen.committed(step.customer(), number);
+        Ok(())
+    }
+
+    /// Which of the customer's events it is.
+    async fn try_to_write(&self, step: &Step) -> Result<u32, Failed> {
+        let mut tx = self.store.begin().await?;
+        let number = D::count_event(&mut tx, step.customer()).await?;
+        let event = OrderEvent::new(step, number);
+        let cents = i64::try_from(event.cents())?;
+        let order =
+            OrderRow { id: step.order_id(), customer: step.customer(), state: state_after(step), cents };
+        D::write_order(&mut tx, &order).await?;
+        self.outbox.append(&mut tx, &event).await?;
+        self.store.commit(tx).await.into_result()?;
+        Ok(number)
+    }
+
+    /// The money that all committed events moved.
+    pub(crate) async fn cents(&self) -> Result<i64, Failed> {
+        self.store.cents().await
+    }
+}
+
+fn state_after(step: &Step) -> &'static str {
+    match step {
+        Step::Place { .. } => "placed",
+        Step::Pay { .. } => "paid",
+        Step::Ship { .. } => "shipped",
+        Step::Cancel { .. } => "cancelled",
+    }
+}

@@ -1,0 +1,153 @@
+//! `two_services`: one takes orders, the other has the stock. Each has a database of its own; between them there is nothing but events.
+//!
+//! Orders are placed; the inventory reserves and answers; the orders note the answer. At the end two things must hold, whatever was delivered
+//! twice on the way: what is free and what is reserved is together as much as there was, and each confirmed order is reserved once.
+//!
+//! - `cargo run -p two-services`: two SQLite databases and an in-process transport, nothing to install;
+//! - `--stores URL URL`: two empty databases, of PostgreSQL, MySQL or MongoDB, or one of each;
+//! - `--transport URL`: RabbitMQ, Kafka or Redis between them. Its queues stay: nobody may have used the topics `orders` and `stock`.
+//!
+//! What is not SQLite wants its feature: `cargo run -p two-services --features postgres,rabbitmq -- …`.
+
+mod databases;
+mod inventory;
+mod orders;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use examples_shared::transports::{self, Failed};
+use outbox::prelude::*;
+use outbox_testkit::{Scenario, eventually};
+
+use databases::Database;
+use inventory::Inventory;
+use orders::Orders;
+
+/// How many different items there are.
+const ITEMS: i64 = 5;
+
+/// Two services, a database each, and a broker between them.
+#[derive(Parser)]
+struct Args {
+    /// How many orders are placed
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(i64).range(1..=100_000))]
+    orders: i64,
+    /// How many of each of the five items are in stock
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(i64).range(0..=100_000))]
+    stock: i64,
+    /// Two empty databases: of the orders, of the inventory. postgres://, mysql://, mongodb://; default: two of SQLite
+    #[arg(long, num_args = 2, value_names = ["URL", "URL"])]
+    stores: Option<Vec<String>>,
+    /// What is between the services: amqp:// (RabbitMQ), redis://, kafka://HOST:PORT (the topics must be there)
+    #[arg(long, value_name = "URL", default_value = "memory:")]
+    transport: String,
+    /// How many seconds all of it may take
+    #[arg(long, value_name = "S", default_value_t = 300)]
+    patience: u64,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match choose_databases(&Args::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("two_services: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Both services have a database of one kind.
+async fn choose_databases(args: &Args) -> Result<(), Failed> {
+    let Some(urls) = &args.stores else {
+        return run(args, SqliteStore::in_memory().await?, SqliteStore::in_memory().await?).await;
+    };
+    let (orders, inventory) = (&urls[0], &urls[1]);
+    match orders.split(':').next().unwrap_or_default() {
+        "sqlite" => {
+            run(args, SqliteStore::connect(orders).await?, SqliteStore::connect(inventory).await?).await
+        }
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            run(args, PostgresStore::connect(orders).await?, PostgresStore::connect(inventory).await?).await
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => {
+            use outbox::mysql::MySqlStore;
+            run(args, MySqlStore::connect(orders).await?, MySqlStore::connect(inventory).await?).await
+        }
+        #[cfg(feature = "mongodb")]
+        "mongodb" => {
+            use outbox::mongodb::MongoDbStore;
+            run(args, MongoDbStore::connect(orders).await?, MongoDbStore::connect(inventory).await?).await
+        }
+        scheme => Err(transports::unknown(scheme, &["postgres", "mysql", "mongodb"])),
+    }
+}
+
+async fn run<D: Database>(args: &Args, orders: D, inventory: D) -> Result<(), Failed> {
+    // Whose queues must be there before anything is published.
+    let consumers = [("orders", "inventory"), ("stock", "orders")];
+    let of_orders = transports::open(&args.transport, &consumers)?;
+    // A service of its own connects by itself. Within a process both have the one that there is.
+    let of_inventory = match args.transport.starts_with("memory:") {
+        true => Arc::clone(&of_orders),
+        false => transports::open(&args.transport, &consumers)?,
+    };
+    let patience = Duration::from_secs(args.patience);
+    // Sees everything, and has it delivered once more.
+    let mut scenario =
+        Scenario::new(Arc::clone(&of_orders), ["orders", "stock"]).await.with_patience(patience);
+    let inventory = Inventory::start(inventory, of_inventory, ITEMS, args.stock).await?;
+    let orders = Orders::start(orders, of_orders).await?;
+
+    for order_id in 0..args.orders {
+        orders.place(order_id, order_id % ITEMS).await?;
+        if order_id == args.orders / 2 {
+            scenario.repeat_all().await;
+        }
+    }
+    let done = eventually(patience, async || {
+        orders
+            .database()
+            .answered()
+            .await
+            .is_ok_and(|(confirmed, refused)| confirmed + refused == args.orders)
+    })
+    .await;
+    let before = (orders.repeats(), inventory.repeats());
+    let repeat = async {
+        // Again where the scenario had seen nothing yet that it could repeat.
+        loop {
+            scenario.repeat_all().await;
+            let heard = async || orders.repeats() > before.0 && inventory.repeats() > before.1;
+            if eventually(Duration::from_secs(1), heard).await {
+                return;
+            }
+        }
+    };
+    let repeated = tokio::time::timeout(patience, repeat).await.is_ok();
+
+    let ((confirmed, refused), (free, reserved)) =
+        (orders.database().answered().await?, inventory.database().stock().await?);
+    let (reservations, reserved_orders) = inventory.database().reservations().await?;
+    println!("orders        {} placed, {confirmed} confirmed, {refused} refused", args.orders);
+    println!("stock         {} at first, {free} free, {reserved} reserved", ITEMS * args.stock);
+    println!("reservations  {reservations} of {reserved_orders} orders");
+    let repeats = orders.repeats() + inventory.repeats();
+    println!("repeats       {repeats} deliveries that changed nothing");
+    drop(scenario);
+    let stopped = orders.stop(patience).await & inventory.stop(patience).await;
+
+    let holds = free + reserved == ITEMS * args.stock
+        && reservations == reserved_orders
+        && (reserved, reservations) == (confirmed, confirmed);
+    match (done && repeated && stopped, holds) {
+        (_, false) => Err("the figures do not agree".into()),
+        (false, true) => Err("not everything was answered, repeated and stopped in time".into()),
+        (true, true) => Ok(()),
+    }
+}
