@@ -16,7 +16,7 @@ fn said<'l>(lines: impl IntoIterator<Item = &'l str>) -> Vec<&'l str> {
 
 #[test]
 fn the_fifteen_lines_are_those_of_the_quick_start() {
-    let (page, source) = (read("README.md"), read("examples/quick_start.rs"));
+    let (page, source) = (read("README.md"), read("examples/quick_start/src/main.rs"));
     let shown = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
     let shown = said(shown.expect("the README shows code").lines());
     let parts = ["event", "relay", "append"].map(|part| anchored(&source, part).expect(part));

@@ -19,7 +19,7 @@ fn house() -> House {
         ("outbox", "outbox"),
         ("outbox/cli", "outbox-cli"),
         ("outbox/dashboard", "outbox-dashboard"),
-        ("examples", "outbox-examples"),
+        ("examples/orders", "orders"),
         ("tests", "outbox-tests"),
     ];
     for (folder, name) in rooms {
@@ -42,7 +42,7 @@ fn house() -> House {
         .optional("outbox", "outbox-store-sqlite")
         .optional("outbox", "outbox-transport-kafka")
         .arrow("outbox-cli", "outbox-dashboard")
-        .arrow("outbox-examples", "outbox")
+        .arrow("orders", "outbox")
         .arrow("outbox-tests", "outbox-engine")
 }
 
@@ -123,13 +123,13 @@ fn every_arrow_that_points_the_wrong_way_is_found() {
         ("outbox-transport-memory", "outbox-store-memory"),
         ("outbox-transport-memory", "outbox-engine"),
         ("outbox", "outbox-cli"),
-        ("outbox", "outbox-examples"),
+        ("outbox", "orders"),
         ("outbox-dashboard", "outbox-cli"),
         ("outbox-dashboard", "outbox-store-memory"),
         ("outbox-cli", "outbox-engine"),
         ("outbox-cli", "outbox-tests"),
-        ("outbox-examples", "outbox-contract"),
-        ("outbox-examples", "outbox-engine"),
+        ("orders", "outbox-contract"),
+        ("orders", "outbox-engine"),
     ];
     for (from, to) in wrong {
         house().arrow(from, to).has_one_that_begins(&format!("{from} depends on {to}; it may depend on: "));
