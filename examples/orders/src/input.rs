@@ -330,7 +330,7 @@ mod tests {
     /// it costs, and there are enough of them for one to see keys at work.
     #[test]
     fn the_file_of_orders_makes_sense() {
-        let file = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/orders/orders.jsonl")).unwrap();
+        let file = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/orders.jsonl")).unwrap();
         let mut owes: BTreeMap<String, u64> = BTreeMap::new();
         let mut customers = BTreeSet::new();
         for step in Steps::new(io::BufReader::new(file)) {
