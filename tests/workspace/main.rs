@@ -6,6 +6,7 @@ mod book;
 mod crates;
 mod files;
 mod graph;
+mod publish;
 mod readme;
 mod settings;
 mod steps;
