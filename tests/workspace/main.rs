@@ -8,6 +8,10 @@ mod files;
 mod graph;
 mod publish;
 mod readme;
-mod settings;
 mod steps;
 mod versions;
+
+/// The folder of the repository.
+fn root() -> std::path::PathBuf {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../..").into()
+}
