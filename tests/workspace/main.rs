@@ -8,6 +8,7 @@ mod files;
 mod graph;
 mod publish;
 mod readme;
+mod scripts;
 mod steps;
 mod versions;
 

@@ -22,7 +22,7 @@ const LEFT_OUT: &[&str] = &["tests/", "benches/", "examples/"];
 
 fn workspace() -> Metadata {
     let mut command = MetadataCommand::new();
-    command.manifest_path(outbox_tests::root().join("Cargo.toml")).no_deps();
+    command.manifest_path(crate::root().join("Cargo.toml")).no_deps();
     command.exec().expect("cargo metadata describes the workspace")
 }
 
@@ -110,7 +110,7 @@ fn docs_rs_shows_every_feature() {
     of_every_published_crate(|package| {
         let docs = &package.metadata["docs"]["rs"];
         let mut problems = Vec::new();
-        if docs["all-features"] != true || docs["rustdoc-args"] != serde_json::json!(["--cfg", "docsrs"]) {
+        if docs["all-features"] != true || docs["rustdoc-args"].to_string() != r#"["--cfg","docsrs"]"# {
             problems.push("[package.metadata.docs.rs] is not that of the other crates".to_owned());
         }
         let source = package.targets.iter().find(|target| target.is_lib() || target.is_proc_macro());
@@ -154,7 +154,7 @@ fn a_readme_says_how_to_depend_on_the_crate_and_leads_to_the_book() {
 
 #[test]
 fn a_package_has_the_licences_and_no_tests() {
-    let root = outbox_tests::root();
+    let root = crate::root();
     of_every_published_crate(|package| {
         let files = packaged(package);
         let mut problems = Vec::new();

@@ -10,18 +10,18 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// A folder with the scripts of the workspace, and programs that the test makes up.
-struct Workspace {
+pub(crate) struct Workspace {
     folder: TempDir,
 }
 
 /// What a script said, and whether it ended well.
-struct Ended {
-    said: String,
-    well: bool,
+pub(crate) struct Ended {
+    pub(crate) said: String,
+    pub(crate) well: bool,
 }
 
 impl Workspace {
-    fn with(scripts: &[&str]) -> Self {
+    pub(crate) fn with(scripts: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let workspace = Self { folder };
         for script in scripts {
@@ -31,12 +31,12 @@ impl Workspace {
         workspace
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
     /// Makes up a program, or another file.
-    fn program(&self, path: &str, text: &str) {
+    pub(crate) fn program(&self, path: &str, text: &str) {
         let path = self.path().join(path);
         fs::create_dir_all(path.parent().expect("it is in a folder")).expect("a folder can be made");
         fs::write(&path, text).expect("a file can be written");
@@ -45,9 +45,15 @@ impl Workspace {
 
     /// Runs a script with the programs of `bin` before all others.
     fn run(&self, script: &str) -> Ended {
+        self.run_with(script, &[])
+    }
+
+    /// The same, with arguments.
+    pub(crate) fn run_with(&self, script: &str, arguments: &[&str]) -> Ended {
         let path = std::env::var("PATH").expect("there is a path");
         let output = Command::new("bash")
             .arg(self.path().join(script))
+            .args(arguments)
             .env("PATH", format!("{}:{path}", self.path().join("bin").display()))
             .env_remove("OUTBOX_REQUIRE_SERVERS")
             .env_remove("CARGO_TARGET_DIR")
