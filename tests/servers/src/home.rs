@@ -80,12 +80,24 @@ impl Home {
         self.tree.inside(&path)
     }
 
-    /// Copies a folder of the tree into this one, with the owners that its files have.
-    pub(crate) fn copy(&self, from: &str, name: &str) -> Result<(), String> {
+    /// Copies a folder into this one, with the owners that its files have.
+    pub(crate) fn copy(&self, from: &Path, name: &str) -> Result<(), String> {
         let mut copy = Command::new("cp");
         copy.args(["--archive", "--reflink=auto", "--sparse=always"]);
-        copy.arg(self.tree.outside(from)).arg(self.outside(name));
+        copy.arg(from).arg(self.outside(name));
         Program::here(copy).run().map(drop)
+    }
+
+    /// Takes a file that nobody ever writes to in here, without a copy of its content.
+    pub(crate) fn link(&self, from: &Path, name: &str) -> Result<(), String> {
+        fs::hard_link(from, self.outside(name)).map_err(|error| format!("{}: {error}", from.display()))
+    }
+
+    /// Makes a folder of the server's user.
+    pub(crate) fn make_folder(&self, name: &str) -> Result<(), String> {
+        let path = self.outside(name);
+        let made = fs::create_dir(&path).and_then(|()| give(&path, self.owner));
+        made.map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// Writes a file that only the server's user may read (PostgreSQL refuses a key that others can read).

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 pub use self::cluster::KafkaCluster;
-use self::node::{JARS, Listener, NAME, Node, PART, Role};
+use self::node::{JARS, Listener, NAME, Node, PART, Role, shared_classes};
 use crate::missing::Missing;
 use crate::proxy::Proxy;
 use crate::server::{Server, Shared};
@@ -217,7 +217,8 @@ impl KafkaServer {
         // Some tools say on standard error what failed, and end well.
         let mut java = home.tree().command(home.user(), "/", "/bin/sh");
         java.args(["-c", "exec java \"$@\" 2>&1", "sh"]);
-        java.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", JARS, class]).args(args);
+        java.args(["-Xmx128m", "-XX:TieredStopAtLevel=1"]).args(shared_classes(home));
+        java.args(["-cp", JARS, class]).args(args);
         java.run()
     }
 

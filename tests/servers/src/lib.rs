@@ -53,6 +53,7 @@ mod part;
 mod pgbouncer;
 mod ports;
 mod postgres;
+mod prepared;
 mod processes;
 mod program;
 mod proxy;

@@ -1,5 +1,6 @@
 //! All processes of one server: finding, signalling and measuring them, and a watchdog that ends them with the test program.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -78,11 +79,15 @@ impl Processes {
         }
     }
 
-    /// Kills until none is left.
+    /// Kills until none is left. A process leaves its folder a moment before its ports are free.
     pub(crate) fn kill(&self) -> Result<(), String> {
+        let mut seen = BTreeSet::new();
         self.until("gone after SIGKILL", || {
             self.signal(Signal::KILL);
-            self.pids().is_empty()
+            let left = self.pids();
+            seen.extend(left.iter().copied());
+            seen.retain(|pid| !has_ended(*pid));
+            left.is_empty() && seen.is_empty()
         })
     }
 
@@ -98,7 +103,7 @@ impl Processes {
         self.signal(Signal::CONT);
     }
 
-    fn until(&self, what: &str, done: impl Fn() -> bool) -> Result<(), String> {
+    fn until(&self, what: &str, mut done: impl FnMut() -> bool) -> Result<(), String> {
         let start = Instant::now();
         while !done() {
             if start.elapsed() > PATIENCE {
@@ -173,6 +178,13 @@ fn stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(')')?;
     Some(fields.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Whether no thread of a process does anything any more.
+fn has_ended(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut numbers = threads.filter_map(|thread| thread.file_name().to_str()?.parse::<u32>().ok());
+    numbers.all(|thread| matches!(state(thread), None | Some('Z' | 'X')))
 }
 
 fn state(pid: u32) -> Option<char> {
