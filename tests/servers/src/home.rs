@@ -11,6 +11,9 @@ use tempfile::TempDir;
 use crate::program::Program;
 use crate::tree::Tree;
 
+/// Where programs are had from that are in no container.
+const PREPARED: &str = "tests/servers/prepare";
+
 /// A new folder inside of a tree that belongs to the user the server runs as. It is deleted with this value; when the test program is
 /// killed, by the server's watchdog.
 ///
@@ -22,14 +25,29 @@ pub(crate) struct Home {
     /// Whose files are in it.
     owner: (u32, u32),
     from: String,
-    folder: TempDir,
+    folder: Folder,
+}
+
+/// Whose folder it is.
+#[derive(Debug)]
+enum Folder {
+    /// This home's: it goes with it.
+    Own(TempDir),
+    /// That of a server which outlives this program.
+    Lasting(PathBuf),
 }
 
 impl Home {
     pub(crate) fn new(tree: Tree, user: &'static str) -> Result<Self, String> {
         let owner = tree.user(user)?;
         let folder = folder(&tree.outside("/srv"), owner)?;
-        Ok(Self { tree, user, owner, from: "tests/servers/prepare".to_owned(), folder })
+        Ok(Self { tree, user, owner, from: PREPARED.to_owned(), folder: Folder::Own(folder) })
+    }
+
+    /// The folder of a server that another program has started. It stays.
+    pub(crate) fn at(tree: Tree, user: &'static str, path: &Path) -> Result<Self, String> {
+        let owner = tree.user(user)?;
+        Ok(Self { tree, user, owner, from: PREPARED.to_owned(), folder: Folder::Lasting(path.to_owned()) })
     }
 
     /// A folder that a container of its own sees too.
@@ -48,7 +66,7 @@ impl Home {
         let path = folder.path().join("passwd");
         fs::write(&path, users).map_err(|error| format!("{}: {error}", path.display()))?;
         let tree = Tree::of(crate::room::Room::open(image, folder.path(), owner)?);
-        Ok(Self { tree, user, owner, from: format!("container of {image}"), folder })
+        Ok(Self { tree, user, owner, from: format!("container of {image}"), folder: Folder::Own(folder) })
     }
 
     /// Where its programs were had from.
@@ -66,7 +84,16 @@ impl Home {
 
     /// The folder on this machine.
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        match &self.folder {
+            Folder::Own(folder) => folder.path(),
+            Folder::Lasting(path) => path,
+        }
+    }
+
+    /// All that its server has logged, over all starts.
+    pub(crate) fn log(&self) -> String {
+        let bytes = fs::read(self.outside("log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// A path on this machine.

@@ -98,11 +98,16 @@ impl Kafka {
     /// [`Missing`]: it can't be had, or did not start.
     pub fn shared(self) -> Result<KafkaServer, Missing> {
         static SHARED: Shared<KafkaServer> = Shared::new();
-        let given = self.wishes.given(URL).filter(|_| !self.authorised && !self.proxied);
+        let is_plain = self.wishes.is_plain() && !self.authorised && !self.proxied;
+        let given = self.wishes.given(URL).filter(|_| is_plain);
         match given {
             Some(url) => SHARED.get("given".to_owned(), || {
                 let server = Arc::new(Server::given(NAME));
                 Ok(KafkaServer { server, node: self.node(Role::Alone), given: Some(url) })
+            }),
+            None if is_plain => SHARED.get(format!("{self:?}"), || {
+                let node = self.node(Role::Alone);
+                Ok(KafkaServer { server: PART.shared(node.clone())?, node, given: None })
             }),
             None => SHARED.get(format!("{self:?}"), || self.start()),
         }
