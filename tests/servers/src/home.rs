@@ -11,6 +11,9 @@ use tempfile::TempDir;
 use crate::program::Program;
 use crate::tree::Tree;
 
+/// Where programs are had from that are in no container.
+const PREPARED: &str = "tests/servers/prepare";
+
 /// A new folder inside of a tree that belongs to the user the server runs as. It is deleted with this value; when the test program is
 /// killed, by the server's watchdog.
 ///
@@ -22,14 +25,29 @@ pub(crate) struct Home {
     /// Whose files are in it.
     owner: (u32, u32),
     from: String,
-    folder: TempDir,
+    folder: Folder,
+}
+
+/// Whose folder it is.
+#[derive(Debug)]
+enum Folder {
+    /// This home's: it goes with it.
+    Own(TempDir),
+    /// That of a server which outlives this program.
+    Lasting(PathBuf),
 }
 
 impl Home {
     pub(crate) fn new(tree: Tree, user: &'static str) -> Result<Self, String> {
         let owner = tree.user(user)?;
         let folder = folder(&tree.outside("/srv"), owner)?;
-        Ok(Self { tree, user, owner, from: "tests/servers/prepare".to_owned(), folder })
+        Ok(Self { tree, user, owner, from: PREPARED.to_owned(), folder: Folder::Own(folder) })
+    }
+
+    /// The folder of a server that another program has started. It stays.
+    pub(crate) fn at(tree: Tree, user: &'static str, path: &Path) -> Result<Self, String> {
+        let owner = tree.user(user)?;
+        Ok(Self { tree, user, owner, from: PREPARED.to_owned(), folder: Folder::Lasting(path.to_owned()) })
     }
 
     /// A folder that a container of its own sees too.
@@ -48,7 +66,7 @@ impl Home {
         let path = folder.path().join("passwd");
         fs::write(&path, users).map_err(|error| format!("{}: {error}", path.display()))?;
         let tree = Tree::of(crate::room::Room::open(image, folder.path(), owner)?);
-        Ok(Self { tree, user, owner, from: format!("container of {image}"), folder })
+        Ok(Self { tree, user, owner, from: format!("container of {image}"), folder: Folder::Own(folder) })
     }
 
     /// Where its programs were had from.
@@ -66,7 +84,16 @@ impl Home {
 
     /// The folder on this machine.
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        match &self.folder {
+            Folder::Own(folder) => folder.path(),
+            Folder::Lasting(path) => path,
+        }
+    }
+
+    /// All that its server has logged, over all starts.
+    pub(crate) fn log(&self) -> String {
+        let bytes = fs::read(self.outside("log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// A path on this machine.
@@ -80,12 +107,24 @@ impl Home {
         self.tree.inside(&path)
     }
 
-    /// Copies a folder of the tree into this one, with the owners that its files have.
-    pub(crate) fn copy(&self, from: &str, name: &str) -> Result<(), String> {
+    /// Copies a folder into this one, with the owners that its files have.
+    pub(crate) fn copy(&self, from: &Path, name: &str) -> Result<(), String> {
         let mut copy = Command::new("cp");
         copy.args(["--archive", "--reflink=auto", "--sparse=always"]);
-        copy.arg(self.tree.outside(from)).arg(self.outside(name));
+        copy.arg(from).arg(self.outside(name));
         Program::here(copy).run().map(drop)
+    }
+
+    /// Takes a file that nobody ever writes to in here, without a copy of its content.
+    pub(crate) fn link(&self, from: &Path, name: &str) -> Result<(), String> {
+        fs::hard_link(from, self.outside(name)).map_err(|error| format!("{}: {error}", from.display()))
+    }
+
+    /// Makes a folder of the server's user.
+    pub(crate) fn make_folder(&self, name: &str) -> Result<(), String> {
+        let path = self.outside(name);
+        let made = fs::create_dir(&path).and_then(|()| give(&path, self.owner));
+        made.map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// Writes a file that only the server's user may read (PostgreSQL refuses a key that others can read).

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
 pub use self::cluster::KafkaCluster;
-use self::node::{JARS, Listener, NAME, Node, PART, Role};
+use self::node::{JARS, Listener, NAME, Node, PART, Role, shared_classes};
 use crate::missing::Missing;
 use crate::proxy::Proxy;
 use crate::server::{Server, Shared};
@@ -98,11 +98,16 @@ impl Kafka {
     /// [`Missing`]: it can't be had, or did not start.
     pub fn shared(self) -> Result<KafkaServer, Missing> {
         static SHARED: Shared<KafkaServer> = Shared::new();
-        let given = self.wishes.given(URL).filter(|_| !self.authorised && !self.proxied);
+        let is_plain = self.wishes.is_plain() && !self.authorised && !self.proxied;
+        let given = self.wishes.given(URL).filter(|_| is_plain);
         match given {
             Some(url) => SHARED.get("given".to_owned(), || {
                 let server = Arc::new(Server::given(NAME));
                 Ok(KafkaServer { server, node: self.node(Role::Alone), given: Some(url) })
+            }),
+            None if is_plain => SHARED.get(format!("{self:?}"), || {
+                let node = self.node(Role::Alone);
+                Ok(KafkaServer { server: PART.shared(node.clone())?, node, given: None })
             }),
             None => SHARED.get(format!("{self:?}"), || self.start()),
         }
@@ -217,7 +222,8 @@ impl KafkaServer {
         // Some tools say on standard error what failed, and end well.
         let mut java = home.tree().command(home.user(), "/", "/bin/sh");
         java.args(["-c", "exec java \"$@\" 2>&1", "sh"]);
-        java.args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", JARS, class]).args(args);
+        java.args(["-Xmx128m", "-XX:TieredStopAtLevel=1"]).args(shared_classes(home));
+        java.args(["-cp", JARS, class]).args(args);
         java.run()
     }
 

@@ -46,7 +46,7 @@ impl MongoDb {
     pub fn shared(self) -> Result<MongoDbServer, Missing> {
         static SHARED: Shared<MongoDbServer> = Shared::new();
         if let Some(url) = given::url(VARIABLE).filter(|_| self.plain) {
-            notes::used("MongoDB", "given by URL");
+            notes::used(&notes::of("MongoDB", "given by URL"));
             return Ok(MongoDbServer { own: None, given: url });
         }
         SHARED.get(format!("{self:?}"), || self.start())

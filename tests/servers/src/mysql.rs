@@ -237,7 +237,7 @@ impl Kind for MySql {
         if home.tree().is_contained() {
             return self.version.make_data(home);
         }
-        home.copy(self.version.empty, "data")
+        home.copy(&home.tree().outside(self.version.empty), "data")
     }
 
     fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {

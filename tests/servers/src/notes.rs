@@ -25,10 +25,15 @@ pub(crate) fn note(variable: &str, line: &str) {
     }
 }
 
-/// Notes a server that serves: what it is, and where it was had from.
+/// A server that serves, as it is noted: what it is, and where it was had from.
+pub(crate) fn of(server: &str, from: &str) -> String {
+    format!("{server} ({from})")
+}
+
+/// Notes that a server was used: see [`of`].
 #[track_caller]
-pub(crate) fn used(server: &str, from: &str) {
-    note(USED, &format!("{server} ({from})"));
+pub(crate) fn used(server: &str) {
+    note(USED, server);
 }
 
 /// The version that a server says it has, behind some words of its log.

@@ -1,10 +1,12 @@
 //! A part of `tests/servers/prepare`: where the programs of a server are.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use crate::home::Home;
 use crate::missing::Missing;
+use crate::pool::Pool;
 use crate::program::Program;
 use crate::server::{Kind, Server};
 use crate::tree::Tree;
@@ -39,8 +41,31 @@ impl Part {
     ///
     /// [`Missing`]: it can't be had, or did not start.
     pub(crate) fn start(self, kind: impl Kind + 'static) -> Result<Arc<Server>, Missing> {
+        self.started(kind).map(Arc::new)
+    }
+
+    /// A server that all programs of a run share; where there is no run, one of this program.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: it can't be had, or did not start.
+    pub(crate) fn shared(self, kind: impl Kind + 'static) -> Result<Arc<Server>, Missing> {
+        match Pool::of_this_run() {
+            Some(pool) => pool.server(self, kind).map(Arc::new),
+            None => self.start(kind),
+        }
+    }
+
+    /// As [`start`](Self::start), for one owner.
+    pub(crate) fn started(self, kind: impl Kind + 'static) -> Result<Server, Missing> {
         let home = self.home(&kind.name())?;
-        Ok(Arc::new(Server::start(Box::new(kind), home)?))
+        Server::start(Box::new(kind), home)
+    }
+
+    /// The folder of a server that another program has started.
+    pub(crate) fn home_at(self, server: &str, path: &Path) -> Result<Home, Missing> {
+        let tree = self.tree().map_err(|reason| Missing::absent(server, reason))?;
+        Home::at(tree, self.user, path).map_err(|reason| Missing::failed(server, reason))
     }
 
     /// A folder for a server: of a container where an engine has the image, else in the prepared folder.

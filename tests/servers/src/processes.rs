@@ -1,5 +1,6 @@
 //! All processes of one server: finding, signalling and measuring them, and a watchdog that ends them with the test program.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -14,10 +15,13 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// How often is looked.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// Run by `sh` with the server's folder as `$0`. A line on standard input says that the server was ended properly; the end of the
-/// input without one, that the test program is gone. QUIT lets PostgreSQL give its shared memory back.
+/// Run by `sh` with the server's folder as `$0`. A line on standard input says that the server was ended properly, or names a file: the server is to
+/// end when nobody locks it any more. The end of the input without a line says that the test program is gone. QUIT lets PostgreSQL give its
+/// shared memory back.
 const WATCHDOG: &str = r#"
-read -r line && exit
+if read -r line; then
+  case $line in "until "*) flock --shared "${line#until }" true ;; *) exit ;; esac
+fi
 each() { for p in /proc/[0-9]*; do case $(readlink "$p/cwd") in "$folder" | "$folder"/*) kill "$1" "${p#/proc/}" && found=yes ;; esac; done; }
 folder=$0 signal=-QUIT
 for try in 1 2 3 4 5 6 7 8 9 10; do
@@ -71,50 +75,28 @@ impl Processes {
         pids.iter().copied().find(|pid| parent(*pid).is_some_and(|parent| !pids.contains(&parent)))
     }
 
-    /// Sends a signal to every process, parents first as far as numbers tell.
-    pub(crate) fn signal(&self, signal: Signal) {
-        for pid in self.pids() {
-            send(pid, signal);
-        }
+    /// See [`kill_in`].
+    pub(crate) fn kill(&self) -> Result<(), String> {
+        kill_in(&self.folder)
     }
 
-    /// Kills until none is left.
-    pub(crate) fn kill(&self) -> Result<(), String> {
-        self.until("gone after SIGKILL", || {
-            self.signal(Signal::KILL);
-            self.pids().is_empty()
-        })
+    /// Ends the processes when nobody locks a file any more, in place of when this program ends.
+    pub(crate) fn end_with(&mut self, file: &Path) -> Result<(), String> {
+        let Some(input) = &mut self.watchdog.stdin else { return Err("its watchdog is gone".to_owned()) };
+        let line = format!("until {}\n", file.display());
+        input.write_all(line.as_bytes()).map_err(|error| format!("its watchdog: {error}"))
     }
 
     /// Stops the processes where they are; returns when all have stopped.
     pub(crate) fn pause(&self) -> Result<(), String> {
-        self.until("stopped after SIGSTOP", || {
-            self.signal(Signal::STOP);
+        until(&self.folder, "stopped after SIGSTOP", || {
+            signal_in(&self.folder, Signal::STOP);
             self.pids().iter().all(|pid| matches!(state(*pid), None | Some('T' | 'Z' | 'X')))
         })
     }
 
     pub(crate) fn resume(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn until(&self, what: &str, done: impl Fn() -> bool) -> Result<(), String> {
-        let start = Instant::now();
-        while !done() {
-            if start.elapsed() > PATIENCE {
-                return Err(format!("the processes {:?} are not {what} within {PATIENCE:?}", self.pids()));
-            }
-            std::thread::sleep(EVERY);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn usage(&self) -> Usage {
-        let ticks = rustix::param::clock_ticks_per_second().max(1);
-        self.pids().into_iter().fold(Usage::default(), |sum, pid| Usage {
-            cpu: sum.cpu + Duration::from_millis(ticks_of(pid) * 1_000 / ticks),
-            memory: sum.memory + memory_of(pid),
-        })
+        signal_in(&self.folder, Signal::CONT);
     }
 
     /// Gives the processes some time to end by themselves, kills what is left, and sends the watchdog home.
@@ -145,8 +127,47 @@ pub(crate) fn known_to_itself_as(folder: &Path, number: u32) -> Option<u32> {
     pids_in(folder).into_iter().find(|pid| own(*pid) == Some(number))
 }
 
+/// Kills the processes of a folder until none is left. A process leaves its folder a moment before its ports are free.
+pub(crate) fn kill_in(folder: &Path) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    until(folder, "gone after SIGKILL", || {
+        signal_in(folder, Signal::KILL);
+        let left = pids_in(folder);
+        seen.extend(left.iter().copied());
+        seen.retain(|pid| !has_ended(*pid));
+        left.is_empty() && seen.is_empty()
+    })
+}
+
+/// Sends a signal to every process of a folder, parents first as far as numbers tell.
+fn signal_in(folder: &Path, signal: Signal) {
+    for pid in pids_in(folder) {
+        send(pid, signal);
+    }
+}
+
+fn until(folder: &Path, what: &str, mut done: impl FnMut() -> bool) -> Result<(), String> {
+    let start = Instant::now();
+    while !done() {
+        if start.elapsed() > PATIENCE {
+            return Err(format!("the processes {:?} are not {what} within {PATIENCE:?}", pids_in(folder)));
+        }
+        std::thread::sleep(EVERY);
+    }
+    Ok(())
+}
+
+/// What the processes of a folder have used.
+pub(crate) fn usage_in(folder: &Path) -> Usage {
+    let ticks = rustix::param::clock_ticks_per_second().max(1);
+    pids_in(folder).into_iter().fold(Usage::default(), |sum, pid| Usage {
+        cpu: sum.cpu + Duration::from_millis(ticks_of(pid) * 1_000 / ticks),
+        memory: sum.memory + memory_of(pid),
+    })
+}
+
 /// The processes whose working folder is in a folder.
-fn pids_in(folder: &Path) -> Vec<u32> {
+pub(crate) fn pids_in(folder: &Path) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut pids: Vec<u32> = pids.filter(|pid| is_in(*pid, folder)).collect();
@@ -173,6 +194,13 @@ fn stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(')')?;
     Some(fields.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Whether no thread of a process does anything any more.
+fn has_ended(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut numbers = threads.filter_map(|thread| thread.file_name().to_str()?.parse::<u32>().ok());
+    numbers.all(|thread| matches!(state(thread), None | Some('Z' | 'X')))
 }
 
 fn state(pid: u32) -> Option<char> {

@@ -79,7 +79,12 @@ impl RabbitMq {
     pub fn shared(self) -> Result<RabbitMqServer, Missing> {
         static SHARED: Shared<RabbitMqServer> = Shared::new();
         let Some(url) = self.wishes.given(URL) else {
-            return SHARED.get(format!("{self:?}"), || self.start());
+            return SHARED.get(format!("{self:?}"), || {
+                if !self.wishes.is_plain() {
+                    return self.start();
+                }
+                Ok(RabbitMqServer { server: PART.shared(self)?, given: None, hosts: Arc::default() })
+            });
         };
         SHARED.get("given".to_owned(), || {
             let ctl = given::url(CTL).ok_or_else(|| {

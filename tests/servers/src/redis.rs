@@ -128,6 +128,12 @@ impl Redis {
         SHARED.get(format!("{self:?}"), || self.start())
     }
 
+    /// The one that all programs of a run share. Programs have one of their own: it is started in less time than it would take to clean up after tests.
+    #[cfg(test)]
+    pub(crate) fn of_run(self) -> Result<RedisServer, Missing> {
+        Ok(RedisServer { server: self.version.part.shared(self.clone())?, wish: self, given: None })
+    }
+
     /// A server of the test's own, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
     ///
     /// # Errors

@@ -2,26 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
 
 use crate::home::Home;
 use crate::missing::Missing;
 use crate::notes;
+use crate::own::Own;
 use crate::part::Part;
+use crate::pool::Record;
 use crate::ports::Port;
-use crate::processes::{Processes, Usage};
-use crate::program::{Program, Started};
+use crate::processes::{self, Usage};
+use crate::program::Program;
 use crate::tls;
-
-/// How long a server may take to start or to stop. RabbitMQ needs a minute on a slow machine with other work.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// How often is looked.
-const EVERY: Duration = Duration::from_millis(25);
-/// How many sets of ports are tried when programs that know nothing of the locks take them.
-const TRIES: usize = 5;
 
 /// In what servers differ: how they are set up, run, and asked.
 pub(crate) trait Kind: fmt::Debug + Send + Sync {
@@ -62,32 +55,54 @@ pub(crate) trait Kind: fmt::Debug + Send + Sync {
 /// Every method panics where it can't do what it says, with the server's name and the end of its log: the test has failed then.
 pub struct Server {
     name: String,
-    own: Option<Own>,
+    runs: Runs,
 }
 
-/// A server that was started here.
-struct Own {
-    kind: Box<dyn Kind>,
-    started: Mutex<Option<Started>>,
-    processes: Processes,
-    ports: Vec<Port>,
-    home: Home,
+/// Who runs a server.
+enum Runs {
+    /// Somebody who gave its URL.
+    Elsewhere,
+    /// This program.
+    Here(Own),
+    /// The run that this program is part of, for all of its programs.
+    OfRun { home: Home, ports: Vec<u16> },
 }
 
 impl Server {
     /// A server that somebody else runs.
     pub(crate) fn given(name: impl Into<String>) -> Self {
         let name = name.into();
-        notes::used(&name, "given by URL");
-        Self { name, own: None }
+        notes::used(&notes::of(&name, "given by URL"));
+        Self { name, runs: Runs::Elsewhere }
     }
 
     /// Sets a server up and starts it; returns when it serves.
     pub(crate) fn start(kind: Box<dyn Kind>, home: Home) -> Result<Self, Missing> {
         let name = kind.name();
         let own = Own::start(kind, home).map_err(|reason| Missing::failed(&name, reason))?;
-        own.note_use();
-        Ok(Self { name, own: Some(own) })
+        notes::used(&own.note());
+        Ok(Self { name, runs: Runs::Here(own) })
+    }
+
+    /// A server that all programs of a run share.
+    pub(crate) fn of_run(name: String, record: Record, home: Home) -> Self {
+        Self { name, runs: Runs::OfRun { home, ports: record.ports } }
+    }
+
+    /// Where it is, for other programs. Nobody but this one can reach into a container.
+    pub(crate) fn record(&self) -> Option<Record> {
+        match &self.runs {
+            Runs::Here(own) if !own.home.tree().is_contained() => Some(own.record()),
+            _ => None,
+        }
+    }
+
+    /// Lets it live until nobody locks a file any more, whatever becomes of this program.
+    pub(crate) fn end_with(&mut self, file: &Path) -> Result<(), String> {
+        match &mut self.runs {
+            Runs::Here(own) => own.processes.end_with(file),
+            _ => Ok(()),
+        }
     }
 
     /// Which server it is, such as `PostgreSQL 18`.
@@ -98,13 +113,26 @@ impl Server {
 
     #[track_caller]
     fn own(&self) -> &Own {
-        let Some(own) = &self.own else {
-            panic!(
+        match &self.runs {
+            Runs::Here(own) => own,
+            Runs::OfRun { .. } => panic!(
+                "{} is shared by all programs of this run: a test that stops it must start one of its own",
+                self.name
+            ),
+            Runs::Elsewhere => panic!(
                 "{} was given by URL: a test that stops it or looks into it must start one of its own",
                 self.name
-            )
-        };
-        own
+            ),
+        }
+    }
+
+    /// Its folder, where it is on this machine.
+    fn place(&self) -> Option<&Home> {
+        match &self.runs {
+            Runs::Here(own) => Some(&own.home),
+            Runs::OfRun { home, .. } => Some(home),
+            Runs::Elsewhere => None,
+        }
     }
 
     #[track_caller]
@@ -114,10 +142,10 @@ impl Server {
         }
     }
 
-    /// Whether it was started here, so that it can be stopped, killed and paused.
+    /// Whether it was started by the tests, so that they can look into it; and stop, kill and pause it if it is not a shared one.
     #[must_use]
     pub fn is_own(&self) -> bool {
-        self.own.is_some()
+        self.place().is_some()
     }
 
     /// Asks it to end (PostgreSQL: fast shutdown), and waits until it has, for five minutes at most.
@@ -162,21 +190,21 @@ impl Server {
     #[must_use]
     #[track_caller]
     pub fn pids(&self) -> Vec<u32> {
-        self.own().processes.pids()
+        processes::pids_in(self.home().path())
     }
 
     /// What its processes have used since they were started.
     #[must_use]
     #[track_caller]
     pub fn usage(&self) -> Usage {
-        self.own().processes.usage()
+        processes::usage_in(self.home().path())
     }
 
     /// All that it has logged, over all starts.
     #[must_use]
     #[track_caller]
     pub fn log(&self) -> String {
-        self.own().log()
+        self.home().log()
     }
 
     /// The path of one of its files as the server itself and its tools see it: they run in a system of their own.
@@ -202,15 +230,15 @@ impl Server {
 
     /// A client that comes with it. One that was given is asked with the client that there is.
     pub(crate) fn client(&self, part: Part, program: &str) -> Program {
-        match &self.own {
-            Some(own) => own.home.tree().command(own.home.user(), "/", program),
+        match self.place() {
+            Some(home) => home.tree().command(home.user(), "/", program),
             None => part.client(program),
         }
     }
 
     /// A text in which paths of this machine are as that client sees them.
     pub(crate) fn as_seen_by_client(&self, part: Part, text: &str) -> String {
-        let tree = self.own.as_ref().map_or_else(|| part.tree(), |own| Ok(own.home.tree().clone()));
+        let tree = self.place().map_or_else(|| part.tree(), |home| Ok(home.tree().clone()));
         tree.map_or_else(|_| text.to_owned(), |tree| tree.inside_of(text))
     }
 
@@ -222,12 +250,15 @@ impl Server {
 
     #[track_caller]
     pub(crate) fn home(&self) -> &Home {
-        &self.own().home
+        self.place().unwrap_or_else(|| &self.own().home)
     }
 
     #[track_caller]
     pub(crate) fn port(&self, index: usize) -> u16 {
-        self.own().ports.get(index).map_or(0, Port::number)
+        match &self.runs {
+            Runs::OfRun { ports, .. } => ports.get(index).copied().unwrap_or_default(),
+            _ => self.own().ports.get(index).map_or(0, Port::number),
+        }
     }
 }
 
@@ -238,149 +269,6 @@ impl fmt::Debug for Server {
             .field("own", &self.is_own())
             .finish_non_exhaustive()
     }
-}
-
-impl Own {
-    fn start(kind: Box<dyn Kind>, home: Home) -> Result<Self, String> {
-        // Watched from the first moment, as setting up starts processes too.
-        let processes = Processes::new(home.path())?;
-        let mut own = Self { kind, started: Mutex::new(None), processes, ports: Vec::new(), home };
-        own.kind.initialise(&own.home)?;
-        for _ in 1..TRIES {
-            own.ports = Port::take_some(own.kind.ports())?;
-            match own.launch() {
-                Err(_) if own.port_was_taken() => own.kill()?,
-                started => return started.map(|()| own),
-            }
-        }
-        own.ports = Port::take_some(own.kind.ports())?;
-        own.launch().map(|()| own)
-    }
-
-    /// Starts the command and waits until it serves. On an error nothing is left running.
-    fn launch(&self) -> Result<(), String> {
-        let mut started = self.started();
-        if started.is_some() {
-            return Err("it runs already".to_owned());
-        }
-        let before = self.log().len();
-        let ports: Vec<u16> = self.ports.iter().map(Port::number).collect();
-        let command = self.kind.command(&self.home, &ports)?;
-        let child = started.insert(command.serve(&self.home.outside("log"))?);
-        let result = self.until_ready(child, &ports, before);
-        drop(started);
-        if result.is_err() {
-            self.kill()?;
-        }
-        result
-    }
-
-    fn until_ready(&self, child: &mut Started, ports: &[u16], before: usize) -> Result<(), String> {
-        let start = Instant::now();
-        loop {
-            let ended = child.ended()?;
-            let log = self.log();
-            let said = log.get(before..).unwrap_or_default();
-            if let Some(status) = ended {
-                return Err(format!("it ended with {status}; it said:\n{}", tail(said)));
-            }
-            if self.kind.is_ready(&self.home, ports, said) {
-                return Ok(());
-            }
-            if start.elapsed() > PATIENCE {
-                return Err(format!("it does not serve after {PATIENCE:?}; it said:\n{}", tail(said)));
-            }
-            std::thread::sleep(EVERY);
-        }
-    }
-
-    fn note_use(&self) {
-        let name = self.kind.name();
-        let log = self.log();
-        let version =
-            notes::version(&log, self.kind.version_is_behind()).unwrap_or("of a version it does not tell");
-        // The nodes of one cluster are one server here.
-        let name = name.split(',').next().unwrap_or_default();
-        notes::used(&format!("{name}: {version}"), self.home.from());
-    }
-
-    fn port_was_taken(&self) -> bool {
-        let log = self.log().to_lowercase();
-        log.contains("address already in use") || log.contains("eaddrinuse")
-    }
-
-    fn start_again(&self) -> Result<(), String> {
-        // Another program may have its end of a connection on the port for a moment.
-        let before = self.log().len();
-        let start = Instant::now();
-        loop {
-            let result = self.launch();
-            let taken = self.log().get(before..).is_some_and(|said| said.to_lowercase().contains("in use"));
-            if result.is_ok() || !taken || start.elapsed() > PATIENCE {
-                return result;
-            }
-        }
-    }
-
-    fn stop(&self, ask: impl FnOnce(u32)) -> Result<(), String> {
-        let mut started = self.started();
-        let Some(child) = started.as_mut() else { return Err("it does not run".to_owned()) };
-        let Some(pid) = child.child().or_else(|| self.processes.first()) else {
-            return Err("it has no process".to_owned());
-        };
-        ask(pid);
-        let start = Instant::now();
-        while child.ended()?.is_none() {
-            if start.elapsed() > PATIENCE {
-                return Err(format!("it did not end within {PATIENCE:?}; it said:\n{}", tail(&self.log())));
-            }
-            std::thread::sleep(EVERY);
-        }
-        *started = None;
-        // Helpers, such as Erlang's port mapper, do not end by themselves.
-        self.processes.kill()
-    }
-
-    fn kill(&self) -> Result<(), String> {
-        let mut started = self.started();
-        if let Some(mut child) = started.take() {
-            // First the one that could start others. It may be gone already.
-            child.kill();
-        }
-        self.processes.kill()
-    }
-
-    fn log(&self) -> String {
-        let bytes = fs::read(self.home.outside("log")).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-
-    fn started(&self) -> MutexGuard<'_, Option<Started>> {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        // No wait for a polite end: nobody reads the data any more.
-        let mut time = Duration::ZERO;
-        let runs = self.started().is_some() && self.kind.holds_what_is_outside();
-        if let Some(first) = self.processes.first().filter(|_| runs) {
-            crate::processes::send(first, rustix::process::Signal::QUIT);
-            time = Duration::from_secs(2);
-        }
-        self.processes.end_within(time);
-        if let Some(mut child) = self.started().take() {
-            child.wait();
-        }
-    }
-}
-
-/// The end of a log, as much as one wants to read below a failed test.
-fn tail(log: &str) -> String {
-    let lines: Vec<&str> = log.lines().collect();
-    let from = lines.len().saturating_sub(30);
-    lines.get(from..).unwrap_or_default().join("\n")
 }
 
 /// Servers that all tests of a program share, each under the words of its request. They live until the program ends. One that could

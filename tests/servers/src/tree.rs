@@ -48,6 +48,16 @@ impl Tree {
         })
     }
 
+    /// A release that nothing was asked about.
+    #[cfg(test)]
+    pub(crate) fn at(root: PathBuf) -> Self {
+        Self {
+            root,
+            #[cfg(feature = "containers")]
+            room: None,
+        }
+    }
+
     /// What a container holds.
     #[cfg(feature = "containers")]
     pub(crate) fn of(room: crate::room::Room) -> Self {
@@ -60,6 +70,12 @@ impl Tree {
         return self.room.is_some();
         #[cfg(not(feature = "containers"))]
         return false;
+    }
+
+    /// Where folders are kept that servers start with: beside the releases, so that a folder of one is moved there in one step. A container keeps nothing.
+    pub(crate) fn prepared(&self) -> Option<PathBuf> {
+        let beside = self.root.parent().filter(|_| !self.is_contained())?;
+        Some(beside.join("prepared"))
     }
 
     /// The path on this machine of a path in the tree.

@@ -19,9 +19,13 @@ impl Wishes {
         self.config.iter().map(|line| format!("{line}\n")).collect()
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.config.is_empty() && !self.tls && !self.durable
+    }
+
     /// The URL in a variable of the environment. What somebody else runs serves only who has no wishes.
     pub(crate) fn given(&self, variable: &str) -> Option<String> {
-        let plain = self.config.is_empty() && !self.tls && !self.durable;
-        given::url(variable).filter(|_| plain)
+        given::url(variable).filter(|_| self.is_plain())
     }
 }
