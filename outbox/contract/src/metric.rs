@@ -68,6 +68,7 @@ metrics! {
     INBOX_CONFLICTS = "outbox_inbox_conflicts_total", Counter, "messages", ["consumer"], "Attempts that other transactions were in the way of; they are repeated, and not counted unless they last.";
     INBOX_INTERRUPTED = "outbox_inbox_interrupted_total", Counter, "messages", ["consumer"], "Attempts that the database, or the way to it, cut short; they are repeated, and not counted unless one message alone meets them.";
     INBOX_STORED = "outbox_inbox_stored_total", Counter, "messages", ["consumer"], "Messages that were written to the store, to wait there for their handler.";
+    INBOX_DROPPED = "outbox_inbox_dropped_total", Counter, "messages", ["consumer"], "Records that were no messages and were not kept: the consumer has as many dead letters as it may.";
     INBOX_RESETS = "outbox_inbox_resets_total", Counter, "resets", ["consumer"], "Times that an inbox dropped what it had in memory and asked for it again.";
 }
 

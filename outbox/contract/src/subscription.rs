@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::error::TransportError;
+use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{Consumer, Topic};
 
@@ -144,6 +145,30 @@ impl Undecodable {
     pub fn at(mut self, place: impl Into<String>) -> Self {
         self.place = Some(place.into());
         self
+    }
+
+    /// The id that stands for the record among those of its topic: computed from its place and its content. The place alone would not do: a topic that
+    /// was deleted and made anew has its places again.
+    #[must_use]
+    pub fn identity(&self, topic: &Topic) -> MessageId {
+        use sha2::{Digest, Sha256};
+        let mut hash = Sha256::new();
+        let mut add = |part: &[u8]| {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        };
+        add(topic.as_str().as_bytes());
+        add(self.place.as_deref().unwrap_or_default().as_bytes());
+        add(self.key.as_deref().unwrap_or_default());
+        for (name, value) in &self.headers {
+            add(name.as_bytes());
+            add(value.as_bytes());
+        }
+        add(&self.payload);
+        let digest: [u8; 32] = hash.finalize().into();
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&digest[..16]);
+        MessageId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
 
     /// Bytes as text: as they are, where they are UTF-8; else with `\xff` for each byte that is not printable ASCII.

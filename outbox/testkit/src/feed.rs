@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::subscription::{Received, Tag, Undecodable, Unit};
+use outbox_contract::subscription::{Origin, Received, Tag, Undecodable, Unit};
 use outbox_contract::{
     Chunk, Deliveries, Delivery, Failure, Message, MessageId, Outcome, Outcomes, Rejection, Subscription,
     Topic, Transport, TransportError, TransportErrorKind, async_trait,
@@ -54,6 +54,7 @@ struct Queue {
 
 struct Entry {
     content: Content,
+    origin: Option<Origin>,
     acknowledged: bool,
 }
 
@@ -78,7 +79,13 @@ impl Feed {
     /// Puts a message at the end of a unit of its topic.
     pub fn send_to(&self, number: u32, message: Message) {
         let unit = Unit { topic: message.topic.clone(), number };
-        self.put(unit, Ok(message));
+        self.put(unit, Ok(message), None);
+    }
+
+    /// Puts a message of a source, which numbers its events, at the end of its topic's only unit.
+    pub fn send_from(&self, source: &str, sequence: i64, message: Message) {
+        let unit = Unit { topic: message.topic.clone(), number: 0 };
+        self.put(unit, Ok(message), Some(Origin { source: source.into(), sequence }));
     }
 
     /// Puts a message at the end of its topic's only unit.
@@ -88,11 +95,12 @@ impl Feed {
 
     /// Puts something at the end of a topic's only unit that is no message.
     pub fn send_junk(&self, topic: Topic, junk: Undecodable) {
-        self.put(Unit { topic, number: 0 }, Err(junk));
+        self.put(Unit { topic, number: 0 }, Err(junk), None);
     }
 
-    fn put(&self, unit: Unit, content: Content) {
-        self.state().units.entry(unit).or_default().entries.push(Entry { content, acknowledged: false });
+    fn put(&self, unit: Unit, content: Content, origin: Option<Origin>) {
+        let entry = Entry { content, origin, acknowledged: false };
+        self.state().units.entry(unit).or_default().entries.push(entry);
         self.0.changed.notify_waiters();
     }
 
@@ -238,7 +246,10 @@ impl Member {
                     continue;
                 }
                 let tag = Tag { unit: unit.clone(), incarnation: queue.incarnation, number: number as u64 };
-                deliveries.push(Delivery::new(tag, queue.entries[number].content.clone(), None));
+                deliveries.push({
+                    let Entry { content, origin, .. } = &queue.entries[number];
+                    Delivery::new(tag, content.clone(), origin.clone())
+                });
                 room -= 1;
             }
         }

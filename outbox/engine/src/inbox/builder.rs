@@ -253,6 +253,8 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         prefetch: usize,
         /// The most bytes of them. See [`InboxConfig::prefetch_bytes`].
         prefetch_bytes: usize,
+        /// The most dead letters beside which a record that is no message becomes one. See [`InboxConfig::most_undecodable`].
+        most_undecodable: u64,
         /// How often a message is tried in memory. See [`InboxConfig::tries`].
         tries: u32,
         /// The first wait between such tries. See [`InboxConfig::first_delay`].

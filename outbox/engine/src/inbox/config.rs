@@ -127,6 +127,10 @@ pub struct InboxConfig {
     pub prefetch: usize,
     /// The most bytes of them. Default 16 MiB; one delivery may exceed it.
     pub prefetch_bytes: usize,
+    /// The most dead letters that this consumer may have for another record that is no message to become one. Default 10,000. Beyond it such a record is
+    /// acknowledged and dropped, and log and health say so: a topic on which somebody else writes must not fill the store. Messages that fail
+    /// become dead letters whatever it is.
+    pub most_undecodable: u64,
     /// How often a message is tried in memory before it and what follows of its key is written to the store and acknowledged. Default 3.
     pub tries: u32,
     /// The first wait between tries in memory; it doubles. Default 50 ms. Short: it holds up the key's prefetch.
@@ -160,6 +164,7 @@ impl Default for InboxConfig {
             batch: 1,
             prefetch: 1_000,
             prefetch_bytes: 16 * 1024 * 1024,
+            most_undecodable: 10_000,
             tries: 3,
             first_delay: Duration::from_millis(50),
             most_delay: Duration::from_secs(1),

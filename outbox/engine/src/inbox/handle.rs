@@ -135,6 +135,12 @@ impl InboxHandle {
             let words = format!("the database has interrupted handlers {count} times in {span:.1?}: {error}");
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
+        if let Some((count, span, words)) = counters.drops.lately(tokio::time::Instant::now()) {
+            let words = format!(
+                "{count} records that are no messages were dropped in {span:.1?}, for there are too many dead letters; {words}"
+            );
+            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+        }
         if self.context.paused().route {
             health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));
         }

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::config::{HandlerOptions, UnknownType};
 use super::handler::{HandlerContext, MessageHandler};
+use super::stand_in::is_record;
 use super::upcast::{Upcasters, unreadable};
 use crate::mediator::HandlerError;
 
@@ -217,6 +218,10 @@ impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
 
     pub(crate) fn action(&self, message: &Message) -> Action {
         if &*message.event_type == UNDECODABLE {
+            // What stands for a message of ours that could not be kept has no place, and is never ignored.
+            if self.unknown == UnknownType::Ignore && is_record(message) {
+                return Action::Ignore;
+            }
             let reason = message.headers.get(UNDECODABLE_REASON).unwrap_or("not a message of ours");
             return Action::Reject(Failure::new("undecodable", reason));
         }

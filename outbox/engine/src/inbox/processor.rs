@@ -16,6 +16,7 @@ use tracing::Instrument;
 
 use super::handler::{Emitted, HandlerContext, HandlerFailure};
 use super::handlers::{Action, Handlers};
+use super::identity::as_written;
 use super::overtaking::overtaking;
 use super::pace::Pace;
 use super::process::{Place, Process, Work};
@@ -23,6 +24,7 @@ use super::spares::Open;
 use super::stats::Counters;
 use super::steps::{Step, Steps};
 use super::transactions::Transactions;
+use super::undecodables::Undecodables;
 use super::verdict::{Broken, Done, Trouble, Verdict};
 use crate::observe::consume_span;
 use crate::unit_of_work::blame;
@@ -39,6 +41,7 @@ pub(crate) struct Processor<S: Transactional, C: Codec> {
     pub(crate) counters: Arc<Counters>,
     pub(crate) steps: Steps,
     pub(crate) transactions: Transactions<S>,
+    pub(crate) undecodables: Undecodables,
     pace: Pace,
 }
 
@@ -59,7 +62,8 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         let transactions =
             Transactions::new(Arc::clone(&store), consumer.clone(), store_timeout, delays, seed);
         let pace = Pace::new(handlers.longest());
-        Self { store, outbox, consumer, route, handlers, counters, steps, transactions, pace }
+        let undecodables = Undecodables::new(u64::MAX);
+        Self { store, outbox, consumer, route, handlers, counters, steps, transactions, undecodables, pace }
     }
 
     async fn append(&self, call: impl Future<Output = Result<(), AppendError>>) -> Result<(), Trouble> {
@@ -193,8 +197,9 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             // `process` lets only messages with a handler come here.
             return Err(Trouble::Handler(Verdict::NotTried));
         };
+        let written = as_written(work.message);
         let context = HandlerContext {
-            message: work.message,
+            message: &written,
             consumer: &self.consumer,
             attempt: work.attempt,
             emitted,
@@ -203,7 +208,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         // Called inside of the future, so that a handler that panics before its first await is caught too.
         let handled = AssertUnwindSafe(async {
             let call = registered.call.call(tx, context, &self.handlers.upcasters);
-            call.instrument(consume_span(work.message)).await
+            call.instrument(consume_span(&written)).await
         })
         .catch_unwind();
         let failed = |class, words: String| Trouble::Handler(Verdict::Failed(Failure::new(class, words)));

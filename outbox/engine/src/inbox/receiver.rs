@@ -124,9 +124,9 @@ impl Receiver {
     }
 
     fn item(&self, delivery: Delivery) -> Item {
-        let message = message_of(delivery.message, &delivery.tag.unit.topic);
+        let (tag, message) = message_of(delivery);
         Item {
-            tag: delivery.tag,
+            tag,
             key: message.key_id(),
             handler: self.context.process.handler_of(&message),
             _hold: self.context.credit.take(message.bytes()),
@@ -136,13 +136,7 @@ impl Receiver {
 
     /// Writes deliveries to the store, in their order, and has them acknowledged.
     async fn store(&self, deliveries: Vec<Delivery>) -> Result<(), ActorProcessingErr> {
-        let (tags, messages): (Vec<Tag>, Vec<Message>) = deliveries
-            .into_iter()
-            .map(|delivery| {
-                let message = message_of(delivery.message, &delivery.tag.unit.topic);
-                (delivery.tag, message)
-            })
-            .unzip();
+        let (tags, messages): (Vec<Tag>, Vec<Message>) = deliveries.into_iter().map(message_of).unzip();
         let _holds: Vec<_> =
             messages.iter().map(|message| self.context.credit.take(message.bytes())).collect();
         let rows: Vec<&Message> = messages.iter().collect();

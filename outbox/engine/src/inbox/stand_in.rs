@@ -1,25 +1,58 @@
 //! Messages that stand for what can't be handled or kept as it is: no handler gets them, and they become dead letters.
 
-use outbox_contract::subscription::Undecodable;
-use outbox_contract::{Headers, Message, Topic};
+use outbox_contract::subscription::{Delivery, Tag, Undecodable};
+use outbox_contract::{Headers, Key, Message, Topic};
 
 use super::handlers::{UNDECODABLE, UNDECODABLE_REASON};
+use super::identity::{EVENT_ID, take_in};
 
-/// The message; or one that stands for what is none.
-pub(crate) fn message_of(decoded: Result<Message, Undecodable>, topic: &Topic) -> Message {
-    let junk = match decoded {
-        Ok(message) => return message,
-        Err(junk) => junk,
+/// The header that has the place of a record on the broker.
+const PLACE: &str = "outbox-undecodable-place";
+/// The header that has the key of a record where it is none of ours.
+const KEY: &str = "outbox-undecodable-key";
+
+/// The message of a delivery, by its identity; or one that stands for what is none.
+pub(crate) fn message_of(delivery: Delivery) -> (Tag, Message) {
+    let Delivery { tag, message, origin, .. } = delivery;
+    let message = match message {
+        Ok(mut message) => {
+            take_in(&mut message, origin.as_ref());
+            message
+        }
+        Err(junk) => undecodable(junk, &tag.unit.topic),
     };
+    (tag, message)
+}
+
+/// Whether a message stands for a record that is none.
+pub(crate) fn is_record(message: &Message) -> bool {
+    place_of(message).is_some()
+}
+
+/// Where the record stands on the broker that a message stands for.
+pub(crate) fn place_of(message: &Message) -> Option<&str> {
+    if &*message.event_type == UNDECODABLE { message.headers.get(PLACE) } else { None }
+}
+
+/// Stands for what is no message. Its id is that of the record, so that one record is one dead letter however often it is delivered.
+fn undecodable(junk: Undecodable, topic: &Topic) -> Message {
+    let id = junk.identity(topic);
     let length = junk.payload.len().min(Message::MOST_PAYLOAD_BYTES);
     let mut message = Message::new(topic.clone(), UNDECODABLE)
+        .with_id(id)
         .with_content_type("application/octet-stream")
         .with_payload(junk.payload.slice(..length));
     for (name, value) in junk.headers {
-        // What can't be a header here can't be kept as one.
-        let _ = message.headers.insert(name, value);
+        keep(&mut message, &name, &value);
     }
-    give_reason(&mut message, &junk.reason);
+    if let Some(raw) = junk.key {
+        message.key = std::str::from_utf8(&raw).ok().and_then(|key| Key::new(key).ok());
+        if message.key.is_none() && !raw.is_empty() {
+            keep(&mut message, KEY, &Undecodable::text(&raw));
+        }
+    }
+    keep(&mut message, PLACE, junk.place.as_deref().unwrap_or("unknown"));
+    keep(&mut message, UNDECODABLE_REASON, &junk.reason);
     message
 }
 
@@ -29,21 +62,36 @@ pub(crate) fn refused(message: &Message, words: &str) -> Message {
     stand_in.id = message.id;
     stand_in.key.clone_from(&message.key);
     stand_in.occurred_at = message.occurred_at;
+    if let Some(id) = message.headers.get(EVENT_ID) {
+        let _ = stand_in.headers.insert(EVENT_ID, id);
+    }
     let reason = format!(
         "a message of type {} with {} bytes of payload, about {} in all, could not be stored: {words}",
         message.event_type,
         message.payload.len(),
         message.bytes()
     );
-    give_reason(&mut stand_in, &reason);
+    for name in [PLACE, KEY] {
+        if let Some(value) = message.headers.get(name).filter(|_| is_record(message)) {
+            keep(&mut stand_in, name, value);
+        }
+    }
+    keep(&mut stand_in, UNDECODABLE_REASON, &reason);
     stand_in
 }
 
-/// As much of a reason as a header can have.
-fn give_reason(message: &mut Message, reason: &str) {
-    let reason: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let end = reason.floor_char_boundary(Headers::MOST_VALUE_BYTES);
-    let _ = message.headers.insert(UNDECODABLE_REASON, &reason[..end]);
+/// Keeps a header as far as one can be kept: without control characters, and as long as a header may be. One without a name can't.
+fn keep(message: &mut Message, name: &str, value: &str) {
+    let plain = |text: &str, most: usize, instead: fn(char) -> String| {
+        let mut text: String =
+            text.chars().map(|c| if c.is_control() { instead(c) } else { c.to_string() }).collect();
+        text.truncate(text.floor_char_boundary(most));
+        text
+    };
+    let escaped = |c: char| c.escape_default().to_string();
+    let instead = if name == UNDECODABLE_REASON { |_| " ".to_owned() } else { escaped };
+    let name = plain(name, Headers::MOST_NAME_BYTES, escaped);
+    let _ = message.headers.insert(name, plain(value, Headers::MOST_VALUE_BYTES, instead));
 }
 
 #[cfg(test)]
@@ -56,17 +104,45 @@ mod tests {
     fn what_is_no_message_is_kept_with_its_bytes_and_the_reason() {
         let headers = vec![("tenant".to_owned(), "acme".to_owned()), (String::new(), "nameless".to_owned())];
         let junk = Undecodable::new("no\nid", Bytes::from_static(b"\xff\x00"), headers);
-        let message = message_of(Err(junk), &"orders".parse().unwrap());
+        let message = undecodable(junk, &"orders".parse().unwrap());
         assert!(message.validate().is_ok());
         assert_eq!((&*message.event_type, &message.payload[..]), (UNDECODABLE, &b"\xff\x00"[..]));
         assert_eq!(message.headers.get(UNDECODABLE_REASON), Some("no id"));
-        assert_eq!((message.headers.get("tenant"), message.headers.len()), (Some("acme"), 2));
+        assert_eq!((message.headers.get("tenant"), message.headers.len()), (Some("acme"), 3));
+        assert!(is_record(&message));
+    }
+
+    #[test]
+    fn a_record_has_one_id_and_keeps_its_key() {
+        let of = |place: Option<&str>, key: &'static [u8], header: &str, payload: &'static [u8]| {
+            let headers = vec![("x".to_owned(), header.to_owned())];
+            let junk = Undecodable::new("no id", Bytes::from_static(payload), headers).with_key(key);
+            undecodable(place.map_or(junk.clone(), |place| junk.at(place)), &"orders".parse().unwrap())
+        };
+        let one = of(Some("0@7"), b"k", "a\tb", b"{}");
+        assert_eq!(one.key.as_ref().map(Key::as_str), Some("k"));
+        assert_eq!((place_of(&one), one.headers.get("x")), (Some("0@7"), Some("a\\tb")));
+        assert_eq!(of(Some("0@7"), b"k", "a\tb", b"{}").id, one.id, "delivered again");
+        for other in [
+            of(Some("0@8"), b"k", "a\tb", b"{}"),
+            of(None, b"k", "a\tb", b"{}"),
+            of(Some("0@7"), b"l", "a\tb", b"{}"),
+            of(Some("0@7"), b"k", "b", b"{}"),
+            of(Some("0@7"), b"k", "a\tb", b"[]"),
+        ] {
+            assert_ne!(other.id, one.id);
+        }
+        let binary = of(Some("0@7"), b"\xff\x00k", "a", b"{}");
+        assert_eq!((binary.key.as_ref(), binary.headers.get(KEY)), (None, Some("\\xff\\x00k")));
+        assert!(binary.validate().is_ok());
+        let refused = refused(&one, "too large");
+        assert_eq!((refused.id, place_of(&refused)), (one.id, Some("0@7")), "it is known again");
     }
 
     #[test]
     fn a_reason_of_any_length_is_kept_as_far_as_a_header_goes() {
         let junk = Undecodable::new("é".repeat(9_000), Bytes::new(), Vec::new());
-        let message = message_of(Err(junk), &"orders".parse().unwrap());
+        let message = undecodable(junk, &"orders".parse().unwrap());
         assert!(message.headers.get(UNDECODABLE_REASON).is_some_and(|reason| reason.len() > 8_000));
     }
 

@@ -8,7 +8,7 @@ use outbox_contract::{Consumer, metric};
 
 use tokio::time::Instant;
 
-use super::interruptions::Interruptions;
+use super::recent::Recent;
 use super::verdict::{Done, Verdict};
 
 /// Counters of one inbox, shared by its parts. Written with relaxed order: each is only ever read as a number.
@@ -23,12 +23,15 @@ pub(crate) struct Counters {
     conflicts: AtomicU64,
     interrupted: AtomicU64,
     stored: AtomicU64,
+    dropped: AtomicU64,
     resets: AtomicU64,
     // Until when the inbox counts as failing again and again, in microseconds of its own clock.
     failing_until: AtomicU64,
     last_error: Mutex<Option<String>>,
     /// Handlers that the database cut short.
-    pub(crate) interruptions: Interruptions,
+    pub(crate) interruptions: Recent,
+    /// Records that were no messages and were not kept.
+    pub(crate) drops: Recent,
 }
 
 impl Counters {
@@ -43,10 +46,12 @@ impl Counters {
             conflicts: AtomicU64::new(0),
             interrupted: AtomicU64::new(0),
             stored: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
             resets: AtomicU64::new(0),
             failing_until: AtomicU64::new(0),
             last_error: Mutex::new(None),
-            interruptions: Interruptions::default(),
+            interruptions: Recent::default(),
+            drops: Recent::default(),
         }
     }
 
@@ -76,6 +81,18 @@ impl Counters {
                 }
             }
             Verdict::NotTried => {}
+        }
+    }
+
+    /// A record that is no message was dropped, since there are this many dead letters.
+    pub(crate) fn dropped(&self, dead: u64, place: &str, reason: &str) {
+        self.add(&self.dropped, 1, metric::INBOX_DROPPED);
+        let words = format!("the last one at {place}: {reason}");
+        if let Some(records) = self.drops.met(Instant::now(), &words) {
+            tracing::error!(
+                consumer = %self.consumer, dead, records, place, reason,
+                "records that are no messages are dropped: the consumer has as many dead letters as it may; purge them, or raise most_undecodable"
+            );
         }
     }
 
@@ -112,6 +129,7 @@ impl Counters {
             conflicts: read(&self.conflicts),
             interrupted: read(&self.interrupted),
             stored: read(&self.stored),
+            dropped: read(&self.dropped),
             resets: read(&self.resets),
             in_flight: in_flight.0,
             in_flight_bytes: in_flight.1,
@@ -151,6 +169,8 @@ pub struct InboxStats {
     pub interrupted: u64,
     /// Messages that were written to the store, to wait there.
     pub stored: u64,
+    /// Records that were no messages and were not kept: there were as many dead letters as there may be.
+    pub dropped: u64,
     /// Times that everything in memory was dropped and asked for again.
     pub resets: u64,
     /// Deliveries in memory now.

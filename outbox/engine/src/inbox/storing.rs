@@ -1,17 +1,25 @@
 //! Messages into the store, behind those that wait there for the consumer.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use outbox_contract::transactional::Admission;
 use outbox_contract::{AppendError, Codec, Failure, Message, Outgoing, StoreErrorKind, Transactional};
 
+use tokio::time::Instant;
+
+use super::handlers::Action;
 use super::processor::{CONFLICT_TRIES, Processor};
-use super::stand_in::refused;
+use super::stand_in::{is_record, place_of, refused};
 use super::steps::Step;
-use super::verdict::{Broken, Trouble, Verdict};
+use super::verdict::{Broken, Done, Trouble, Verdict};
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
     /// Writes messages in their order: together; where the store refuses to keep one of them, the others by themselves, and what stands for it.
     pub(crate) async fn store_all(&self, messages: &[&Message]) -> Result<(), Broken> {
+        let wanted = self.wanted(messages).await?;
         // The first last.
-        let mut left = vec![messages];
+        let mut left = if wanted.is_empty() { Vec::new() } else { vec![&*wanted] };
         while let Some(some) = left.pop() {
             let Some(refusal) = self.store_together(some).await? else { continue };
             if let [message] = some {
@@ -22,6 +30,38 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             }
         }
         Ok(())
+    }
+
+    /// What is to be stored of these: all but records that are no messages where this consumer ignores such, or has too many dead letters.
+    async fn wanted<'m>(&self, messages: &[&'m Message]) -> Result<Vec<&'m Message>, Broken> {
+        let records = messages.iter().filter(|message| is_record(message)).count();
+        if records == 0 {
+            return Ok(messages.to_vec());
+        }
+        if self.undecodables.is_stale(Instant::now()) {
+            let backlog = self.transactions.call("backlog", self.store.backlog(&self.route)).await;
+            let backlog = backlog.map_err(|trouble| match trouble {
+                Trouble::Broken(broken) => broken,
+                trouble => Broken::Away(format!("{trouble:?}")),
+            })?;
+            self.undecodables.count(Instant::now(), backlog.dead);
+        }
+        let full = self.undecodables.full();
+        let is_wanted = |message: &&&Message| {
+            let Some(place) = place_of(message) else { return true };
+            match (self.handlers.action(message), full) {
+                (Action::Ignore, _) => {
+                    self.counters.count(&Verdict::Done(Done::Ignored));
+                    false
+                }
+                (Action::Reject(failure), Some(dead)) => {
+                    self.counters.dropped(dead, place, &failure.message);
+                    false
+                }
+                _ => true,
+            }
+        };
+        Ok(messages.iter().filter(is_wanted).copied().collect())
     }
 
     async fn store_stand_in(&self, message: &Message, refusal: &Failure) -> Result<(), Broken> {
@@ -57,13 +97,60 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
 
     async fn store_once(&self, rows: &[Outgoing]) -> Result<(), Trouble> {
         let mut open = self.begin().await?;
-        let append = self.store.append(&mut open.tx, rows);
-        if let Err(trouble) = self.transactions.in_time("append", append, trouble_of).await {
-            self.transactions.roll_back(open).await;
-            return Err(trouble);
+        match self.append_new(&mut open.tx, rows).await {
+            Ok(0) => {
+                self.transactions.roll_back(open).await;
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(trouble) => {
+                self.transactions.roll_back(open).await;
+                return Err(trouble);
+            }
         }
         self.steps.over(Step::Appended);
         self.commit(open, None).await
+    }
+
+    /// Appends rows, but for records that were stored before. Says how many.
+    async fn append_new(&self, tx: &mut S::Tx<'static>, rows: &[Outgoing]) -> Result<usize, Trouble> {
+        let known = self.known_records(tx, rows).await?;
+        let new: Cow<'_, [Outgoing]> = if known.is_empty() {
+            rows.into()
+        } else {
+            let new = rows.iter().enumerate().filter(|(at, _)| !known.contains(at));
+            new.map(|(_, row)| row.clone()).collect()
+        };
+        if !new.is_empty() {
+            self.transactions.in_time("append", self.store.append(tx, &new), trouble_of).await?;
+            self.undecodables.add(new.iter().filter(|row| is_record(&row.message)).count());
+        }
+        Ok(new.len())
+    }
+
+    /// Notes the records among these that are no messages as handled: each becomes one dead letter, whatever is delivered again. Gives those that
+    /// were noted before.
+    async fn known_records(
+        &self,
+        tx: &mut S::Tx<'static>,
+        rows: &[Outgoing],
+    ) -> Result<BTreeSet<usize>, Trouble> {
+        let (mut places, mut records) = (Vec::new(), Vec::new());
+        for (at, row) in rows.iter().enumerate().filter(|(_, row)| is_record(&row.message)) {
+            places.push(at);
+            // Without its key: it is asked whether it is known, not whether it is its turn.
+            records.push(
+                Message::new(row.message.topic.clone(), &*row.message.event_type).with_id(row.message.id),
+            );
+        }
+        if records.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let asked: Vec<&Message> = records.iter().collect();
+        let admissions =
+            self.transactions.call("admit", self.store.admit(tx, &self.consumer, &asked)).await?;
+        let known = places.into_iter().zip(admissions);
+        Ok(known.filter(|(_, admission)| *admission == Admission::Duplicate).map(|(at, _)| at).collect())
     }
 }
 

@@ -72,6 +72,7 @@ macro_rules! __inbox_properties {
                 every_message_is_handled_once_in_the_order_of_its_key
                 messages_without_a_key_are_handled_once
                 a_repeat_has_no_second_effect
+                the_same_id_of_two_sources_is_two_messages
                 an_old_message_behind_newer_ones_has_no_second_effect
                 keys_keep_their_order_however_they_are_mixed_and_handed_over
                 each_consumer_handles_every_message_itself
@@ -104,6 +105,7 @@ macro_rules! __inbox_properties {
                 a_message_of_an_unknown_type_can_be_ignored
                 a_message_of_an_unknown_type_can_wait_for_a_program_that_knows_it
                 what_is_no_message_is_a_dead_letter
+                a_record_that_is_no_message_is_one_dead_letter
             }
             commits {
                 a_commit_whose_result_is_unknown_is_found_out

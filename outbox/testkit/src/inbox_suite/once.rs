@@ -37,6 +37,26 @@ pub async fn messages_without_a_key_are_handled_once<H: InboxHarness>(harness: &
     }
 }
 
+/// CloudEvents tells events apart by `source` and `id`: the same id of two sources is two messages, each handled once. The handler sees the id that
+/// was written.
+pub async fn the_same_id_of_two_sources_is_two_messages<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let (message, rest) = (world.message("a"), world.send("a", 2));
+        for _ in 0..3 {
+            for source in ["/outbox", "/one", "/other"] {
+                world.feed.send_from(source, 7, message.clone());
+            }
+        }
+        let inbox = start(world.inbox()).await;
+        world.done().await;
+        let effects = super::harness::Effects::read(&world.effects).await.expect("effects can be read");
+        let count = |id| effects.iter().filter(|effect| effect.message == id).count();
+        assert_eq!(count(message.id), 3, "{:?}: once for each source", world.way);
+        assert!(rest.iter().all(|message| count(message.id) == 1));
+        world.stop(inbox).await;
+    }
+}
+
 /// Each message comes two times in a row, and all of them once more.
 pub async fn a_repeat_has_no_second_effect<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {

@@ -81,3 +81,24 @@ pub async fn what_is_no_message_is_a_dead_letter<H: InboxHarness>(harness: &H) {
         world.stop(inbox).await;
     }
 }
+
+/// One record is one dead letter, however often it is delivered. Another record of the same content is another one.
+pub async fn a_record_that_is_no_message_is_one_dead_letter<H: InboxHarness>(harness: &H) {
+    for world in worlds(harness).await {
+        let mut sent = world.send("a", 2);
+        for place in ["orders/0@7", "orders/0@7", "orders/0@8", "orders/0@7"] {
+            let junk = Undecodable::new("no id", Bytes::from_static(b"\xff\x00junk"), Vec::new());
+            let key = sent[0].order_key().as_str().to_owned();
+            world.feed.send_junk(sent[0].topic.clone(), junk.with_key(key).at(place));
+        }
+        sent.extend(world.send("a", 2));
+        let inbox = start(world.inbox()).await;
+        world.until("two dead letters", async || world.dead().await.len() == 2).await;
+        world.done().await;
+        world.assert_once_and_in_order(&sent).await;
+        let dead = world.dead().await;
+        assert_eq!(dead.len(), 2, "{dead:#?}");
+        assert!(dead.iter().all(|dead| dead.stored.message.key == sent[0].key), "{dead:#?}");
+        world.stop(inbox).await;
+    }
+}

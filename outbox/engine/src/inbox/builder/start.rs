@@ -16,6 +16,7 @@ use super::super::process::Process;
 use super::super::processor::Processor;
 use super::super::stats::Counters;
 use super::super::supervisor::InboxSupervisor;
+use super::super::undecodables::Undecodables;
 use super::*;
 use crate::observe::describe_metrics;
 use crate::relay::builder::warn_of_abort;
@@ -56,7 +57,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         let counters = Arc::new(Counters::new(consumer.clone()));
         let (limits, slowest) = (self.handlers.limits(), self.handlers.longest());
         let topics = self.handlers.topics.clone();
-        let process: Arc<dyn Process> = Arc::new(Processor::new(
+        let mut processor = Processor::new(
             Arc::clone(&self.store),
             outbox,
             consumer.clone(),
@@ -66,7 +67,9 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             config.store_timeout,
             (config.first_delay, config.most_delay),
             seed,
-        ));
+        );
+        processor.undecodables = Undecodables::new(config.most_undecodable);
+        let process: Arc<dyn Process> = Arc::new(processor);
         let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
         let drain = if mode.handles() {
             let (process, counters) = (Arc::clone(&process), Arc::clone(&counters));

@@ -17,3 +17,4 @@ mod refused;
 mod stored;
 mod support;
 mod typed;
+mod undecodable;
