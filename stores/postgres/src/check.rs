@@ -9,6 +9,7 @@ use outbox_contract::{StoreError, StoreErrorKind};
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{Executor, Row};
 
+use crate::below;
 use crate::config::PostgresOptions;
 use crate::error::{ALTERED, NOT_MIGRATED, store_error};
 use crate::migrate::{NEEDED, too_new, version};
@@ -103,6 +104,11 @@ pub(crate) async fn check(
                 error => error,
             });
         }
+    }
+    // A relay delivers them, so it is no reason not to start one.
+    let look = below::warn(connection, sql, options.counting_limit);
+    if !matches!(tokio::time::timeout(below::MOST, look).await, Ok(Ok(()))) {
+        tracing::debug!("it was not looked whether messages stand below the saved marks of relays");
     }
     Ok(())
 }

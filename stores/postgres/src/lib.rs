@@ -3,6 +3,7 @@
 mod admin;
 mod admit;
 mod append;
+mod below;
 mod check;
 mod config;
 mod divert;

@@ -5,6 +5,7 @@
 
 mod altered;
 mod append_order;
+mod below;
 mod collation;
 mod connections;
 mod faults;
