@@ -1,0 +1,25 @@
+//! What only PostgreSQL can do or break: locks before positions, writers that stay open, other languages, transactions that failed on the server,
+//! the fence, wake-ups between programs, poolers, schemas, plans, partitions, and what an operator gets wrong.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+mod altered;
+mod append_order;
+mod below;
+mod collation;
+mod connections;
+mod faults;
+mod fence;
+mod foreign;
+mod hidden;
+mod history;
+mod looking;
+mod plans;
+mod pooler;
+mod scheduled;
+mod schemas;
+mod support;
+mod transactions;
+mod verbs;
+mod wakeups;
+mod writers;
