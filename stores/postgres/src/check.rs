@@ -14,6 +14,7 @@ use crate::config::PostgresOptions;
 use crate::error::{ALTERED, NOT_MIGRATED, store_error};
 use crate::migrate::{NEEDED, too_new, version};
 use crate::sql::Statements;
+use crate::visible::hindrances;
 
 /// The oldest server that is supported, as `server_version_num` has it.
 const OLDEST: i32 = 130_005;
@@ -88,6 +89,10 @@ pub(crate) async fn check(
     let missing = missing_parts(connection, options).await.map_err(failed)?;
     if !missing.is_empty() {
         return Err(altered(&missing.join("; ")));
+    }
+    let hindered = hindrances(connection, options.schema.as_deref()).await.map_err(failed)?;
+    if !hindered.is_empty() {
+        return Err(StoreError::new(StoreErrorKind::NotPermitted, OPERATION, hindered.join("; ")));
     }
     for (name, statement) in sql.all() {
         if let Err(error) = connection.prepare(statement.clone()).await {
@@ -204,7 +209,7 @@ async fn missing_parts(
     Ok(missing)
 }
 
-fn named(schema: Option<&str>, name: &str) -> String {
+pub(crate) fn named(schema: Option<&str>, name: &str) -> String {
     match schema {
         Some(schema) => format!("\"{schema}\".{name}"),
         None => name.to_owned(),

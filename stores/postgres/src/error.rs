@@ -99,9 +99,10 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
         sqlx::Error::BeginFailed | sqlx::Error::WorkerCrashed => {
             (Kind::Unavailable, "the connection to the server broke")
         }
-        sqlx::Error::Protocol(_) => {
-            (Kind::Unavailable, "the server, or a pooler in front of it, gave an answer that can't be relied on")
-        }
+        sqlx::Error::Protocol(_) => (
+            Kind::Unavailable,
+            "the server, or a pooler in front of it, gave an answer that can't be relied on",
+        ),
         sqlx::Error::Configuration(_) => (Kind::Invalid, "the address of the database can't be one"),
         _ => (Kind::Other, "unexpected"),
     }

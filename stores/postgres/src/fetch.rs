@@ -81,8 +81,11 @@ async fn read(
 ) -> Result<Page, sqlx::Error> {
     let rows = read_rows(connection, sql, request).await?;
     let Taken { rows, is_cut, reached, walked } = take(&rows, request)?;
-    let without: Vec<RowId> =
-        rows.iter().filter(|(_, _, is_whole)| !is_whole).map(|(row, ..)| Raw::new(row).waiting().at).collect();
+    let without: Vec<RowId> = rows
+        .iter()
+        .filter(|(_, _, is_whole)| !is_whole)
+        .map(|(row, ..)| Raw::new(row).waiting().at)
+        .collect();
     let content = read_content(connection, sql, &without).await?;
     let mut full = is_cut;
     let mut fetched: Vec<FetchedRow> = Vec::with_capacity(rows.len());

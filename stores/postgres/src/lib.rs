@@ -22,6 +22,7 @@ mod sql;
 mod store;
 mod transactions;
 mod unserved;
+mod visible;
 mod wakeups;
 mod writers;
 

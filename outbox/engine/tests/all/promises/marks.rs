@@ -81,21 +81,7 @@ async fn a_relay_that_begins_anew_keeps_its_marks() {
     tokio::time::sleep(S * 2).await;
     drop(relay);
     tokio::time::sleep(S * 20).await;
-<<<<<<< HEAD:outbox/engine/tests/promises/marks.rs
     let leased = Store::lease(&world.store, &lease_request()).await.unwrap();
-=======
-    let request = outbox_contract::LeaseRequest {
-        relay: outbox_contract::RelayId::new(),
-        label: "next".into(),
-        route: crate::promises::support::route(),
-        lasts: S * 15,
-        transport_available: true,
-        fingerprint: 0,
-        low_water: outbox_contract::LowWater::default(),
-        yielding: outbox_contract::BucketSet::EMPTY,
-    };
-    let leased = outbox_contract::Store::lease(&world.store, &request).await.unwrap();
->>>>>>> main:outbox/engine/tests/all/promises/marks.rs
     assert_eq!(leased.leases.len(), 256);
     assert!(leased.leases.iter().all(|lease| lease.low_water.0 == 500), "{:?}", leased.leases[0]);
 }

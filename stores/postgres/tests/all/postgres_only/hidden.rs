@@ -41,7 +41,11 @@ async fn content_that_is_missing_ends_the_fetch_and_is_never_passed() {
 
     let first = fetch(&store, relay).await;
     assert_eq!(messages(&first)[0].message.key.as_ref().unwrap().as_str(), "a");
-    assert_eq!((first.rows.len(), first.full, first.reached), (1, true, Position::START), "it ends in front of it");
+    assert_eq!(
+        (first.rows.len(), first.full, first.reached),
+        (1, true, Position::START),
+        "it ends in front of it"
+    );
     let mut request = FetchRequest::new(Route::default(), relay, BucketSet::ALL);
     request.after = first.rows[0].position();
     let hidden = store.fetch(&request).await.unwrap_err();
@@ -86,7 +90,9 @@ async fn what_a_standby_answers_a_relay_is_refused() {
     lease(&primary, relay).await;
     append(&primary, [message("a")]).await;
     let followed = async {
-        while standby.try_query(&standby.url(), "select count(*) from outbox_message").ok().as_deref() != Some("1") {
+        while standby.try_query(&standby.url(), "select count(*) from outbox_message").ok().as_deref()
+            != Some("1")
+        {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -100,4 +106,43 @@ async fn what_a_standby_answers_a_relay_is_refused() {
         assert!(refused.to_string().contains("a standby answered"), "{refused}");
     }
     assert_eq!(messages(&fetch(&primary, relay).await).len(), 1);
+}
+
+#[tokio::test]
+async fn a_role_from_which_rows_are_hidden_is_refused() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (role, store) = as_a_role(&fixture).await;
+    store.check().await.unwrap();
+    let view = "alter table outbox_parked rename to outbox_parked_of_all;
+                create view outbox_parked as select * from outbox_parked_of_all where route <> 'x'";
+    let view_back = "drop view outbox_parked; alter table outbox_parked_of_all rename to outbox_parked";
+    for (hide, back, words) in [
+        (
+            "alter table outbox_message enable row level security".to_owned(),
+            "alter table outbox_message disable row level security".to_owned(),
+            ["row-level security", "outbox_message"],
+        ),
+        (view.to_owned(), view_back.to_owned(), ["view", "outbox_parked"]),
+        (
+            format!("revoke delete on outbox_message from {role}"),
+            format!("grant delete on outbox_message to {role}"),
+            ["may not delete", "outbox_message"],
+        ),
+        (
+            format!("revoke select on outbox_message_position from {role}"),
+            format!("grant select on outbox_message_position to {role}"),
+            ["may not select", "outbox_message_position"],
+        ),
+    ] {
+        fixture.run(&hide).await;
+        let refused = store.check().await.unwrap_err();
+        for word in words {
+            assert!(refused.to_string().contains(word), "{hide}: {refused}");
+        }
+        fixture.run(&back).await;
+        store.check().await.unwrap();
+    }
+    // Whoever owns the tables sees them all.
+    fixture.run("alter table outbox_message enable row level security").await;
+    fixture.store.check().await.unwrap();
 }
