@@ -130,6 +130,10 @@ impl<T: Store + ?Sized> Store for Arc<T> {
         (**self).fetch(request).await
     }
 
+    async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        (**self).fetch_below(request).await
+    }
+
     async fn writers(&self) -> Result<Writers, StoreError> {
         (**self).writers().await
     }

@@ -93,6 +93,16 @@ pub trait Store: Admin {
     /// - *Cancellation*: safe. *Concurrency*: any. *Repeat*: the same rows, unless settled.
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError>;
 
+    /// Reads rows at or below a relay's cursor, where none should stand: what it has missed. A cursor is what a relay remembers; the rows are the truth.
+    /// Positions go back when a sequence is set, a table is restored alone, or rows are imported.
+    ///
+    /// - *Effect*: as [`fetch`](Self::fetch), which the provided method calls. A relay asks at its start, and then about twice a minute, while it goes on
+    ///   with its work: a store whose calls wait for one another answers on another connection.
+    /// - *Units and limits*, *Cancellation*, *Concurrency*, *Repeat*: as `fetch`. *Errors*: any; the relay goes on, and asks again later.
+    async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        self.fetch(request).await
+    }
+
     /// Who may still commit a row below a position that can be seen already. Needed where [`ordering`](Self::ordering) is
     /// [`Writers`](Ordering::Writers); empty elsewhere.
     ///

@@ -9,10 +9,12 @@ use outbox_contract::{StoreError, StoreErrorKind};
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{Executor, Row};
 
+use crate::below;
 use crate::config::PostgresOptions;
 use crate::error::{ALTERED, NOT_MIGRATED, store_error};
 use crate::migrate::{NEEDED, too_new, version};
 use crate::sql::Statements;
+use crate::visible::hindrances;
 
 /// The oldest server that is supported, as `server_version_num` has it.
 const OLDEST: i32 = 130_005;
@@ -88,6 +90,10 @@ pub(crate) async fn check(
     if !missing.is_empty() {
         return Err(altered(&missing.join("; ")));
     }
+    let hindered = hindrances(connection, options.schema.as_deref()).await.map_err(failed)?;
+    if !hindered.is_empty() {
+        return Err(StoreError::new(StoreErrorKind::NotPermitted, OPERATION, hindered.join("; ")));
+    }
     for (name, statement) in sql.all() {
         if let Err(error) = connection.prepare(statement.clone()).await {
             // The server's refusal of this statement, or no server.
@@ -103,6 +109,11 @@ pub(crate) async fn check(
                 error => error,
             });
         }
+    }
+    // A relay delivers them, so it is no reason not to start one.
+    let look = below::warn(connection, sql, options.counting_limit);
+    if !matches!(tokio::time::timeout(below::MOST, look).await, Ok(Ok(()))) {
+        tracing::debug!("it was not looked whether messages stand below the saved marks of relays");
     }
     Ok(())
 }
@@ -198,7 +209,7 @@ async fn missing_parts(
     Ok(missing)
 }
 
-fn named(schema: Option<&str>, name: &str) -> String {
+pub(crate) fn named(schema: Option<&str>, name: &str) -> String {
     match schema {
         Some(schema) => format!("\"{schema}\".{name}"),
         None => name.to_owned(),

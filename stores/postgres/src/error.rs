@@ -20,6 +20,23 @@ pub(crate) fn code(error: &sqlx::Error) -> Option<String> {
     Some(error.as_database_error()?.code()?.into_owned())
 }
 
+/// A standby has answered: it may lag behind, and knows of no writer. The connection is not used again.
+pub(crate) fn answered_by_a_standby() -> sqlx::Error {
+    sqlx::Error::Protocol(
+        "a standby answered a statement of the relay; connect to the primary, and if a pooler spreads reads over standbys, switch that off for this role \
+         (Pgpool: load_balance_mode = off)"
+            .to_owned(),
+    )
+}
+
+/// A row that one statement shows has no content in the next one, again and again.
+pub(crate) fn content_is_hidden(position: i64) -> sqlx::Error {
+    sqlx::Error::Protocol(format!(
+        "the content of the message at position {position} can't be read, though its row is there; a pooler may send reads to a standby that lags \
+         (Pgpool: load_balance_mode = off), or a policy hides rows from this role. It waits, and what stands behind it too"
+    ))
+}
+
 /// What an error in a statement of our own means.
 pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreError {
     let (kind, words) = meaning(&error);
@@ -82,6 +99,10 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
         sqlx::Error::BeginFailed | sqlx::Error::WorkerCrashed => {
             (Kind::Unavailable, "the connection to the server broke")
         }
+        sqlx::Error::Protocol(_) => (
+            Kind::Unavailable,
+            "the server, or a pooler in front of it, gave an answer that can't be relied on",
+        ),
         sqlx::Error::Configuration(_) => (Kind::Invalid, "the address of the database can't be one"),
         _ => (Kind::Other, "unexpected"),
     }

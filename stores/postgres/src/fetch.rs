@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, RowId, Scope, Stored};
 use outbox_contract::{BucketSet, Position};
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
+use crate::error::{answered_by_a_standby, content_is_hidden};
 use crate::row::{Column, Raw};
 use crate::settle::Rows;
 use crate::sql::Statements;
@@ -29,12 +31,100 @@ const WALKED: i64 = 4;
 /// begin again from where it began.
 const MOST_WALKED: i64 = 200_000;
 
+/// Not a row: a standby answers.
+const LAGS: i64 = 5;
+
+/// How often a page is read again that begins with a row whose content is missing: settled in between, the row itself is missing the next time.
+const TRIES: u32 = 4;
+/// The pause before such a page is read again, times the number of the try.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// Reads what a relay may publish.
 pub(crate) async fn fetch(
     connection: &mut PgConnection,
     sql: &Statements,
     request: &FetchRequest,
 ) -> Result<Fetched, sqlx::Error> {
+    for tried in 1..TRIES {
+        match read(connection, sql, request).await? {
+            Page::Read(fetched) => return Ok(fetched),
+            Page::Hidden(_) => tokio::time::sleep(PAUSE * tried).await,
+        }
+    }
+    match read(connection, sql, request).await? {
+        Page::Read(fetched) => Ok(fetched),
+        Page::Hidden(position) => Err(content_is_hidden(position.0)),
+    }
+}
+
+/// What one reading gives.
+enum Page {
+    Read(Fetched),
+    /// Its first row is here and has no content: nobody knows whether it is gone.
+    Hidden(Position),
+}
+
+/// What the rows of one answer say.
+struct Taken<'r> {
+    /// Each with its state, and whether its content came along.
+    rows: Vec<(&'r PgRow, i64, bool)>,
+    /// Whether a limit cut it short.
+    is_cut: bool,
+    reached: Position,
+    walked: Option<Position>,
+}
+
+async fn read(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    request: &FetchRequest,
+) -> Result<Page, sqlx::Error> {
+    let rows = read_rows(connection, sql, request).await?;
+    let Taken { rows, is_cut, reached, walked } = take(&rows, request)?;
+    let without: Vec<RowId> = rows
+        .iter()
+        .filter(|(_, _, is_whole)| !is_whole)
+        .map(|(row, ..)| Raw::new(row).waiting().at)
+        .collect();
+    let content = read_content(connection, sql, &without).await?;
+    let mut full = is_cut;
+    let mut fetched: Vec<FetchedRow> = Vec::with_capacity(rows.len());
+    let mut before = None;
+    for (row, state, is_whole) in rows {
+        let raw = if is_whole {
+            Raw::new(row)
+        } else if let Some(content) = content.get(&Raw::new(row).position().0) {
+            Raw::with_content(row, content.try_get_unchecked(1)?, content.try_get_unchecked(2)?)
+        } else {
+            // Settled in the meantime, or not to be seen where that was asked. Only the statement that shows rows can say which: it ends here.
+            let position = Raw::new(row).position();
+            if fetched.is_empty() {
+                return Ok(Page::Hidden(position));
+            }
+            full = true;
+            break;
+        };
+        let row = classify(&raw, state, before.as_deref());
+        if let FetchedRow::Message(stored) = &row {
+            before = Some(Arc::clone(stored));
+        }
+        fetched.push(row);
+    }
+    if let Some(walked) = walked
+        && !full
+    {
+        // Cut short behind the last position that it has walked over: the next fetch goes on from there, as behind a row that was muted.
+        fetched.push(FetchedRow::Muted(walked));
+        full = true;
+    }
+    Ok(Page::Read(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached } }))
+}
+
+async fn read_rows(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    request: &FetchRequest,
+) -> Result<Vec<PgRow>, sqlx::Error> {
     let (topic, key) = match &request.scope {
         Scope::Everything => (None, None),
         Scope::Topic(topic) => (Some(topic.as_str()), None),
@@ -44,8 +134,7 @@ pub(crate) async fn fetch(
     let limit = request.limit.max(1);
     // Rows whose content comes along are within the bytes asked for, all together: the driver reads rows ahead.
     let along = (request.bytes / limit).max(LEAST_BYTES_ALONG);
-    let rows = sql
-        .query(&sql.fetch)
+    sql.query(&sql.fetch)
         .bind(request.route.as_str())
         .bind(request.relay.as_uuid())
         .bind(bits(&request.buckets))
@@ -62,68 +151,35 @@ pub(crate) async fn fetch(
         .bind(number(along))
         .bind(number(request.buckets.len()))
         .bind(MOST_WALKED)
-        .fetch_all(&mut *connection)
-        .await?;
+        .fetch_all(connection)
+        .await
+}
 
-    let mut reached = Position::START;
-    let mut walked = None;
+/// The rows that are within the bounds.
+fn take<'r>(rows: &'r [PgRow], request: &FetchRequest) -> Result<Taken<'r>, sqlx::Error> {
+    let mut taken =
+        Taken { rows: Vec::with_capacity(rows.len()), is_cut: false, reached: Position::START, walked: None };
     let mut bytes: usize = 0;
-    let mut cut = false;
-    // Each with its state, and whether its content came along.
-    let mut taken: Vec<(&PgRow, i64, bool)> = Vec::with_capacity(rows.len());
-    let mut without_content: Vec<RowId> = Vec::new();
-    for row in &rows {
+    for row in rows {
         let state: i64 = row.try_get_unchecked(STATE)?;
         let size: i64 = row.try_get_unchecked(SIZE)?;
-        if state == LOOKED {
-            reached = Position(size);
-            continue;
-        }
-        if state == WALKED {
-            walked = Some(Position(size));
-            continue;
-        }
-        if cut {
-            continue;
-        }
-        bytes = bytes.saturating_add(usize::try_from(size).unwrap_or_default());
-        if bytes > request.bytes && !taken.is_empty() {
-            cut = true;
-            continue;
-        }
-        let is_whole = has_content(row, state)?;
-        taken.push((row, state, is_whole));
-        if !is_whole {
-            without_content.push(Raw::new(row).waiting().at);
+        match state {
+            LAGS => return Err(answered_by_a_standby()),
+            LOOKED => taken.reached = Position(size),
+            WALKED => taken.walked = Some(Position(size)),
+            _ if taken.is_cut => {}
+            _ => {
+                bytes = bytes.saturating_add(usize::try_from(size).unwrap_or_default());
+                if bytes > request.bytes && !taken.rows.is_empty() {
+                    taken.is_cut = true;
+                } else {
+                    taken.rows.push((row, state, has_content(row, state)?));
+                }
+            }
         }
     }
-    let mut full = cut || taken.len() >= limit;
-    let content = read_content(connection, sql, &without_content).await?;
-    let mut fetched = Vec::with_capacity(taken.len());
-    let mut before = None;
-    for (row, state, is_whole) in taken {
-        let raw = if is_whole {
-            Raw::new(row)
-        } else if let Some(content) = content.get(&Raw::new(row).position().0) {
-            Raw::with_content(row, content.try_get_unchecked(1)?, content.try_get_unchecked(2)?)
-        } else {
-            // It was settled in the meantime.
-            continue;
-        };
-        let row = classify(&raw, state, before.as_deref());
-        if let FetchedRow::Message(stored) = &row {
-            before = Some(Arc::clone(stored));
-        }
-        fetched.push(row);
-    }
-    if let Some(walked) = walked
-        && !full
-    {
-        // Cut short behind the last position that it has walked over: the next fetch goes on from there, as behind a row that was muted.
-        fetched.push(FetchedRow::Muted(walked));
-        full = true;
-    }
-    Ok(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached } })
+    taken.is_cut |= taken.rows.len() >= request.limit.max(1);
+    Ok(taken)
 }
 
 /// Whether what is read of a row in this state came along with it.
@@ -149,7 +205,16 @@ async fn read_content(
     }
     let wanted = Rows::new(wanted);
     let rows = sql.query(&sql.content).bind(wanted.positions).bind(wanted.ids).fetch_all(connection).await?;
-    rows.into_iter().map(|row| Ok((row.try_get(0)?, row))).collect()
+    let mut content = HashMap::with_capacity(rows.len());
+    for row in rows {
+        if row.try_get("lags")? {
+            return Err(answered_by_a_standby());
+        }
+        if row.try_get::<Option<&[u8]>, _>(1)?.is_some() {
+            content.insert(row.try_get(0)?, row);
+        }
+    }
+    Ok(content)
 }
 
 fn classify(raw: &Raw<'_>, state: i64, before: Option<&Stored>) -> FetchedRow {

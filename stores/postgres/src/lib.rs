@@ -3,6 +3,7 @@
 mod admin;
 mod admit;
 mod append;
+mod below;
 mod check;
 mod config;
 mod divert;
@@ -21,6 +22,7 @@ mod sql;
 mod store;
 mod transactions;
 mod unserved;
+mod visible;
 mod wakeups;
 mod writers;
 

@@ -77,11 +77,13 @@ pub(crate) async fn backlog(
     sql: &Statements,
     route: &Route,
     counting_limit: u32,
+    lowest_below: i64,
 ) -> Result<Backlog, sqlx::Error> {
     let row = sql
         .query(&sql.backlog)
         .bind(route.as_str())
         .bind(i64::from(counting_limit))
+        .bind(lowest_below)
         .fetch_one(connection)
         .await?;
     let count =

@@ -41,6 +41,7 @@ statements! {
     append_many
     append_one
     backlog
+    below
     browse_dead
     browse_history
     browse_keys
@@ -57,6 +58,7 @@ statements! {
     give_back
     hold
     lease
+    lease_routes
     maintain
     pause
     purge

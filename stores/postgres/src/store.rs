@@ -18,6 +18,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 use uuid::Uuid;
 
+use crate::below::{self, Below};
 use crate::config::PostgresOptions;
 use crate::error::store_error;
 use crate::line::{Line, connect};
@@ -57,6 +58,8 @@ struct Inner {
     turned: Mutex<Option<Instant>>,
     /// Where routes that nobody serves are looked for.
     unserved: Beginning,
+    /// What stands below the marks of relays.
+    below: Below,
 }
 
 impl PostgresStore {
@@ -152,6 +155,7 @@ impl PostgresStore {
                 notifier: Mutex::new(None),
                 turned: Mutex::new(None),
                 unserved: Beginning::default(),
+                below: Below::default(),
                 pool,
                 door,
                 lines,
@@ -244,6 +248,26 @@ impl PostgresStore {
         line.finish(done).await.map_err(failed)
     }
 
+    /// The lowest position that stands below the marks of a route, as far as is known. Not on the connection of figures: a look may take long.
+    async fn below(&self, route: &Route) -> i64 {
+        let below = &self.inner.below;
+        if let Some(lowest) = below.known(route) {
+            return lowest;
+        }
+        let (began, limit) = (Instant::now(), self.options().counting_limit);
+        let look = async |connection: &mut PgConnection| {
+            below::lowest(connection, self.sql(), route.as_str(), limit).await
+        };
+        match tokio::time::timeout(below::MOST, self.on("backlog", &self.lines().browsing, look)).await {
+            Ok(Ok((lowest, _))) => below.came_through(route, lowest, began.elapsed()),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "it was not looked whether messages stand below the saved mark");
+                below.failed(route)
+            }
+            Err(_) => below.failed(route),
+        }
+    }
+
     /// Looks after the partitions of the history, now and then. Failing costs time and space, no message: rows go to the default partition.
     async fn turn_history(&self) -> u64 {
         let Some(kept) = self.options().history else { return 0 };
@@ -326,6 +350,12 @@ impl Store for PostgresStore {
         self.on("fetch", &self.lines().fetching, work).await
     }
 
+    /// Not on the connection of fetches: it may walk over all that is dead below the mark.
+    async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        let work = async |connection: &mut PgConnection| fetch::fetch(connection, self.sql(), request).await;
+        self.on("fetch_below", &self.lines().browsing, work).await
+    }
+
     async fn writers(&self) -> Result<Writers, StoreError> {
         let work = async |connection: &mut PgConnection| writers::writers(connection, self.sql()).await;
         self.on("writers", &self.lines().looking, work).await
@@ -376,9 +406,9 @@ impl Store for PostgresStore {
     }
 
     async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
-        let limit = self.options().counting_limit;
+        let (limit, below) = (self.options().counting_limit, self.below(route).await);
         let work = async |connection: &mut PgConnection| {
-            maintain::backlog(connection, self.sql(), route, limit).await
+            maintain::backlog(connection, self.sql(), route, limit, below).await
         };
         self.on("backlog", &self.lines().measuring, work).await
     }
@@ -386,11 +416,12 @@ impl Store for PostgresStore {
     /// Not on the connection of figures, which are asked for far more often.
     async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
         let (limit, behind) = (self.options().counting_limit, self.inner.unserved.behind());
+        let began = Instant::now();
         let work = async |connection: &mut PgConnection| {
             unserved::unserved(connection, self.sql(), behind, after, limit).await
         };
         let (found, next) = self.on("unserved", &self.lines().browsing, work).await?;
-        self.inner.unserved.came_through(behind, next);
+        self.inner.unserved.came_through(behind, next, began.elapsed());
         Ok(found)
     }
 

@@ -13,8 +13,10 @@ use sqlx::postgres::PgConnection;
 use crate::maintain::span;
 use crate::sql::Statements;
 
-/// How often a look begins at the beginning.
-const WHOLE: Duration = Duration::from_secs(3_600);
+/// How often a look begins at the beginning: more seldom where that takes long.
+const WHOLE: Duration = Duration::from_secs(60);
+/// How many times as long as such a look took there is none.
+const REST: u32 = 50;
 
 /// Where the next look begins.
 #[derive(Debug, Default)]
@@ -26,21 +28,24 @@ struct Place {
     behind: i64,
     /// When a look began at the beginning. None: none has.
     whole: Option<Instant>,
+    /// How long that took.
+    took: Duration,
 }
 
 impl Beginning {
     /// Behind which position to look.
     pub(crate) fn behind(&self) -> i64 {
         let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if place.whole.is_some_and(|whole| whole.elapsed() < WHOLE) { place.behind } else { 0 }
+        let rest = WHOLE.max(place.took.saturating_mul(REST));
+        if place.whole.is_some_and(|whole| whole.elapsed() < rest) { place.behind } else { 0 }
     }
 
     /// A look behind one position came through, and the next may begin behind another.
-    pub(crate) fn came_through(&self, behind: i64, next: i64) {
+    pub(crate) fn came_through(&self, behind: i64, next: i64, took: Duration) {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         place.behind = next;
         if behind == 0 {
-            place.whole = Some(Instant::now());
+            (place.whole, place.took) = (Some(Instant::now()), took);
         }
     }
 }

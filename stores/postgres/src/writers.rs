@@ -10,6 +10,7 @@ use outbox_contract::fetch::Writers;
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
+use crate::error::answered_by_a_standby;
 use crate::sql::Statements;
 
 pub(crate) async fn writers(connection: &mut PgConnection, sql: &Statements) -> Result<Writers, sqlx::Error> {
@@ -17,6 +18,9 @@ pub(crate) async fn writers(connection: &mut PgConnection, sql: &Statements) -> 
     let mut open = BTreeSet::new();
     let mut last = 0;
     for row in &rows {
+        if row.try_get("lags")? {
+            return Err(answered_by_a_standby());
+        }
         last = row.try_get(0)?;
         open.extend(row.try_get::<Option<String>, _>(1)?);
     }

@@ -25,7 +25,10 @@ use super::topics::Topics;
 use super::waker::Waker;
 use super::working::Working;
 
+mod below;
 mod look;
+
+use below::LookBelow;
 
 pub(crate) struct Poller;
 
@@ -67,6 +70,8 @@ pub(crate) enum PollerMsg {
     Quiet(u64),
     /// What was delivered before this ticket is removed.
     Settled(u64),
+    /// What a look below what is read has brought.
+    Below(below::Answer),
     /// Read no more; answer with the low-water mark.
     Halt(RpcReplyPort<LowWater>),
 }
@@ -97,6 +102,7 @@ pub(crate) struct PollerState {
     starved: bool,
     // Whether the last fetch showed rows that count from the next one on.
     early: bool,
+    below: LookBelow,
     _waker: Waker,
 }
 
@@ -152,6 +158,7 @@ impl Poller {
             starved: false,
             early: false,
             keeper: None,
+            below: LookBelow::default(),
             _waker: Waker::start(Arc::clone(&context), myself),
             context,
             lanes,
@@ -247,6 +254,7 @@ impl PollerState {
                     keeper.cast(KeeperMsg::Release { buckets: given.buckets, low_water })?;
                 }
             }
+            PollerMsg::Below(answer) => return Ok(self.looked_below(answer)),
             PollerMsg::Halt(reply) => {
                 self.halted = true;
                 // Whoever asked may have given up waiting.
@@ -284,6 +292,8 @@ impl PollerState {
         if !gained.is_empty() {
             tracing::info!(route = %self.context.route, buckets = gained.len(), "took over buckets");
             self.reader.acquire(gained, low_water);
+            // A saved mark is a hint: what stands below it is looked for at once.
+            self.below.look_at(Duration::ZERO);
             // Failing keys may have come along.
             self.ask_due = Duration::ZERO;
         }

@@ -23,6 +23,10 @@
 //! between the two questions; it counts for nothing yet, for an earlier one of its stripe may stand below where the fetch began. A fetch that was cut
 //! short has seen nothing behind its last row, so C goes back to that.
 //!
+//! All of this is about what may be committed from now on, and believes that positions only grow. Where they went back (a sequence that was set, a table that
+//! was restored or imported), rows stand below a cursor that no window would ever read again. So a look *below* is made now and then, at what the main
+//! window believes to be empty; what it finds there takes every window back to before it.
+//!
 //! The main window reads everything that this relay owns. A *gap* is a part of it that must be read again, or later: a bucket that was
 //! taken over, a topic that is broken or paused, a key that has too much in memory, a key that was forgotten. The main window passes a gap without its
 //! content; the gap has a window of its own, and ends when that has seen everything. Each key is governed by exactly one window, the
@@ -31,6 +35,7 @@
 use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Ordering, Scope, Writers};
 use outbox_contract::{BucketSet, KeyId, Position, RelayId, Route, StripeMark, Topic};
 
+mod below;
 mod horizon;
 mod in_flight;
 mod marks;
@@ -39,6 +44,7 @@ mod plan;
 mod window;
 mod windows;
 
+pub(crate) use below::{Below, Seen};
 use horizon::Horizon;
 use in_flight::InFlight;
 use marks::Marks;

@@ -59,6 +59,10 @@ impl<S: Store + ?Sized> Store for ChaosStore<S> {
         self.act(StoreCall::Fetch, self.inner.fetch(request)).await
     }
 
+    async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        self.act(StoreCall::Fetch, self.inner.fetch_below(request)).await
+    }
+
     async fn writers(&self) -> Result<Writers, StoreError> {
         self.act(StoreCall::Writers, self.inner.writers()).await
     }

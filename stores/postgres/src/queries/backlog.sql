@@ -1,4 +1,5 @@
--- What waits for a route: $1 route. Counts stop at $2 rows. Below the low-water that all buckets of the route have reached, nothing stands.
+-- What waits for a route: $1 route. Counts stop at $2 rows. Below the low-water that all buckets of the route have reached nothing should stand; $3 is the
+-- lowest position at which something was found all the same.
 with owned as materialized (
     select l.bucket, l.low_water as given, r.low_water as mark,
            r.expires_at > outbox_now() and r.expires_at <= outbox_now() + 2 * r.lasts
@@ -7,7 +8,7 @@ with owned as materialized (
     left join outbox_relay r on r.route = l.route and r.relay = l.relay
     where l.route = $1
 ), start as materialized (
-    select case when count(*) = 256 then min(coalesce(o.given, o.mark, 0)) else 0 end as low_water from owned o
+    select least(case when count(*) = 256 then min(coalesce(o.given, o.mark, 0)) else 0 end, $3::bigint - 1) as low_water from owned o
 ), looked as materialized (
     select m.route, m.bucket
     from outbox_message m

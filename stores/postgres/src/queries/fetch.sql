@@ -4,7 +4,8 @@
 -- muted, $10 muted topics, $11 and $12 topics and keys of muted keys, $13 most rows, $14 most bytes of content that comes along.
 -- $16 positions that are walked over at most.
 -- State: 0 a message, 1 its key is failing (without payload), 2 muted (without content). The last row, of state 3, says in size how far it
--- has looked, or 0 where the relay does not hold every bucket that it asked for; it is of state 4 where there is more behind that.
+-- has looked, or 0 where the relay does not hold every bucket that it asked for; it is of state 4 where there is more behind that, and of state 5
+-- where a standby answers.
 with held as materialized (
     select bit_or(set_bit(b'0'::bit(256), l.bucket, 1)) as buckets, count(*) as n
     from outbox_relay r
@@ -52,7 +53,7 @@ select p.position, p.id, p.bucket, p.topic, p.key, p.event_type, p.schema_versio
 from page p
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null,
-       case when b.upto < $7 and l.last > b.upto then 4 else 3 end,
+       case when pg_is_in_recovery() then 5 when b.upto < $7 and l.last > b.upto then 4 else 3 end,
        case when b.upto < $7 and l.last > b.upto then b.upto
             when h.n = $15::bigint then least($7, greatest($6, coalesce(l.last, $6)))
             else 0 end

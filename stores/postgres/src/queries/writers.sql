@@ -1,7 +1,8 @@
 -- Transactions that may have taken a position and are not over, and the last position that was given out, which is read before them: the
 -- locks are read for the row of the sequence, which has to be there first. A transaction locks the table before it takes a position, and until
 -- it is over. A prepared one holds its lock without a process; its number stands in the virtual transaction too.
-select s.last, l.virtualtransaction as writer
+-- A standby knows of no writer: the last column says that one answers. Now is asked for so that poolers that spread reads ask the primary.
+select s.last, l.virtualtransaction as writer, pg_is_in_recovery() and outbox_now() > 0 as lags
 from (
     select case when q.is_called then q.last_value else 0 end as last from outbox_message_position q
 ) s

@@ -50,6 +50,7 @@ impl PollerState {
             more = true;
         }
         self.probe_writers().await?;
+        self.look_below(myself);
         self.context.counters.broken(self.topics.names());
         let wait = if more { Duration::ZERO } else { self.wait(found > 0) };
         self.plan(myself, wait);

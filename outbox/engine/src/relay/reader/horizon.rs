@@ -40,6 +40,13 @@ impl Horizon {
         self.claims.first()
     }
 
+    /// Takes back all that was said of what stands behind this position: it turned out not to be true.
+    pub(super) fn go_back(&mut self, position: Position) {
+        self.established = self.established.min(position);
+        self.seen = self.seen.min(position);
+        self.claims.clear();
+    }
+
     /// Takes the answer to the question who is writing. It must have been asked after the last fetch returned. Says whether the horizon moved.
     pub(super) fn wrote(&mut self, writers: &Writers) -> bool {
         self.asked += 1;
@@ -48,8 +55,9 @@ impl Horizon {
                 claim.open = Arc::new(claim.open.intersection(&writers.open).cloned().collect());
             }
         }
-        // Given out before the question who is open, as was all that was seen: a backlog of any size is below it.
-        let last = writers.last.max(self.seen);
+        // Given out before the question who is open, as was all that was seen: a backlog of any size is below it. What was seen counts only where the
+        // store can't tell: a row above all that was given out says that the sequence went back, and what is given out next stands below that row.
+        let last = if writers.last == Position::START { self.seen } else { writers.last };
         self.claims.push(Claim { last, open: Arc::new(writers.open.clone()) });
         // Of two that name the same ones, the later one says more.
         self.claims.dedup_by(|later, earlier| {
@@ -98,6 +106,15 @@ mod tests {
         assert_eq!(horizon.established, Position(10));
         assert!(horizon.wrote(&writers(&["d"], 40)));
         assert_eq!(horizon.established, Position(20), "c was named when 20 was the last, not d");
+    }
+
+    #[test]
+    fn the_horizon_does_not_pass_what_was_given_out_where_the_sequence_went_back() {
+        let mut horizon = Horizon { seen: Position(1_000), ..Horizon::default() };
+        assert!(horizon.wrote(&writers(&[], 10)));
+        assert_eq!(horizon.established, Position(10));
+        horizon.go_back(Position(4));
+        assert_eq!((horizon.established, horizon.seen), (Position(4), Position(4)));
     }
 
     #[test]

@@ -1,9 +1,26 @@
 //! Low-water marks: nothing that waits is passed by a mark of somebody who never read it (P2).
 
+use std::collections::BTreeSet;
+
+use outbox_contract::{BucketSet, LeaseRequest, LowWater, Position, RelayId, Store};
 use outbox_engine::RelayHandle;
 use outbox_testkit::{Fault, StoreCall};
 
 use crate::promises::support::{MS, Rig, S, World, message, within};
+
+/// A heartbeat of a relay that is no more than that.
+fn lease_request() -> LeaseRequest {
+    LeaseRequest {
+        relay: RelayId::new(),
+        label: "next".into(),
+        route: crate::support::route(),
+        lasts: S * 15,
+        transport_available: true,
+        fingerprint: 0,
+        low_water: LowWater::default(),
+        yielding: BucketSet::EMPTY,
+    }
+}
 
 /// Two relays with half of the buckets each, and messages in both halves. Those of the first wait for its transport; the second has sent its own.
 async fn halves(world: &World) -> (Rig, RelayHandle, Rig, RelayHandle) {
@@ -64,17 +81,40 @@ async fn a_relay_that_begins_anew_keeps_its_marks() {
     tokio::time::sleep(S * 2).await;
     drop(relay);
     tokio::time::sleep(S * 20).await;
-    let request = outbox_contract::LeaseRequest {
-        relay: outbox_contract::RelayId::new(),
-        label: "next".into(),
-        route: crate::promises::support::route(),
-        lasts: S * 15,
-        transport_available: true,
-        fingerprint: 0,
-        low_water: outbox_contract::LowWater::default(),
-        yielding: outbox_contract::BucketSet::EMPTY,
-    };
-    let leased = outbox_contract::Store::lease(&world.store, &request).await.unwrap();
+    let leased = Store::lease(&world.store, &lease_request()).await.unwrap();
     assert_eq!(leased.leases.len(), 256);
     assert!(leased.leases.iter().all(|lease| lease.low_water.0 == 500), "{:?}", leased.leases[0]);
+}
+
+/// A saved mark far above all positions, as after a restore without the sequence: it is a hint, and the rows are the truth.
+#[tokio::test(start_paused = true)]
+async fn what_stands_below_a_saved_mark_is_delivered_within_a_minute() {
+    for world in [World::new(), World::concurrent()] {
+        let gone = lease_request();
+        let leased = Store::lease(&world.store, &gone).await.unwrap();
+        let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
+        let mark = LowWater { position: Position(10_000), covered, life: leased.life };
+        let route = crate::support::route();
+        world.store.give_back(gone.relay, &route, &leased.leases, &mark, true).await.unwrap();
+
+        let rig = world.rig();
+        let relay = rig.relay().start().await.unwrap();
+        let first = world.append((0..500).map(|n| message(&format!("key-{}", n % 7)))).await;
+        world.drained(S * 60).await;
+        // What comes next stands below too.
+        let next = world.append((0..20).map(|n| message(&format!("key-{}", n % 7)))).await;
+        world.drained(S * 60).await;
+        let expected: BTreeSet<_> = first.into_iter().chain(next).collect();
+        let arrived = world.arrived();
+        assert_eq!(arrived.len(), 520, "each once");
+        assert_eq!(arrived.into_iter().collect::<BTreeSet<_>>(), expected);
+        assert_eq!(relay.stats().resets, 0);
+
+        // And the saved mark comes down to where it is true.
+        tokio::time::sleep(S * 60).await;
+        drop(relay);
+        tokio::time::sleep(S * 20).await;
+        let leased = Store::lease(&world.store, &lease_request()).await.unwrap();
+        assert!(leased.leases.iter().all(|lease| lease.low_water.0 <= 520), "{:?}", leased.leases[0]);
+    }
 }

@@ -54,7 +54,7 @@ async fn a_relay_that_stopped_for_a_late_heartbeat_goes_on_with_its_answer() {
     let world = World::new();
     let rig = world.rig();
     rig.transport.set_rates(FaultRates { delay: MS * 200, ..FaultRates::default() });
-    world.append((0..2_000).map(|n| message(&format!("key-{}", n % 100)))).await;
+    world.append((0..3_000).map(|n| message(&format!("key-{}", n % 100)))).await;
     let relay = rig.relay().lanes(1).depth(1).chunk(1).batch(100).credit(200).store_timeout(S * 9);
     let relay = relay.start().await.unwrap();
     within(S, || relay.stats().buckets == 256).await;
@@ -62,7 +62,7 @@ async fn a_relay_that_stopped_for_a_late_heartbeat_goes_on_with_its_answer() {
     let late = StoreFaultRates { delay: S * 8, ..StoreFaultRates::default() };
     rig.store.set_rates_of(StoreCall::Lease, late);
     let mut stops = Vec::new();
-    while world.broker.len() < 2_000 {
+    while world.broker.len() < 3_000 {
         let (sent, started) = (world.broker.len(), Instant::now());
         while world.broker.len() == sent {
             tokio::time::sleep(MS * 10).await;

@@ -5,11 +5,13 @@
 
 mod altered;
 mod append_order;
+mod below;
 mod collation;
 mod connections;
 mod faults;
 mod fence;
 mod foreign;
+mod hidden;
 mod history;
 mod looking;
 mod plans;

@@ -158,8 +158,12 @@ async fn a_measurement_finds_what_it_counts_at_the_head_of_an_index() {
     let Some(fixture) = Fixture::new().await else { return };
     let mut connection = fixture.connection().await;
     run(&mut connection, PINNED).await;
-    let plan =
-        plan(&mut connection, include_str!("../../../src/queries/backlog.sql"), "'default', 10000").await;
+    let plan = plan(
+        &mut connection,
+        include_str!("../../../src/queries/backlog.sql"),
+        "'default', 10000, 9223372036854775807",
+    )
+    .await;
     assert_has(&plan, "Index Scan using outbox_parked_route on outbox_parked p");
     assert_has(&plan, "using outbox_key_held on outbox_key k");
 }
@@ -184,7 +188,7 @@ async fn a_measurement_is_bounded_however_many_keys_fail() {
         ),
     )
     .await;
-    run(&mut connection, "execute s('default', 10000)").await;
+    run(&mut connection, "execute s('default', 10000, 9223372036854775807)").await;
     let entries = "select sum(pg_stat_get_xact_tuples_returned(i.indexrelid))::bigint from pg_index i
                    where i.indrelid in ('outbox_key'::regclass, 'outbox_parked'::regclass)";
     let entries = super::support::number(&mut connection, entries).await;

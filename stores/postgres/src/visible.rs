@@ -1,0 +1,64 @@
+//! Whether this role sees every row, and may do what a relay does.
+//!
+//! A row that is hidden from a relay waits for ever, and nobody would say so; one that it may not delete is delivered again and again.
+
+use sqlx::Row;
+use sqlx::postgres::PgConnection;
+
+use crate::check::named;
+
+/// What a relay does with each table.
+const NEEDED: &[(&str, &str)] = &[
+    ("outbox_message", "select,delete"),
+    ("outbox_key", "select,insert,update,delete"),
+    ("outbox_parked", "select,insert,delete"),
+    ("outbox_dead", "select,insert"),
+    ("outbox_scheduled", "select,delete"),
+    ("outbox_lease", "select,insert,update"),
+    ("outbox_relay", "select,insert,update,delete"),
+    ("outbox_role", "select,insert,update"),
+    ("outbox_pause", "select"),
+    ("outbox_admitted", "select,delete"),
+    ("outbox_history", "select,insert"),
+    ("outbox_message_position", "select"),
+];
+
+/// Why this role can't see or change what a relay has to, in words; empty when nothing is wrong.
+pub(crate) async fn hindrances(
+    connection: &mut PgConnection,
+    schema: Option<&str>,
+) -> Result<Vec<String>, sqlx::Error> {
+    let (names, privileges): (Vec<String>, Vec<&str>) =
+        NEEDED.iter().map(|(name, privileges)| (named(schema, name), *privileges)).unzip();
+    // One that is not there is missed elsewhere.
+    let rows = sqlx::query(
+        "select n.name, c.relkind::text, row_security_active(c.oid), \
+                array(select p from unnest(string_to_array(n.privileges, ',')) p where not has_table_privilege(c.oid, p)) \
+         from unnest($1::text[], $2::text[]) n(name, privileges) join pg_class c on c.oid = to_regclass(n.name)",
+    )
+    .persistent(false)
+    .bind(names)
+    .bind(privileges)
+    .fetch_all(connection)
+    .await?;
+    let mut found = Vec::new();
+    for row in rows {
+        let (name, kind, policies, missing): (String, String, bool, Vec<String>) =
+            (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
+        if !matches!(kind.as_str(), "r" | "p" | "S") {
+            found.push(format!(
+                "{name} is no table but a view or a foreign table, which may hide rows: name the table"
+            ));
+        }
+        if policies {
+            found.push(format!(
+                "row-level security is in force on {name} for this role, which may hide rows from it: disable it there, or use a role that owns the \
+                 table or has BYPASSRLS"
+            ));
+        }
+        if !missing.is_empty() {
+            found.push(format!("this role may not {} on {name}: grant it", missing.join(", ")));
+        }
+    }
+    Ok(found)
+}
