@@ -182,7 +182,9 @@ impl Config {
             .set("auto.offset.reset", "earliest")
             .set("queued.max.messages.kbytes", ahead.to_string())
             // Measured: 1.6 times the rate of the default, which waits a second after its queue was full.
-            .set("fetch.queue.backoff.ms", "10");
+            .set("fetch.queue.backoff.ms", "10")
+            // So soon a topic is received from that was made after the member joined; the default is five minutes.
+            .set("topic.metadata.refresh.interval.ms", "10000");
         self.with_properties(&mut client, Kind::Consumer);
         // Offsets are committed by what is finished, not by what was read.
         client.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
@@ -190,6 +192,26 @@ impl Config {
             GroupProtocol::Cooperative => client.set("partition.assignment.strategy", "cooperative-sticky"),
             GroupProtocol::Consumer => client.set("group.protocol", "consumer"),
         };
+        client
+    }
+}
+
+impl Config {
+    /// Of the client that looks at the topics of a member: it reads where the group is, and belongs to none.
+    pub(crate) fn probe(&self, group: &str) -> ClientConfig {
+        let mut client = self.client();
+        client.set("group.id", group).set("auto.offset.reset", "earliest");
+        self.with_properties(&mut client, Kind::Consumer);
+        client
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("enable.partition.eof", "true")
+            // It reads one record of each partition.
+            .set("fetch.wait.max.ms", "10")
+            .set("queued.min.messages", "1");
+        for name in ["group.instance.id", "group.remote.assignor"] {
+            client.remove(name);
+        }
         client
     }
 }

@@ -15,6 +15,7 @@ mod murmur2;
 mod offsets;
 mod patience;
 mod pool;
+mod problems;
 mod publication;
 mod record;
 mod security;
@@ -24,6 +25,7 @@ mod trouble;
 mod turns;
 mod under_way;
 mod verdict;
+mod watch;
 
 pub use config::{GroupProtocol, KafkaTransportBuilder};
 pub use security::Mechanism;

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use outbox_contract::outcome::Unavailable;
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Transport, TransportError,
+    Chunk, Deliveries, Message, Outcomes, Problem, Rejection, Subscription, Transport, TransportError,
     TransportErrorKind,
 };
 use tokio::time::{Instant, sleep, timeout_at};
@@ -145,15 +146,22 @@ impl Transport for KafkaTransport {
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         self.shared.open("subscribe")?;
+        let (mut problems, mut first) = (Vec::new(), None);
         for topic in &subscription.topics {
-            match self.shared.topics.partitions(topic, ANSWER).await {
-                Ok(_) => {}
-                Err((_, failure)) => {
-                    return Err(TransportError::new(kind_of(&failure.class), "subscribe", failure.message));
-                }
+            let Err((what, failure)) = self.shared.topics.partitions(topic, ANSWER).await else { continue };
+            let error =
+                TransportError::new(kind_of(&failure.class), "subscribe", failure.message.to_string());
+            if what == Unavailable::Route {
+                return Err(error);
             }
+            problems.push(Problem::new(topic.clone(), None, failure.message));
+            first = first.or(Some(error));
         }
-        Ok(Box::new(KafkaDeliveries::join(&self.shared.config, &subscription)?))
+        match first {
+            // Nothing at all can be received.
+            Some(error) if problems.len() == subscription.topics.len() => Err(error),
+            _ => Ok(Box::new(KafkaDeliveries::join(&self.shared.config, &subscription, problems)?)),
+        }
     }
 
     async fn close(&self) {

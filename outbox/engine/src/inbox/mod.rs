@@ -26,6 +26,7 @@ mod overtaking;
 mod pace;
 mod pausing;
 mod permits;
+mod problems;
 mod process;
 mod processor;
 mod receiver;

@@ -12,6 +12,7 @@ mod direct;
 mod failing;
 mod life;
 mod panics;
+mod problems;
 mod refused;
 mod stored;
 mod support;
