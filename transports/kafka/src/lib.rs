@@ -10,11 +10,13 @@ mod flight;
 mod gapless;
 #[cfg(test)]
 mod gapless_tests;
+mod limits;
 mod member;
 mod murmur2;
 mod offsets;
 mod patience;
 mod pool;
+mod pools;
 mod problems;
 mod publication;
 mod record;

@@ -16,7 +16,8 @@ use crate::config::{Config, KafkaTransportBuilder};
 use crate::deliveries::KafkaDeliveries;
 use crate::flight::{Flight, Heard};
 use crate::gapless::Gapless;
-use crate::pool::Pool;
+use crate::limits::TopicLimits;
+use crate::pools::Pools;
 use crate::record::Record;
 use crate::topics::Topics;
 use crate::trouble::kind_of;
@@ -38,8 +39,9 @@ pub struct KafkaTransport {
 #[derive(Debug)]
 pub(crate) struct Shared {
     config: Arc<Config>,
-    pool: Arc<Pool>,
+    pools: Pools,
     topics: Topics,
+    limits: TopicLimits,
     /// Sends single messages, and asks about topics.
     alone: Arc<Gapless>,
     /// Held while a single message is under way.
@@ -52,8 +54,12 @@ impl Shared {
         &self.config
     }
 
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    pub(crate) fn limits(&self) -> &TopicLimits {
+        &self.limits
     }
 
     pub(crate) fn topics(&self) -> &Topics {
@@ -92,7 +98,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.pool.close();
+        self.pools.close();
     }
 }
 
@@ -107,7 +113,8 @@ impl KafkaTransport {
         let config = Arc::new(config);
         let alone = Arc::new(Gapless::for_single_messages(&config)?);
         let shared = Shared {
-            pool: Pool::new(&config)?,
+            pools: Pools::new(&config)?,
+            limits: TopicLimits::new(&config),
             topics: Topics::new(&config, &alone),
             alone,
             turn: tokio::sync::Mutex::default(),
@@ -121,7 +128,7 @@ impl KafkaTransport {
     /// whatever reason. A number that grows all the time tells of a topic or a broker that is not well.
     #[must_use]
     pub fn retired_producers(&self) -> u64 {
-        self.shared.pool.retired()
+        self.shared.pools.retired()
     }
 }
 
@@ -166,6 +173,6 @@ impl Transport for KafkaTransport {
 
     async fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
-        self.shared.pool.close();
+        self.shared.pools.close();
     }
 }
