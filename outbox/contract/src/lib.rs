@@ -58,7 +58,7 @@ pub use outcome::{Outcome, Outcomes};
 pub use retry::{Exhausted, RetryPolicy};
 pub use store::Store;
 pub use stripe::{STRIPES, Stripe, StripeId, StripeMark};
-pub use subscription::{Deliveries, Delivery, Subscription};
+pub use subscription::{Deliveries, Delivery, Problem, Subscription};
 pub use transactional::Transactional;
 pub use transport::{Chunk, Transport};
 pub use unserved::Unserved;

@@ -70,6 +70,7 @@ metrics! {
     INBOX_STORED = "outbox_inbox_stored_total", Counter, "messages", ["consumer"], "Messages that were written to the store, to wait there for their handler.";
     INBOX_DROPPED = "outbox_inbox_dropped_total", Counter, "messages", ["consumer"], "Records that were no messages and were not kept: the consumer has as many dead letters as it may.";
     INBOX_RESETS = "outbox_inbox_resets_total", Counter, "resets", ["consumer"], "Times that an inbox dropped what it had in memory and asked for it again.";
+    INBOX_PROBLEMS = "outbox_inbox_problems", Gauge, "problems", ["consumer", "topic"], "Topics and units (partitions, queues, streams) that can't be received from, while others can; 0 again when they can. The health check names the cause.";
 }
 
 #[cfg(test)]

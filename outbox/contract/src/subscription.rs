@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::clock::Timestamp;
 use crate::error::TransportError;
 use crate::id::MessageId;
 use crate::message::Message;
@@ -202,6 +203,37 @@ pub enum Received {
     Ended,
 }
 
+/// A topic, or one unit of it, that gives nothing to this member for now, while the rest of the subscription goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// The topic.
+    pub topic: Topic,
+    /// The unit of the topic: partition, queue or stream. None: all of the topic.
+    pub number: Option<u32>,
+    /// The cause, with the remedy where there is one.
+    pub error: String,
+    /// Time at which the member first saw it, by this machine's clock.
+    pub since: Timestamp,
+}
+
+impl Problem {
+    /// A problem of a topic, or of one unit of it, seen first now.
+    #[must_use]
+    pub fn new(topic: Topic, number: Option<u32>, error: impl Into<String>) -> Self {
+        Self { topic, number, error: error.into(), since: Timestamp::now() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number {
+            Some(number) => write!(f, "{}/{number}: {}", self.topic, self.error),
+            None => write!(f, "{}: {}", self.topic, self.error),
+        }
+    }
+}
+
 /// Deliveries of one member of a consumer. Object-safe.
 ///
 /// # Lifecycle
@@ -214,7 +246,8 @@ pub trait Deliveries: Send + Sync {
     ///
     /// - *Effect*: takes from the prefetch. *Ordering*: by unit, from the first unacknowledged.
     /// - *Units and limits*: no more than the subscription's prefetch is unacknowledged at any time.
-    /// - *Errors*: [`Unavailable`](crate::TransportErrorKind::Unavailable) while the broker is away: call again, with a pause. Others are final.
+    /// - *Errors*: only when nothing at all can be received: [`Unavailable`](crate::TransportErrorKind::Unavailable) while the broker is away: call again,
+    ///   with a pause. Others are final. What concerns one topic or unit is told by [`problems`](Self::problems), and delays no other.
     /// - *Cancellation*: safe: nothing is lost, the next call returns it.
     /// - *Concurrency*: one call at a time. `acknowledge`, `pause` and `resume` may run beside it.
     async fn next(&self) -> Result<Received, TransportError>;
@@ -232,6 +265,12 @@ pub trait Deliveries: Send + Sync {
     /// many. Default: not at all, but what is finished while a call is under way goes into the next. Pure.
     fn acknowledgement_delay(&self) -> Duration {
         Duration::ZERO
+    }
+
+    /// Topics and units of this member that give nothing for now, while others may: one that is missing, or that it may not read. The member tries
+    /// them again by itself. Pure and quick. Default: none, for a broker whose units fail all together.
+    fn problems(&self) -> Vec<Problem> {
+        Vec::new()
     }
 
     /// Stops dispatching from these units until [`resume`](Self::resume), without losing them. Repeat: harmless.

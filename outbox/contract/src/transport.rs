@@ -118,8 +118,9 @@ pub trait Transport: Send + Sync + 'static {
     /// - *Ordering*: at any time one live consumer per ordering unit (partition, queue). A new owner starts at or before the first
     ///   unacknowledged delivery, in order.
     /// - *Units and limits*: at most `prefetch` deliveries unacknowledged.
-    /// - *Errors*: [`Missing`](crate::TransportErrorKind::Missing) for a topic that is not there, where topics are not made by naming them, and what
-    ///   `check` meets.
+    /// - *Errors*: where no topic of the subscription can be received from: [`Missing`](crate::TransportErrorKind::Missing) for one that is not there,
+    ///   where topics are not made by naming them, and what `check` meets. Where others can, it is one of their
+    ///   [`problems`](Deliveries::problems), until it is there.
     /// - *Cancellation*: safe; nothing was joined, or it leaves again.
     /// - *Concurrency*: any; each call is a member of its own.
     /// - *Repeat*: another member of the group.

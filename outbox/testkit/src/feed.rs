@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use outbox_contract::subscription::{Origin, Received, Tag, Undecodable, Unit};
 use outbox_contract::{
-    Chunk, Deliveries, Delivery, Failure, Message, MessageId, Outcome, Outcomes, Rejection, Subscription,
-    Topic, Transport, TransportError, TransportErrorKind, async_trait,
+    Chunk, Deliveries, Delivery, Failure, Message, MessageId, Outcome, Outcomes, Problem, Rejection,
+    Subscription, Topic, Transport, TransportError, TransportErrorKind, async_trait,
 };
 use tokio::sync::Notify;
 
@@ -35,6 +35,8 @@ struct State {
     units: BTreeMap<Unit, Queue>,
     members: u64,
     away: bool,
+    /// Topics that give nothing.
+    problems: BTreeMap<Topic, Problem>,
     acknowledgement_delay: Duration,
     /// How often members have acknowledged something.
     acknowledgements: u64,
@@ -115,6 +117,19 @@ impl Feed {
     /// Makes the broker answer that it is away, or be there again.
     pub fn away(&self, away: bool) {
         self.state().away = away;
+        self.0.changed.notify_waiters();
+    }
+
+    /// Makes a topic give nothing, for this reason, or deliver again.
+    pub fn fail_topic(&self, topic: &Topic, error: Option<&str>) {
+        let mut state = self.state();
+        match error {
+            Some(error) => {
+                drop(state.problems.insert(topic.clone(), Problem::new(topic.clone(), None, error)));
+            }
+            None => drop(state.problems.remove(topic)),
+        }
+        drop(state);
         self.0.changed.notify_waiters();
     }
 
@@ -233,7 +248,9 @@ impl Member {
         }
         let mut room = self.prefetch.saturating_sub(self.unacknowledged(&state));
         let mut deliveries = Vec::new();
-        for (unit, queue) in state.units.iter_mut().filter(mine) {
+        let State { units, problems, .. } = &mut *state;
+        let gives = |(unit, _): &(&Unit, &mut Queue)| !problems.contains_key(&unit.topic);
+        for (unit, queue) in units.iter_mut().filter(mine).filter(gives) {
             if queue.owner.is_none() && queue.revoked_from.is_none() {
                 queue.owner = Some(self.me);
                 queue.incarnation += 1;
@@ -298,6 +315,11 @@ impl Deliveries for Member {
 
     fn acknowledgement_delay(&self) -> Duration {
         self.acknowledgement_delay
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let state = self.feed.state();
+        state.problems.values().filter(|problem| self.topics.contains(&problem.topic)).cloned().collect()
     }
 
     async fn pause(&self, _units: &[Unit]) -> Result<(), TransportError> {

@@ -25,6 +25,8 @@ pub(crate) struct Entry {
     /// Where it stands in the chunk.
     pub(crate) index: usize,
     pub(crate) record: Record,
+    /// Whether it is sent with nothing else under way, as its topic has taken nothing lately.
+    pub(crate) alone: bool,
 }
 
 /// What a chunk has for one partition.
@@ -36,10 +38,11 @@ pub(crate) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
+    /// What goes out together.
     pub(crate) fn of(entries: &'a [Entry]) -> Vec<Self> {
         // The number first: it tells most apart.
         let mut lines: BTreeMap<(i32, &Topic), Vec<&Entry>> = BTreeMap::new();
-        for entry in entries {
+        for entry in entries.iter().filter(|entry| !entry.alone) {
             lines.entry((entry.record.partition, entry.record.topic())).or_default().push(entry);
         }
         let line = |((partition, topic), entries): ((i32, &Topic), _)| Line {

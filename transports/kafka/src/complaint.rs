@@ -14,13 +14,50 @@ pub(crate) struct Complaint {
 }
 
 impl Complaint {
+    /// What a code alone says.
+    pub(crate) const fn of(code: Code) -> Self {
+        Self { code, words: String::new() }
+    }
+
     /// What the member says of it. None: the client mends it by itself.
     pub(crate) fn told(&self) -> Option<TransportError> {
+        self.is_told().map(|(kind, words)| TransportError::new(kind, "next", words))
+    }
+
+    /// Whether it may be of a single topic, or a partition of it: the others go on.
+    pub(crate) fn is_of_a_topic(&self) -> bool {
+        let words = self.words.as_str();
+        let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| words.starts_with(beginning));
+        // Whatever the code: of these nothing at all can be received.
+        if begins(&["JoinGroup", "SyncGroup", "ConsumerGroupHeartbeat", "FindCoordinator"]) {
+            return false;
+        }
+        let of_topics = matches!(
+            self.code,
+            Code::UnknownTopicOrPartition
+                | Code::UnknownTopic
+                | Code::UnknownPartition
+                | Code::InvalidTopic
+                | Code::TopicAuthorizationFailed
+                | Code::MessageSizeTooLarge
+                | Code::AutoOffsetReset
+                | Code::NotImplemented
+                | Code::BadMessage
+                | Code::BadCompression
+                | Code::InvalidMessage
+                | Code::InvalidRecord
+        );
+        of_topics
+            || begins(&["Fetch from broker", "Subscribed topic", "Failed to fetch committed offset for"])
+    }
+
+    /// The kind of error that it is, and the words for it. None: the client mends it by itself.
+    pub(crate) fn is_told(&self) -> Option<(Kind, String)> {
         let (kind, remedy) = match self.code {
             code if passes(code) => return None,
             Code::AllBrokersDown | Code::Resolve => (Kind::Unavailable, "no broker can be reached"),
             Code::UnknownTopicOrPartition | Code::UnknownTopic => {
-                (Kind::Unavailable, "a topic is not on the broker any more: create it")
+                (Kind::Unavailable, "the topic is not on the broker: create it")
             }
             Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed => {
                 (Kind::NotPermitted, "grant Read on the topic and the group")
@@ -56,12 +93,15 @@ impl Complaint {
                 Kind::Invalid,
                 "a partition has no offset to go on from, and auto.offset.reset says that this is an error: set it, or commit an offset",
             ),
+            Code::NotImplemented | Code::BadCompression => {
+                (Kind::Unsupported, "records are compressed in a way that this client can't read")
+            }
             Code::MessageSizeTooLarge => {
                 (Kind::Invalid, "a record is too large to be fetched: raise receive.message.max.bytes")
             }
             _ => (Kind::Unavailable, "the client meets what it may not get over by itself"),
         };
-        Some(self.error(kind, remedy))
+        Some((kind, self.with_code(remedy)))
     }
 
     /// Whether it is over when a record comes, of whichever partition.
@@ -81,14 +121,14 @@ impl Complaint {
         match self.told() {
             Some(told) if !told.is_retryable() => told,
             Some(told) => TransportError::new(Kind::Other, "next", format!("the client can't go on: {told}")),
-            None => self.error(Kind::Other, "the client can't go on"),
+            None => TransportError::new(Kind::Other, "next", self.with_code("the client can't go on")),
         }
     }
 
-    fn error(&self, kind: Kind, remedy: &str) -> TransportError {
+    fn with_code(&self, remedy: &str) -> String {
         let Self { code, words } = self;
         let said = if words.is_empty() { String::new() } else { format!(": {words}") };
-        TransportError::new(kind, "next", format!("{remedy} ({code}{said})"))
+        format!("{remedy} ({code}{said})")
     }
 }
 

@@ -138,17 +138,30 @@ impl Config {
             // A topic that is missing is reported after a second; the default is thirty.
             .set("topic.metadata.propagation.max.ms", "1000")
             .set("message.max.bytes", CLIENT_LIMIT.to_string())
-            // A record batch is rejected as a whole: no larger than what a topic takes.
-            .set("batch.size", self.max_message_bytes.clamp(1, 1_000_000).to_string())
             .set("linger.ms", self.linger.as_millis().to_string())
             .set("queue.buffering.max.kbytes", (256 * 1024).to_string());
         self.with_properties(&mut client, Kind::Producer);
         client
     }
 
-    /// Of the producer that leaves no gap.
-    pub(crate) fn gapless(&self) -> ClientConfig {
+    /// How large a record batch is made, where the topic takes it: it is rejected as a whole, so no larger than what a topic takes.
+    pub(crate) fn batch_bytes(&self) -> usize {
+        self.max_message_bytes.clamp(1, 1_000_000)
+    }
+
+    /// Whether producers compress what they send.
+    pub(crate) fn compresses(&self) -> bool {
+        let codecs =
+            ["compression.codec", "compression.type"].iter().filter_map(|name| self.properties.get(*name));
+        codecs.into_iter().any(|codec| codec != "none")
+    }
+
+    /// Of the producer that leaves no gap, with batches of so many bytes.
+    pub(crate) fn gapless(&self, batch_bytes: usize) -> ClientConfig {
         let mut client = self.producer();
+        if !self.properties.contains_key("batch.size") || batch_bytes < self.batch_bytes() {
+            client.set("batch.size", batch_bytes.to_string());
+        }
         client
             .set("enable.idempotence", "true")
             .set("enable.gapless.guarantee", "true")
@@ -182,7 +195,9 @@ impl Config {
             .set("auto.offset.reset", "earliest")
             .set("queued.max.messages.kbytes", ahead.to_string())
             // Measured: 1.6 times the rate of the default, which waits a second after its queue was full.
-            .set("fetch.queue.backoff.ms", "10");
+            .set("fetch.queue.backoff.ms", "10")
+            // So soon a topic is received from that was made after the member joined; the default is five minutes.
+            .set("topic.metadata.refresh.interval.ms", "10000");
         self.with_properties(&mut client, Kind::Consumer);
         // Offsets are committed by what is finished, not by what was read.
         client.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
@@ -190,6 +205,26 @@ impl Config {
             GroupProtocol::Cooperative => client.set("partition.assignment.strategy", "cooperative-sticky"),
             GroupProtocol::Consumer => client.set("group.protocol", "consumer"),
         };
+        client
+    }
+}
+
+impl Config {
+    /// Of the client that looks at the topics of a member: it reads where the group is, and belongs to none.
+    pub(crate) fn probe(&self, group: &str) -> ClientConfig {
+        let mut client = self.client();
+        client.set("group.id", group).set("auto.offset.reset", "earliest");
+        self.with_properties(&mut client, Kind::Consumer);
+        client
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("enable.partition.eof", "true")
+            // It reads one record of each partition.
+            .set("fetch.wait.max.ms", "10")
+            .set("queued.min.messages", "1");
+        for name in ["group.instance.id", "group.remote.assignor"] {
+            client.remove(name);
+        }
         client
     }
 }
@@ -305,9 +340,9 @@ impl KafkaTransportBuilder {
         self
     }
 
-    /// The most bytes that the topics take in one record batch: the smallest `max.message.bytes` among them. Default 1,048,588, as the
-    /// broker's. What is larger is rejected before it is sent, and no batch is made larger. Where a topic takes less than is said here, its
-    /// messages arrive all the same, but one by one.
+    /// The most bytes of a record batch, and of a message. Default 1,048,588, as the broker's. What is larger is rejected before it is sent. Where
+    /// a topic takes less (its `max.message.bytes`), its batches are made smaller, and what it can't take is rejected before it is sent; for that the
+    /// user needs `DescribeConfigs` on the topic.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.config.max_message_bytes = bytes.max(1);
         self

@@ -61,6 +61,9 @@ impl Events {
     }
 }
 
+/// Of a consumer in no group.
+impl rdkafka::consumer::ConsumerContext for Events {}
+
 impl ClientContext for Events {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, words: &str) {
         // A broker that ends a connection is no error to the client; and it may do so as the client speaks no TLS.

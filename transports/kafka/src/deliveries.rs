@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{Deliveries, Subscription, TransportError, TransportErrorKind};
+use outbox_contract::{Deliveries, Problem, Subscription, TransportError, TransportErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -12,6 +12,8 @@ use tokio::task::JoinHandle;
 use crate::config::{Config, not_taken};
 use crate::dispatch::Dispatch;
 use crate::member::{self, Member, Shared};
+use crate::problems::Problems;
+use crate::watch;
 
 pub(crate) struct KafkaDeliveries {
     member: Arc<Member>,
@@ -23,8 +25,14 @@ pub(crate) struct KafkaDeliveries {
 }
 
 impl KafkaDeliveries {
-    pub(crate) fn join(config: &Config, subscription: &Subscription) -> Result<Self, TransportError> {
-        let member = Arc::new(Member::new(subscription.topics.clone(), Dispatch::new(subscription)));
+    /// `known`: what is wrong with topics already.
+    pub(crate) fn join(
+        config: &Config,
+        subscription: &Subscription,
+        known: Vec<Problem>,
+    ) -> Result<Self, TransportError> {
+        let dispatch = Dispatch::new(subscription);
+        let member = Arc::new(Member::new(subscription.topics.clone(), dispatch, Problems::new(known)));
         let client = config.member(subscription.consumer.as_str(), subscription.prefetch_bytes);
         let consumer: BaseConsumer<Shared> = client
             .create_with_context(Shared(Arc::clone(&member)))
@@ -37,18 +45,26 @@ impl KafkaDeliveries {
         let consumer = Arc::new(consumer);
         let (leaves, left) = oneshot::channel();
         let (runs, polled) = (Arc::clone(&member), Arc::clone(&consumer));
-        let thread = std::thread::Builder::new().name("outbox-kafka-member".to_owned());
-        let run = move || {
+        spawn("outbox-kafka-member", move || {
             member::run(&runs, polled);
             // Nobody waits where the deliveries were dropped.
             let _ = leaves.send(());
-        };
-        thread.spawn(run).map_err(|error| {
-            TransportError::new(TransportErrorKind::Other, "subscribe", "no thread for the member")
-                .with_source(error)
         })?;
+        let (watched, probe) = (Arc::clone(&member), config.probe(subscription.consumer.as_str()));
+        if let Err(error) = spawn("outbox-kafka-watch", move || watch::run(&watched, &probe)) {
+            member.leave();
+            return Err(error);
+        }
         Ok(Self { member, consumer: Some(consumer), commit: tokio::sync::Mutex::default(), left: Some(left) })
     }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), TransportError> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    spawned.map(drop).map_err(|error| {
+        TransportError::new(TransportErrorKind::Other, "subscribe", "no thread for the member")
+            .with_source(error)
+    })
 }
 
 /// Waits for the commit that is under way, if there is one. Dropped half-way, it leaves it for the next one to wait for.
@@ -87,6 +103,10 @@ impl Deliveries for KafkaDeliveries {
         let (member, consumer) = (Arc::clone(&self.member), Arc::clone(consumer));
         *commit = Some(tokio::task::spawn_blocking(move || member::commit(&member, &consumer)));
         finish(&mut commit).await
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        self.member.problems().all()
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {

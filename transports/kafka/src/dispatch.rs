@@ -100,6 +100,11 @@ impl Dispatch {
         self.units.keys().cloned().collect()
     }
 
+    /// The offset of the record that is to come next of a partition. None: nothing of it has come yet.
+    pub(crate) fn next_of(&self, unit: &Unit) -> Option<i64> {
+        Some(self.units.get(unit)?.last? + 1)
+    }
+
     /// Whether something of these partitions is in hand and not finished.
     pub(crate) fn is_busy(&self, units: &[Unit]) -> bool {
         units.iter().filter_map(|unit| self.units.get(unit)).any(|owned| owned.offsets.unfinished().0 > 0)
@@ -190,12 +195,21 @@ impl Dispatch {
         if self.drained {
             return Ok(Some(Received::Ended));
         }
-        if let Some((problem, _)) = self.problem.take() {
+        if let Some((problem, _)) = self.problem.take_if(|(problem, _)| !problem.is_retryable()) {
             return Err(problem);
         }
         if self.over {
             return Ok(Some(Received::Ended));
         }
+        let deliveries = self.hand_out();
+        if !deliveries.is_empty() {
+            return Ok(Some(Received::Deliveries(deliveries)));
+        }
+        // Behind what is there: an error that lasts would hold it up for as long.
+        self.problem.take().map_or(Ok(None), |(problem, _)| Err(problem))
+    }
+
+    fn hand_out(&mut self) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         let first = self.turn.checked_rem(self.units.len()).unwrap_or_default();
         self.turn = self.turn.wrapping_add(1);
@@ -217,7 +231,7 @@ impl Dispatch {
                 deliveries.extend(owned.waiting.pop_front().map(|(_, delivery)| delivery));
             }
         }
-        Ok((!deliveries.is_empty()).then_some(Received::Deliveries(deliveries)))
+        deliveries
     }
 
     /// These deliveries are finished. Those of an earlier ownership are not looked at.

@@ -30,7 +30,8 @@ impl Subject {
         let cluster = MockCluster::new(1).unwrap();
         let topic = Topic::new("orders").unwrap();
         cluster.create_topic(topic.as_str(), 1, 1).unwrap();
-        let producer = Gapless::new(&KafkaTransport::builder(cluster.bootstrap_servers()).config).unwrap();
+        let producer =
+            Gapless::new(&KafkaTransport::builder(cluster.bootstrap_servers()).config, 1_000_000).unwrap();
         let subject = Self { cluster, producer, topic };
         assert_eq!(subject.send(|| {}).await, Heard::Acknowledged);
         subject

@@ -11,11 +11,14 @@ mod flight;
 mod gapless;
 #[cfg(test)]
 mod gapless_tests;
+mod limits;
 mod member;
 mod murmur2;
 mod offsets;
 mod patience;
 mod pool;
+mod pools;
+mod problems;
 mod publication;
 mod record;
 mod security;
@@ -25,6 +28,7 @@ mod trouble;
 mod turns;
 mod under_way;
 mod verdict;
+mod watch;
 
 pub use config::{GroupProtocol, KafkaTransportBuilder};
 pub use security::Mechanism;

@@ -1,5 +1,6 @@
 //! A member of a consumer: the thread that polls, so that however slow handlers are, the broker does not take the member for dead.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use tokio::sync::Notify;
 use crate::complaint::Complaint;
 use crate::context::Events;
 use crate::dispatch::{Dispatch, Flow};
+use crate::problems::Problems;
 
 /// How long the thread waits for a record before it looks at anything else.
 const POLL: Duration = Duration::from_millis(100);
@@ -45,11 +47,15 @@ pub(crate) struct Member {
     /// Held while offsets are committed, and while partitions are given back: an offset that is committed after its partition has moved
     /// would put the new owner's back.
     committing: Mutex<()>,
+    // Plain as well: held for a step of the machine.
+    problems: Mutex<Problems>,
+    /// Something may be wrong with a topic.
+    doubt: Condvar,
     leaving: AtomicBool,
 }
 
 impl Member {
-    pub(crate) fn new(topics: Vec<Topic>, dispatch: Dispatch) -> Self {
+    pub(crate) fn new(topics: Vec<Topic>, dispatch: Dispatch, problems: Problems) -> Self {
         Self {
             events: Events::default(),
             topics,
@@ -57,6 +63,8 @@ impl Member {
             acknowledged: Condvar::new(),
             wake: Notify::new(),
             committing: Mutex::new(()),
+            problems: Mutex::new(problems),
+            doubt: Condvar::new(),
             leaving: AtomicBool::new(false),
         }
     }
@@ -64,6 +72,37 @@ impl Member {
     /// The machine. No step of it runs foreign code.
     pub(crate) fn dispatch(&self) -> MutexGuard<'_, Dispatch> {
         self.dispatch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is wrong with single topics. No step of it runs foreign code.
+    pub(crate) fn problems(&self) -> MutexGuard<'_, Problems> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn topics(&self) -> &[Topic] {
+        &self.topics
+    }
+
+    /// An error may be of a single topic: of one that it names, or of any.
+    fn doubt(&self, complaint: &Complaint) {
+        let Complaint { code, words } = complaint;
+        tracing::debug!(%code, words, "an error that may be of a single topic; looking at them");
+        let named = |topic: &&Topic| {
+            words.contains(&format!(" topic {topic} [")) || words.contains(&format!(": {topic}: "))
+        };
+        let mut named: Vec<&Topic> = self.topics.iter().filter(named).collect();
+        if named.is_empty() {
+            named = self.topics.iter().collect();
+        }
+        self.problems().doubt(named);
+        self.doubt.notify_all();
+    }
+
+    /// Waits until something may be wrong with a topic, for so long at most. False: the member leaves.
+    pub(crate) fn wait_for_doubt(&self, limit: Duration) -> bool {
+        let quiet = |problems: &mut Problems| !problems.is_urgent() && !self.is_leaving();
+        drop(self.doubt.wait_timeout_while(self.problems(), limit, quiet));
+        !self.is_leaving()
     }
 
     /// Something was acknowledged: what waits for it goes on.
@@ -75,6 +114,9 @@ impl Member {
     /// The thread ends, and the member leaves.
     pub(crate) fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
+        // Under the lock: who is about to wait has not seen it, and must not miss this.
+        drop(self.problems());
+        self.doubt.notify_all();
         self.acknowledged.notify_all();
     }
 
@@ -85,7 +127,7 @@ impl Member {
         self.wake.notify_one();
     }
 
-    fn is_leaving(&self) -> bool {
+    pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
     }
 
@@ -106,18 +148,47 @@ impl Member {
         drop(self.acknowledged.wait_timeout_while(self.dispatch(), FINISH, busy));
     }
 
-    /// Commits what is finished.
+    /// Commits what is finished. Topics that something is wrong with are committed one by one: what one of them is refused is no other's matter, and
+    /// is tried again with the next acknowledgement. As long as it is not committed, it may come again.
     fn commit_once(&self, consumer: &BaseConsumer<Shared>) -> KafkaResult<()> {
-        let offsets = self.dispatch().to_commit();
+        let mut well: Vec<(Unit, i64)> = Vec::new();
+        let mut ill: BTreeMap<Topic, Vec<(Unit, i64)>> = BTreeMap::new();
+        {
+            let offsets = self.dispatch().to_commit();
+            let problems = self.problems();
+            for (unit, offset) in offsets {
+                if problems.has(&unit.topic) {
+                    ill.entry(unit.topic.clone()).or_default().push((unit, offset));
+                } else {
+                    well.push((unit, offset));
+                }
+            }
+        }
+        let committed = self.commit_offsets(consumer, &well);
+        if let Err(error) = &committed
+            && error.rdkafka_error_code().is_some_and(|code| Complaint::of(code).is_of_a_topic())
+        {
+            // Which one is found out; from then on the others are committed without it.
+            self.doubt(&Complaint { code: RDKafkaErrorCode::Unknown, words: error.to_string() });
+        }
+        for (topic, offsets) in ill {
+            if let Err(error) = self.commit_offsets(consumer, &offsets) {
+                tracing::debug!(%topic, %error, "what is finished of a topic with a problem is not committed");
+            }
+        }
+        committed
+    }
+
+    fn commit_offsets(&self, consumer: &BaseConsumer<Shared>, offsets: &[(Unit, i64)]) -> KafkaResult<()> {
         if offsets.is_empty() {
             return Ok(());
         }
         let mut list = TopicPartitionList::with_capacity(offsets.len());
-        for (unit, offset) in &offsets {
+        for (unit, offset) in offsets {
             list.add_partition_offset(unit.topic.as_str(), number(unit), Offset::Offset(*offset))?;
         }
         consumer.commit(&list, CommitMode::Sync)?;
-        self.dispatch().committed(&offsets);
+        self.dispatch().committed(offsets);
         Ok(())
     }
 
@@ -292,6 +363,9 @@ fn fail(member: &Member, consumer: &BaseConsumer<Shared>, error: &KafkaError) {
     }
     let words = member.events.last().filter(|last| last.code == code).map(|last| last.words);
     let complaint = Complaint { code, words: words.unwrap_or_default() };
+    if complaint.is_of_a_topic() {
+        return member.doubt(&complaint);
+    }
     match complaint.told() {
         Some(problem) => {
             member.dispatch().fail(problem, complaint.is_over_with_a_record());

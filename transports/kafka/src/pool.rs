@@ -11,6 +11,8 @@ use crate::gapless::Gapless;
 #[derive(Debug)]
 pub(crate) struct Pool {
     config: Arc<Config>,
+    /// How large their record batches are.
+    batch_bytes: usize,
     seats: Mutex<Seats>,
 }
 
@@ -24,11 +26,11 @@ struct Seats {
 }
 
 impl Pool {
-    pub(crate) fn new(config: &Arc<Config>) -> Result<Arc<Self>, TransportError> {
-        let current = Some(Arc::new(Gapless::new(config)?));
-        let spare = Some(Arc::new(Gapless::new(config)?));
+    pub(crate) fn new(config: &Arc<Config>, batch_bytes: usize) -> Result<Arc<Self>, TransportError> {
+        let current = Some(Arc::new(Gapless::new(config, batch_bytes)?));
+        let spare = Some(Arc::new(Gapless::new(config, batch_bytes)?));
         let seats = Mutex::new(Seats { current, spare, closed: false, retired: 0 });
-        Ok(Arc::new(Self { config: Arc::clone(config), seats }))
+        Ok(Arc::new(Self { config: Arc::clone(config), batch_bytes, seats }))
     }
 
     fn seats(&self) -> MutexGuard<'_, Seats> {
@@ -49,7 +51,7 @@ impl Pool {
             seats.current = None;
             let next = match seats.spare.take() {
                 Some(spare) if !spare.is_broken() => spare,
-                _ => Arc::new(Gapless::new(&self.config)?),
+                _ => Arc::new(Gapless::new(&self.config, self.batch_bytes)?),
             };
             seats.current = Some(next);
         }
@@ -87,7 +89,7 @@ impl Pool {
         if !missing() {
             return;
         }
-        match Gapless::new(&self.config) {
+        match Gapless::new(&self.config, self.batch_bytes) {
             Ok(spare) => {
                 let mut seats = self.seats();
                 if !seats.closed && seats.spare.is_none() {

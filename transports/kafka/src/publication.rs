@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Chunk, Failure, Key, KeyId, Outcome, Outcomes, Topic};
+use outbox_contract::{Chunk, Failure, Key, KeyId, Outcome, Outcomes, Topic, TransportError};
 use tokio::time::Instant;
 
 use crate::attempt::{Attempt, Entry, Line, Quiet};
 use crate::config::Config;
 use crate::flight::Heard;
 use crate::patience::Patience;
+use crate::pool::Pool;
 use crate::record::Record;
 use crate::topics::Absent;
 use crate::transport::Shared;
@@ -27,24 +29,93 @@ pub(crate) async fn publish(shared: &Shared, chunk: Chunk, outcomes: &Outcomes) 
     if entries.is_empty() {
         return;
     }
-    let producer = match shared.pool().current() {
-        Ok(Some(producer)) => producer,
-        Ok(None) => return route(outcomes, "closed", "the transport is closed"),
+    let parts = match parts(shared, entries) {
+        Ok(parts) => parts,
         Err(error) => return route(outcomes, "broker-unavailable", &error.to_string()),
     };
-    let lines = Line::of(&entries);
-    let (quiet, heard) = {
-        let attempt = Attempt::new(shared.pool(), &producer, outcomes);
-        let quiet = attempt.run(&lines, patience).await;
-        (quiet, attempt.end(chunk.messages.len()).await)
-    };
-    let refused = producer.refused().map(|trouble| refused(&trouble.words));
-    let judge = Judge { shared, entries: &entries, heard: &heard, quiet, refused, outcomes };
-    judge.judge().await;
+    let whole = parts.len() == 1;
+    let parts = parts.into_iter().map(|(pool, entries)| Part {
+        shared,
+        pool,
+        entries,
+        len: chunk.messages.len(),
+        whole,
+        outcomes,
+        patience: Patience::new(began, chunk.deadline),
+    });
+    join_all(parts.map(Part::publish)).await;
 }
 
 fn route(outcomes: &Outcomes, class: &'static str, words: &str) {
     outcomes.report_rest(&Outcome::Unavailable(Unavailable::Route, Failure::new(class, words)));
+}
+
+/// Shares out messages by the pools that their topics go by: mostly all by one.
+fn parts(shared: &Shared, entries: Vec<Entry>) -> Result<Vec<(Arc<Pool>, Vec<Entry>)>, TransportError> {
+    let mut pools: BTreeMap<Topic, (usize, bool)> = BTreeMap::new();
+    let mut parts: Vec<(Arc<Pool>, Vec<Entry>)> = Vec::new();
+    for mut entry in entries {
+        let topic = entry.record.topic();
+        let (at, alone) = match pools.get(topic) {
+            Some(known) => *known,
+            None => {
+                let batch_bytes = shared.limits().of(topic).map(|limits| limits.batch_bytes);
+                let pool = shared.pools().of(topic, batch_bytes)?;
+                let known = parts.iter().position(|(other, _)| Arc::ptr_eq(other, &pool));
+                let at = known.unwrap_or_else(|| {
+                    parts.push((pool, Vec::new()));
+                    parts.len() - 1
+                });
+                let of = (at, shared.pools().sends_alone(topic));
+                pools.insert(topic.clone(), of);
+                of
+            }
+        };
+        entry.alone = alone;
+        if let Some((_, part)) = parts.get_mut(at) {
+            part.push(entry);
+        }
+    }
+    Ok(parts)
+}
+
+/// What goes out by one pool of producers. Another part has no message of the same topic.
+struct Part<'a> {
+    shared: &'a Shared,
+    pool: Arc<Pool>,
+    entries: Vec<Entry>,
+    /// How many messages the chunk has.
+    len: usize,
+    /// Whether this is all that can be sent of the chunk.
+    whole: bool,
+    outcomes: &'a Outcomes,
+    patience: Patience<'static>,
+}
+
+impl Part<'_> {
+    async fn publish(self) {
+        let Self { shared, pool, entries, len, whole, outcomes, patience } = self;
+        let (class, words) = match pool.current() {
+            Ok(Some(producer)) => {
+                let lines = Line::of(&entries);
+                let (quiet, heard) = {
+                    let attempt = Attempt::new(&pool, &producer, outcomes);
+                    let quiet = attempt.run(&lines, patience).await;
+                    (quiet, attempt.end(len).await)
+                };
+                let refused = producer.refused().map(|trouble| refused(&trouble.words));
+                let judge =
+                    Judge { shared, entries: &entries, whole, heard: &heard, quiet, refused, outcomes };
+                return judge.judge().await;
+            }
+            Ok(None) => ("closed", "the transport is closed".to_owned()),
+            Err(error) => ("broker-unavailable", error.to_string()),
+        };
+        for entry in &entries {
+            let failure = Failure::new(class, words.clone());
+            outcomes.report(entry.index, Outcome::Unavailable(Unavailable::Route, failure));
+        }
+    }
 }
 
 /// Finds out which messages can be sent, and to which partition. What is said of the others is reported.
@@ -70,6 +141,8 @@ async fn prepare(shared: &Shared, chunk: &Chunk, outcomes: &Outcomes, deadline: 
         };
         counts.insert(topic.clone(), count);
     }
+    let there = counts.iter().filter(|(topic, count)| count.is_ok() && Config::validate_topic(topic).is_ok());
+    shared.limits().learn(there.map(|(topic, _)| topic)).await;
     let mut cuts = Cuts::default();
     let mut entries = Vec::with_capacity(chunk.messages.len());
     for (index, stored) in chunk.messages.iter().enumerate() {
@@ -77,18 +150,22 @@ async fn prepare(shared: &Shared, chunk: &Chunk, outcomes: &Outcomes, deadline: 
             outcomes.report(index, Outcome::Blocked);
             continue;
         }
-        let outcome = match (shared.config().validate(&stored.message), counts.get(&stored.message.topic)) {
-            (Err(rejection), _) => Outcome::Rejected(rejection.0),
-            (Ok(()), Some(Ok(count))) => {
+        let rejection = match shared.config().validate(&stored.message) {
+            Err(rejection) => Some(rejection.0),
+            Ok(()) => shared.limits().refusal(&stored.message, &chunk.source).await,
+        };
+        let outcome = match (rejection, counts.get(&stored.message.topic)) {
+            (Some(rejection), _) => Outcome::Rejected(rejection),
+            (None, Some(Ok(count))) => {
                 let partition_of = |key: &Key| crate::murmur2::partition_of(key.as_str().as_bytes(), *count);
                 let key = stored.message.key.as_ref();
                 let partition = key.map_or_else(|| partition_of(&stored.message.order_key()), partition_of);
                 let record = Record::new(Arc::clone(stored), Arc::clone(&chunk.source), partition);
-                entries.push(Entry { index, record });
+                entries.push(Entry { index, record, alone: false });
                 continue;
             }
-            (Ok(()), Some(Err((what, failure)))) => Outcome::Unavailable(*what, failure.clone()),
-            (Ok(()), None) => Outcome::Blocked,
+            (None, Some(Err((what, failure)))) => Outcome::Unavailable(*what, failure.clone()),
+            (None, None) => Outcome::Blocked,
         };
         cuts.cut(&stored.message.key_id());
         outcomes.report(index, outcome);
@@ -100,6 +177,8 @@ async fn prepare(shared: &Shared, chunk: &Chunk, outcomes: &Outcomes, deadline: 
 struct Judge<'a> {
     shared: &'a Shared,
     entries: &'a [Entry],
+    /// Whether nothing else of the chunk is under way.
+    whole: bool,
     heard: &'a [Heard],
     quiet: Quiet<'a>,
     /// Why the broker let the producer do nothing: then nothing else is the matter with what it did not deliver.
@@ -111,7 +190,13 @@ impl Judge<'_> {
     async fn judge(&self) {
         // Mostly so: then it is said at once of all of which nothing was said yet, and those are the ones that were sent.
         if self.entries.iter().all(|entry| self.heard.get(entry.index) == Some(&Heard::Acknowledged)) {
-            return self.outcomes.report_rest(&Outcome::Delivered);
+            if self.whole {
+                return self.outcomes.report_rest(&Outcome::Delivered);
+            }
+            return self
+                .entries
+                .iter()
+                .for_each(|entry| self.outcomes.report(entry.index, Outcome::Delivered));
         }
         let silent = self.silent();
         let keys: Vec<KeyId> = self.entries.iter().map(|entry| entry.record.key_id()).collect();
@@ -122,7 +207,9 @@ impl Judge<'_> {
         let mut unknown: Vec<(&Entry, Failure)> = Vec::new();
         for (entry, key) in self.entries.iter().zip(&keys) {
             let heard = self.heard.get(entry.index).copied().unwrap_or(Heard::NotSent);
-            if let Some(waiting) = alone.get_mut(key) {
+            if entry.alone {
+                alone.entry(key).or_default().push((entry, heard));
+            } else if let Some(waiting) = alone.get_mut(key) {
                 waiting.push((entry, heard));
             } else if cuts.has(key) {
                 self.outcomes.report(entry.index, Outcome::Blocked);
@@ -197,6 +284,15 @@ impl Judge<'_> {
                 Err(Meaning::Unavailable(what, failure)) => Outcome::Unavailable(what, failure),
                 Err(Meaning::Unknown(failure)) => Outcome::Unknown(failure),
             };
+            let topic = entry.record.topic();
+            match outcome {
+                Outcome::Delivered => self.shared.pools().took(topic),
+                Outcome::Rejected(_) => {
+                    self.shared.pools().rejected(topic);
+                    self.shared.limits().forget(topic);
+                }
+                _ => {}
+            }
             stopped = outcome != Outcome::Delivered;
             self.outcomes.report(entry.index, outcome);
         }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use outbox_contract::outcome::Unavailable;
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Transport, TransportError,
+    Chunk, Deliveries, Message, Outcomes, Problem, Rejection, Subscription, Transport, TransportError,
     TransportErrorKind,
 };
 use tokio::time::{Instant, sleep, timeout_at};
@@ -15,7 +16,8 @@ use crate::config::{Config, KafkaTransportBuilder};
 use crate::deliveries::KafkaDeliveries;
 use crate::flight::{Flight, Heard};
 use crate::gapless::Gapless;
-use crate::pool::Pool;
+use crate::limits::TopicLimits;
+use crate::pools::Pools;
 use crate::record::Record;
 use crate::topics::Topics;
 use crate::trouble::kind_of;
@@ -37,8 +39,9 @@ pub struct KafkaTransport {
 #[derive(Debug)]
 pub(crate) struct Shared {
     config: Arc<Config>,
-    pool: Arc<Pool>,
+    pools: Pools,
     topics: Topics,
+    limits: TopicLimits,
     /// Sends single messages, and asks about topics.
     alone: Arc<Gapless>,
     /// Held while a single message is under way.
@@ -51,8 +54,12 @@ impl Shared {
         &self.config
     }
 
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    pub(crate) fn limits(&self) -> &TopicLimits {
+        &self.limits
     }
 
     pub(crate) fn topics(&self) -> &Topics {
@@ -91,7 +98,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.pool.close();
+        self.pools.close();
     }
 }
 
@@ -106,7 +113,8 @@ impl KafkaTransport {
         let config = Arc::new(config);
         let alone = Arc::new(Gapless::for_single_messages(&config)?);
         let shared = Shared {
-            pool: Pool::new(&config)?,
+            pools: Pools::new(&config)?,
+            limits: TopicLimits::new(&config),
             topics: Topics::new(&config, &alone),
             alone,
             turn: tokio::sync::Mutex::default(),
@@ -120,7 +128,7 @@ impl KafkaTransport {
     /// whatever reason. A number that grows all the time tells of a topic or a broker that is not well.
     #[must_use]
     pub fn retired_producers(&self) -> u64 {
-        self.shared.pool.retired()
+        self.shared.pools.retired()
     }
 }
 
@@ -145,19 +153,26 @@ impl Transport for KafkaTransport {
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         self.shared.open("subscribe")?;
+        let (mut problems, mut first) = (Vec::new(), None);
         for topic in &subscription.topics {
-            match self.shared.topics.partitions(topic, ANSWER).await {
-                Ok(_) => {}
-                Err((_, failure)) => {
-                    return Err(TransportError::new(kind_of(&failure.class), "subscribe", failure.message));
-                }
+            let Err((what, failure)) = self.shared.topics.partitions(topic, ANSWER).await else { continue };
+            let error =
+                TransportError::new(kind_of(&failure.class), "subscribe", failure.message.to_string());
+            if what == Unavailable::Route {
+                return Err(error);
             }
+            problems.push(Problem::new(topic.clone(), None, failure.message));
+            first = first.or(Some(error));
         }
-        Ok(Box::new(KafkaDeliveries::join(&self.shared.config, &subscription)?))
+        match first {
+            // Nothing at all can be received.
+            Some(error) if problems.len() == subscription.topics.len() => Err(error),
+            _ => Ok(Box::new(KafkaDeliveries::join(&self.shared.config, &subscription, problems)?)),
+        }
     }
 
     async fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
-        self.shared.pool.close();
+        self.shared.pools.close();
     }
 }

@@ -11,6 +11,7 @@ use super::absence::Absence;
 use super::config::InboxConfig;
 use super::dispatcher::Limits;
 use super::pausing::Pausing;
+use super::problems::Problems;
 use super::process::Process;
 use super::stats::Counters;
 use super::steps::Steps;
@@ -43,6 +44,8 @@ pub(crate) struct Context {
     pub(crate) untold: AtomicBool,
     /// What the subscription gives in place of deliveries.
     pub(crate) absence: Absence,
+    /// Topics and units of it that give nothing, while others do.
+    pub(crate) problems: Problems,
 }
 
 impl Context {

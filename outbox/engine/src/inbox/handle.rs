@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join;
-use outbox_contract::{Backlog, Consumer, Route, Store, StoreError};
+use outbox_contract::{Backlog, Consumer, Problem, Route, Store, StoreError};
 use ractor::{ActorRef, ActorStatus};
 
 use super::context::Context;
@@ -98,7 +98,13 @@ impl InboxHandle {
     /// What the inbox has done since it was started, and what it has in memory.
     #[must_use]
     pub fn stats(&self) -> InboxStats {
-        self.context.counters.snapshot(self.context.credit.out())
+        self.context.counters.snapshot(self.context.credit.out(), self.context.problems.count())
+    }
+
+    /// Topics, and units of them, that nothing is received from for now, while others go on. Looked at once a second.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        self.context.problems.all()
     }
 
     /// What waits in the store for this consumer, as last measured. None: not measured yet, or not by this process.
@@ -141,6 +147,9 @@ impl InboxHandle {
             );
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
+        for reason in self.context.problems.reasons() {
+            health.add(Status::Degraded, reason);
+        }
         if self.context.paused().route {
             health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));
         }
@@ -150,7 +159,7 @@ impl InboxHandle {
     fn look(&self) {
         if let Some(supervisor) = &self.supervisor {
             // Gone only when the runtime is.
-            let _ = supervisor.cast(InboxMsg::Paused);
+            let _ = supervisor.cast(InboxMsg::Look);
         }
     }
 }

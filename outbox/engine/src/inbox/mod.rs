@@ -27,6 +27,7 @@ mod overtaking;
 mod pace;
 mod pausing;
 mod permits;
+mod problems;
 mod process;
 mod processor;
 mod receiver;

@@ -52,7 +52,7 @@ async fn one_of_a_batch_that_is_behind_others_takes_none_of_them_back() {
     let handled = Verdict::Done(Done::Handled);
     let verdicts = process(&processor, &[&a, &second, &b]).await;
     assert_eq!(verdicts, [handled.clone(), Verdict::NotTried, handled.clone()]);
-    let stats = processor.counters.snapshot((0, 0));
+    let stats = processor.counters.snapshot((0, 0), 0);
     assert_eq!((stats.handled, stats.duplicates), (2, 0));
     assert_eq!(process(&processor, &[&first, &second]).await, [handled.clone(), handled]);
 }

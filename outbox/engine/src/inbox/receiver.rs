@@ -113,10 +113,15 @@ impl Receiver {
             Err(error) if error.is_retryable() => {
                 let config = &self.context.config;
                 let pause = config.outage_first_delay.saturating_mul(1 << state.away.min(16));
+                if state.away == 0 {
+                    tracing::warn!(%error, "the broker gives nothing but errors; waiting for it");
+                } else {
+                    tracing::debug!(%error, "the broker still gives nothing but errors");
+                }
                 state.away = state.away.saturating_add(1);
-                tracing::warn!(%error, "the broker is away; waiting for it");
                 self.context.absence.failed(self.context.now(), error.to_string());
-                tokio::time::sleep(pause.min(config.outage_most_delay)).await;
+                // Asking again costs nothing, and what has come meanwhile must not wait for long: the transport connects by itself.
+                tokio::time::sleep(pause.min(config.outage_most_delay).min(MOST_PAUSE)).await;
             }
             Err(error) => return Err(error.into()),
         }
@@ -145,6 +150,9 @@ impl Receiver {
         Ok(self.acknowledger.cast(AcknowledgerMsg::Finished(tags))?)
     }
 }
+
+/// The longest pause after an error of the subscription.
+const MOST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest that a broker may be silent about a wish.
 pub(crate) const BROKER_TIMEOUT: Duration = Duration::from_secs(5);

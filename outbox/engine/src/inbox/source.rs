@@ -1,11 +1,11 @@
 //! A subscription that several actors use: one receives, many acknowledge, and at the end somebody closes it.
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use outbox_contract::subscription::{Received, Tag};
-use outbox_contract::{Deliveries, TransportError, TransportErrorKind};
+use outbox_contract::{Deliveries, Problem, TransportError, TransportErrorKind};
 use tokio::sync::RwLock;
 use tokio::time::timeout;
 
@@ -25,6 +25,14 @@ impl Source {
             Some(deliveries) => deliveries.next().await,
             None => Ok(Received::Ended),
         }
+    }
+
+    /// Topics and units that give nothing, while others do. None: the subscription is being closed.
+    pub(crate) fn problems(&self) -> Option<Vec<Problem>> {
+        let deliveries = self.deliveries.try_read().ok()?;
+        let deliveries = deliveries.as_ref()?;
+        // Nothing of the inbox is touched by the call, so nothing can be left half done by a panic.
+        catch_unwind(AssertUnwindSafe(|| deliveries.problems())).ok()
     }
 
     /// Tells the broker that these are finished. When that can't be said now, say it again: they may not come again while this subscription lasts, and

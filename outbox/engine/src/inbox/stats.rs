@@ -118,7 +118,7 @@ impl Counters {
         self.error().clone()
     }
 
-    pub(crate) fn snapshot(&self, in_flight: (usize, usize)) -> InboxStats {
+    pub(crate) fn snapshot(&self, in_flight: (usize, usize), problems: usize) -> InboxStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         InboxStats {
             received: read(&self.received),
@@ -133,6 +133,7 @@ impl Counters {
             resets: read(&self.resets),
             in_flight: in_flight.0,
             in_flight_bytes: in_flight.1,
+            problems,
         }
     }
 
@@ -177,4 +178,6 @@ pub struct InboxStats {
     pub in_flight: usize,
     /// The bytes that they are counted with.
     pub in_flight_bytes: usize,
+    /// Topics and units that nothing is received from for now, while others go on.
+    pub problems: usize,
 }

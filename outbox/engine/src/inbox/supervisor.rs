@@ -30,8 +30,8 @@ pub(crate) enum InboxMsg {
     Begin(u64),
     /// The subscription is over.
     Ended,
-    /// Look whether the consumer, or a topic of it, is paused.
-    Paused,
+    /// Look whether the consumer, or a topic of it, is paused, and whether topics give nothing.
+    Look,
     /// Take no more, finish what is being handled, acknowledge it, leave. Answers whether all of it was done.
     Stop(RpcReplyPort<bool>),
 }
@@ -44,8 +44,9 @@ pub(crate) struct InboxState {
     stopping: bool,
 }
 
-/// How often it is looked whether an operator paused the consumer or a topic of it. The store is asked by the heartbeat alone.
-const PAUSE_POLL: Duration = Duration::from_secs(1);
+/// How often it is looked whether an operator paused the consumer or a topic of it, and whether topics give nothing. The store is asked by the heartbeat
+/// alone, and the broker by the transport.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The parts of one life of an inbox.
 struct Incarnation {
@@ -78,7 +79,7 @@ impl InboxSupervisor {
         _state: &mut InboxState,
     ) -> Result<(), ActorProcessingErr> {
         // Ends with this actor.
-        drop(myself.send_interval(PAUSE_POLL, || InboxMsg::Paused));
+        drop(myself.send_interval(LOOK, || InboxMsg::Look));
         Ok(myself.cast(InboxMsg::Begin(0))?)
     }
 
@@ -95,7 +96,10 @@ impl InboxSupervisor {
                 }
             }
             InboxMsg::Ended => self.start_again(&myself, state, "the broker ended the subscription").await,
-            InboxMsg::Paused => {
+            InboxMsg::Look => {
+                if let Some(problems) = state.incarnation.as_ref().and_then(|parts| parts.source.problems()) {
+                    self.context.problems.look(problems);
+                }
                 let mailboxes = state.incarnation.as_ref().and_then(|parts| parts.mailboxes.as_ref());
                 if let Some(mailboxes) = mailboxes {
                     // Gone only when all of this incarnation is; the next one looks for itself.
@@ -172,6 +176,7 @@ impl InboxSupervisor {
         context.subscribed.store(true, Ordering::Release);
         context.untold.store(false, Ordering::Release);
         context.absence.over();
+        context.problems.look(source.problems().unwrap_or_default());
         state.incarnation = Some(Incarnation { source, receiver, acknowledger, mailboxes });
         Ok(())
     }
@@ -183,6 +188,7 @@ impl InboxSupervisor {
         }
         let Some(incarnation) = state.incarnation.take() else { return };
         self.context.subscribed.store(false, Ordering::Release);
+        self.context.problems.forget();
         incarnation.end();
         incarnation.source.abandon().await;
         // What could not be dropped in time is dropped by the last one who has it, which may be this actor.
@@ -218,6 +224,7 @@ impl InboxSupervisor {
     async fn drain(&self, state: &mut InboxState) -> bool {
         let Some(incarnation) = state.incarnation.take() else { return true };
         self.context.subscribed.store(false, Ordering::Release);
+        self.context.problems.forget();
         let limit = millis(self.context.longest_job());
         let mut clean = incarnation.source.drain().await.is_ok();
         clean &= call_t!(incarnation.receiver, ReceiverMsg::Finish, limit).is_ok();

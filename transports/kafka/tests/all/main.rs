@@ -7,4 +7,6 @@ mod injected_errors;
 mod kafka_only;
 mod logs;
 mod quota;
+mod rejecting_topics;
+mod single_topics;
 mod support;

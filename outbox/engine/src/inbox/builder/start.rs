@@ -12,6 +12,7 @@ use super::super::context::{Context, PausedInStore};
 use super::super::dispatcher::Limits;
 use super::super::drain::Drain;
 use super::super::handle::InboxHandle;
+use super::super::problems::Problems;
 use super::super::process::Process;
 use super::super::processor::Processor;
 use super::super::stats::Counters;
@@ -89,6 +90,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             None
         };
         let paused_in_store = drain.as_ref().map(|drain| -> PausedInStore { Box::new(drain.pauses()) });
+        let problems = Problems::new(consumer.clone());
         let context = Arc::new(Context {
             process,
             transport: self.transport,
@@ -113,6 +115,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             subscribed: AtomicBool::new(false),
             untold: AtomicBool::new(false),
             absence: Absence::default(),
+            problems,
             config,
         });
         let supervisor = if mode.receives() {

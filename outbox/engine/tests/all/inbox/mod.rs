@@ -13,6 +13,7 @@ mod environment;
 mod failing;
 mod life;
 mod panics;
+mod problems;
 mod refused;
 mod stored;
 mod support;

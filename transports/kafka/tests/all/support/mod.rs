@@ -186,6 +186,24 @@ fn read(brokers: &str, topic: &Topic) -> Vec<(i32, String, String)> {
     all
 }
 
+/// How many records of a topic a group has finished, all partitions together, by its committed offsets.
+pub async fn finished_by(brokers: &str, group: &str, topic: &Topic) -> i64 {
+    let (brokers, group, topic) = (brokers.to_owned(), group.to_owned(), topic.clone());
+    let ask = move || {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", brokers).set("group.id", group);
+        let consumer: BaseConsumer = config.create().unwrap();
+        let metadata = consumer.fetch_metadata(Some(topic.as_str()), PATIENCE).unwrap();
+        let mut list = TopicPartitionList::new();
+        for partition in metadata.topics()[0].partitions() {
+            list.add_partition(topic.as_str(), partition.id());
+        }
+        let committed = consumer.committed_offsets(list, PATIENCE).unwrap();
+        committed.elements().iter().filter_map(|it| it.offset().to_raw()).map(|offset| offset.max(0)).sum()
+    };
+    tokio::task::spawn_blocking(ask).await.unwrap()
+}
+
 /// The broker that leads a partition now, by its number, if there is one that answers.
 pub async fn leader(brokers: &str, topic: &Topic) -> Option<i32> {
     let (admin, topic) = (admin(brokers), topic.clone());

@@ -1,0 +1,167 @@
+//! Looks at the topics of a member: which of them, or which partitions, can't be read, and why.
+//!
+//! The client tells of errors without their topic. So whatever may be of a single one makes this look at each, by a client that belongs to no
+//! group: it reads where the member is, one topic after the other, and thereby learns which one it is, and when it is over.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use outbox_contract::Topic;
+use outbox_contract::subscription::Unit;
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::Message as _;
+use rdkafka::metadata::MetadataTopic;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::RDKafkaErrorCode;
+
+use crate::complaint::Complaint;
+use crate::context::Events;
+use crate::member::Member;
+use crate::problems::Finding;
+use crate::verdict::missing;
+
+/// How often topics are looked at that have a problem.
+const SOON: Duration = Duration::from_secs(3);
+/// How often the others are: a partition that lost its leader says nothing by itself.
+const SELDOM: Duration = Duration::from_secs(30);
+/// How long the broker may take to describe a topic.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How long a topic may take to be read from.
+const READ: Duration = Duration::from_secs(3);
+/// How long the other partitions of a topic may take once one of them gave an error.
+const REST: Duration = Duration::from_millis(500);
+/// How long is waited for a record at once.
+const POLL: Duration = Duration::from_millis(50);
+
+/// The thread that looks, until its member leaves.
+pub(crate) fn run(member: &Member, config: &ClientConfig) {
+    let mut looked = Instant::now();
+    let mut probe: Option<Probe> = None;
+    loop {
+        let soon = if member.problems().is_quiet() { SELDOM.saturating_sub(looked.elapsed()) } else { SOON };
+        if !member.wait_for_doubt(soon) {
+            return;
+        }
+        let suspects = member.problems().suspects();
+        let all = looked.elapsed() >= SELDOM;
+        if all {
+            looked = Instant::now();
+        }
+        if probe.is_none() {
+            probe = Probe::new(config);
+        }
+        let Some(client) = &probe else { continue };
+        for topic in member.topics().iter().filter(|topic| all || suspects.contains(topic)) {
+            if member.is_leaving() {
+                return;
+            }
+            if let Some(findings) = client.look(member, topic, suspects.contains(topic)) {
+                member.problems().found(topic, findings);
+            }
+        }
+        if member.problems().is_quiet() {
+            // Its connections are worth keeping only while there is something to look at.
+            probe = None;
+        }
+    }
+}
+
+/// A client of its own, in no group.
+struct Probe {
+    client: BaseConsumer<Events>,
+}
+
+impl Probe {
+    fn new(config: &ClientConfig) -> Option<Self> {
+        match config.create_with_context(Events::default()) {
+            Ok(client) => Some(Self { client }),
+            Err(error) => {
+                tracing::warn!(%error, "no client that looks at topics; it is tried again");
+                None
+            }
+        }
+    }
+
+    /// What is wrong with a topic. None: no broker told. `deep`: also reads from it.
+    fn look(&self, member: &Member, topic: &Topic, deep: bool) -> Option<Vec<Finding>> {
+        let metadata = self.client.fetch_metadata(Some(topic.as_str()), ANSWER).ok()?;
+        let found = metadata.topics().iter().find(|found| found.name() == topic.as_str())?;
+        if let Some(code) = found.error() {
+            return Complaint::of(code.into()).is_told().map(|(_, words)| vec![(None, words)]);
+        }
+        if found.partitions().is_empty() {
+            return Some(vec![(None, missing(topic.as_str()).message.to_string())]);
+        }
+        let (mut findings, led) = leaders(found);
+        if deep && !led.is_empty() {
+            findings.extend(self.read(member, topic, led).ok()??);
+        }
+        // The same of all partitions is said once.
+        let all = findings.len() == found.partitions().len();
+        if all && findings.iter().all(|(_, words)| Some(words) == findings.first().map(|(_, words)| words)) {
+            findings.truncate(1);
+            findings.iter_mut().for_each(|(number, _)| *number = None);
+        }
+        Some(findings)
+    }
+
+    /// Reads from partitions where the member is. None: neither a record nor an error came in time.
+    fn read(
+        &self,
+        member: &Member,
+        topic: &Topic,
+        mut open: BTreeSet<i32>,
+    ) -> KafkaResult<Option<Vec<Finding>>> {
+        {
+            // Short-lived: a list that is alive when the client ends makes it wait for ever.
+            let mut list = TopicPartitionList::with_capacity(open.len());
+            for number in &open {
+                let unit = u32::try_from(*number).ok().map(|number| Unit { topic: topic.clone(), number });
+                let next = unit.and_then(|unit| member.dispatch().next_of(&unit));
+                let offset = next.map_or(Offset::Stored, Offset::Offset);
+                list.add_partition_offset(topic.as_str(), *number, offset)?;
+            }
+            self.client.assign(&list)?;
+        }
+        let (start, mut end) = (Instant::now(), READ);
+        let mut why: Option<Complaint> = None;
+        while !open.is_empty() && start.elapsed() < end && !member.is_leaving() {
+            match self.client.poll(POLL) {
+                Some(Ok(record)) => drop(open.remove(&record.partition())),
+                Some(Err(KafkaError::PartitionEOF(number))) => drop(open.remove(&number)),
+                Some(Err(error)) => {
+                    let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
+                    let words = self.client.context().last().filter(|last| last.code == code);
+                    let complaint = Complaint { code, words: words.map(|it| it.words).unwrap_or_default() };
+                    if complaint.is_of_a_topic() {
+                        why = Some(complaint);
+                        end = end.min(start.elapsed() + REST);
+                    }
+                }
+                None => {}
+            }
+        }
+        self.client.unassign()?;
+        let Some((_, words)) = why.and_then(|why| why.is_told()) else {
+            return Ok(open.is_empty().then(Vec::new));
+        };
+        let numbers = open.into_iter().filter_map(|number| u32::try_from(number).ok());
+        Ok(Some(numbers.map(|number| (Some(number), words.clone())).collect()))
+    }
+}
+
+/// The partitions that have a leader, and what is said of the others.
+fn leaders(topic: &MetadataTopic) -> (Vec<Finding>, BTreeSet<i32>) {
+    let (mut findings, mut led) = (Vec::new(), BTreeSet::new());
+    for partition in topic.partitions() {
+        if partition.leader() >= 0 {
+            led.insert(partition.id());
+        } else {
+            let words = "the partition has no leader: look at the brokers that have its copies".to_owned();
+            findings.push((u32::try_from(partition.id()).ok(), words));
+        }
+    }
+    (findings, led)
+}
