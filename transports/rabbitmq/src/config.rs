@@ -225,7 +225,7 @@ impl RabbitMqTransportBuilder {
     }
 
     /// How many messages may wait in a queue before it refuses more (`x-max-length` with `reject-publish`). Default: the broker's memory and disk.
-    /// While one queue of a topic is full the topic is unavailable.
+    /// While one queue of a topic is full the topic is unavailable. The limit is soft: what is under way when a queue becomes full is stored all the same.
     pub fn most_waiting(mut self, messages: u32) -> Self {
         self.most_waiting = Some(messages);
         self
