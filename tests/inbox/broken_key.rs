@@ -3,7 +3,7 @@
 //! so:
 //!
 //! ```text
-//! OUTBOX_FAILING_SECONDS=600 cargo test -p outbox-tests --test inbox keeps_failing
+//! OUTBOX_FAILING_SECONDS=600 cargo test -p outbox-tests --test all keeps_failing
 //! ```
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use outbox_transport_kafka::KafkaTransport;
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 use sqlx::{Postgres, Transaction};
 
-use crate::real::{Database, by_key, named, patient, publish, write};
+use crate::inbox::real::{Database, by_key, named, patient, publish, write};
 
 const FAILING: &str = "failing";
 /// Messages of other keys, and of the failing one: one behind each two hundred.

@@ -12,8 +12,8 @@ use outbox_testkit::eventually;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Postgres, Transaction};
 
-use crate::file_broker::{FileBroker, Sent};
-use crate::real::{Database, write};
+use crate::inbox::file_broker::{FileBroker, Sent};
+use crate::inbox::real::{Database, write};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -9,7 +9,7 @@ use outbox_engine::{HandlerContext, Inbox, handler_fn};
 use outbox_store_sqlite::SqliteStore;
 use sqlx::{Sqlite, Transaction};
 
-use crate::file_broker::{FileBroker, Sent};
+use crate::inbox::file_broker::{FileBroker, Sent};
 
 #[tokio::test]
 async fn a_constraint_that_is_checked_at_the_commit_fails_its_message_and_no_other() {

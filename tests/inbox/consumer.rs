@@ -13,7 +13,7 @@ use outbox_engine::{
 use outbox_store_sqlite::SqliteStore;
 use sqlx::{Sqlite, Transaction};
 
-use crate::file_broker::FileBroker;
+use crate::inbox::file_broker::FileBroker;
 
 /// The key whose handler fails at first, so that its messages go through the store.
 pub(crate) const FAILING: &str = "failing";
@@ -90,7 +90,7 @@ async fn start(store: SqliteStore, broker: FileBroker) -> InboxHandle {
     inbox.start().await.unwrap()
 }
 
-/// Not a test: what [`kill`](crate::kill) runs as a process of its own.
+/// Not a test: what [`kill`](crate::inbox::kill) runs as a process of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a process that other tests start"]
 async fn consumer_process() {

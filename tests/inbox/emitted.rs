@@ -16,7 +16,7 @@ use outbox_tests::record::{PATIENCE, until};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 use sqlx::{Postgres, Transaction};
 
-use crate::real::{Database, by_key, named, patient, publish, write};
+use crate::inbox::real::{Database, by_key, named, patient, publish, write};
 
 const FAILING: &str = "failing";
 const KEYS: [&str; 5] = ["a", "b", FAILING, "c", "d"];

@@ -7,8 +7,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use outbox_engine::Step;
 use sqlx::Row;
 
-use crate::consumer::{BATCH, CRASH, FAILING, FOLDER, MODE, open};
-use crate::file_broker::{FileBroker, Sent};
+use crate::inbox::consumer::{BATCH, CRASH, FAILING, FOLDER, MODE, open};
+use crate::inbox::file_broker::{FileBroker, Sent};
 
 /// Five messages of each of four keys, one of which fails, with repeats of old ones behind newer ones.
 fn messages() -> Vec<Sent> {
@@ -28,7 +28,7 @@ fn messages() -> Vec<Sent> {
 fn consumer(folder: &Path, mode: &str, batch: usize, crash: Option<(usize, u32)>) -> ExitStatus {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "consumer::consumer_process", "--ignored"])
+        .args(["--exact", "inbox::consumer::consumer_process", "--ignored"])
         .env(FOLDER, folder)
         .env(MODE, mode)
         .env(BATCH, batch.to_string())

@@ -16,7 +16,7 @@ use outbox_tests::life::Life;
 use outbox_tests::pair::Pair;
 use outbox_tests::record::{Now, PATIENCE, Record, until};
 
-use crate::repeats::Repeats;
+use crate::matrix::repeats::Repeats;
 
 /// How many writers write at once, and to how many keys.
 const WRITERS: u64 = 4;

@@ -7,7 +7,7 @@
 //! | `inbox` | inboxes that die behind any step have each effect once; a failing key holds no other up |
 //! | `pairs` | real pairs keep the promises, whatever happens to servers, relays and inboxes |
 //! | `unit_of_work` | your rows and the events commit together, on SQLite and on PostgreSQL |
-//! | `workspace` | the house is as it should be: who may depend on whom, what every crate and file must have |
+//! | `settings` | the defaults in the book are those of the code |
 
 #![allow(clippy::expect_used, reason = "it is for tests alone")]
 

@@ -30,6 +30,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("tests", "outbox-tests"),
     ("tests/mongo_front", "outbox-mongo-front"),
     ("tests/servers", "outbox-servers"),
+    ("tests/workspace", "outbox-workspace"),
 ];
 
 /// A dependency inside the workspace that is allowed.
@@ -113,6 +114,7 @@ const ARROWS: &[Arrow] = &[
     arrow("two-services", "outbox-testkit", Always, "it tests its own handlers"),
     arrow("two-services", "outbox-servers", InTests, "its tests run against real servers"),
     arrow("outbox-tests", "outbox*", Always, "they may look at everything"),
+    arrow("outbox-workspace", "outbox-contract", InTests, "it compares the metrics of the code with those of the book"),
 ];
 
 /// Packages outside of the workspace that only some crates may name, and that others must not even reach.

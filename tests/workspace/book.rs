@@ -10,13 +10,13 @@ use crate::anchors::anchored;
 use crate::files::written_files;
 
 fn read(path: impl AsRef<Path>) -> String {
-    let path = outbox_tests::root().join(path);
+    let path = crate::root().join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 #[test]
 fn every_listing_of_the_book_is_there() {
-    let pages = outbox_tests::root().join("book/src");
+    let pages = crate::root().join("book/src");
     let mut problems = Vec::new();
     for page in fs::read_dir(&pages).expect("the book has pages") {
         let page = page.expect("the book can be read").path();

@@ -6,7 +6,7 @@ use cargo_metadata::{Metadata, MetadataCommand, Package};
 
 fn metadata() -> Metadata {
     let mut command = MetadataCommand::new();
-    command.manifest_path(outbox_tests::root().join("Cargo.toml")).no_deps();
+    command.manifest_path(crate::root().join("Cargo.toml")).no_deps();
     command.exec().expect("cargo metadata describes the workspace")
 }
 
@@ -54,7 +54,7 @@ fn every_crate_has_the_edition_and_the_licences_of_the_workspace() {
             .then(|| format!("edition {edition}, license {license:?}; take both from the workspace"))
     });
     for (file, starts) in [("LICENSE-MIT", "MIT License"), ("LICENSE-APACHE", "Apache License")] {
-        let text = read(outbox_tests::root().join(file));
+        let text = read(crate::root().join(file));
         assert!(text.trim_start().starts_with(starts) && text.len() > 1_000, "{file} is not the full text");
     }
 }

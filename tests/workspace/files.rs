@@ -46,7 +46,7 @@ pub(crate) fn written_files() -> Vec<PathBuf> {
         }
     }
     let mut found = Vec::new();
-    walk(&outbox_tests::root(), Path::new(""), &mut found);
+    walk(&crate::root(), Path::new(""), &mut found);
     found.sort();
     assert!(found.len() > 50, "these are not all files: {}", found.len());
     found
@@ -54,7 +54,7 @@ pub(crate) fn written_files() -> Vec<PathBuf> {
 
 #[test]
 fn the_folders_at_the_top_are_the_fixed_ones() {
-    let entries = fs::read_dir(outbox_tests::root()).expect("the repository can be read");
+    let entries = fs::read_dir(crate::root()).expect("the repository can be read");
     let folders: BTreeSet<String> = entries
         .filter_map(|entry| entry.ok().filter(|entry| entry.path().is_dir()))
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -65,7 +65,7 @@ fn the_folders_at_the_top_are_the_fixed_ones() {
 
 #[test]
 fn no_file_names_one_machine_or_a_registry() {
-    let root = outbox_tests::root();
+    let root = crate::root();
     let mut problems = Vec::new();
     for file in written_files() {
         // What is not text (a picture, say) has no words to check.
@@ -93,7 +93,7 @@ fn forbidden_words_are_found_within_a_line() {
 
 #[test]
 fn every_link_to_a_file_leads_to_one() {
-    let root = outbox_tests::root();
+    let root = crate::root();
     let mut problems = Vec::new();
     for file in written_files().iter().filter(|file| file.extension().is_some_and(|ending| ending == "md")) {
         let text = fs::read_to_string(root.join(file)).expect("a page is text");
@@ -133,7 +133,7 @@ fn links_are_read_from_pages() {
 #[cfg(unix)]
 fn every_script_can_be_run() {
     use std::os::unix::fs::PermissionsExt;
-    let root = outbox_tests::root();
+    let root = crate::root();
     for file in written_files() {
         let path = root.join(&file);
         let script = fs::read(&path).is_ok_and(|bytes| bytes.starts_with(b"#!/"));

@@ -46,7 +46,7 @@ impl Graph {
     /// The graph of this repository.
     pub(crate) fn of_this_repository() -> Self {
         let metadata = MetadataCommand::new()
-            .manifest_path(outbox_tests::root().join("Cargo.toml"))
+            .manifest_path(crate::root().join("Cargo.toml"))
             .features(CargoOpt::AllFeatures)
             // What only other platforms need may not have been downloaded.
             .other_options(["--filter-platform".to_owned(), "host-tuple".to_owned()])

@@ -7,6 +7,10 @@ mod crates;
 mod files;
 mod graph;
 mod readme;
-mod settings;
 mod steps;
 mod versions;
+
+/// The folder of the repository.
+fn root() -> std::path::PathBuf {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../..").into()
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::anchors::anchored;
 
 fn read(path: &str) -> String {
-    let path = outbox_tests::root().join(path);
+    let path = crate::root().join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -72,7 +72,7 @@ fn pairs_of_the_suite(source: &str) -> BTreeSet<String> {
 #[test]
 fn the_pairs_are_those_of_the_suite() {
     let told = pairs_of_the_table(&read("README.md"), "| | memory | RabbitMQ | Kafka | Redis |");
-    let tested = pairs_of_the_suite(&read("tests/matrix/main.rs"));
+    let tested = pairs_of_the_suite(&read("tests/matrix/mod.rs"));
     assert!(tested.len() >= 12, "these are not all pairs: {tested:?}");
     assert_eq!(told, tested);
 }

@@ -25,7 +25,7 @@ impl Workspace {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let workspace = Self { folder };
         for script in scripts {
-            let text = fs::read_to_string(outbox_tests::root().join(script)).expect("the script is there");
+            let text = fs::read_to_string(crate::root().join(script)).expect("the script is there");
             workspace.program(script, &text);
         }
         workspace
@@ -116,11 +116,11 @@ fn what_only_the_nightly_run_tries_is_left_out_and_named() {
 /// A feature that the run does not switch on is code that no test sees.
 #[test]
 fn every_feature_is_tested_but_the_support_of_containers() {
-    let script = fs::read_to_string(outbox_tests::root().join("tests/run")).expect("it is there");
+    let script = fs::read_to_string(crate::root().join("tests/run")).expect("it is there");
     let told = script.split("\nfeatures='").nth(1).and_then(|rest| rest.split('\'').next());
     let told: Vec<&str> = told.expect("it names the features").split_whitespace().collect();
     let mut command = cargo_metadata::MetadataCommand::new();
-    command.manifest_path(outbox_tests::root().join("Cargo.toml")).no_deps();
+    command.manifest_path(crate::root().join("Cargo.toml")).no_deps();
     let metadata = command.exec().expect("cargo metadata describes the workspace");
     for package in metadata.workspace_packages() {
         for feature in package.features.keys() {
@@ -227,7 +227,7 @@ fn what_is_known_not_to_apply_and_is_tried_all_the_same_is_named() {
 /// Whatever of it is run: a suite says them by these names.
 #[test]
 fn what_does_not_apply_is_a_property_of_a_suite() {
-    let root = outbox_tests::root();
+    let root = crate::root();
     let known = fs::read_to_string(root.join("tests/not-applicable")).expect("it is there");
     let mut suites = String::new();
     let mut folders = vec![root.join("outbox/testkit/src")];

@@ -1,7 +1,7 @@
 //! What the book says goes with which version is what `Cargo.toml` says.
 
 fn read(path: &str) -> String {
-    let path = outbox_tests::root().join(path);
+    let path = crate::root().join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

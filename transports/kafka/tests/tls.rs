@@ -3,6 +3,7 @@
 #![cfg(feature = "tls")]
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
+#[path = "all/support/mod.rs"]
 mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

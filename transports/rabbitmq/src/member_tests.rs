@@ -10,7 +10,7 @@ use outbox_servers::{OrSkip, RabbitMq};
 use super::*;
 use crate::config::RabbitMqTransportBuilder;
 
-#[path = "../tests/rabbitmq_only/wiretap.rs"]
+#[path = "../tests/all/rabbitmq_only/wiretap.rs"]
 mod wiretap;
 
 use wiretap::Wiretap;

@@ -1,0 +1,192 @@
+//! Typed handlers: by event type, with old versions of it, as functions.
+
+use outbox_contract::{
+    Bytes, Codec, CodecError, DomainEvent, EventType, Exhausted, Json, Message, Outbox, RetryPolicy,
+};
+use outbox_engine::{HandlerContext, HandlerError, HandlerOptions, StartError};
+use outbox_store_memory::MemoryTx;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::sync::Mutex;
+
+use crate::inbox::support::{S, World, within};
+
+#[derive(Debug, Serialize, Deserialize, PartialEq)]
+struct Placed {
+    order_id: u32,
+    cents: u32,
+    currency: String,
+}
+
+impl DomainEvent for Placed {
+    const TYPES: &'static [EventType] =
+        &[EventType { topic: Some("orders"), name: "order.placed", version: 3 }];
+
+    fn event_type(&self) -> &'static EventType {
+        &Self::TYPES[0]
+    }
+
+    fn key(&self) -> Option<Cow<'_, str>> {
+        Some(self.order_id.to_string().into())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct PlacedV1 {
+    order_id: u32,
+    euros: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PlacedV2 {
+    order_id: u32,
+    cents: u32,
+}
+
+static SEEN: Mutex<Vec<Placed>> = Mutex::new(Vec::new());
+
+async fn note(tx: &mut MemoryTx, event: Placed, context: HandlerContext<'_>) -> Result<(), HandlerError> {
+    assert_eq!(context.consumer().as_str(), "inventory");
+    context.emit(&Placed { order_id: event.order_id, cents: 1, currency: "EUR".to_owned() })?;
+    tx.on_commit(move || SEEN.lock().unwrap().push(event));
+    Ok(())
+}
+
+fn of_version(version: u32, payload: &str) -> Message {
+    Message::new("orders".parse().unwrap(), "order.placed")
+        .with_key("7")
+        .unwrap()
+        .with_schema_version(version)
+        .with_payload(payload.to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_of_any_known_version_comes_as_the_type_of_today() {
+    let world = World::new();
+    let inbox = world
+        .bare()
+        .on_with::<Placed, _>(HandlerOptions::default(), note)
+        .upcast::<PlacedV1, PlacedV2>("order.placed", 1, 2, |old| PlacedV2 {
+            order_id: old.order_id,
+            cents: old.euros * 100,
+        })
+        .upcast::<PlacedV2, Placed>("order.placed", 2, 3, |old| Placed {
+            order_id: old.order_id,
+            cents: old.cents,
+            currency: "EUR".to_owned(),
+        });
+    let today = Outbox::new(world.tables.clone());
+    let today = today.encode(&Placed { order_id: 7, cents: 9, currency: "CHF".to_owned() }).unwrap();
+    world.feed.send(of_version(1, r#"{"order_id":7,"euros":3}"#));
+    world.feed.send(of_version(2, r#"{"order_id":7,"cents":4}"#));
+    world.feed.send(today);
+    // A dead letter, and its key goes on; then one that waits for a program that knows it, and holds up its key.
+    world.feed.send(of_version(3, "nonsense"));
+    world.feed.send(of_version(4, "{}"));
+    let inbox = inbox.start().await.unwrap();
+    within(S * 10, || world.feed.unacknowledged() == 0).await;
+    within(S * 10, || world.tables.snapshot().dead == 1 && inbox.stats().failed >= 4).await;
+    let seen: Vec<_> =
+        SEEN.lock().unwrap().iter().map(|placed| (placed.cents, placed.currency.clone())).collect();
+    assert_eq!(seen, [(300, "EUR".to_owned()), (4, "EUR".to_owned()), (9, "CHF".to_owned())]);
+    let dead = world.dead().await;
+    assert_eq!(dead[0].last_failure.as_ref().map(|failure| &*failure.class), Some("unreadable"));
+    within(S * 10, || world.tables.snapshot().failing_keys == 1).await;
+}
+
+/// Promised nowhere is that a message waits for a newer program for as long as it takes: its attempts are used up like any other's.
+#[tokio::test(start_paused = true)]
+async fn what_is_newer_than_the_program_dies_within_twenty_minutes_or_is_held() {
+    for (exhausted, dead_and_held) in [(Exhausted::DeadLetter, (1, 0)), (Exhausted::Hold, (0, 1))] {
+        let world = World::new();
+        let retry = RetryPolicy { exhausted, ..RetryPolicy::default() };
+        let inbox = world.bare().on::<Placed, _>(note).retry(retry).start().await.unwrap();
+        world.feed.send(of_version(4, "{}"));
+        let figures = || inbox.backlog().map(|backlog| (backlog.dead, backlog.held_keys)).unwrap_or_default();
+        for _ in 0..20 * 60 {
+            if figures() != (0, 0) {
+                break;
+            }
+            tokio::time::sleep(S).await;
+        }
+        assert_eq!(figures(), dead_and_held);
+        if exhausted == Exhausted::DeadLetter {
+            let dead = world.dead().await.remove(0);
+            assert_eq!((dead.reason.as_str(), dead.attempts), ("exhausted", 12));
+            assert_eq!(dead.last_failure.unwrap().class, "schema");
+        }
+        assert!(inbox.stop(S * 30).await);
+    }
+}
+
+/// JSON from its end to its beginning.
+#[derive(Clone, Copy)]
+struct Backwards;
+
+impl Codec for Backwards {
+    fn content_type(&self) -> &'static str {
+        "application/backwards"
+    }
+
+    fn encode<E: Serialize + ?Sized>(&self, event: &E) -> Result<Bytes, CodecError> {
+        Ok(Json.encode(event)?.iter().rev().copied().collect())
+    }
+
+    fn decode<E: DeserializeOwned>(&self, payload: &[u8]) -> Result<E, CodecError> {
+        Json.decode(&payload.iter().rev().copied().collect::<Vec<_>>())
+    }
+}
+
+async fn answer(
+    _: &mut MemoryTx,
+    event: Placed,
+    context: HandlerContext<'_, Backwards>,
+) -> Result<(), HandlerError> {
+    context.emit(&Placed { cents: event.cents + 1, ..event })?;
+    Ok(())
+}
+
+/// The service's own outbox: what it appends itself and what its handlers emit is the same to everybody.
+#[tokio::test(start_paused = true)]
+async fn an_inbox_reads_and_emits_as_the_outbox_does_that_it_is_given() {
+    let world = World::new();
+    let outbox = Outbox::new(world.tables.clone()).with_codec(Backwards);
+    let outbox = outbox.with_route("orders", "first").unwrap();
+    let event = Placed { order_id: 7, cents: 100, currency: "EUR".to_owned() };
+    world.feed.send(outbox.encode(&event).unwrap());
+    let old = Backwards.encode(&PlacedV1 { order_id: 8, euros: 2 }).unwrap();
+    world.feed.send(of_version(1, "").with_payload(old));
+    let inbox = world
+        .bare()
+        .outbox(outbox)
+        .upcast("order.placed", 1, 3, |old: PlacedV1| Placed {
+            order_id: old.order_id,
+            cents: old.euros * 100,
+            currency: "EUR".to_owned(),
+        })
+        .on::<Placed, _>(answer)
+        .emit_by("orders", "second");
+    let inbox = inbox.start().await.unwrap();
+    within(S * 10, || world.feed.unacknowledged() == 0).await;
+    assert_eq!((inbox.stats().handled, inbox.stats().failed), (2, 0));
+    let tables = world.tables.snapshot();
+    let mut found: Vec<(String, u32)> = Vec::new();
+    for (route, row) in &tables.hot {
+        assert_eq!(&*row.message.content_type, "application/backwards");
+        let placed: Placed = Backwards.decode(&row.message.payload).unwrap();
+        found.push((route.to_string(), placed.cents));
+    }
+    found.sort_unstable();
+    let expected = [("first", 101), ("first", 201), ("second", 101), ("second", 201)];
+    assert_eq!(found, expected.map(|(route, cents)| (route.to_owned(), cents)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outbox_comes_before_what_reads_by_its_codec() {
+    let world = World::new();
+    let outbox = Outbox::new(world.tables.clone()).with_codec(Backwards);
+    let inbox = world.bare().on::<Placed, _>(note).outbox(outbox).on::<Placed, _>(answer);
+    let Err(StartError::Config(problems)) = inbox.start().await else { panic!("it was started") };
+    assert!(problems.len() == 1 && problems[0].contains("call it first"), "{problems:#?}");
+}

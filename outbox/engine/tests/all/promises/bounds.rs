@@ -1,0 +1,162 @@
+//! Bounded (P6): messages and bytes in memory, at any backlog, any key skew and any size.
+
+use std::time::Duration;
+
+use outbox_contract::{Admin, RetryPolicy};
+use outbox_engine::RelayHandle;
+use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFaultRates};
+
+use crate::promises::support::{MS, Rig, S, World, key_id, message, route, within};
+
+/// So slow that everything piles up where it can.
+fn slow(rig: &Rig, delay: Duration) {
+    rig.transport.set_rates(FaultRates { delay, ..FaultRates::default() });
+}
+
+/// Waits until nothing waits; says how many messages and bytes were in memory at the most.
+async fn highest(world: &World, relay: &RelayHandle, limit: Duration) -> (usize, usize) {
+    let mut highest = (0, 0);
+    within(limit, || {
+        let stats = relay.stats();
+        highest = (highest.0.max(stats.in_flight), highest.1.max(stats.in_flight_bytes));
+        world.waiting() == 0
+    })
+    .await;
+    highest
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hot_key_takes_no_more_than_its_part_and_delays_no_other() {
+    let world = World::new();
+    let rig = world.rig();
+    slow(&rig, MS * 100);
+    world.append((0..5_000).map(|_| message("hot"))).await;
+    world.append((0..50).map(|n| message(&format!("key-{n}")))).await;
+    let relay = rig.relay().batch(100).credit(200).per_key(50).chunk(25).start().await.unwrap();
+    let others = || world.broker.published().iter().filter(|it| it.key.key != "hot").count() == 50;
+    let took = within(S * 60, others).await;
+    assert!(took <= S, "the other keys took {took:?}");
+    let (messages, _) = highest(&world, &relay, S * 600).await;
+    assert!(messages <= 200, "{messages} in memory");
+    assert!(world.positions("hot").is_sorted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_messages_stay_within_the_bytes() {
+    let world = World::new();
+    let rig = world.rig();
+    slow(&rig, MS * 10);
+    let large = || message("a").with_payload(vec![0; 100_000]);
+    world.append((0..60).map(|_| large())).await;
+    world.append((0..60).map(|n| message(&format!("key-{n}")).with_payload(vec![0; 100_000]))).await;
+    let relay = rig.relay().credit_bytes(300_000).start().await.unwrap();
+    let (_, bytes) = highest(&world, &relay, S * 60).await;
+    assert!(bytes <= 300_000 + large().bytes(), "{bytes} bytes in memory");
+}
+
+/// What a message has besides its content counts too.
+#[tokio::test(start_paused = true)]
+async fn many_small_messages_stay_within_the_bytes() {
+    let world = World::new();
+    let rig = world.rig();
+    slow(&rig, MS * 10);
+    world.append((0..3_000).map(|n| message(&format!("key-{n}")))).await;
+    let relay = rig.relay().credit_bytes(100_000).start().await.unwrap();
+    let (messages, bytes) = highest(&world, &relay, S * 60).await;
+    assert!(bytes <= 100_000 + message("key-1000").bytes(), "{messages} messages, {bytes} bytes in memory");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_larger_than_all_credit_is_sent_all_the_same() {
+    let world = World::new();
+    let rig = world.rig();
+    world.append([message("a"), message("a").with_payload(vec![0; 50_000]), message("a")]).await;
+    let _relay = rig.relay().credit_bytes(1_000).batch(1).credit(2).start().await.unwrap();
+    world.drained(S * 10).await;
+}
+
+/// When the keys of a failing batch are due at once, they come back no faster than there is room.
+#[tokio::test(start_paused = true)]
+async fn failing_keys_that_are_due_at_once_stay_within_the_messages() {
+    let world = World::new();
+    let rig = world.rig();
+    slow(&rig, MS * 10);
+    let ids = world.append((0..3_000).map(|n| message(&format!("key-{}", n % 6)))).await;
+    ids.iter().take(6).for_each(|id| rig.transport.inject_times(*id, Fault::Failed, 3));
+    let quick = RetryPolicy { first_delay: MS, most_delay: MS * 2, ..RetryPolicy::default() };
+    let relay = rig.relay().batch(50).credit(100).retry(quick).start().await.unwrap();
+    let (messages, _) = highest(&world, &relay, S * 600).await;
+    assert!(messages <= 100, "{messages} in memory");
+}
+
+/// Each takes most of the bytes: they come back one after the other, and none is left out, whether they go through or hang.
+#[tokio::test(start_paused = true)]
+async fn large_messages_of_many_failing_keys_come_back_one_after_the_other() {
+    let world = World::new();
+    let rig = world.rig();
+    slow(&rig, MS * 10);
+    let large = |n| message(&format!("key-{n}")).with_payload(vec![0; 200_000]);
+    let ids = world.append((0..20).map(large)).await;
+    ids.iter().for_each(|id| rig.transport.inject_times(*id, Fault::Failed, 2));
+    let quick = RetryPolicy { first_delay: MS, most_delay: MS * 2, ..RetryPolicy::default() };
+    let relay = rig.relay().credit_bytes(300_000).retry(quick).start().await.unwrap();
+    within(S * 60, || relay.stats().failed >= 20).await;
+    rig.transport.set_rates(FaultRates { hang: 1.0, ..FaultRates::default() });
+    tokio::time::sleep(S * 10).await;
+    let before = rig.store.counts().calls;
+    tokio::time::sleep(S * 60).await;
+    let calls = rig.store.counts().calls - before;
+    assert!(calls <= 600, "{calls} calls in a minute in which nothing can be sent");
+    rig.transport.calm();
+    let (_, bytes) = highest(&world, &relay, S * 120).await;
+    assert!(bytes <= 300_000 + large(0).bytes(), "{bytes} bytes in memory");
+    assert_eq!(world.broker.len(), 20, "each was sent once");
+}
+
+/// Relays were away, and a key is held: its backlog is parked piece by piece, however long the store takes for it, and no other key waits for that.
+#[tokio::test(start_paused = true)]
+async fn the_backlog_of_a_held_key_stays_within_the_messages_and_delays_no_other() {
+    const BACKLOG: usize = 20_000;
+    for world in [World::new(), World::concurrent(), World::stripes()] {
+        let rig = world.rig();
+        world.store.hold(&route(), &key_id("held")).await.unwrap();
+        let held = world.append((0..BACKLOG).map(|_| message("held"))).await;
+        world.append((0..300).map(|n| message(&format!("key-{n}")))).await;
+        let slow = StoreFaultRates { delay: S * 600, ..StoreFaultRates::default() };
+        rig.store.set_rates_of(StoreCall::Divert, slow);
+        let _relay = rig.relay().batch(100).credit(200).store_timeout(S * 700).start().await.unwrap();
+        within(S * 10, || world.broker.len() == 300).await;
+        tokio::time::sleep(S * 10).await;
+        let lines = rig.trace.take();
+        let aside = lines.iter().filter_map(|line| line.split("is to park ").nth(1)?.split(' ').next());
+        let aside: usize = aside.map(|rows| rows.parse::<usize>().unwrap()).sum();
+        assert!(world.store.snapshot().parked.is_empty(), "the store has not answered yet");
+        assert!(aside <= 300, "{aside} rows were read that wait to be parked");
+
+        rig.store.calm();
+        tokio::time::sleep(S * 600).await;
+        within(S * 60, || world.store.snapshot().parked.len() == BACKLOG).await;
+        world.store.release(&route(), &key_id("held")).await.unwrap();
+        world.drained(S * 60).await;
+        let arrived = world.arrived();
+        let arrived: Vec<_> = arrived[300..].to_vec();
+        assert!(arrived == held, "in order, and once");
+    }
+}
+
+/// All in all, whoever asks: looks, failing keys, heartbeats, figures, maintenance.
+#[tokio::test(start_paused = true)]
+async fn an_idle_relay_asks_the_store_twice_a_second_at_most() {
+    for world in [World::new(), World::concurrent(), World::stripes()] {
+        let rig = world.rig();
+        let _relay = rig.relay().start().await.unwrap();
+        world.append([message("a"), message("b")]).await;
+        world.drained(S * 60).await;
+        // Until the looks that follow an append are over.
+        tokio::time::sleep(S * 30).await;
+        let before = rig.store.counts().calls;
+        tokio::time::sleep(S * 300).await;
+        let calls = rig.store.counts().calls - before;
+        assert!(calls <= 600, "{calls} calls in 300 s");
+    }
+}

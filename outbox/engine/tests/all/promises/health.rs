@@ -1,0 +1,316 @@
+//! Visible (P9): health says what is wrong, and when it is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::lease::LeaseRequest;
+use outbox_contract::{
+    Admin, BucketSet, Exhausted, LowWater, Outgoing, RelayId, RetryPolicy, Route, Store, Timestamp,
+    Transactional,
+};
+use outbox_engine::{RelayHandle, Status};
+use outbox_testkit::{Fault, StoreCall, StoreFaultRates};
+use tokio::time::Instant;
+
+use crate::promises::support::{MS, S, World, key_id, message, of_topic, route, topic, within};
+
+fn says(relay: &RelayHandle, status: Status, words: &str) -> bool {
+    let health = relay.health();
+    health.status == status && health.reasons.iter().any(|reason| reason.contains(words))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_degrades_then_fails_then_is_over() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    assert_ne!(relay.health().status, Status::Healthy, "nothing is known yet");
+    within(S, || relay.health().status == Status::Healthy).await;
+    rig.transport.go_down();
+    world.append([message("a")]).await;
+    within(S, || says(&relay, Status::Degraded, "the transport has been unavailable for")).await;
+    within(S * 16, || says(&relay, Status::Unhealthy, "the transport has been unavailable for")).await;
+    rig.transport.come_back();
+    within(S * 12, || relay.health().status == Status::Healthy).await;
+}
+
+/// A handler of a web server, say, has no handle to stop it with.
+#[tokio::test(start_paused = true)]
+async fn an_observer_sees_what_the_handle_sees_and_outlives_it() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    let observer = relay.observer().clone();
+    within(S, || observer.health().status == Status::Healthy).await;
+    world.append([message("a")]).await;
+    world.drained(S).await;
+    within(S, || observer.stats().settled == 1).await;
+    assert_eq!(
+        (observer.id(), observer.stats(), observer.backlog()),
+        (relay.id(), relay.stats(), relay.backlog())
+    );
+    assert!(relay.stop(S * 20).await);
+    assert_eq!(observer.health().status, Status::Unhealthy, "nothing is published any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_key_degrades_until_it_is_released() {
+    let world = World::new();
+    let rig = world.rig();
+    let ids = world.append([message("a")]).await;
+    rig.transport.inject(ids[0], Fault::Failed);
+    let hold = RetryPolicy { most_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
+    let relay = rig.relay().retry(hold).start().await.unwrap();
+    within(S * 10, || says(&relay, Status::Degraded, "1 held keys wait for an operator")).await;
+    within(S * 70, || says(&relay, Status::Unhealthy, "the oldest message has waited for")).await;
+    rig.transport.calm();
+    world.store.release(&route(), &key_id("a")).await.unwrap();
+    within(S * 15, || relay.health().status == Status::Healthy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_topic_degrades_until_it_heals() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.transport.break_topic(topic("broken"));
+    world.append([of_topic("broken", "a")]).await;
+    let relay = rig.relay().start().await.unwrap();
+    within(S * 10, || {
+        says(&relay, Status::Degraded, "topic broken is not published now: an outage was injected")
+    })
+    .await;
+    rig.transport.heal_topic(&topic("broken"));
+    within(S * 15, || relay.health().status == Status::Healthy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_makes_it_unhealthy_until_it_is_back() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    within(S, || relay.health().status == Status::Healthy).await;
+    rig.store.set_rates(StoreFaultRates { before: 1.0, ..StoreFaultRates::default() });
+    within(S * 30, || says(&relay, Status::Unhealthy, "the relay keeps failing")).await;
+    within(S * 30, || says(&relay, Status::Unhealthy, "leases were last renewed")).await;
+    rig.store.calm();
+    world.append([message("a")]).await;
+    let took = world.drained(S * 10).await;
+    assert!(took <= S * 6, "it worked again after {took:?}");
+    // Failures that came often are remembered for a minute.
+    within(S * 90, || relay.health().status == Status::Healthy).await;
+}
+
+const FAILS: StoreFaultRates =
+    StoreFaultRates { before: 1.0, after: 0.0, hang_before: 0.0, hang_after: 0.0, delay: S };
+
+#[tokio::test(start_paused = true)]
+async fn a_backlog_that_could_never_be_measured_makes_it_unhealthy() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.store.set_rates_of(StoreCall::Backlog, FAILS);
+    let relay = rig.relay().start().await.unwrap();
+    within(S, || says(&relay, Status::Degraded, "has not been measured yet")).await;
+    within(S * 60, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
+    rig.store.calm();
+    within(S * 30, || relay.health().status == Status::Healthy).await;
+    rig.store.set_rates_of(StoreCall::Backlog, FAILS);
+    within(S * 60, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn maintenance_that_fails_degrades() {
+    for call in [StoreCall::Elect, StoreCall::Maintain] {
+        let world = World::new();
+        let rig = world.rig();
+        rig.store.set_rates_of(call, FAILS);
+        let relay = rig.relay().start().await.unwrap();
+        within(S * 60, || says(&relay, Status::Degraded, "maintenance has failed for")).await;
+        rig.store.calm();
+        within(S * 30, || relay.health().status == Status::Healthy).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn relays_that_are_configured_differently_say_so() {
+    let world = World::new();
+    let (one, other) = (world.rig(), world.rig());
+    let first = one.relay().start().await.unwrap();
+    tokio::time::sleep(MS * 100).await;
+    let another = RetryPolicy { most_attempts: 3, ..RetryPolicy::default() };
+    let second = other.relay().retry(another).start().await.unwrap();
+    let words = "relays of this route are configured differently";
+    within(S * 10, || says(&first, Status::Degraded, words) && says(&second, Status::Degraded, words)).await;
+}
+
+/// A round of maintenance may take long. What waits is measured all the same.
+#[tokio::test(start_paused = true)]
+async fn what_waits_is_measured_while_maintenance_takes_long() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.store.set_rates_of(StoreCall::Maintain, StoreFaultRates { hang_before: 1.0, ..Default::default() });
+    let relay = rig.relay().store_timeout(S * 600).start().await.unwrap();
+    tokio::time::sleep(S).await;
+    rig.transport.go_down();
+    world.append([message("a")]).await;
+    within(S * 12, || relay.backlog().iter().any(|(_, backlog)| backlog.pending == 1)).await;
+    within(S * 90, || says(&relay, Status::Unhealthy, "the oldest message has waited for")).await;
+}
+
+/// The age of what waits comes from measuring it: an answer that never comes is no reason to be content with the last one.
+#[tokio::test(start_paused = true)]
+async fn a_measurement_that_never_ends_makes_it_unhealthy() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().store_timeout(S * 60).start().await.unwrap();
+    within(S, || relay.health().status == Status::Healthy).await;
+    rig.store
+        .set_rates_of(StoreCall::Backlog, StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() });
+    within(S * 90, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
+}
+
+async fn append(world: &World, outgoing: Outgoing) {
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.append(&mut tx, &[outgoing]).await.unwrap();
+    world.store.commit(tx).await.into_result().unwrap();
+}
+
+async fn append_by(world: &World, route: &str) {
+    append(world, Outgoing::from(message("a")).by(Route::new(route).unwrap())).await;
+}
+
+/// A relay of another program lives, for so long.
+async fn serve(world: &World, route: &str, lasts: Duration) {
+    let route = Route::new(route).unwrap();
+    let request = LeaseRequest {
+        relay: RelayId::new(),
+        label: "another".to_owned(),
+        route,
+        lasts,
+        transport_available: true,
+        fingerprint: 0,
+        low_water: LowWater::default(),
+        yielding: BucketSet::EMPTY,
+    };
+    world.store.lease(&request).await.unwrap();
+}
+
+fn unserved(relay: &RelayHandle) -> Vec<String> {
+    relay.unserved().iter().map(|unserved| unserved.route.to_string()).collect()
+}
+
+/// A route that was mistyped, and a consumer that was renamed: only who serves another route can tell.
+#[tokio::test(start_paused = true)]
+async fn a_route_that_no_relay_serves_degrades_until_one_does() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    append_by(&world, "attic").await;
+    tokio::time::sleep(S * 80).await;
+    append_by(&world, "inbox/stock").await;
+    within(S * 41, || says(&relay, Status::Degraded, "route attic: no relay serves it, and its oldest"))
+        .await;
+    assert_eq!(unserved(&relay), ["attic"], "the other one has not waited for a minute");
+    within(S * 61, || says(&relay, Status::Degraded, "route inbox/stock: no relay serves it")).await;
+    assert!(says(&relay, Status::Degraded, "start the inbox of this consumer"), "{:?}", relay.health());
+    assert_eq!(unserved(&relay), ["attic", "inbox/stock"], "the longest waiting first");
+    assert_eq!(relay.observer().unserved(), relay.unserved());
+
+    serve(&world, "attic", S * 3_600).await;
+    serve(&world, "inbox/stock", S * 90).await;
+    within(S * 61, || relay.health().status == Status::Healthy).await;
+    within(S * 121, || unserved(&relay) == ["inbox/stock"]).await;
+    assert!(
+        relay.backlog().iter().all(|(_, backlog)| backlog.pending == 0),
+        "its own route has nothing to do with it"
+    );
+}
+
+/// Relays that start together need a moment, and what was there before them is no trouble meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_relay_of_two_routes_and_an_old_backlog_is_well_from_the_start() {
+    let world = World::new();
+    for route in ["default", "audit"] {
+        append_by(&world, route).await;
+    }
+    tokio::time::sleep(S * 600).await;
+    let rig = world.rig();
+    rig.transport.go_down();
+    let relay = rig.relay().route("audit", Arc::clone(&rig.transport)).start().await.unwrap();
+    for _ in 0..200 {
+        tokio::time::sleep(S).await;
+        assert_eq!(unserved(&relay), [""; 0], "a relay whose broker is away serves its routes");
+    }
+}
+
+/// Programs that are deployed together start one after the other.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_starts_a_little_later_is_waited_for() {
+    let world = World::new();
+    append_by(&world, "audit").await;
+    tokio::time::sleep(S * 600).await;
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    let unserved_within = async |limit| {
+        for _ in 0..limit {
+            tokio::time::sleep(S).await;
+            assert_eq!(unserved(&relay), [""; 0]);
+        }
+    };
+    unserved_within(30).await;
+    serve(&world, "audit", S * 3_600).await;
+    unserved_within(200).await;
+}
+
+/// A relay whose heartbeats fail has lost its routes, and says that in words of its own.
+#[tokio::test(start_paused = true)]
+async fn a_relay_does_not_tell_of_its_own_route() {
+    let world = World::new();
+    let rig = world.rig();
+    rig.transport.go_down();
+    let relay = rig.relay().start().await.unwrap();
+    for route in ["default", "attic"] {
+        append_by(&world, route).await;
+    }
+    tokio::time::sleep(S).await;
+    rig.store.set_rates_of(StoreCall::Lease, FAILS);
+    within(S * 125, || unserved(&relay) == ["attic"]).await;
+    let store = world.store.unserved(S * 60).await.unwrap();
+    assert_eq!(store.len(), 2, "nobody serves either: {store:?}");
+    assert!(says(&relay, Status::Unhealthy, "leases were last renewed"), "{:?}", relay.health());
+}
+
+/// Whether there is an answer or not: the backlog is measured as often as ever, an old answer is not shown for ever, and that there is none is.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_tells_of_no_route_hinders_no_measurement_and_is_told() {
+    for rates in [FAILS, StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() }] {
+        let world = World::new();
+        let rig = world.rig();
+        // More than the pause between two measurements.
+        let relay = rig.relay().store_timeout(S * 30).lease(S * 120).start().await.unwrap();
+        append_by(&world, "attic").await;
+        within(S * 130, || unserved(&relay) == ["attic"]).await;
+        rig.store.set_rates_of(StoreCall::Unserved, rates);
+        let (begun, mut scheduled) = (Instant::now(), 0);
+        while begun.elapsed() < S * 130 {
+            let later = Outgoing::from(message("a")).due_at(Timestamp::now().plus(S * 36_000));
+            append(&world, later).await;
+            scheduled += 1;
+            within(S * 6, || relay.backlog()[0].1.scheduled == scheduled).await;
+        }
+        assert_eq!(unserved(&relay), ["attic"], "that was two minutes ago");
+        within(S * 240, || {
+            says(&relay, Status::Degraded, "whether every route has a relay could not be found out for")
+        })
+        .await;
+        assert_eq!(
+            relay.health().reasons.len(),
+            1,
+            "the backlog was measured all the time: {:?}",
+            relay.health()
+        );
+        assert_eq!(unserved(&relay), [""; 0], "nobody knows");
+        rig.store.calm();
+        rig.store.set_rates_of(StoreCall::Unserved, StoreFaultRates::default());
+        within(S * 125, || unserved(&relay) == ["attic"]).await;
+    }
+}

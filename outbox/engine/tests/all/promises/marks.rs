@@ -1,0 +1,80 @@
+//! Low-water marks: nothing that waits is passed by a mark of somebody who never read it (P2).
+
+use outbox_engine::RelayHandle;
+use outbox_testkit::{Fault, StoreCall};
+
+use crate::promises::support::{MS, Rig, S, World, message, within};
+
+/// Two relays with half of the buckets each, and messages in both halves. Those of the first wait for its transport; the second has sent its own.
+async fn halves(world: &World) -> (Rig, RelayHandle, Rig, RelayHandle) {
+    let (one, other) = (world.rig(), world.rig());
+    let first = one.relay().heartbeat(MS * 500).store_timeout(S * 20).start().await.unwrap();
+    let second = other.relay().heartbeat(MS * 500).store_timeout(S * 20).start().await.unwrap();
+    within(S * 15, || (first.stats().buckets, second.stats().buckets) == (128, 128)).await;
+    one.transport.go_down();
+    let messages: Vec<_> = (0..64).map(|n| message(&format!("key-{n}"))).collect();
+    let upper = messages.iter().filter(|message| message.bucket().0 >= 128).count();
+    assert!((10..54).contains(&upper), "both have something to send");
+    world.append(messages).await;
+    within(S, || world.broker.len() == upper).await;
+    (one, first, other, second)
+}
+
+/// What a relay that stops would acquire meanwhile, its poller would not read: and its mark says nothing of that.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_stops_passes_nothing_of_one_that_left_meanwhile() {
+    let world = World::new();
+    let (_one, first, other, second) = halves(&world).await;
+    // A chunk of the second is under way for as long as a chunk may be.
+    let slow =
+        (0..).map(|n| message(&format!("slow-{n}"))).find(|message| message.bucket().0 >= 128).unwrap();
+    other.transport.inject(slow.id, Fault::Hang);
+    world.append([slow]).await;
+    tokio::time::sleep(S).await;
+    let sent = world.broker.len();
+    other.trace.take();
+
+    let stopping = tokio::spawn(second.stop(S * 20));
+    tokio::time::sleep(MS * 100).await;
+    first.stop(S * 20).await;
+    tokio::time::sleep(S * 2).await;
+    assert!(!stopping.is_finished(), "the chunk is still under way, and the second relay beats");
+    let heard = other.trace.take();
+    assert!(heard.iter().any(|line| line.contains("owns")), "{heard:#?}");
+    assert!(!heard.iter().any(|line| line.contains("owns 256")), "it takes nothing more: {heard:#?}");
+    stopping.await.unwrap();
+
+    let third = world.rig();
+    let _relay = third.relay().start().await.unwrap();
+    world.drained(S * 20).await;
+    assert_eq!(world.broker.len(), 65, "{sent} were sent before");
+}
+
+/// A relay that lost its way reads anew, but not what it knows to be gone.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_begins_anew_keeps_its_marks() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().heartbeat(MS * 500).start().await.unwrap();
+    world.append((0..500).map(|n| message(&format!("key-{n}")))).await;
+    world.drained(S * 5).await;
+    tokio::time::sleep(S * 2).await;
+    rig.store.inject(StoreCall::Fetch, outbox_testkit::StoreFault::Before, 1);
+    within(S * 5, || relay.stats().resets == 1).await;
+    tokio::time::sleep(S * 2).await;
+    drop(relay);
+    tokio::time::sleep(S * 20).await;
+    let request = outbox_contract::LeaseRequest {
+        relay: outbox_contract::RelayId::new(),
+        label: "next".into(),
+        route: crate::promises::support::route(),
+        lasts: S * 15,
+        transport_available: true,
+        fingerprint: 0,
+        low_water: outbox_contract::LowWater::default(),
+        yielding: outbox_contract::BucketSet::EMPTY,
+    };
+    let leased = outbox_contract::Store::lease(&world.store, &request).await.unwrap();
+    assert_eq!(leased.leases.len(), 256);
+    assert!(leased.leases.iter().all(|lease| lease.low_water.0 == 500), "{:?}", leased.leases[0]);
+}

@@ -1,0 +1,38 @@
+//! The promises, one by one: each file has the name of what it is about, each test says what must hold.
+//!
+//! All in paused time on one thread; the simulation proves the same of everything together.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
+#[allow(dead_code, reason = "the simulation uses all of it")]
+#[path = "../../simulation/sim/deaths.rs"]
+mod deaths;
+#[allow(dead_code, reason = "the simulation uses all of it")]
+#[path = "../../simulation/sim/held.rs"]
+mod held;
+#[allow(dead_code, reason = "the simulation uses all of it")]
+#[path = "../../simulation/sim/line.rs"]
+mod line;
+#[path = "../../simulation/sim/link.rs"]
+mod link;
+#[allow(dead_code, reason = "the simulation uses all of it")]
+#[path = "../../simulation/sim/tally.rs"]
+mod tally;
+#[allow(dead_code, reason = "the simulation uses all of it")]
+#[path = "../../simulation/sim/trace.rs"]
+mod trace;
+
+mod bounds;
+mod confirmation;
+mod containment;
+mod crashes;
+mod fence;
+mod health;
+mod marks;
+mod order;
+mod retries;
+mod sharing;
+mod slow;
+mod start;
+mod stop;
+mod support;

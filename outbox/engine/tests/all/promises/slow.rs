@@ -1,0 +1,216 @@
+//! A broker that is slow: it confirms everything, in its own time. What it was given it carries, also when nobody waits for it any more; so whatever is
+//! given up on and sent again makes it slower still.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outbox_contract::{
+    Chunk, Deliveries, Message, MessageId, Outcome, Outcomes, Rejection, Stored, Subscription, Transport,
+    TransportError,
+};
+use outbox_engine::{Relay, RelayBuilder};
+use outbox_testkit::{Fault, TestClock};
+use tokio::sync::Notify;
+
+use crate::promises::support::{MS, Rig, S, World, message, within};
+
+/// In which order the broker takes what it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turns {
+    /// One chunk after the other.
+    Chunks,
+    /// A message of each chunk in turn, as of connections that are served alike.
+    Messages,
+}
+
+/// A chunk on the broker's side of the wire.
+struct Given {
+    messages: VecDeque<(usize, Arc<Stored>)>,
+    outcomes: Outcomes,
+}
+
+#[derive(Clone)]
+struct Slow {
+    given: Arc<Mutex<VecDeque<Given>>>,
+    arrived: Arc<Mutex<Vec<MessageId>>>,
+    confirmed: Arc<Notify>,
+}
+
+impl Slow {
+    /// A broker that carries one message in so much time.
+    fn new(turns: Turns, each: Duration) -> Self {
+        let slow = Self { given: Arc::default(), arrived: Arc::default(), confirmed: Arc::default() };
+        let broker = slow.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(each).await;
+                broker.carry(turns);
+            }
+        });
+        slow
+    }
+
+    fn carry(&self, turns: Turns) {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut chunk) = given.pop_front() else { return };
+        if let Some((slot, stored)) = chunk.messages.pop_front() {
+            self.arrived.lock().unwrap().push(stored.message.id);
+            chunk.outcomes.report(slot, Outcome::Delivered);
+        }
+        match turns {
+            _ if chunk.messages.is_empty() => {}
+            Turns::Chunks => given.push_front(chunk),
+            Turns::Messages => given.push_back(chunk),
+        }
+        self.confirmed.notify_waiters();
+    }
+
+    fn arrived(&self) -> usize {
+        self.arrived.lock().unwrap().len()
+    }
+
+    fn relay(&self, rig: &Rig) -> RelayBuilder {
+        Relay::builder(Arc::clone(&rig.store), self.clone())
+            .clock(Arc::<TestClock>::clone(&rig.clock))
+            .seed(1)
+    }
+}
+
+#[async_trait]
+impl Transport for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn validate(&self, _message: &Message) -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        let messages = chunk.messages.into_iter().enumerate().collect();
+        self.given.lock().unwrap().push_back(Given { messages, outcomes: outcomes.clone() });
+        loop {
+            let confirmed = self.confirmed.notified();
+            if outcomes.is_complete() {
+                return;
+            }
+            confirmed.await;
+        }
+    }
+
+    async fn subscribe(&self, _subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        unreachable!("nobody consumes")
+    }
+
+    async fn close(&self) {}
+}
+
+const MESSAGES: usize = 4_000;
+
+fn messages() -> impl Iterator<Item = Message> {
+    (0..MESSAGES).map(|n| message(&format!("key-{}", n % 1_000)))
+}
+
+/// With the default configuration 2,000 messages are under way: 20 seconds of its work at a hundred a second, 80 at 25, while a chunk has five.
+#[tokio::test(start_paused = true)]
+async fn a_slow_broker_gets_nothing_twice() {
+    for (turns, each) in [(Turns::Chunks, 10), (Turns::Messages, 10), (Turns::Chunks, 40)] {
+        let world = World::new();
+        let broker = Slow::new(turns, MS * each);
+        world.append(messages()).await;
+        let relay = broker.relay(&world.rig()).start().await.unwrap();
+        while broker.arrived() < MESSAGES {
+            tokio::time::sleep(S).await;
+        }
+        world.drained(S * 200).await;
+        assert_eq!(broker.arrived(), MESSAGES, "{turns:?}, a message each {each} ms");
+        relay.stop(S * 20).await;
+    }
+}
+
+/// A relay that stops, or gives buckets to another, waits for no broker longer than a chunk's time.
+#[tokio::test(start_paused = true)]
+async fn a_slow_broker_holds_up_no_stop() {
+    let world = World::new();
+    let broker = Slow::new(Turns::Messages, MS * 10);
+    world.append(messages()).await;
+    let relay = broker.relay(&world.rig()).start().await.unwrap();
+    while broker.arrived() < 1_000 {
+        tokio::time::sleep(MS * 100).await;
+    }
+    let began = tokio::time::Instant::now();
+    relay.stop(S * 60).await;
+    assert!(began.elapsed() < S * 6, "it took {:?}", began.elapsed());
+}
+
+/// Sends one message after the other, ten a second, for as long as it is let.
+#[derive(Clone, Default)]
+struct OneByOne(Arc<Mutex<Vec<MessageId>>>);
+
+#[async_trait]
+impl Transport for OneByOne {
+    fn name(&self) -> &'static str {
+        "one-by-one"
+    }
+
+    async fn check(&self) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn validate(&self, _message: &Message) -> Result<(), Rejection> {
+        Ok(())
+    }
+
+    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+        for (slot, stored) in chunk.messages.iter().enumerate() {
+            tokio::time::sleep(MS * 100).await;
+            self.0.lock().unwrap().push(stored.message.id);
+            outcomes.report(slot, Outcome::Delivered);
+        }
+    }
+
+    async fn subscribe(&self, _subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
+        unreachable!("nobody consumes")
+    }
+
+    async fn close(&self) {}
+}
+
+/// It sleeps in the middle of a chunk, past its lease: what is not sent by then belongs to others.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_slept_past_its_lease_lets_go_of_what_it_was_sending() {
+    let world = World::new();
+    let rig = world.rig();
+    let transport = OneByOne::default();
+    let sent = || transport.0.lock().unwrap().len();
+    world.append((0..100).map(|n| message(&format!("key-{n}")))).await;
+    let relay = Relay::builder(Arc::clone(&rig.store), transport.clone());
+    let relay = relay.clock(Arc::<TestClock>::clone(&rig.clock)).seed(1).lanes(1).depth(1);
+    let _relay = relay.start().await.unwrap();
+    within(S * 5, || sent() == 10).await;
+    rig.gate.set_open(false);
+    rig.clock.suspend(S * 16);
+    tokio::time::sleep(S * 10).await;
+    assert!(sent() <= 17, "{} were sent: it looks at its leases eight times in five seconds", sent());
+}
+
+/// What hangs holds up itself: what rode in its chunk is removed, and its keys go on, before the chunk is given up.
+#[tokio::test(start_paused = true)]
+async fn what_was_delivered_is_removed_while_the_rest_of_its_chunk_is_waited_for() {
+    let world = World::new();
+    let rig = world.rig();
+    let ids = world.append((0..100).map(|n| message(&format!("key-{n}")))).await;
+    rig.transport.inject(ids[50], Fault::Hang);
+    let relay = rig.relay().lanes(1).depth(1).chunk(1_000).start().await.unwrap();
+    within(S, || world.broker.len() == 99).await;
+    within(S, || world.waiting() == 1).await;
+    assert_eq!(relay.stats().unknown, 0, "the chunk is still out");
+    rig.transport.calm();
+    world.drained(S * 10).await;
+}

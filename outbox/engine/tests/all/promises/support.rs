@@ -1,0 +1,172 @@
+//! A store, a broker that records, and relays with doubles in between.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::admin::Filter;
+use outbox_contract::{
+    Admin, Clock, KeyId, Message, MessageId, Outgoing, Position, Route, Timestamp, Topic, Transactional,
+};
+use outbox_engine::{Relay, RelayBuilder};
+use outbox_store_memory::{MemoryStore, MemoryTx};
+use outbox_testkit::{ChaosStore, ChaosTransport, History, RecordingTransport, TestClock};
+use tokio::time::Instant;
+
+use crate::promises::deaths::Deaths;
+use crate::promises::line::{Gate, Late, Line, Luck};
+use crate::promises::link::Link;
+use crate::promises::tally::Tally;
+use crate::promises::trace::Trace;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const S: Duration = Duration::from_secs(1);
+
+/// What the relays of a test share.
+pub(crate) struct World {
+    pub(crate) store: MemoryStore,
+    pub(crate) broker: Arc<RecordingTransport>,
+}
+
+/// What stands between one relay and the world.
+pub(crate) struct Rig {
+    pub(crate) store: Arc<ChaosStore<Link>>,
+    pub(crate) transport: Arc<ChaosTransport>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) luck: Arc<Luck>,
+    pub(crate) clock: Arc<TestClock>,
+    pub(crate) trace: Arc<Trace>,
+}
+
+impl World {
+    /// One writer at a time.
+    pub(crate) fn new() -> Self {
+        Self { store: MemoryStore::new(), broker: Arc::new(RecordingTransport::new()) }
+    }
+
+    /// Many writers at once.
+    pub(crate) fn concurrent() -> Self {
+        Self { store: MemoryStore::builder().concurrent_writers().build(), ..Self::new() }
+    }
+
+    /// Many writers at once, in stripes.
+    pub(crate) fn stripes() -> Self {
+        Self { store: MemoryStore::builder().stripes().build(), ..Self::new() }
+    }
+
+    pub(crate) fn rig(&self) -> Rig {
+        self.rig_on(true)
+    }
+
+    pub(crate) fn rig_on(&self, migrated: bool) -> Rig {
+        let (gate, luck) = (Gate::new(), Luck::new(1, Late::default()));
+        let (trace, tally) = (Arc::new(Trace::new()), Arc::new(Tally::default()));
+        let link = Link {
+            store: self.store.clone(),
+            relay: 0,
+            gate: Arc::clone(&gate),
+            luck: Arc::clone(&luck),
+            trace: Arc::clone(&trace),
+            deaths: Arc::new(Deaths::new(self.store.clone(), Arc::new(History::new()))),
+            held: Arc::default(),
+            tally: Arc::clone(&tally),
+            migrated,
+        };
+        let broker = Arc::clone(&self.broker);
+        let line = Line { broker, gate: Arc::clone(&gate), luck: Arc::clone(&luck), tally };
+        Rig {
+            store: Arc::new(ChaosStore::new(Arc::new(link), 2)),
+            transport: Arc::new(ChaosTransport::new(Arc::new(line), 3)),
+            gate,
+            luck,
+            trace,
+            clock: Arc::new(TestClock::starting_at(Timestamp::from_micros(0))),
+        }
+    }
+
+    /// Appends messages in one transaction, and commits it.
+    pub(crate) async fn append(&self, messages: impl IntoIterator<Item = Message>) -> Vec<MessageId> {
+        let mut tx = self.store.begin().await.unwrap();
+        let ids = self.write(&mut tx, messages).await;
+        self.store.commit(tx).await.into_result().unwrap();
+        ids
+    }
+
+    /// Appends messages in a transaction that goes on.
+    pub(crate) async fn write(
+        &self,
+        tx: &mut MemoryTx,
+        messages: impl IntoIterator<Item = Message>,
+    ) -> Vec<MessageId> {
+        let outgoing: Vec<Outgoing> = messages.into_iter().map(Outgoing::from).collect();
+        self.store.append(tx, &outgoing).await.unwrap();
+        outgoing.iter().map(|outgoing| outgoing.message.id).collect()
+    }
+
+    /// The ids that reached the broker, in order, repeats included.
+    pub(crate) fn arrived(&self) -> Vec<MessageId> {
+        self.broker.published().iter().map(|published| published.id).collect()
+    }
+
+    /// How many messages wait to be published, hot or parked.
+    pub(crate) fn waiting(&self) -> usize {
+        let tables = self.store.snapshot();
+        tables.hot.len() + tables.parked.len()
+    }
+
+    /// Waits until nothing waits to be published.
+    pub(crate) async fn drained(&self, limit: Duration) -> Duration {
+        within(limit, || self.waiting() == 0).await
+    }
+
+    pub(crate) async fn dead(&self) -> Vec<outbox_contract::admin::DeadLetter> {
+        self.store.dead_letters(&Filter::default()).await.unwrap()
+    }
+
+    /// The positions of a key that reached the broker.
+    pub(crate) fn positions(&self, key: &str) -> Vec<Position> {
+        self.broker.positions_of(&key_id(key))
+    }
+}
+
+impl Rig {
+    /// A relay with the default configuration.
+    pub(crate) fn relay(&self) -> RelayBuilder {
+        let clock: Arc<dyn Clock> = Arc::<TestClock>::clone(&self.clock);
+        Relay::builder(Arc::clone(&self.store), Arc::clone(&self.transport)).clock(clock).seed(1)
+    }
+}
+
+pub(crate) fn topic(name: &str) -> Topic {
+    Topic::new(name).unwrap()
+}
+
+pub(crate) fn key_id(key: &str) -> KeyId {
+    message(key).key_id()
+}
+
+pub(crate) fn route() -> Route {
+    Route::default()
+}
+
+/// A message of the topic `orders`.
+pub(crate) fn message(key: &str) -> Message {
+    of_topic("orders", key)
+}
+
+pub(crate) fn of_topic(name: &str, key: &str) -> Message {
+    Message::new(topic(name), "tested").with_key(key).unwrap()
+}
+
+/// Waits until this holds, looking every millisecond of virtual time. Says how long that took.
+#[track_caller]
+pub(crate) fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> impl Future<Output = Duration> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let started = Instant::now();
+        while !holds() {
+            assert!(started.elapsed() <= limit, "not within {limit:?}, awaited at {caller}");
+            tokio::time::sleep(MS).await;
+        }
+        started.elapsed()
+    }
+}

@@ -1,9 +1,0 @@
-//! Units of work: what commits together, what rolls back, who is told, and what happens when others are in the way.
-
-#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
-
-extern crate outbox_contract as outbox;
-
-mod attempts;
-mod handling;
-mod support;

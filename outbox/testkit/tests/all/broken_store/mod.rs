@@ -1,0 +1,482 @@
+//! The memory store with one bug, chosen by name. Everything else is passed on.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::stream::BoxStream;
+use outbox_contract::divert::Step;
+use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
+use outbox_contract::hints::Wakeup;
+use outbox_contract::lease::{LeaseRequest, Leased};
+use outbox_contract::maintain::Maintained;
+use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::{
+    Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Diversion, Diverted, Epoch, FetchRequest,
+    Fetched, FetchedRow, Hints, KeyId, Lease, LowWater, Message, MessageId, Outgoing, Position, RelayId,
+    Route, Store, StoreError, StoreErrorKind, Stripe, StripeMark, Timestamp, Transactional, Unserved,
+    async_trait,
+};
+use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
+use outbox_testkit::TestClock;
+use outbox_testkit::store_suite::{Capabilities, StoreHarness};
+
+mod admin;
+mod bug;
+
+pub(crate) use bug::Bug;
+
+/// A harness of the store with this bug, or without one.
+pub(crate) struct Broken(Arc<BrokenStore>);
+
+impl Broken {
+    /// On a store that orders by position.
+    pub(crate) fn fresh_with(bug: Option<Bug>) -> Self {
+        Self::on(MemoryStore::builder().concurrent_writers(), bug)
+    }
+
+    /// On a store that orders by stripes.
+    pub(crate) fn striped_with(bug: Option<Bug>) -> Self {
+        Self::on(MemoryStore::builder().stripes(), bug)
+    }
+
+    fn on(store: MemoryStoreBuilder, bug: Option<Bug>) -> Self {
+        let clock = Arc::new(TestClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000)));
+        let inner = store.history(Duration::from_secs(3_600)).clock(Arc::<TestClock>::clone(&clock)).build();
+        Self(Arc::new(BrokenStore { inner, clock, bug, silent: Hints::new(), seen: Mutex::default() }))
+    }
+}
+
+impl StoreHarness for Broken {
+    type Store = BrokenStore;
+
+    async fn fresh() -> Self {
+        Self::fresh_with(None)
+    }
+
+    fn store(&self) -> Arc<BrokenStore> {
+        Arc::clone(&self.0)
+    }
+
+    async fn set_clock_back(&self, by: Duration) -> bool {
+        // To believe every end is as if no clock had been set back.
+        if !self.0.has(Bug::BelievesEveryEnd) {
+            self.0.clock.set_back(by);
+        }
+        true
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with_migrations(false)
+    }
+}
+
+pub(crate) struct BrokenStore {
+    inner: MemoryStore,
+    clock: Arc<TestClock>,
+    bug: Option<Bug>,
+    silent: Hints,
+    seen: Mutex<Seen>,
+}
+
+/// What the bugs need to know of earlier calls.
+#[derive(Default)]
+struct Seen {
+    ids: HashMap<Position, MessageId>,
+    leases: HashMap<RelayId, Vec<Lease>>,
+    owners: HashMap<Bucket, (RelayId, Epoch)>,
+    unsettled: Vec<(Route, Vec<RowId>)>,
+    attempts: HashMap<KeyId, u32>,
+    appends: i64,
+}
+
+/// The transaction, and what a bug writes only when it commits.
+pub(crate) struct BrokenTx<'t> {
+    pub(crate) inner: <MemoryStore as Transactional>::Tx<'t>,
+    late: Vec<Outgoing>,
+}
+
+impl BrokenStore {
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// The diversion as this store carries it out.
+    async fn step(&self, mut diversion: Diversion) -> Result<Diverted, StoreError> {
+        let key = diversion.key.clone();
+        match &mut diversion.step {
+            Step::Fail { attempts, .. } => {
+                if self.has(Bug::AddsAttempts) {
+                    let mut seen = self.seen.lock().unwrap();
+                    let sum = seen.attempts.entry(key.clone()).or_default();
+                    *sum += *attempts;
+                    *attempts = *sum;
+                }
+                if self.has(Bug::FailsThroughHolds) {
+                    let _ = self.inner.release(&diversion.route, &key).await;
+                }
+            }
+            Step::Park { rows } if self.has(Bug::ParksFirstOnly) => rows.truncate(1),
+            Step::Park { .. } | Step::Bury { .. } | Step::Resume { .. } => {}
+        }
+        let answer = self.one(diversion.clone()).await?;
+        match answer {
+            Diverted::LeaseLost if self.has(Bug::DivertsWithoutLease) => {
+                self.with_some_lease(diversion).await
+            }
+            Diverted::Stale if self.has(Bug::DivertsAnyVersion) => {
+                diversion.version = None;
+                self.one(diversion).await
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    async fn one(&self, diversion: Diversion) -> Result<Diverted, StoreError> {
+        Ok(self.inner.divert(&[diversion]).await?[0])
+    }
+
+    /// Under the lease of whoever has one, or under a fresh one.
+    async fn with_some_lease(&self, mut diversion: Diversion) -> Result<Diverted, StoreError> {
+        let owner = self.seen.lock().unwrap().owners.get(&diversion.bucket).copied();
+        if let Some((relay, epoch)) = owner {
+            let (asked, asked_epoch) = (diversion.relay, diversion.epoch);
+            (diversion.relay, diversion.epoch) = (relay, epoch);
+            let answer = self.one(diversion.clone()).await?;
+            if answer != Diverted::LeaseLost {
+                return Ok(answer);
+            }
+            (diversion.relay, diversion.epoch) = (asked, asked_epoch);
+        }
+        let leased = self
+            .inner
+            .lease(&LeaseRequest {
+                relay: diversion.relay,
+                label: "broken".into(),
+                route: diversion.route.clone(),
+                lasts: Duration::from_secs(600),
+                transport_available: true,
+                fingerprint: 7,
+                low_water: LowWater::default(),
+                yielding: BucketSet::EMPTY,
+            })
+            .await?;
+        match leased.leases.iter().find(|lease| lease.bucket == diversion.bucket) {
+            Some(lease) => {
+                diversion.epoch = lease.epoch;
+                self.one(diversion).await
+            }
+            None => Ok(Diverted::LeaseLost),
+        }
+    }
+
+    fn allowed<T: Default>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        match result {
+            Err(error) if self.has(Bug::AllowsEveryVerb) && error.kind() == StoreErrorKind::Invalid => {
+                Ok(T::default())
+            }
+            result => result,
+        }
+    }
+}
+
+/// The rows with other numbers, or none.
+fn renumber(rows: &mut [FetchedRow], number: impl Fn(Stripe) -> Option<Stripe>) {
+    for row in rows {
+        if let FetchedRow::Message(stored) = row {
+            let mut renumbered = (**stored).clone();
+            renumbered.stripe = renumbered.stripe.and_then(&number);
+            *stored = Arc::new(renumbered);
+        }
+    }
+}
+
+/// The messages of each key in the opposite order, at the same positions.
+fn reverse_keys(rows: &mut [FetchedRow]) {
+    let mut of_key: HashMap<KeyId, Vec<usize>> = HashMap::new();
+    for (at, row) in rows.iter().enumerate() {
+        if let FetchedRow::Message(stored) = row {
+            of_key.entry(stored.message.key_id()).or_default().push(at);
+        }
+    }
+    for places in of_key.into_values() {
+        let originals: Vec<FetchedRow> = places.iter().map(|at| rows[*at].clone()).collect();
+        for (at, original) in places.into_iter().zip(originals.into_iter().rev()) {
+            if let FetchedRow::Message(original) = original {
+                let mut stored = (*original).clone();
+                stored.position = rows[at].position();
+                rows[at] = FetchedRow::Message(Arc::new(stored));
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for BrokenStore {
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+
+    fn ordering(&self) -> Ordering {
+        self.inner.ordering()
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        self.inner.migrate().await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.inner.check().await
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        let mut request = request.clone();
+        if self.has(Bug::ForgetsLowWater) {
+            request.low_water = LowWater::default();
+        }
+        if self.has(Bug::PromisesMoreOfWhatIsGivenUp) {
+            request.yielding = BucketSet::EMPTY;
+        }
+        if self.has(Bug::MarksEverything)
+            && let Some(leases) = self.seen.lock().unwrap().leases.get(&request.relay)
+        {
+            request.low_water.covered = leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
+        }
+        if self.has(Bug::StealsLeases) {
+            let others: Vec<_> = self.seen.lock().unwrap().leases.drain().collect();
+            for (relay, leases) in others.into_iter().filter(|(relay, _)| *relay != request.relay) {
+                self.inner.give_back(relay, &request.route, &leases, &LowWater::default(), false).await?;
+            }
+        }
+        let leased = self.inner.lease(&request).await?;
+        let mut seen = self.seen.lock().unwrap();
+        for lease in &leased.leases {
+            seen.owners.insert(lease.bucket, (request.relay, lease.epoch));
+        }
+        seen.leases.insert(request.relay, leased.leases.clone());
+        Ok(leased)
+    }
+
+    async fn give_back(
+        &self,
+        relay: RelayId,
+        route: &Route,
+        leases: &[Lease],
+        low_water: &LowWater,
+        leaving: bool,
+    ) -> Result<(), StoreError> {
+        let nothing = LowWater::default();
+        let low_water = if self.has(Bug::ForgetsLowWater) { &nothing } else { low_water };
+        let leaving = leaving && !self.has(Bug::NeverLeaves);
+        self.inner.give_back(relay, route, leases, low_water, leaving).await
+    }
+
+    async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        let mut asked = request.clone();
+        if self.has(Bug::FiltersInFlightAfterwards) {
+            asked.except.clear();
+        }
+        if self.has(Bug::ForgetsMuted) {
+            asked.muted.clear();
+        }
+        let mut fetched = self.inner.fetch(&asked).await?;
+        fetched.rows.retain(|row| !request.except.contains(&row.position()));
+        if self.has(Bug::ReversesKeys) {
+            reverse_keys(&mut fetched.rows);
+        }
+        match self.bug {
+            Some(Bug::LeavesGapsInNumbers) => {
+                renumber(&mut fetched.rows, |at| Some(Stripe { number: at.number * 2 - 1, ..at }))
+            }
+            Some(Bug::GivesNoNumbers) => renumber(&mut fetched.rows, |_| None),
+            _ => {}
+        }
+        let mut seen = self.seen.lock().unwrap();
+        for row in &fetched.rows {
+            if let FetchedRow::Message(stored) = row {
+                seen.ids.insert(stored.position, stored.message.id);
+            }
+        }
+        Ok(fetched)
+    }
+
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        let mut writers = self.inner.writers().await?;
+        if self.has(Bug::HidesWriters) {
+            writers.open.clear();
+        }
+        if self.has(Bug::CountsAhead) {
+            writers.last = Position(writers.last.0 + 1);
+        }
+        Ok(writers)
+    }
+
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        let route = if self.has(Bug::MarksOfEveryRoute) { &Route::default() } else { route };
+        let buckets = if self.has(Bug::MarksOfEveryBucket) { &BucketSet::ALL } else { buckets };
+        let mut marks = self.inner.stripes(route, buckets).await?;
+        let hot = self.inner.snapshot().hot;
+        if self.has(Bug::MarksOfRowsOnly) {
+            marks.retain(|mark| hot.iter().any(|(_, row)| row.stripe == Some(mark.last)));
+        }
+        let appends = self.seen.lock().unwrap().appends;
+        for mark in &mut marks {
+            match self.bug {
+                Some(Bug::MarksAhead) => mark.last.number += 1,
+                Some(Bug::MarksOfOpenTransactions) => mark.last.number = appends,
+                Some(Bug::MarksWithoutFirstRow) => {
+                    (mark.first_number, mark.first_position) = (mark.last.number, mark.position);
+                }
+                _ => {}
+            }
+        }
+        Ok(marks)
+    }
+
+    async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        let mut request = request.clone();
+        if self.has(Bug::ForgetsMuted) {
+            request.muted.clear();
+        }
+        let mut due = self.inner.due(&request).await?;
+        if self.has(Bug::GivesParkedBackwards) {
+            due.keys.iter_mut().for_each(|due| due.parked.reverse());
+        }
+        Ok(due)
+    }
+
+    async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+        let mut rows = delivered.to_vec();
+        let mut first = Vec::new();
+        {
+            let mut seen = self.seen.lock().unwrap();
+            if self.has(Bug::SettlesByPosition) {
+                for row in &mut rows {
+                    row.id = seen.ids.get(&row.position).copied().unwrap_or(row.id);
+                }
+            }
+            if self.has(Bug::SettlesLate) {
+                first =
+                    std::mem::replace(&mut seen.unsettled, vec![(route.clone(), std::mem::take(&mut rows))]);
+            }
+        }
+        for (route, rows) in first {
+            self.inner.settle(&route, &rows).await?;
+        }
+        self.inner.settle(route, &rows).await
+    }
+
+    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+        let mut answers = Vec::new();
+        for diversion in diversions {
+            answers.push(self.step(diversion.clone()).await?);
+        }
+        Ok(answers)
+    }
+
+    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
+        Ok(self.inner.elect(role, relay, lasts).await? || self.has(Bug::ElectsEverybody))
+    }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        self.inner.maintain(limit).await
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        self.inner.backlog(route).await
+    }
+
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        let mut unserved = self.inner.unserved(after).await?;
+        if self.has(Bug::ForgetsUnserved) {
+            unserved.retain(|unserved| unserved.route != "attic");
+        }
+        Ok(unserved)
+    }
+
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        self.inner.wakeups()
+    }
+}
+
+#[async_trait]
+impl Transactional for BrokenStore {
+    type Tx<'t> = BrokenTx<'t>;
+
+    async fn begin(&self) -> Result<BrokenTx<'static>, StoreError> {
+        Ok(BrokenTx { inner: self.inner.begin().await?, late: Vec::new() })
+    }
+
+    async fn commit(&self, mut tx: BrokenTx<'static>) -> Committed {
+        if !tx.late.is_empty()
+            && let Err(error) = self.inner.append(&mut tx.inner, &tx.late).await
+        {
+            return Committed::No(StoreError::new(StoreErrorKind::Conflict, "commit", error.to_string()));
+        }
+        self.inner.commit(tx.inner).await
+    }
+
+    async fn rollback(&self, tx: BrokenTx<'static>) -> Result<(), StoreError> {
+        self.inner.rollback(tx.inner).await
+    }
+
+    async fn append(&self, tx: &mut BrokenTx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
+        let mut messages = messages.to_vec();
+        self.seen.lock().unwrap().appends += 1;
+        match self.bug {
+            Some(Bug::SwapsAppended) => messages.reverse(),
+            Some(Bug::CutsPayloads) => {
+                for outgoing in &mut messages {
+                    outgoing.message.payload.truncate(65_535);
+                }
+            }
+            Some(Bug::IgnoresDueTime) => messages.iter_mut().for_each(|outgoing| outgoing.due_at = None),
+            Some(Bug::WritesAtCommit) => {
+                tx.late.append(&mut messages);
+                return Ok(());
+            }
+            Some(Bug::AppendsOutside) => {
+                let mut own = self.inner.begin().await?;
+                self.inner.append(&mut own, &messages).await?;
+                return Ok(self.inner.commit(own).await.into_result()?);
+            }
+            Some(Bug::ValidatesOneByOne) => {
+                for outgoing in &messages {
+                    self.inner.append(&mut tx.inner, std::slice::from_ref(outgoing)).await?;
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.inner.append(&mut tx.inner, &messages).await
+    }
+
+    async fn admit(
+        &self,
+        tx: &mut BrokenTx<'_>,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Admission>, StoreError> {
+        if self.has(Bug::AdmitsOutside) {
+            let mut own = self.inner.begin().await?;
+            let admissions = self.inner.admit(&mut own, consumer, messages).await?;
+            self.inner.commit(own).await.into_result()?;
+            return Ok(admissions);
+        }
+        let mut admissions = self.inner.admit(&mut tx.inner, consumer, messages).await?;
+        if self.has(Bug::AdmitsPastBacklog) {
+            for admission in admissions.iter_mut().filter(|admission| **admission == Admission::Behind) {
+                *admission = Admission::New;
+            }
+        }
+        Ok(admissions)
+    }
+
+    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        self.inner.admitted(consumer, id).await
+    }
+
+    fn hints(&self) -> &Hints {
+        if self.has(Bug::KeepsSilent) { &self.silent } else { self.inner.hints() }
+    }
+}

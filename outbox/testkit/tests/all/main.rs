@@ -1,0 +1,13 @@
+//! Every test of the kit.
+
+extern crate outbox_contract as outbox;
+
+mod broken_store;
+mod chaos_store;
+mod chaos_transport;
+mod history;
+#[cfg(feature = "inbox")]
+mod inbox;
+mod scenario;
+mod suite_catches;
+mod time;

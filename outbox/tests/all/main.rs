@@ -1,0 +1,4 @@
+//! Every test of the facade.
+
+mod bad_input;
+mod facade;

@@ -1,0 +1,179 @@
+//! Query plans: what a statement walks over, whatever the tables hold.
+
+use outbox_contract::{BucketSet, FetchRequest, FetchedRow, Position, Route, Store};
+
+use super::support::Fixture;
+
+/// The plan of a statement of the store, one line for each step.
+async fn plan(fixture: &Fixture, statement: &str) -> Vec<String> {
+    let statement = format!("explain query plan {statement}");
+    let rows: Vec<(i64, i64, i64, String)> =
+        sqlx::query_as(sqlx::AssertSqlSafe(statement)).fetch_all(fixture.store.pool()).await.unwrap();
+    rows.into_iter().map(|row| row.3).collect()
+}
+
+/// Asserts that of a table no step walks over more than a range of its primary key or of an index.
+fn assert_no_scan(plan: &[String], table: &str) {
+    for step in plan {
+        // Lists of the request's own, the page that was cut to the limit, and the leases of one relay: 256 at the most.
+        let is_bounded = step.contains("VIRTUAL TABLE")
+            || ["SCAN page", "SCAN held", "SCAN bound", "SCAN b", "SCAN CONSTANT ROW"]
+                .contains(&step.as_str());
+        let scans = step.starts_with("SCAN") && !is_bounded;
+        assert!(!scans, "{table}: {step}\n{plan:#?}");
+        assert!(!step.contains("TEMP B-TREE"), "{table}: {step}\n{plan:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_fetch_walks_along_the_primary_key_and_sorts_nothing() {
+    let fixture = Fixture::new().await;
+    let plan = plan(&fixture, include_str!("../../../src/queries/fetch.sql")).await;
+    assert_no_scan(&plan, "outbox_message");
+    let has = |text: &str| plan.iter().any(|step| step.contains(text));
+    assert!(has("SEARCH outbox_message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"), "{plan:#?}");
+    assert!(has("SEARCH k USING PRIMARY KEY (route=? AND topic=? AND key=?)"), "{plan:#?}");
+    assert!(
+        has("SEARCH u USING COVERING INDEX outbox_message_unplaced")
+            || has("SEARCH u USING INDEX outbox_message_unplaced"),
+        "{plan:#?}"
+    );
+}
+
+#[tokio::test]
+async fn settling_parking_and_burying_find_each_row_by_its_primary_key() {
+    let fixture = Fixture::new().await;
+    for (name, statement) in [
+        ("settle", include_str!("../../../src/queries/settle.sql")),
+        ("settle_history", include_str!("../../../src/queries/settle_history.sql")),
+        ("park", include_str!("../../../src/queries/park.sql")),
+        ("park_remove", include_str!("../../../src/queries/park_remove.sql")),
+        ("bury_pending", include_str!("../../../src/queries/bury_pending.sql")),
+        ("bury_parked", include_str!("../../../src/queries/bury_parked.sql")),
+        ("resume", include_str!("../../../src/queries/resume.sql")),
+    ] {
+        assert_no_scan(&plan(&fixture, statement).await, name);
+    }
+}
+
+#[tokio::test]
+async fn what_is_due_and_admitted_is_found_by_an_index() {
+    let fixture = Fixture::new().await;
+    for (name, statement) in [
+        ("due_keys", include_str!("../../../src/queries/due_keys.sql")),
+        ("due_sizes", include_str!("../../../src/queries/due_sizes.sql")),
+        ("due_messages", include_str!("../../../src/queries/due_messages.sql")),
+        ("admit", include_str!("../../../src/queries/admit.sql")),
+        ("admit_first", include_str!("../../../src/queries/admit_first.sql")),
+        ("admitted", include_str!("../../../src/queries/admitted.sql")),
+        ("unplaced", include_str!("../../../src/queries/unplaced.sql")),
+    ] {
+        let plan: Vec<String> = plan(&fixture, statement)
+            .await
+            .into_iter()
+            // A walk over the partial index that holds only what the statement is for.
+            .filter(|step| !step.contains("USING INDEX outbox_message_unplaced"))
+            .collect();
+        assert_no_scan(&plan, name);
+    }
+    let waits = plan(&fixture, include_str!("../../../src/queries/admit_waits.sql")).await;
+    assert!(waits.iter().any(|step| step.contains("outbox_message_inbox")), "{waits:#?}");
+}
+
+#[tokio::test]
+async fn a_backlog_of_another_route_is_walked_over_once() {
+    let fixture = Fixture::new().await;
+    let plan = plan(&fixture, include_str!("../../../src/queries/fetch.sql")).await;
+    // How far it has looked is the end of the primary key, not a walk to it.
+    assert!(plan.contains(&"SEARCH outbox_message".to_owned()), "{plan:#?}");
+}
+
+/// However many keys fail: none is looked at by itself, and none is walked over to find those that are held.
+#[tokio::test]
+async fn a_measurement_finds_what_it_counts_at_the_head_of_an_index() {
+    let fixture = Fixture::new().await;
+    let plan = plan(&fixture, include_str!("../../../src/queries/backlog.sql")).await;
+    let has = |text: &str| plan.iter().any(|step| step.contains(text));
+    assert!(has("SEARCH outbox_parked USING INDEX outbox_parked_route (route=?)"), "{plan:#?}");
+    assert!(has("SEARCH outbox_key USING COVERING INDEX outbox_key_held (route=?)"), "{plan:#?}");
+    assert!(!plan.iter().any(|step| step.contains("CORRELATED")), "{plan:#?}");
+}
+
+/// However much waits on routes that are served: of the hot table so many rows are looked at, and where an index begins with the route one for each
+/// route.
+#[tokio::test]
+async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_have() {
+    let fixture = Fixture::new().await;
+    let plan = plan(&fixture, include_str!("../../../src/queries/unserved.sql")).await;
+    let has = |text: &str| plan.iter().any(|step| step.contains(text));
+    assert!(has("SCAN outbox_message"), "in the order of the primary key, up to the limit: {plan:#?}");
+    assert!(has("SEARCH m USING COVERING INDEX outbox_message_inbox (route>?"), "{plan:#?}");
+    assert!(has("SEARCH m USING INDEX outbox_message_inbox (route=?)"), "{plan:#?}");
+    assert!(has("SEARCH p USING COVERING INDEX outbox_parked_route (route>?)"), "{plan:#?}");
+    assert!(has("SEARCH p USING INDEX outbox_parked_route (route=?)"), "{plan:#?}");
+    assert!(has("SEARCH outbox_scheduled USING COVERING INDEX outbox_scheduled_due (due_at<?)"), "{plan:#?}");
+    let is_of_another_table =
+        |step: &&String| step.starts_with("SCAN") && (step.contains("parked p") || step.contains("SCAN m"));
+    assert_eq!(plan.iter().find(is_of_another_table), None, "{plan:#?}");
+}
+
+/// Content is read once, for what comes: neither to know its size nor to sort it.
+#[tokio::test]
+async fn browsing_sorts_nothing_that_has_content() {
+    let fixture = Fixture::new().await;
+    for statement in [
+        include_str!("../../../src/queries/browse_dead.sql"),
+        include_str!("../../../src/queries/browse_history.sql"),
+        include_str!("../../../src/queries/browse_parked.sql"),
+        include_str!("../../../src/queries/browse_scheduled.sql"),
+    ] {
+        let plan = plan(&fixture, statement).await;
+        let read = plan.iter().position(|step| step == "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)");
+        assert_eq!(read, Some(plan.len() - 1), "{plan:#?}");
+    }
+}
+
+/// A route that begins to be read behind a backlog of other routes of any size: no fetch takes as long as that, and each goes on where the one before
+/// it stopped.
+#[tokio::test]
+async fn a_fetch_walks_over_so_many_positions_and_the_next_one_goes_on_from_there() {
+    let fixture = Fixture::new().await;
+    let rows = "insert into outbox_message (position, bucket, route, topic, key, event_type)
+                values (1, 0, 'other', 'orders', 'a', 'x'), (3, 0, 'other', 'orders', 'a', 'x'), (900000, 0, 'other', 'orders', 'a', 'x'),
+                       (1100001, 1, 'default', 'orders', 'a', 'x'), (1300001, 1, 'default', 'orders', 'a', 'x')";
+    sqlx::raw_sql(rows).execute(fixture.store.pool()).await.unwrap();
+    let relay = super::support::relay(&fixture.store).await;
+    let mut request = FetchRequest::new(Route::default(), relay, BucketSet::ALL);
+    let mut shown = Vec::new();
+    for _ in 0..10 {
+        let fetched = fixture.store.fetch(&request).await.unwrap();
+        shown.push((
+            fetched.rows.iter().map(|row| row.position().0).collect::<Vec<_>>(),
+            fetched.full,
+            fetched.reached.0,
+        ));
+        if !fetched.full {
+            break;
+        }
+        assert!(matches!(fetched.rows.last(), Some(FetchedRow::Muted(_))), "{fetched:?}");
+        request.after = fetched.rows.last().unwrap().position();
+    }
+    let walked = [
+        (vec![200_001], true, 0),
+        (vec![1_100_000], true, 0),
+        (vec![1_100_001, 1_300_001], false, 1_300_001),
+    ];
+    assert_eq!(shown, walked);
+
+    // A bound that was asked for, and one of rows, come first.
+    request.after = Position::START;
+    request.until = Position(10);
+    let fetched = fixture.store.fetch(&request).await.unwrap();
+    assert_eq!((fetched.rows.len(), fetched.full, fetched.reached), (0, false, Position(10)));
+    (request.after, request.until, request.limit) = (Position(1_099_999), Position::END, 1);
+    let fetched = fixture.store.fetch(&request).await.unwrap();
+    assert_eq!(
+        (fetched.rows.len(), fetched.rows[0].position(), fetched.full),
+        (1, Position(1_100_001), true)
+    );
+}

@@ -1,0 +1,7 @@
+//! The suites that need several parts of the workspace at once, and no program beside them.
+
+mod galera;
+mod inbox;
+mod matrix;
+mod settings;
+mod unit_of_work;

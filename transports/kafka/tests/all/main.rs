@@ -1,0 +1,10 @@
+//! Every test of the transport on real brokers. What looks at its whole process is a program of its own.
+
+mod cluster;
+mod conformance;
+mod groups;
+mod injected_errors;
+mod kafka_only;
+mod logs;
+mod quota;
+mod support;
