@@ -21,7 +21,7 @@ pub enum Topology {
     /// RabbitMQ wants the permission *configure*.
     #[default]
     Checked,
-    /// What is missing is made; what is there must be the same.
+    /// What is missing is made; what is there must be the same. What is deleted later is made again within seconds, by who publishes and by who consumes.
     Declared,
     /// They must be there, and are used as they are: for users without the permission *configure*. That queues are as they should be
     /// is your promise.

@@ -25,6 +25,7 @@ mod switchboard;
 mod tags;
 mod topology;
 mod transport;
+mod upkeep;
 mod wire;
 
 pub use config::{ConfigError, RabbitMqTransportBuilder, Topology};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Chunk, Outcome, Outcomes, Rejection, Topic};
+use outbox_contract::{Chunk, Outcome, Outcomes, Rejection, Topic, TransportErrorKind};
 
 use crate::channel::{Channel, Word};
 use crate::config::Config;
@@ -27,6 +27,7 @@ pub(crate) struct Publishing<'c> {
     since: u64,
     /// What is under way of topics of which something was refused.
     counted: HashSet<usize>,
+    has_missed: bool,
 }
 
 /// So many bytes are written at once, and one message.
@@ -41,10 +42,11 @@ impl<'c> Publishing<'c> {
         outcomes: &'c Outcomes,
     ) -> Self {
         let since = refusals.last();
-        Self { config, refusals, channel, chunk, outcomes, since, counted: HashSet::new() }
+        Self { config, refusals, channel, chunk, outcomes, since, counted: HashSet::new(), has_missed: false }
     }
 
-    pub(crate) async fn run(mut self) {
+    /// Says whether something was missing: an exchange, a queue, or a binding.
+    pub(crate) async fn run(mut self) -> bool {
         let mut publication = Publication::new(&self.chunk.messages);
         let mut changes = self.refusals.changes();
         self.look_before(&mut publication).await;
@@ -53,7 +55,7 @@ impl<'c> Publishing<'c> {
                 self.send(&mut publication);
             }
             if publication.is_complete() {
-                return;
+                return self.has_missed;
             }
             let word = tokio::select! {
                 biased;
@@ -165,7 +167,11 @@ impl<'c> Publishing<'c> {
                         closed.insert(topic.clone(), BTreeSet::from([self.config.partitions.of(partition)]));
                     }
                 }
-                _ => {}
+                Answer::Returned(_) => self.has_missed = true,
+                Answer::Broken(ref fault) if fault.kind == TransportErrorKind::Missing => {
+                    self.has_missed = true
+                }
+                Answer::Confirmed(_) | Answer::Broken(_) => {}
             }
         }
         for (topic, partitions) in closed {

@@ -72,7 +72,11 @@ impl Transport for RabbitMqTransport {
     async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
         let Shared { config, pool, refusals, .. } = &*self.shared;
         match pool.borrow().await {
-            Ok(channel) => Publishing::new(config, refusals, channel, &chunk, outcomes).run().await,
+            Ok(channel) => {
+                if Publishing::new(config, refusals, channel, &chunk, outcomes).run().await {
+                    pool.found_missing();
+                }
+            }
             Err(fault) => outcomes.report_rest(&fault.unavailable()),
         }
     }

@@ -9,7 +9,7 @@ use outbox_contract::subscription::Received;
 use outbox_contract::{Consumer, Deliveries, Outcome, Stored, Subscription, Transport};
 use outbox_transport_rabbitmq::{RabbitMqTransport, RabbitMqTransportBuilder, Topology};
 
-use crate::support::{
+use crate::rabbitmq_only::support::{
     PATIENCE, class, declared, eventually, finish, message, publish, subscribe, topic, vhost,
 };
 

@@ -10,4 +10,5 @@ mod network;
 mod outcomes;
 mod refusals;
 mod support;
+mod upkeep;
 mod wiretap;
