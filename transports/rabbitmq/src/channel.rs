@@ -54,6 +54,11 @@ impl Channel {
         self.id
     }
 
+    /// The connection that it belongs to.
+    pub(crate) const fn wire(&self) -> &Arc<Wire> {
+        &self.wire
+    }
+
     pub(crate) fn most_frame_bytes(&self) -> usize {
         self.wire.most_frame_bytes
     }

@@ -21,7 +21,7 @@ pub enum Topology {
     /// RabbitMQ wants the permission *configure*.
     #[default]
     Checked,
-    /// What is missing is made; what is there must be the same.
+    /// What is missing is made; what is there must be the same. What is deleted later is made again within seconds, by who publishes and by who consumes.
     Declared,
     /// They must be there, and are used as they are: for users without the permission *configure*. That queues are as they should be
     /// is your promise.
@@ -225,7 +225,7 @@ impl RabbitMqTransportBuilder {
     }
 
     /// How many messages may wait in a queue before it refuses more (`x-max-length` with `reject-publish`). Default: the broker's memory and disk.
-    /// While one queue of a topic is full the topic is unavailable.
+    /// While one queue of a topic is full the topic is unavailable. The limit is soft: what is under way when a queue becomes full is stored all the same.
     pub fn most_waiting(mut self, messages: u32) -> Self {
         self.most_waiting = Some(messages);
         self

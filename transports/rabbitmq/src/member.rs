@@ -1,5 +1,6 @@
 //! A member at work: a task that keeps its connection, and carries deliveries from it into memory.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::error::Fault;
 use crate::pauses::Pauses;
 use crate::record;
 use crate::topology::{self, Queue};
+use crate::upkeep;
 
 /// What the task of a member and the member's own calls share.
 pub(crate) struct Shared {
@@ -249,7 +251,13 @@ async fn work(
         let incarnation = shared.state().consumption.incarnation();
         let step = async {
             match &mut session {
-                Some(session) => Step::Lost(session.carry(&shared, &queues, incarnation).await),
+                Some(session) => {
+                    let connection = Arc::clone(&session.connection);
+                    tokio::select! {
+                        fault = session.carry(&shared, &queues, incarnation) => Step::Lost(fault),
+                        never = look_after(&shared, &connection, queues.len()) => match never {},
+                    }
+                }
                 None => Step::Tried(again(&shared, pauses.next()).await),
             }
         };
@@ -293,6 +301,20 @@ async fn work(
             let _ = answer.send(());
         }
         return;
+    }
+}
+
+/// Declares everything again now and then: nobody tells a member that an exchange or a binding is gone, only that a queue is.
+async fn look_after(shared: &Shared, connection: &Connection, queues: usize) -> Infallible {
+    let Shared { config, subscription, .. } = shared;
+    let Some(every) = upkeep::every(config, queues) else { return std::future::pending().await };
+    loop {
+        sleep(every).await;
+        let declaring =
+            topology::prepare_consuming(connection, config, &subscription.consumer, &subscription.topics);
+        if let Err(fault) = declaring.await {
+            tracing::debug!(consumer = %subscription.consumer, %fault, "what a member needs could not be declared again");
+        }
     }
 }
 

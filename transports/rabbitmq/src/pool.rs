@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use outbox_contract::TransportErrorKind;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -16,6 +17,7 @@ use crate::config::Config;
 use crate::error::Fault;
 use crate::pauses::Pauses;
 use crate::topology;
+use crate::upkeep::{Due, Upkeep};
 use crate::wire::Wire;
 
 pub(crate) struct Pool {
@@ -29,6 +31,8 @@ struct Shared {
     config: Arc<Config>,
     // A plain mutex: held for a look, never across an await.
     slots: Mutex<Vec<Slot>>,
+    upkeep: Mutex<Upkeep>,
+    started: Instant,
     /// Tells who waits for a connection that an attempt is over.
     over: watch::Sender<()>,
     /// Whether the transport was closed.
@@ -59,7 +63,9 @@ impl Pool {
         let slot = || Slot { wire: None, pauses: pauses(), trouble: None, is_connecting: false };
         let slots = Mutex::new((0..config.connections).map(|_| slot()).collect());
         let over = watch::Sender::new(());
-        Self { shared: Arc::new(Shared { config, slots, over, closed }), turn: AtomicUsize::new(0) }
+        let (upkeep, started) = (Mutex::new(Upkeep::new(&config)), Instant::now());
+        let shared = Arc::new(Shared { config, slots, upkeep, started, over, closed });
+        Self { shared, turn: AtomicUsize::new(0) }
     }
 
     /// A channel for one chunk.
@@ -69,13 +75,43 @@ impl Pool {
         let wire = self.wire().await?;
         match wire.blocked_by() {
             Some(reason) => Err(Fault::blocked(&reason)),
-            None => wire.confirming_channel().await,
+            None => {
+                self.look_after(&wire).await?;
+                wire.confirming_channel().await
+            }
+        }
+    }
+
+    /// Something that publishing needs is not there: it is made before the next chunk, if it is ours to make.
+    pub(crate) fn found_missing(&self) {
+        self.shared.upkeep().found_missing();
+    }
+
+    /// Declares what is missing, or may be.
+    async fn look_after(&self, wire: &Arc<Wire>) -> Result<(), Fault> {
+        let due = self.shared.begin_upkeep();
+        if due == Due::Nothing {
+            return Ok(());
+        }
+        let declaring = Declaring { shared: Arc::clone(&self.shared), went_well: false };
+        let declaring = tokio::spawn(declaring.run(Arc::clone(wire)));
+        match due {
+            // A runtime that ends tells of no task.
+            Due::First => declaring.await.unwrap_or_else(|_| Err(Fault::lost_again())),
+            Due::Nothing | Due::Beside => Ok(()),
         }
     }
 
     /// Looks whether publishing could go on.
     pub(crate) async fn check(&self) -> Result<(), Fault> {
-        topology::check_publishing(&self.wire().await?, &self.shared.config).await
+        let wire = self.wire().await?;
+        let checked = topology::check_publishing(&wire, &self.shared.config).await;
+        if !checked.as_ref().is_err_and(|fault| fault.kind == TransportErrorKind::Missing) {
+            return checked;
+        }
+        self.found_missing();
+        self.look_after(&wire).await?;
+        topology::check_publishing(&wire, &self.shared.config).await
     }
 
     pub(crate) async fn close(&self) {
@@ -110,6 +146,14 @@ impl Shared {
     fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {
         // A change is made in one step, or panics before it: what is there is whole.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn upkeep(&self) -> MutexGuard<'_, Upkeep> {
+        self.upkeep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin_upkeep(&self) -> Due {
+        self.upkeep().begin(self.started.elapsed())
     }
 
     fn is_closed(&self) -> bool {
@@ -150,6 +194,29 @@ impl Shared {
     }
 }
 
+/// Declares again what publishing needs. However it ends, the next one can begin.
+struct Declaring {
+    shared: Arc<Shared>,
+    went_well: bool,
+}
+
+impl Declaring {
+    async fn run(mut self, wire: Arc<Wire>) -> Result<(), Fault> {
+        let declared = topology::prepare_publishing(&wire, &self.shared.config).await;
+        if let Err(fault) = &declared {
+            tracing::debug!(%fault, "what publishing needs could not be declared again");
+        }
+        self.went_well = declared.is_ok();
+        declared
+    }
+}
+
+impl Drop for Declaring {
+    fn drop(&mut self) {
+        self.shared.upkeep().over(self.went_well, self.shared.started.elapsed());
+    }
+}
+
 /// Makes the connection of a slot. However it ends, who waits for it hears so.
 struct Attempt {
     shared: Arc<Shared>,
@@ -182,6 +249,7 @@ impl Attempt {
         let connecting = async {
             let wire = Wire::open(config, "publishes").await?;
             topology::prepare_publishing(&wire, config).await?;
+            self.shared.upkeep().over(true, self.shared.started.elapsed());
             Ok(wire)
         };
         tokio::select! {

@@ -61,6 +61,8 @@ pub(crate) struct Publication {
     ready: std::collections::VecDeque<usize>,
     in_flight: usize,
     left: usize,
+    /// What was to be sent and may not go yet.
+    held_up: Vec<usize>,
     /// What came back, by place.
     returned: HashMap<usize, String>,
 }
@@ -88,7 +90,7 @@ impl Publication {
                 None => ready.push_back(index),
             }
         }
-        Self { left: slots.len(), slots, ready, in_flight: 0, returned: HashMap::new() }
+        Self { left: slots.len(), slots, ready, in_flight: 0, held_up: Vec::new(), returned: HashMap::new() }
     }
 
     /// The next message to send. From now on it is in flight.
@@ -97,6 +99,36 @@ impl Publication {
         self.slots[index].stage = Stage::InFlight;
         self.in_flight += 1;
         Some(index)
+    }
+
+    /// A message that was started does not go yet: its topic takes no more for now.
+    pub(crate) fn hold_up(&mut self, index: usize) {
+        self.leave_flight(index);
+        self.slots[index].stage = Stage::Waiting;
+        self.held_up.push(index);
+    }
+
+    /// Whether something is held up.
+    pub(crate) const fn holds_up(&self) -> bool {
+        !self.held_up.is_empty()
+    }
+
+    /// What was held up may be tried again, before what was behind it.
+    pub(crate) fn let_go(&mut self) {
+        for index in self.held_up.drain(..).rev() {
+            self.ready.push_front(index);
+        }
+    }
+
+    /// Nothing of these messages is to be sent: none of them is in flight.
+    pub(crate) fn shut_out(&mut self, is_one: impl Fn(usize) -> bool, outcome: &Outcome) -> Reports {
+        let mut reports = Reports::new();
+        let (shut_out, ready) = self.ready.drain(..).partition::<Vec<_>, _>(|index| is_one(*index));
+        self.ready = ready.into();
+        for index in shut_out {
+            self.fail(index, outcome.clone(), &mut reports);
+        }
+        reports
     }
 
     /// How many messages may be sent now.
@@ -118,7 +150,12 @@ impl Publication {
     }
 
     /// Takes in what the broker said, in the order in which it said it.
-    pub(crate) fn answered(&mut self, answers: Vec<Answer>, topic_of: impl Fn(usize) -> String) -> Reports {
+    pub(crate) fn answered(
+        &mut self,
+        answers: Vec<Answer>,
+        topic_of: impl Fn(usize) -> String,
+        refusal_of: impl Fn(usize) -> Failure,
+    ) -> Reports {
         let mut reports = Reports::with_capacity(answers.len());
         for answer in answers {
             match answer {
@@ -138,14 +175,8 @@ impl Publication {
                 }
                 Answer::Refused(index) => {
                     self.leave_flight(index);
-                    let failure = Failure::new(
-                        "refused",
-                        format!(
-                            "the broker refused a message of topic {}: a queue of it is full, or can't keep it for now",
-                            topic_of(index)
-                        ),
-                    );
-                    self.fail(index, Outcome::Unavailable(Unavailable::Topic, failure), &mut reports);
+                    let outcome = Outcome::Unavailable(Unavailable::Topic, refusal_of(index));
+                    self.fail(index, outcome, &mut reports);
                 }
                 Answer::Broken(fault) => {
                     let alone = self.in_flight == 1;
@@ -175,6 +206,7 @@ impl Publication {
             }
         }
         self.ready.clear();
+        self.held_up.clear();
     }
 
     fn note_return(&mut self, returned: Returned) -> Result<(), Returned> {

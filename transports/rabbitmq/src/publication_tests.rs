@@ -26,8 +26,12 @@ fn started(publication: &mut Publication) -> Vec<usize> {
 }
 
 fn answered(publication: &mut Publication, answers: Vec<Answer>) -> Vec<(usize, &'static str)> {
-    let reports = publication.answered(answers, |_| "orders".to_owned());
+    let reports = publication.answered(answers, |_| "orders".to_owned(), |_| refusal());
     reports.into_iter().map(|(index, outcome)| (index, name(&outcome))).collect()
+}
+
+fn refusal() -> Failure {
+    Failure::new("refused", "full")
 }
 
 fn name(outcome: &Outcome) -> &'static str {
@@ -178,7 +182,7 @@ proptest! {
             for _ in 0..at_once.min(in_flight.len()) {
                 answers.push(confirmed(in_flight.swap_remove(pick.index(in_flight.len()))));
             }
-            for (index, outcome) in publication.answered(answers, |_| String::new()) {
+            for (index, outcome) in publication.answered(answers, |_| String::new(), |_| refusal()) {
                 if outcome == Outcome::Delivered {
                     prop_assert!(!unroutable[index], "message {} came back", index);
                     let key = messages[index].message.key_id();

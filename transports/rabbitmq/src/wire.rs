@@ -13,7 +13,8 @@ use std::time::Duration;
 use amq_protocol::protocol::{AMQPClass, confirm, connection, exchange, queue};
 use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use lapin::tcp::AsyncTcpStream;
-use lapin::types::FieldTable;
+use lapin::types::{FieldTable, ShortString};
+use outbox_contract::TransportErrorKind;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -78,6 +79,23 @@ impl Wire {
     /// Opens a channel.
     pub(crate) async fn channel(self: &Arc<Self>) -> Result<Channel, Fault> {
         Channel::open(Arc::clone(self)).await
+    }
+
+    /// How many messages wait in a queue.
+    pub(crate) async fn waiting_in(self: &Arc<Self>, queue: &ShortString) -> Result<u32, Fault> {
+        let what = format!("asking how full queue {:?} is", queue.as_str());
+        let declare = queue::Declare { queue: queue.clone(), passive: true, ..queue::Declare::default() };
+        let declare = AMQPClass::Queue(queue::AMQPMethod::Declare(declare));
+        match self.channel().await?.ask(&what, declare).await? {
+            AMQPClass::Queue(queue::AMQPMethod::DeclareOk(queue::DeclareOk { message_count, .. })) => {
+                Ok(message_count)
+            }
+            _ => Err(Fault::new(
+                TransportErrorKind::Unavailable,
+                "connection",
+                format!("{what}: no answer to it"),
+            )),
+        }
     }
 
     /// A channel on which the broker confirms what is published.

@@ -66,11 +66,10 @@ impl Health {
         if context.paused.load(Ordering::Relaxed) {
             self.add(Status::Degraded, format!("route {route}: an operator paused it; nothing is published"));
         }
-        for topic in counters.broken_topics() {
-            self.add(
-                Status::Degraded,
-                format!("route {route}: topic {topic} is not published now: broken or paused"),
-            );
+        for (topic, failure) in counters.broken_topics() {
+            let why = failure.unwrap_or_else(|| "an operator paused it".to_owned());
+            let reason = format!("topic {topic} is not published now: {why}");
+            self.add(Status::Degraded, format!("route {route}: {reason}"));
         }
         if counters.disagreeing.load(Ordering::Relaxed) {
             let reason = "relays of this route are configured differently; deploy one configuration";

@@ -358,6 +358,7 @@ impl PollerState {
     }
 
     fn broken(&mut self, topic: &Topic, failure: &Failure, now: Duration) -> Result<(), ActorProcessingErr> {
+        self.context.counters.broke(topic.to_string(), failure.to_string());
         if self.topics.broken(topic, now) {
             tracing::warn!(route = %self.context.route, %topic, %failure, "a topic is unavailable; the others go on");
         }

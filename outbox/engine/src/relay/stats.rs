@@ -1,5 +1,6 @@
 //! What a relay counts.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -39,6 +40,8 @@ struct Observed {
     unmaintained: Option<String>,
     last_error: Option<String>,
     broken: Vec<String>,
+    /// The latest failure of each topic that is broken, in words.
+    why_broken: BTreeMap<String, String>,
 }
 
 /// What has not worked since an instant of the relay's own clock.
@@ -200,15 +203,24 @@ impl Counters {
     }
 
     pub(crate) fn broken(&self, topics: Vec<String>) {
-        self.observed().broken = topics;
+        let mut observed = self.observed();
+        observed.why_broken.retain(|topic, _| topics.contains(topic));
+        observed.broken = topics;
+    }
+
+    /// A topic could not be published, and why.
+    pub(crate) fn broke(&self, topic: String, failure: String) {
+        self.observed().why_broken.insert(topic, failure);
     }
 
     pub(crate) fn last_error(&self) -> Option<String> {
         self.observed().last_error.clone()
     }
 
-    pub(crate) fn broken_topics(&self) -> Vec<String> {
-        self.observed().broken.clone()
+    /// The topics that are not published now, each with its latest failure: an operator paused those that have none.
+    pub(crate) fn broken_topics(&self) -> Vec<(String, Option<String>)> {
+        let observed = self.observed();
+        observed.broken.iter().map(|topic| (topic.clone(), observed.why_broken.get(topic).cloned())).collect()
     }
 
     pub(crate) fn backlog(&self) -> Option<(Duration, Backlog)> {

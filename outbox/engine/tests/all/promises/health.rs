@@ -75,7 +75,10 @@ async fn a_broken_topic_degrades_until_it_heals() {
     rig.transport.break_topic(topic("broken"));
     world.append([of_topic("broken", "a")]).await;
     let relay = rig.relay().start().await.unwrap();
-    within(S * 10, || says(&relay, Status::Degraded, "topic broken is not published now")).await;
+    within(S * 10, || {
+        says(&relay, Status::Degraded, "topic broken is not published now: an outage was injected")
+    })
+    .await;
     rig.transport.heal_topic(&topic("broken"));
     within(S * 15, || relay.health().status == Status::Healthy).await;
 }

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 mod consuming;
+mod full_queues;
 mod handover;
 mod headers;
 mod network;
 mod outcomes;
 mod refusals;
 mod support;
+mod upkeep;
 mod wiretap;
