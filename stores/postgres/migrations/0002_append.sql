@@ -55,7 +55,7 @@ begin
        and pg_try_advisory_xact_lock(outbox_lock_number(hash) # (outbox::bigint << 32));
 end $$;
 
--- Refuses what could never be a message, with the name of what is wrong.
+-- Refuses what could never be a message, with the name of the column and the rule.
 create function outbox_refuse(what text, remedy text) returns void
     language plpgsql
     as $$
@@ -63,27 +63,84 @@ begin
     raise exception using errcode = 'check_violation', message = 'outbox: ' || what, hint = remedy;
 end $$;
 
-create function outbox_check(route text, topic text, key text, event_type text, schema_version bigint, content_type text, headers bytea,
-                             payload bytea) returns void
+-- A name: of so many bytes, without control characters. Null is checked by the columns, and a key may be.
+create function outbox_check_name(what text, value text, most integer, remedy text) returns void
     language plpgsql set search_path from current
     as $$
+declare
+    at integer;
 begin
-    if octet_length(route) not between 1 and 64 then
-        perform outbox_refuse('route has ' || octet_length(route) || ' bytes', 'give it 1 to 64 bytes, or leave it out');
-    elsif topic is null or octet_length(topic) not between 1 and 249 then
-        perform outbox_refuse('topic has ' || coalesce(octet_length(topic), 0) || ' bytes', 'give it 1 to 249 bytes');
-    elsif octet_length(key) not between 1 and 255 then
-        perform outbox_refuse('key has ' || octet_length(key) || ' bytes', 'give it 1 to 255 bytes, or null for none');
-    elsif event_type is null or octet_length(event_type) not between 1 and 255 then
-        perform outbox_refuse('event_type has ' || coalesce(octet_length(event_type), 0) || ' bytes', 'give it 1 to 255 bytes');
-    elsif schema_version not between 1 and 4294967295 then
-        perform outbox_refuse('schema_version is ' || schema_version, 'versions count from 1');
-    elsif octet_length(content_type) not between 1 and 255 then
-        perform outbox_refuse('content_type has ' || octet_length(content_type) || ' bytes', 'give it 1 to 255 bytes, or leave it out');
+    if octet_length(value) not between 1 and most then
+        perform outbox_refuse(what || ' has ' || octet_length(value) || ' bytes', 'give it 1 to ' || most || ' bytes' || remedy);
+    end if;
+    at := (select n from generate_series(1, length(value)) n where substr(value, n, 1) collate "C" ~ '[\x01-\x1f\x7f-\x9f]' limit 1);
+    if at is not null then
+        perform outbox_refuse(what || ' has the control character U+' || lpad(upper(to_hex(ascii(substr(value, at, 1)))), 4, '0') ||
+                              ' as character ' || at, 'remove it');
+    end if;
+end $$;
+
+-- Headers: nothing, or a JSON object of strings.
+create function outbox_check_headers(headers bytea) returns void
+    language plpgsql set search_path from current
+    as $$
+declare
+    told jsonb;
+    header record;
+begin
+    begin
+        told := convert_from(headers, 'UTF8')::jsonb;
+    exception when data_exception then
+        perform outbox_refuse('headers are not a JSON object of strings: ' || sqlerrm, 'give the bytes of such an object, or none');
+    end;
+    if jsonb_typeof(told) <> 'object' or exists (select from jsonb_each(told) h where jsonb_typeof(h.value) <> 'string') then
+        perform outbox_refuse('headers are not a JSON object of strings', 'give the bytes of such an object, or none');
+    end if;
+    for header in
+        select h.key as name, h.value
+        from jsonb_each_text(told) h
+        where h.key collate "C" !~ '^[ -~]+$' or octet_length(h.key) > 255
+           or h.value collate "C" !~ '^[ -~]*$' or octet_length(h.value) > 8192
+    loop
+        perform outbox_check_name('headers: the name "' || left(header.name, 64) || '"', header.name, 255, '');
+        if header.value <> '' then
+            perform outbox_check_name('headers: the value of ' || header.name, header.value, 8192, '');
+        end if;
+    end loop;
+end $$;
+
+-- What nearly every message passes by the first condition alone: names of printable ASCII.
+create function outbox_check(route text, topic text, key text, event_type text, schema_version bigint, content_type text, headers bytea,
+                             payload bytea, occurred_at bigint) returns void
+    language plpgsql set search_path from current
+    as $$
+declare
+    plain constant text collate "C" := '^[ -~]+$';
+begin
+    if topic is null then
+        perform outbox_refuse('topic is null', 'give it 1 to 249 bytes');
+    elsif event_type is null then
+        perform outbox_refuse('event_type is null', 'give it 1 to 255 bytes');
+    end if;
+    if not (route collate "C" ~ plain and topic collate "C" ~ plain and coalesce(key, '-') collate "C" ~ plain
+            and event_type collate "C" ~ plain and content_type collate "C" ~ plain
+            and octet_length(route) <= 64 and octet_length(topic) <= 249 and coalesce(octet_length(key), 1) <= 255
+            and octet_length(event_type) <= 255 and octet_length(content_type) <= 255) then
+        perform outbox_check_name('route', route, 64, ', or leave it out');
+        perform outbox_check_name('topic', topic, 249, '');
+        perform outbox_check_name('key', key, 255, ', or null for none');
+        perform outbox_check_name('event_type', event_type, 255, '');
+        perform outbox_check_name('content_type', content_type, 255, ', or leave it out');
+    end if;
+    if schema_version not between 1 and 4294967295 then
+        perform outbox_refuse('schema_version is ' || schema_version, 'versions count from 1, to 4294967295');
     elsif octet_length(payload) > 15728640 then
         perform outbox_refuse('payload has ' || octet_length(payload) || ' bytes', 'the most is 15728640; store the data elsewhere and send a reference');
-    elsif octet_length(headers) > 0 and left(convert_from(headers, 'UTF8'), 1) <> '{' then
-        perform outbox_refuse('headers are not a JSON object', 'give the bytes of a JSON object of strings, or none');
+    elsif occurred_at not between -62167219200000000 and 253402300799999999 then
+        perform outbox_refuse('occurred_at is ' || occurred_at || ', outside of the years 0 to 9999', 'give microseconds since 1970');
+    end if;
+    if octet_length(headers) > 0 then
+        perform outbox_check_headers(headers);
     end if;
 end $$;
 
@@ -94,7 +151,8 @@ create function outbox_place() returns trigger
 declare
     hash bytea;
 begin
-    perform outbox_check(new.route, new.topic, new.key, new.event_type, new.schema_version, new.content_type, new.headers, new.payload);
+    perform outbox_check(new.route, new.topic, new.key, new.event_type, new.schema_version, new.content_type, new.headers, new.payload,
+                         new.occurred_at);
     hash := outbox_hash(new.topic, coalesce(new.key, new.id::text));
     new.bucket := get_byte(hash, 0);
     perform pg_advisory_xact_lock_shared(tg_relid::integer, new.bucket);
@@ -111,7 +169,8 @@ create function outbox_schedule_check() returns trigger
     language plpgsql set search_path from current
     as $$
 begin
-    perform outbox_check(new.route, new.topic, new.key, new.event_type, new.schema_version, new.content_type, new.headers, new.payload);
+    perform outbox_check(new.route, new.topic, new.key, new.event_type, new.schema_version, new.content_type, new.headers, new.payload,
+                         new.occurred_at);
     return new;
 end $$;
 
@@ -132,9 +191,6 @@ declare
     happened bigint := (date_part('epoch', occurred_at) * 1000000)::bigint;
     head bytea := case when headers is null or headers = '{}' then '' else convert_to(headers::text, 'UTF8') end;
 begin
-    if jsonb_typeof(headers) <> 'object' or exists (select from jsonb_each(headers) h where jsonb_typeof(h.value) <> 'string') then
-        perform outbox_refuse('headers are not a JSON object of strings', 'give such an object, or null for none');
-    end if;
     if due_at is null then
         insert into outbox_message (id, route, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
         values (id, route, topic, key, event_type, schema_version, content_type, head, coalesce(payload, ''), happened);
@@ -154,6 +210,37 @@ create function outbox_append(topic text, event_type text, payload text default 
     language sql set search_path from current
     as $$
     select outbox_append_bytes(topic, event_type, convert_to(payload, 'UTF8'), key, headers, id, route, schema_version, content_type,
+                               occurred_at, due_at)
+$$;
+
+-- And for one that a driver sends as bytes, or as JSON. Only the text can be left out, so that no call fits two of them; a literal without a type
+-- is text.
+create function outbox_append(topic text, event_type text, payload bytea, key text default null, headers jsonb default null,
+                              id uuid default gen_random_uuid(), route text default 'default', schema_version bigint default 1,
+                              content_type text default 'application/octet-stream', occurred_at timestamptz default clock_timestamp(),
+                              due_at timestamptz default null) returns uuid
+    language sql set search_path from current
+    as $$
+    select outbox_append_bytes(topic, event_type, payload, key, headers, id, route, schema_version, content_type, occurred_at, due_at)
+$$;
+
+create function outbox_append(topic text, event_type text, payload json, key text default null, headers jsonb default null,
+                              id uuid default gen_random_uuid(), route text default 'default', schema_version bigint default 1,
+                              content_type text default 'application/json', occurred_at timestamptz default clock_timestamp(),
+                              due_at timestamptz default null) returns uuid
+    language sql set search_path from current
+    as $$
+    select outbox_append_bytes(topic, event_type, convert_to(payload::text, 'UTF8'), key, headers, id, route, schema_version, content_type,
+                               occurred_at, due_at)
+$$;
+
+create function outbox_append(topic text, event_type text, payload jsonb, key text default null, headers jsonb default null,
+                              id uuid default gen_random_uuid(), route text default 'default', schema_version bigint default 1,
+                              content_type text default 'application/json', occurred_at timestamptz default clock_timestamp(),
+                              due_at timestamptz default null) returns uuid
+    language sql set search_path from current
+    as $$
+    select outbox_append_bytes(topic, event_type, convert_to(payload::text, 'UTF8'), key, headers, id, route, schema_version, content_type,
                                occurred_at, due_at)
 $$;
 

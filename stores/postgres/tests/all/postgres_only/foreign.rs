@@ -50,21 +50,52 @@ async fn a_function_appends_in_the_callers_transaction() {
     assert_eq!(fixture.number("select count(*) from outbox_message").await, 0);
 }
 
-const PYTHON: &str = r#"
-import json, sys, psycopg2
-connection = psycopg2.connect(sys.argv[1])
-with connection, connection.cursor() as cursor:
-    cursor.execute("create table orders (id text)")
-    cursor.execute("insert into orders values (%s)", ("order-1",))
-    cursor.execute("select outbox_append(topic => %s, key => %s, event_type => %s, payload => %s, headers => %s)",
-                   ("orders", "ключ", "order.placed", json.dumps({"total": 1}), json.dumps({"tenant": "acme"})))
-    cursor.execute("insert into outbox_message (topic, key, event_type, payload) values (%s, %s, %s, %s)",
-                   ("orders", "ключ", "order.paid", psycopg2.Binary(b"\x00\x01")))
-"#;
+/// A listing of the README, by its language.
+fn listing(language: &str, begins: &str) -> &'static str {
+    let readme = include_str!("../../../README.md");
+    let fence = format!("```{language}\n");
+    let mut listings =
+        readme.split(fence.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
+    listings.find(|listing| listing.starts_with(begins)).expect("the README has such a listing")
+}
+
+/// What each listing of the README writes: JSON by the function and by INSERT, bytes by the function.
+async fn assert_listed_messages(fixture: &Fixture) {
+    let relay = relay(&fixture.store).await;
+    let read = messages(&fetch(&fixture.store, relay).await);
+    let types: Vec<&str> = read.iter().map(|stored| &*stored.message.event_type).collect();
+    assert_eq!(types, ["order.placed", "order.paid", "order.scanned"]);
+    for stored in &read[..2] {
+        assert_eq!(&*stored.message.content_type, "application/json");
+        let told: serde_json::Value = serde_json::from_slice(&stored.message.payload).expect("it is JSON");
+        assert_eq!(told, serde_json::json!({ "path": "C:\\dir", "city": "Zürich" }));
+    }
+    assert_eq!(&*read[2].message.content_type, "application/octet-stream");
+    assert_eq!(&read[2].message.payload[..], [0x00, 0x5c, 0xff]);
+}
+
+/// Runs a listing, unless what it needs is not on this machine: `lacks` is what it says then.
+async fn run_listing(mut command: Command, lacks: &str) {
+    let Some(fixture) = Fixture::new().await else { return };
+    match command.env("DATABASE_URL", &fixture.url).output() {
+        Ok(said) if said.status.success() => assert_listed_messages(&fixture).await,
+        Ok(said) if String::from_utf8_lossy(&said.stderr).contains(lacks) => {
+            skip(&format!("{command:?} has no driver"));
+        }
+        Ok(said) => panic!("{}", String::from_utf8_lossy(&said.stderr)),
+        Err(error) => skip(&format!("there is no {command:?}: {error}")),
+    }
+}
 
 #[tokio::test]
-async fn a_function_appends_from_python() {
+async fn the_listing_in_sql_is_right() {
     let Some(fixture) = Fixture::new().await else { return };
+    fixture.server.query(&fixture.url, listing("sql", "begin;"));
+    assert_listed_messages(&fixture).await;
+}
+
+#[tokio::test]
+async fn the_listing_in_python_is_right() {
     // The tree of prepared servers has a Python with psycopg2; else the machine's own.
     let tree = std::env::var_os("OUTBOX_SERVERS_DIR").map_or_else(
         || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers"),
@@ -78,21 +109,30 @@ async fn a_function_appends_from_python() {
     } else {
         Command::new("python3")
     };
-    let said = python.arg("-c").arg(PYTHON).arg(&fixture.url).output();
-    match said {
-        Ok(said) if said.status.success() => {}
-        Ok(said) if String::from_utf8_lossy(&said.stderr).contains("No module named") => {
-            return skip("there is no Python with psycopg2");
-        }
-        Ok(said) => panic!("{}", String::from_utf8_lossy(&said.stderr)),
-        Err(error) => return skip(&format!("there is no Python: {error}")),
+    python.arg("-c").arg(listing("python", "import"));
+    run_listing(python, "No module named").await;
+}
+
+/// Where the module `pg` is found by Node, as by `NODE_PATH`.
+#[tokio::test]
+async fn the_listing_in_node_is_right() {
+    let mut node = Command::new("node");
+    node.arg("-e").arg(listing("js", "const"));
+    run_listing(node, "Cannot find module").await;
+}
+
+/// Whatever type a driver gives its parameter.
+#[tokio::test]
+async fn the_function_takes_a_payload_of_every_type() {
+    let Some(fixture) = Fixture::new().await else { return };
+    for payload in ["'[1]'", "'[1]'::text", "'[1]'::varchar", "'[1]'::json", "'[1]'::jsonb", "'[1]'::bytea"] {
+        fixture.run(&format!("select outbox_append('orders', 'x', {payload}, key => 'a')")).await;
     }
+    fixture.run("select outbox_append('orders', 'x', null, key => 'a')").await;
     let relay = relay(&fixture.store).await;
     let read = messages(&fetch(&fixture.store, relay).await);
-    let types: Vec<&str> = read.iter().map(|stored| &*stored.message.event_type).collect();
-    assert_eq!(types, ["order.placed", "order.paid"]);
-    assert_eq!(read[0].message.headers.get("tenant"), Some("acme"));
-    assert_eq!(&read[1].message.payload[..], [0, 1]);
+    let payloads: Vec<&[u8]> = read.iter().map(|stored| &stored.message.payload[..]).collect();
+    assert_eq!(payloads, [&b"[1]"[..], b"[1]", b"[1]", b"[1]", b"[1]", b"[1]", b""]);
 }
 
 #[tokio::test]
@@ -118,10 +158,35 @@ async fn what_could_never_be_a_message_is_refused_with_its_name() {
             "headers are not",
         ),
         ("insert into outbox_message (topic, event_type, route) values ('t', 'x', '')", "route has 0 bytes"),
+        ("select outbox_append('t', 'x', key => E'a\nb')", "key has the control character U+000A"),
+        ("select outbox_append(E't\x7f', 'x')", "topic has the control character U+007F"),
+        ("select outbox_append('t', E'x\t')", "event_type has the control character U+0009"),
+        (
+            "select outbox_append('t', 'x', content_type => E'a\\u0085')",
+            "content_type has the control character",
+        ),
+        ("select outbox_append('t', 'x', route => E'r\n')", "route has the control character"),
+        ("select outbox_append('t', 'x', key => repeat('ü', 128))", "key has 256 bytes"),
+        ("select outbox_append('t', 'x', schema_version => 4294967296)", "schema_version is 4294967296"),
+        ("select outbox_append('t', 'x', occurred_at => '12000-01-01')", "occurred_at is"),
+        (
+            "select outbox_append('t', 'x', headers => '{\"a\":\"b\\n\"}')",
+            "headers: the value of a has the control",
+        ),
+        ("select outbox_append('t', 'x', headers => '{\"\":\"b\"}')", "has 0 bytes"),
+        (
+            "insert into outbox_message (topic, event_type, headers) values ('t', 'x', convert_to('{', 'UTF8'))",
+            "headers are not a JSON object of strings",
+        ),
+        (
+            "insert into outbox_message (topic, event_type, headers) values ('t', 'x', '\\xff')",
+            "headers are not a JSON object of strings",
+        ),
+        ("select outbox_append('t', 'x', key => E'a\nb', due_at => now())", "key has the control character"),
         ("select outbox_append('t', 'x', headers => '{\"a\":1}')", "headers are not"),
         ("select outbox_append('t', 'x', headers => '[]', due_at => now())", "headers are not"),
         ("select outbox_append('', 'x', due_at => now())", "topic has 0 bytes"),
-        ("select outbox_append(null, 'x')", "topic has 0 bytes"),
+        ("select outbox_append(null, 'x')", "topic is null"),
     ] {
         let mut connection = fixture.connection().await;
         let refused =

@@ -142,9 +142,36 @@ async fn what_can_be_no_message_is_refused_where_it_is_written() {
         ),
         ("topic, event_type, route", "'t', 'e', ''", "route_has_1_to_64_bytes"),
         ("topic, event_type, position", "'t', 'e', -5", "position_is_given_by_the_database"),
+        ("topic, event_type", "'t' || char(10), 'e'", "topic_has_no_control_characters"),
+        ("topic, event_type", "'t', 'e' || char(127)", "event_type_has_no_control_characters"),
+        ("topic, event_type, key", "'t', 'e', 'a' || char(133)", "key_has_no_control_characters"),
+        ("topic, event_type, key", "'t', 'e', 'a' || char(0) || 'b'", "key_has_no_control_characters"),
+        ("topic, event_type, content_type", "'t', 'e', char(9)", "content_type_has_no_control_characters"),
+        ("topic, event_type, route", "'t', 'e', char(31)", "route_has_no_control_characters"),
+        ("topic, event_type, headers", "'t', 'e', '[1]'", "headers_are_a_json_object"),
+        ("topic, event_type, occurred_at", "'t', 'e', 253402300800000000", "occurred_at_is_in_microseconds"),
     ] {
         let error = insert(&fixture.store, columns, values).await.unwrap_err().to_string();
         assert!(error.contains(constraint), "{columns} {values}: {error}");
+    }
+}
+
+/// One that could not join its key would hold up all that are due behind it.
+#[tokio::test]
+async fn what_can_be_no_message_is_not_scheduled() {
+    let fixture = Fixture::new().await;
+    let columns = "due_at, id, route, topic, key, event_type, schema_version, content_type, headers, payload";
+    for (values, constraint) in [
+        ("'r', 't', char(10), 'e', 1, 'c', '', ''", "key_has_no_control_characters"),
+        ("'r', '', 'k', 'e', 1, 'c', '', ''", "topic_has_1_to_249_bytes"),
+        ("'r', 't', 'k', 'e', 0, 'c', '', ''", "schema_version_counts_from_1"),
+        ("'r', 't', 'k', 'e', 1, 'c', '[1]', ''", "headers_are_a_json_object"),
+    ] {
+        let statement =
+            format!("insert into outbox_scheduled ({columns}) values (0, randomblob(16), {values})");
+        let refused =
+            sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(fixture.store.pool()).await.unwrap_err();
+        assert!(refused.to_string().contains(constraint), "{values}: {refused}");
     }
 }
 
@@ -172,9 +199,9 @@ async fn a_row_that_is_no_message_is_malformed_and_holds_nobody_up() {
     let store = &fixture.store;
     let columns = "topic, key, event_type, headers, bucket";
     for (values, reason) in [
-        ("'orders', 'a', 'e', '[1]', null", "headers are not a JSON object of strings"),
-        ("'orders', 'a' || char(10), 'e', '', null", "control character"),
-        ("'or' || char(7) || 'ders', 'a', 'e', '', null", "control character"),
+        ("'orders', 'a', 'e', '{1}', null", "headers are not a JSON object of strings"),
+        ("'orders', 'a', 'e', '{\"b\":1}', null", "headers are not a JSON object of strings"),
+        ("'orders', 'a', 'e', '{\"b\":\"\\n\"}', null", "control character"),
         ("'orders', cast(x'ff' as text), 'e', '', null", "not UTF-8"),
         ("'orders', 'order-1', 'e', '', 63", "its bucket is 63, but its topic and key give 62"),
     ] {
