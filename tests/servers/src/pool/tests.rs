@@ -45,7 +45,6 @@ fn hold(folder: &Path) -> File {
 struct Program {
     child: Child,
     /// Who says something to nobody ends.
-    #[expect(dead_code, reason = "kept open, not read")]
     output: Option<Lines<BufReader<ChildStdout>>>,
     home: PathBuf,
     url: String,
