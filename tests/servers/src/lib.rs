@@ -25,6 +25,14 @@
 //! `shared()` gives one server to all tests of a test program; `start()` gives a test one of its own, which it may stop, kill and
 //! pause: see [`Server`]. Everything is synchronous, for a test has nothing else to do meanwhile, and can be called from async tests.
 //!
+//! Of Kafka and RabbitMQ, which take seconds to start, all test programs of one `tests/run` share one each: `OUTBOX_SERVERS_POOL` names the folder
+//! of the run. `shared()` gives it to whoever wants nothing special of it. It must be left alone even more: a test that changes its settings, or
+//! looks at all that is on it, starts one of its own. It ends with the run, whatever becomes of the program that has started it; one that has ended before is
+//! started anew for the next program. Without the variable, each program has its own.
+//!
+//! What takes long to set up is kept in `prepared/` beside the servers, and copied: the data folders of PostgreSQL and Kafka, and Kafka's classes. It is made
+//! again when the programs change, and can be deleted at any time while no tests run.
+//!
 //! Servers come from
 //!
 //! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_MYSQL_URL`, `OUTBOX_MARIADB_URL`, `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`, `OUTBOX_KAFKA_URL`,

@@ -85,11 +85,14 @@ const FORMAT: &str = "java -Xmx64m -XX:TieredStopAtLevel=1 -cp \"$JARS\" \
     kafka.tools.StorageTool format --ignore-formatted -t \"$CLUSTER\" -c server.properties >&2";
 const JAVA: &str = "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile=logging.properties -cp \"$JARS\"";
 const KAFKA: &str = "kafka.Kafka server.properties";
-/// Ends a broker when it serves: it keeps its classes then.
-const MAKE: &str =
-    "until grep -q 'Kafka Server started' log; do kill -0 $! || { cat log >&2 && exit 1; }; sleep 0.1; done
-    kill $!; wait $! || :
-    [ -e made/classes.jsa ]";
+/// Ends a broker when it serves, within five minutes: it keeps its classes then.
+const MAKE: &str = "tries=3000
+    until grep -q 'Kafka Server started' log; do
+      tries=$((tries - 1))
+      [ $tries -gt 0 ] && kill -0 $! || { cat log >&2 && exit 1; }
+      sleep 0.1
+    done
+    kill $!; wait $! || :";
 /// Where the classes of a broker are, as Java has them in memory: with them it starts in half of the time.
 const CLASSES: &str = "classes.jsa";
 
@@ -305,22 +308,25 @@ fn prepared(home: &Home) -> Result<Option<PathBuf>, String> {
     let programs = programs.each_ref().map(String::as_str);
     let settings = [FORMAT, JAVA, MAKE, SETTINGS, ONE_COPY].concat();
     let recipe = Recipe { part: PART.name, user: PART.user, programs: &programs, settings: &settings };
-    recipe.folder(home.tree(), |home| {
-        let node = Node::plain(Role::Alone);
-        let ports = Port::take_some(node.listeners().len())?;
-        let numbers: Vec<u16> = ports.iter().map(Port::number).collect();
-        home.write("server.properties", &node.properties(home, &numbers))?;
-        home.write("logging.properties", LOGGING)?;
-        let script = [
-            "set -e",
-            FORMAT,
-            &format!("cp -a data {MADE}/data"),
-            &format!("{JAVA} -XX:ArchiveClassesAtExit={MADE}/{CLASSES} {KAFKA} >log &"),
-            MAKE,
-            &format!("[ -e {MADE}/{CLASSES} ]"),
-        ];
-        shell(home, &script.join("\n")).run().map(drop)
-    })
+    // A second time, for another program may take a port before the broker does.
+    recipe.folder(home.tree(), make).or_else(|_| recipe.folder(home.tree(), make))
+}
+
+fn make(home: &Home) -> Result<(), String> {
+    let node = Node::plain(Role::Alone);
+    let ports = Port::take_some(node.listeners().len())?;
+    let numbers: Vec<u16> = ports.iter().map(Port::number).collect();
+    home.write("server.properties", &node.properties(home, &numbers))?;
+    home.write("logging.properties", LOGGING)?;
+    let script = [
+        "set -e",
+        FORMAT,
+        &format!("cp -a data {MADE}/data"),
+        &format!("{JAVA} -XX:ArchiveClassesAtExit={MADE}/{CLASSES} {KAFKA} >log &"),
+        MAKE,
+        &format!("[ -e {MADE}/{CLASSES} ]"),
+    ];
+    shell(home, &script.join("\n")).run().map(drop)
 }
 
 impl Kind for Node {

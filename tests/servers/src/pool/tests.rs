@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use super::*;
 use crate::{OrSkip as _, Redis};
@@ -43,6 +44,8 @@ fn hold(folder: &Path) -> File {
 /// A program of a run. It lives until it is dropped.
 struct Program {
     child: Child,
+    /// Who says something to nobody ends.
+    output: Option<Lines<BufReader<ChildStdout>>>,
     home: PathBuf,
     url: String,
 }
@@ -54,16 +57,18 @@ impl Program {
         command.args(["--exact", &format!("pool::tests::{test}"), "--nocapture"]).env(PART, part);
         command.env(FOLDER, folder).env("OUTBOX_SERVERS_USED", folder.join("used"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Self { child: command.spawn().unwrap(), home: PathBuf::new(), url: String::new() }
+        let child = command.spawn().unwrap();
+        Self { child, output: None, home: PathBuf::new(), url: String::new() }
     }
 
     /// Waits until it has its server.
     fn serves(mut self) -> Self {
-        let output = BufReader::new(self.child.stdout.take().unwrap());
-        let mut lines = output.lines().map_while(Result::ok);
-        let line = lines.find_map(|line| Some(line.split_once("serving: ")?.1.to_owned())).unwrap();
+        let mut lines = BufReader::new(self.child.stdout.take().unwrap()).lines();
+        let mut said = lines.by_ref().map_while(Result::ok);
+        let line = said.find_map(|line| Some(line.split_once("serving: ")?.1.to_owned())).unwrap();
         let (home, url) = line.split_once(' ').unwrap();
         (self.home, self.url) = (PathBuf::from(home), url.to_owned());
+        self.output = Some(lines);
         self
     }
 }
@@ -86,6 +91,14 @@ fn be_a_program() {
     println!("serving: {} {}", server.home().path().display(), server.url());
     std::io::stdout().flush().unwrap();
     std::io::stdin().lines().for_each(drop);
+}
+
+/// Whether a watchdog waits for the end of a run.
+fn is_waited_for(run: &Path) -> bool {
+    let words = format!("flock\0--shared\0{}\0", run.join(RUN).display());
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.any(|line| line.starts_with(words.as_bytes()))
 }
 
 fn serves(url: &str) -> bool {
@@ -112,6 +125,7 @@ fn programs_share_a_server_that_outlives_them_and_ends_with_the_run() {
     assert!(programs.iter().all(|program| program.url == url && program.home == programs[0].home));
     // One of them has started it: all are killed.
     drop(programs);
+    assert!(until(LONG, || is_waited_for(run.folder.path())), "its watchdog waits for the run");
     let later = run.program(NAME).serves();
     assert_eq!(later.url, url);
     assert!(serves(&url));
@@ -171,7 +185,7 @@ fn a_server_that_programs_share_can_not_be_stopped_by_one() {
         assert!(server.is_own() && !server.pids().is_empty() && server.usage().memory > 0);
         assert!(server.log().contains("Ready to accept connections"));
         assert_eq!(server.cli(&["echo", "here"]), "here");
-        let refused = std::panic::catch_unwind(|| server.kill()).unwrap_err();
+        let refused = catch_unwind(AssertUnwindSafe(|| server.kill())).unwrap_err();
         let why = refused.downcast::<String>().unwrap();
         assert!(why.contains("is shared by all programs of this run"), "{why}");
         return be_a_program();

@@ -43,6 +43,10 @@ fn serve(pids: &[u32]) {
 fn killed_servers_end(test: &str) {
     let mut child = again(test, "serve").stdout(Stdio::piped()).spawn().unwrap();
     let pids = line_after(&mut child, "serving: ");
+    if pids == "none" {
+        child.wait().unwrap();
+        return;
+    }
     let pids: Vec<&str> = pids.split(' ').collect();
     let homes: Vec<_> =
         pids.iter().filter_map(|pid| std::fs::read_link(format!("/proc/{pid}/cwd")).ok()).collect();
@@ -77,13 +81,13 @@ fn a_postgres_ends_with_a_test_program_that_is_killed() {
 #[test]
 fn a_paused_rabbitmq_ends_with_a_test_program_that_is_killed() {
     if part().is_some() {
-        let server = RabbitMq::newest().start().unwrap();
+        let Some(server) = RabbitMq::newest().start().or_skip() else {
+            println!("serving: none");
+            return;
+        };
         server.pause();
         serve(&server.pids());
     }
-    // Only asks whether there could be one.
-    let Some(server) = RabbitMq::newest().start().or_skip() else { return };
-    drop(server);
     killed_servers_end("a_paused_rabbitmq_ends_with_a_test_program_that_is_killed");
 }
 
