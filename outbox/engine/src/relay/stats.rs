@@ -39,6 +39,8 @@ struct Observed {
     unmaintained: Option<String>,
     last_error: Option<String>,
     broken: Vec<String>,
+    /// Whether the backlog was measured after this relay had taken leases.
+    owned: bool,
 }
 
 /// What has not worked since an instant of the relay's own clock.
@@ -151,6 +153,21 @@ impl Counters {
         let mut observed = self.observed();
         observed.backlog = Some((now, backlog));
         observed.unmeasured = None;
+    }
+
+    /// Whether what is measured now is measured after this relay had taken leases.
+    pub(crate) fn owned(&self, owned: bool) {
+        self.observed().owned = owned;
+    }
+
+    /// Whether buckets that had no owner then really have none.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.observed().owned
+    }
+
+    /// The number of messages that this relay made dead letters of.
+    pub(crate) fn buried(&self) -> u64 {
+        self.buried.load(Ordering::Relaxed)
     }
 
     /// The figures are as old as the last ones that were measured; the age grows with them, as if nothing had moved since.

@@ -115,7 +115,10 @@ fn a_test_without_its_server_skips_by_name_or_fails_when_servers_are_required() 
     };
     assert!(run("0"), "a skip is no failure");
     let noted = read(&skips);
-    assert!(noted.starts_with(&format!("ends::{NAME}: no PostgreSQL 18: ")) && noted.ends_with('\n'), "{noted:?}");
+    assert!(
+        noted.starts_with(&format!("ends::{NAME}: no PostgreSQL 18: ")) && noted.ends_with('\n'),
+        "{noted:?}"
+    );
     assert!(!run("1"), "a skip is a failure when servers are required");
     assert_eq!(read(&skips), noted, "what failed is not noted as skipped");
 }
