@@ -66,20 +66,11 @@ impl Record {
     }
 }
 
-/// Reads a record. One that is no message keeps its key, and its place in the log.
+/// Reads a record.
 pub(crate) fn read(
     record: &BorrowedMessage<'_>,
     topic: &Topic,
 ) -> (Result<Message, Undecodable>, Option<Origin>) {
-    let (message, origin) = decode(record, topic);
-    let kept = |undecodable: Undecodable| {
-        let key = Bytes::copy_from_slice(record.key().unwrap_or_default());
-        undecodable.with_key(key).at(format!("{}/{}@{}", record.topic(), record.partition(), record.offset()))
-    };
-    (message.map_err(kept), origin)
-}
-
-fn decode(record: &BorrowedMessage<'_>, topic: &Topic) -> (Result<Message, Undecodable>, Option<Origin>) {
     let payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
     // The binding panics at a header whose name is not text, and anybody may write one.
     let Ok(headers) = catch_unwind(AssertUnwindSafe(|| texts(record))) else {
@@ -94,25 +85,13 @@ fn decode(record: &BorrowedMessage<'_>, topic: &Topic) -> (Result<Message, Undec
             message.key = message.key.or_else(|| key(record));
             (Ok(message), origin)
         }
-        Err(mut undecodable) => {
-            undecodable.headers = raw_texts(record);
-            (Err(undecodable), None)
-        }
+        Err(undecodable) => (Err(undecodable), None),
     }
 }
 
 /// The key of a record. Other producers write keys that are no names: such a record is ordered with nothing.
 fn key(record: &BorrowedMessage<'_>) -> Option<Key> {
     std::str::from_utf8(record.key()?).ok().and_then(|key| Key::new(key).ok())
-}
-
-/// All headers of a record; a value that is no text is escaped.
-fn raw_texts(record: &BorrowedMessage<'_>) -> Vec<(String, String)> {
-    let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
-    let text = |header: Header<'_, &[u8]>| {
-        (header.key.to_owned(), Undecodable::text(header.value.unwrap_or_default()))
-    };
-    headers.map(text).collect()
 }
 
 /// The headers of a record, as far as their values are text.

@@ -8,7 +8,7 @@ use futures_util::stream::{self, SelectAll, StreamExt, TryStreamExt};
 use lapin::message::Delivery as Raw;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Consumer as Handle};
+use lapin::{Channel, Consumer as Handle};
 use outbox_contract::subscription::{Tag, Undecodable, Unit};
 use outbox_contract::{Delivery, Message, Subscription};
 use tokio::sync::{Notify, oneshot, watch};
@@ -198,22 +198,16 @@ fn read(tag: Tag, raw: Raw) -> (Delivery, usize) {
             (Delivery::new(tag, Ok(message), origin), bytes)
         }
         Err(undecodable) => {
-            let undecodable = keep(undecodable, &raw.properties);
+            let undecodable = record::placed(keep(undecodable), &raw.properties);
             (Delivery::new(tag, Err(undecodable), None), size)
         }
     }
 }
 
 /// A body that is no message is copied out of the buffer it came in.
-///
-/// A queue has no places: the id that its publisher gave it has to do, and what it contains.
-fn keep(mut undecodable: Undecodable, properties: &BasicProperties) -> Undecodable {
+fn keep(mut undecodable: Undecodable) -> Undecodable {
     undecodable.payload = Bytes::copy_from_slice(&undecodable.payload);
-    undecodable.headers = record::raw_texts(properties);
-    match properties.message_id() {
-        Some(id) => undecodable.at(format!("message-id {id}")),
-        None => undecodable,
-    }
+    undecodable
 }
 
 /// How long a delivery may be in the hands of a member before the broker takes it back, in milliseconds: 24 days. By default it is half an hour. Taken back, it

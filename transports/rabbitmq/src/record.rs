@@ -96,8 +96,18 @@ pub(crate) fn decode(
     cloudevents::decode(pairs, content_type, Bytes::from(body), came_from, AMQP)
 }
 
+/// What is no message, with all of its headers and what tells it from others. A queue has no places: the id that its publisher gave it has to do, and
+/// what it contains.
+pub(crate) fn placed(mut undecodable: Undecodable, properties: &BasicProperties) -> Undecodable {
+    undecodable.headers = raw_texts(properties);
+    match properties.message_id() {
+        Some(id) => undecodable.at(format!("message-id {id}")),
+        None => undecodable,
+    }
+}
+
 /// All headers that are not the broker's; a value that is no text is written out.
-pub(crate) fn raw_texts(properties: &BasicProperties) -> Vec<(String, String)> {
+fn raw_texts(properties: &BasicProperties) -> Vec<(String, String)> {
     let headers = properties.headers().as_ref().into_iter().flatten();
     let text = |value: &AMQPValue| match (text_of(value), value) {
         (Some(text), _) => text.into_owned(),

@@ -34,13 +34,13 @@ pub(crate) struct Counters {
 struct Observed {
     backlog: Option<(Duration, Backlog)>,
     unmeasured: Option<Trouble>,
+    /// Whether the backlog was measured after this relay had taken leases.
+    owned: bool,
     /// When maintenance came through last, on the relay's own clock; at the start it is as if it just had. None: that is not this route's business.
     maintained: Option<Duration>,
     unmaintained: Option<String>,
     last_error: Option<String>,
     broken: Vec<String>,
-    /// Whether the backlog was measured after this relay had taken leases.
-    owned: bool,
 }
 
 /// What has not worked since an instant of the relay's own clock.
