@@ -96,6 +96,28 @@ pub(crate) fn decode(
     cloudevents::decode(pairs, content_type, Bytes::from(body), came_from, AMQP)
 }
 
+/// What is no message, with all of its headers and what tells it from others. A queue has no places: the id that its publisher gave it has to do, and
+/// what it contains.
+pub(crate) fn placed(mut undecodable: Undecodable, properties: &BasicProperties) -> Undecodable {
+    undecodable.headers = raw_texts(properties);
+    match properties.message_id() {
+        Some(id) => undecodable.at(format!("message-id {id}")),
+        None => undecodable,
+    }
+}
+
+/// All headers that are not the broker's; a value that is no text is written out.
+fn raw_texts(properties: &BasicProperties) -> Vec<(String, String)> {
+    let headers = properties.headers().as_ref().into_iter().flatten();
+    let text = |value: &AMQPValue| match (text_of(value), value) {
+        (Some(text), _) => text.into_owned(),
+        (None, AMQPValue::LongString(bytes)) => Undecodable::text(bytes.as_bytes()),
+        (None, value) => format!("{value:?}"),
+    };
+    let named = headers.filter_map(|(name, value)| Some((own_name(name.as_str())?, value)));
+    named.map(|(name, value)| (name.into_owned(), text(value))).collect()
+}
+
 /// The name of a header that is not the broker's.
 fn own_name(name: &str) -> Option<Cow<'_, str>> {
     if OF_THE_BROKER.contains(&name) || OF_THE_BROKER_TOO.iter().any(|prefix| name.starts_with(prefix)) {
@@ -193,5 +215,13 @@ mod tests {
         let error = decode(&BasicProperties::default(), b"hello".to_vec(), &topic()).unwrap_err();
         assert_eq!(error.payload, "hello");
         assert!(error.reason.contains("cloudEvents:specversion"), "{}", error.reason);
+        let mut headers = FieldTable::default();
+        headers.insert("a".into(), AMQPValue::LongString("b".into()));
+        headers.insert("bytes".into(), AMQPValue::LongString(vec![0xff].into()));
+        headers.insert("void".into(), AMQPValue::Void);
+        headers.insert("x-delivery-count".into(), AMQPValue::LongInt(3));
+        let kept = raw_texts(&BasicProperties::default().with_headers(headers));
+        let kept: Vec<_> = kept.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(kept, [("a", "b"), ("bytes", "\\xff"), ("void", "Void")], "the broker's count changes");
     }
 }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use outbox_contract::Clock;
 use outbox_contract::subscription::Unit;
-use outbox_contract::{Clock, Topic};
 use redis::{Pipeline, Value};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -199,8 +199,8 @@ impl Member {
             let [name, entries] = list(of_stream)? else { return Err(Trouble::unexpected("a read")) };
             let name = text(name)?;
             let Some(at) = streams.iter().position(|stream| *stream == name) else { continue };
-            let topic = &plan.units[at].0.topic;
-            let entries = list(entries)?.iter().map(|entry| read_entry(entry, topic));
+            let unit = &plan.units[at].0;
+            let entries = list(entries)?.iter().map(|entry| read_entry(entry, unit));
             read.insert(name, entries.collect::<Result<_, _>>()?);
         }
         let came = read.values().any(|entries| !entries.is_empty());
@@ -271,7 +271,7 @@ pub(crate) fn is_of_one_unit(refused: &Trouble) -> bool {
 }
 
 /// Reads one entry of an answer: its id, and its fields, name and value in turn, or nothing.
-fn read_entry(entry: &Value, topic: &Topic) -> Result<Entry, Trouble> {
+fn read_entry(entry: &Value, unit: &Unit) -> Result<Entry, Trouble> {
     let [id, fields] = list(entry)? else { return Err(Trouble::unexpected("a read")) };
     let id = text(id)?.parse().map_err(|_| Trouble::unexpected("a read"))?;
     if matches!(fields, Value::Nil) {
@@ -286,9 +286,12 @@ fn read_entry(entry: &Value, topic: &Topic) -> Result<Entry, Trouble> {
         .map(|pair| Ok((string(&pair[0])?, string(&pair[1])?)))
         .collect::<Result<_, Trouble>>()?;
     let bytes: usize = fields.iter().map(|(name, value)| name.len() + value.len()).sum();
-    let content = match record::decode(&fields, topic) {
+    let content = match record::decode(&fields, &unit.topic) {
         Ok((message, origin)) => Content { bytes: message.bytes(), message: Ok(message), origin },
-        Err(undecodable) => Content { bytes, message: Err(undecodable), origin: None },
+        Err(undecodable) => {
+            let message = Err(undecodable.at(format!("{unit}@{id}")));
+            Content { bytes, message, origin: None }
+        }
     };
     Ok(Entry { id, content: Some(content) })
 }

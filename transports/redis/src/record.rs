@@ -50,10 +50,7 @@ pub(crate) fn decode(
     }
     let content_type =
         headers.iter().find(|(name, _)| *name == cloudevents::CONTENT_TYPE).map(|(_, value)| *value);
-    let wrong = |reason: String, payload: Bytes| {
-        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Undecodable::new(reason, payload, headers)
-    };
+    let wrong = |reason: String, payload: Bytes| Undecodable::new(reason, payload, raw_texts(fields));
     if let Some(name) = not_text {
         let name = String::from_utf8_lossy(name);
         return Err(wrong(format!("the field {name:?} is not text"), payload.unwrap_or_default()));
@@ -62,6 +59,15 @@ pub(crate) fn decode(
         return Err(wrong(format!("the field {DATA}, which holds the payload, is missing"), Bytes::new()));
     };
     cloudevents::decode(headers.iter().copied(), content_type, payload, came_from, cloudevents::HTTP)
+}
+
+/// All fields of an entry but the payload; what is no text is escaped.
+fn raw_texts(fields: &[(Bytes, Bytes)]) -> Vec<(String, String)> {
+    let mut payload_is_left = true;
+    let is_header =
+        |(name, _): &&(Bytes, Bytes)| name != DATA.as_bytes() || !std::mem::take(&mut payload_is_left);
+    let text = |(name, value): &(Bytes, Bytes)| (Undecodable::text(name), Undecodable::text(value));
+    fields.iter().filter(is_header).map(text).collect()
 }
 
 /// Whether a message can be an entry at all, on a server that takes strings of so many bytes.
@@ -121,6 +127,7 @@ mod tests {
         let error = decode(&[pair(b"data", b"{}"), pair(b"x", b"\xff")], &topic).unwrap_err();
         assert!(error.reason.contains("\"x\" is not text"), "{error}");
         assert_eq!(error.payload, "{}");
+        assert_eq!(error.headers, [("x".to_owned(), "\\xff".to_owned())], "raw, but for the payload");
     }
 
     proptest::proptest! {

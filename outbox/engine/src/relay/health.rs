@@ -15,7 +15,7 @@ const MOST_NAMED: usize = 20;
 pub enum Status {
     /// It does its work.
     Healthy,
-    /// It works, but something waits for somebody: a held key, a broken topic, a transport that is away for a moment, messages of a route that no
+    /// It works, but something waits for somebody: a held key, a dead letter, a broken topic, a transport that is away for a moment, messages of a route that no
     /// relay serves.
     Degraded,
     /// Messages are not getting out.
@@ -117,7 +117,14 @@ impl Health {
             let held = backlog.held_keys;
             self.add(Status::Degraded, format!("route {route}: {held} held keys wait for an operator"));
         }
-        if backlog.unowned_buckets > 0 {
+        if backlog.dead > 0 {
+            let (dead, new) = (backlog.dead, context.counters.buried());
+            let reason = format!(
+                "{dead} dead letters wait for an operator, to requeue or to purge them; {new} since this relay started"
+            );
+            self.add(Status::Degraded, format!("route {route}: {reason}"));
+        }
+        if backlog.unowned_buckets > 0 && context.counters.is_owned() {
             let unowned = backlog.unowned_buckets;
             self.add(
                 Status::Degraded,

@@ -54,10 +54,13 @@ async fn look_for_the_transport(context: &Context) {
 }
 
 async fn measure(context: &Context) {
+    // What this relay found before its first lease has no owner yet: it is about to be one.
+    let owned = context.tenure.has_begun();
     match in_time(context.config.store_timeout, "backlog", context.store.backlog(&context.route)).await {
         Ok(backlog) => {
             let breaker_open = context.breaker().away_since().is_some();
             context.counters.observe(context.now(), backlog, context.credit.out(), breaker_open);
+            context.counters.owned(owned);
         }
         Err(error) => {
             tracing::warn!(route = %context.route, %error, "the backlog could not be measured");

@@ -35,6 +35,8 @@ pub(crate) struct Counters {
 struct Observed {
     backlog: Option<(Duration, Backlog)>,
     unmeasured: Option<Trouble>,
+    /// Whether the backlog was measured after this relay had taken leases.
+    owned: bool,
     /// When maintenance came through last, on the relay's own clock; at the start it is as if it just had. None: that is not this route's business.
     maintained: Option<Duration>,
     unmaintained: Option<String>,
@@ -154,6 +156,21 @@ impl Counters {
         let mut observed = self.observed();
         observed.backlog = Some((now, backlog));
         observed.unmeasured = None;
+    }
+
+    /// Whether what is measured now is measured after this relay had taken leases.
+    pub(crate) fn owned(&self, owned: bool) {
+        self.observed().owned = owned;
+    }
+
+    /// Whether buckets that had no owner then really have none.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.observed().owned
+    }
+
+    /// The number of messages that this relay made dead letters of.
+    pub(crate) fn buried(&self) -> u64 {
+        self.buried.load(Ordering::Relaxed)
     }
 
     /// The figures are as old as the last ones that were measured; the age grows with them, as if nothing had moved since.

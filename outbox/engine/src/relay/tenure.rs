@@ -1,6 +1,6 @@
 //! The tenure: until when this relay may publish, and what; shared with every publisher.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use outbox_contract::{BUCKETS, Bucket, Epoch, Lease};
@@ -14,6 +14,8 @@ use outbox_contract::{BUCKETS, Bucket, Epoch, Lease};
 pub(crate) struct Tenure {
     until_micros: AtomicU64,
     renewed_micros: AtomicU64,
+    /// Whether there ever was one.
+    begun: AtomicBool,
     // By bucket; 0, which no lease has, for what is not owned.
     epochs: [AtomicI64; BUCKETS],
 }
@@ -23,6 +25,7 @@ impl Default for Tenure {
         Self {
             until_micros: AtomicU64::default(),
             renewed_micros: AtomicU64::default(),
+            begun: AtomicBool::default(),
             epochs: [const { AtomicI64::new(0) }; BUCKETS],
         }
     }
@@ -49,6 +52,12 @@ impl Tenure {
     pub(crate) fn renew(&self, now: Duration, until: Duration) {
         self.renewed_micros.store(micros(now), Ordering::Release);
         self.until_micros.store(micros(until), Ordering::Release);
+        self.begun.store(true, Ordering::Release);
+    }
+
+    /// Whether leases were ever taken.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
     }
 
     /// Nothing may be published until leases are renewed.

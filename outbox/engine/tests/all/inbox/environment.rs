@@ -8,7 +8,7 @@ use outbox_contract::{Message, RetryPolicy, StoreError, StoreErrorKind};
 use outbox_engine::{HandlerContext, HandlerError, InboxBuilder, Mode, Status, handler_fn};
 use outbox_store_memory::MemoryTx;
 
-use super::support::{S, Store, World, within};
+use crate::inbox::support::{S, Store, World, within};
 
 /// An inbox whose handler loses its session with each message of the key `bad`, as long as it is told to.
 fn terminated(world: &World, lasts: &Arc<AtomicBool>) -> InboxBuilder<Store> {

@@ -6,7 +6,7 @@ use outbox_contract::subscription::Undecodable;
 use outbox_contract::{Admin, Bytes};
 use outbox_engine::{HandlerFailure, InboxHandle, Mode, Status, UnknownType};
 
-use super::support::{S, World, within};
+use crate::inbox::support::{S, World, within};
 
 const MODES: [Mode; 2] = [Mode::Direct, Mode::Stored];
 

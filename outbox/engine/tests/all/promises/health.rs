@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_contract::admin::Filter;
 use outbox_contract::lease::LeaseRequest;
 use outbox_contract::{
     Admin, BucketSet, Exhausted, LowWater, Outgoing, RelayId, RetryPolicy, Route, Store, Timestamp,
@@ -66,6 +67,45 @@ async fn a_held_key_degrades_until_it_is_released() {
     rig.transport.calm();
     world.store.release(&route(), &key_id("a")).await.unwrap();
     within(S * 15, || relay.health().status == Status::Healthy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_letters_degrade_until_somebody_has_seen_to_them() {
+    let world = World::new();
+    let rig = world.rig();
+    let relay = rig.relay().start().await.unwrap();
+    for count in 1..=2 {
+        let ids = world.append([message("a")]).await;
+        rig.transport.inject(ids[0], Fault::Rejected);
+        let words = format!("{count} dead letters wait for an operator");
+        within(S * 15, || says(&relay, Status::Degraded, &words)).await;
+        assert!(says(&relay, Status::Degraded, &format!("{count} since this relay started")));
+    }
+    // Whoever comes later finds those of before.
+    let later = world.rig().relay().start().await.unwrap();
+    within(S * 15, || says(&later, Status::Degraded, "2 dead letters wait for an operator")).await;
+    assert!(says(&later, Status::Degraded, "0 since this relay started"));
+    world.store.purge(&Filter::default()).await.unwrap();
+    within(S * 15, || relay.health().status == Status::Healthy).await;
+}
+
+/// What waits when a relay starts has no owner before its first lease. It is about to have one.
+#[tokio::test(start_paused = true)]
+async fn a_good_start_is_not_said_to_leave_buckets_without_an_owner() {
+    let world = World::new();
+    world.append((0..50).map(|n| message(&format!("key-{n}")))).await;
+    let rig = world.rig();
+    rig.store.set_rates_of(StoreCall::Lease, StoreFaultRates { delay: S * 2, ..StoreFaultRates::default() });
+    let relay = rig.relay().start().await.unwrap();
+    let mut is_measured = false;
+    for _ in 0..200 {
+        tokio::time::sleep(MS * 50).await;
+        let unowned = relay.backlog().iter().map(|(_, backlog)| backlog.unowned_buckets).sum::<u64>();
+        is_measured |= unowned > 0;
+        let health = relay.health();
+        assert!(!health.reasons.iter().any(|reason| reason.contains("no owner")), "{health:?}");
+    }
+    assert!(is_measured, "it was measured before the first lease");
 }
 
 #[tokio::test(start_paused = true)]

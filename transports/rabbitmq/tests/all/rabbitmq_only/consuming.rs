@@ -187,14 +187,15 @@ async fn what_is_no_message_comes_with_the_reason_and_its_payload() {
     let member = subscribe(&transport).await;
     let connection = lapin::Connection::connect(&url, lapin::ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
-    let (options, properties) =
-        (lapin::options::BasicPublishOptions::default(), lapin::BasicProperties::default());
+    let options = lapin::options::BasicPublishOptions::default();
+    let properties = lapin::BasicProperties::default().with_message_id("17".into());
     let published = channel.basic_publish("outbox".into(), "orders".into(), options, b"hello", properties);
     published.await.unwrap().await.unwrap();
     let came = deliveries(&*member).await;
     let undecodable = came[0].message.as_ref().unwrap_err();
     assert!(undecodable.reason.contains("specversion"), "{undecodable}");
     assert_eq!(undecodable.payload, "hello");
+    assert_eq!(undecodable.place.as_deref(), Some("message-id 17"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
