@@ -80,18 +80,11 @@ pub(crate) fn read(
         headers.into_iter().partition(|(name, _)| name.eq_ignore_ascii_case(cloudevents::CONTENT_TYPE));
     let content_type = named.first().map(|(_, value)| value.as_str());
     let pairs = rest.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    match cloudevents::decode(pairs, content_type, payload, topic, cloudevents::KAFKA) {
-        Ok((mut message, origin)) => {
-            message.key = message.key.or_else(|| key(record));
-            (Ok(message), origin)
-        }
+    // What the broker orders by is what it is handled in the order of, whatever bytes other producers took.
+    match cloudevents::decode_keyed(pairs, content_type, payload, topic, cloudevents::KAFKA, record.key()) {
+        Ok((message, origin)) => (Ok(message), origin),
         Err(undecodable) => (Err(undecodable), None),
     }
-}
-
-/// The key of a record. Other producers write keys that are no names: such a record is ordered with nothing.
-fn key(record: &BorrowedMessage<'_>) -> Option<Key> {
-    std::str::from_utf8(record.key()?).ok().and_then(|key| Key::new(key).ok())
 }
 
 /// The headers of a record, as far as their values are text.
