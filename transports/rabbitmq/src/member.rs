@@ -287,8 +287,9 @@ fn read(tag: Tag, raw: Raw) -> (Delivery, usize) {
 }
 
 /// A body that is no message is copied out of the buffer it came in.
-fn keep(undecodable: Undecodable) -> Undecodable {
-    Undecodable::new(undecodable.reason, Bytes::copy_from_slice(&undecodable.payload), undecodable.headers)
+fn keep(mut undecodable: Undecodable) -> Undecodable {
+    undecodable.payload = Bytes::copy_from_slice(&undecodable.payload);
+    undecodable
 }
 
 /// How long a delivery may be in the hands of a member before the broker takes it back, in milliseconds: 24 days. By default it is half an hour. Taken back, it

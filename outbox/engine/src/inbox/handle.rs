@@ -140,6 +140,10 @@ impl InboxHandle {
         for reason in self.context.problems.reasons() {
             health.add(Status::Degraded, reason);
         }
+        if let Some((count, span, error)) = counters.interruptions.lately(tokio::time::Instant::now()) {
+            let words = format!("the database has interrupted handlers {count} times in {span:.1?}: {error}");
+            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+        }
         if self.context.paused().route {
             health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));
         }
