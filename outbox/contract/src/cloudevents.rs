@@ -28,7 +28,7 @@ use crate::clock::Timestamp;
 use crate::headers::Headers;
 use crate::id::{MessageId, Position};
 use crate::message::Message;
-use crate::name::Topic;
+use crate::name::{Key, Topic};
 use crate::subscription::{Origin, Undecodable};
 
 /// How a protocol carries attributes.
@@ -138,9 +138,9 @@ fn printed<'t>(text: &'t mut String, value: fmt::Arguments<'_>) -> &'t str {
 /// Reads a message from its attributes, headers, content type and payload.
 ///
 /// What another producer leaves out is filled in where that is honest: schema version 1, `application/octet-stream`, the topic that it
-/// came from; the key is its `subject`, where it names no `partitionkey`. A protocol that has a field for the key looks there when the message has
-/// none. CloudEvents tells events apart by source *and* id, so the id of what has no number as `sequence`, or that is no UUID, becomes one that is
-/// computed from both: the same event has the same id again, and those of two producers never have. What has a number keeps its id, as an outbox
+/// came from; the key is its `partitionkey`, or else its `subject`, whatever they are ([`Key::of_bytes`]). A protocol that has a field for the key reads by
+/// [`decode_keyed`]. CloudEvents tells events apart by source *and* id, so the id of what has no number as `sequence`, or that is no UUID, becomes one that
+/// is computed from both: the same event has the same id again, and those of two producers never have. What has a number keeps its id, as an outbox
 /// wrote it; whoever remembers ids goes by the [`identity`].
 ///
 /// # Errors
@@ -153,12 +153,28 @@ pub fn decode<'h>(
     came_from: &Topic,
     binding: Binding,
 ) -> Result<(Message, Option<Origin>), Undecodable> {
+    decode_keyed(headers, content_type, payload, came_from, binding, None)
+}
+
+/// The same, where the protocol has a field for the key: the broker orders by it, so it goes before the `subject`. Only a `partitionkey` goes before it.
+///
+/// # Errors
+///
+/// Those of [`decode`].
+pub fn decode_keyed<'h>(
+    headers: impl IntoIterator<Item = (&'h str, &'h str)>,
+    content_type: Option<&str>,
+    payload: Bytes,
+    came_from: &Topic,
+    binding: Binding,
+    key: Option<&[u8]>,
+) -> Result<(Message, Option<Origin>), Undecodable> {
     let prefix = binding.prefix;
     let headers: Vec<(&str, &str)> = headers.into_iter().collect();
     let attribute = |name: &str| {
         headers.iter().find(|(header, _)| header.strip_prefix(prefix) == Some(name)).map(|(_, value)| *value)
     };
-    read(&headers, attribute, content_type, &payload, came_from, prefix).map_err(|reason| {
+    read(&headers, attribute, content_type, &payload, came_from, (prefix, key)).map_err(|reason| {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Undecodable::new(reason, payload, headers)
     })
@@ -170,7 +186,7 @@ fn read<'h>(
     content_type: Option<&str>,
     payload: &Bytes,
     came_from: &Topic,
-    prefix: &str,
+    (prefix, key): (&str, Option<&[u8]>),
 ) -> Result<(Message, Option<Origin>), String> {
     let required = |name: &str| {
         attribute(name).ok_or_else(|| format!("the CloudEvents attribute {prefix}{name} is missing"))
@@ -194,9 +210,8 @@ fn read<'h>(
     let mut message = Message::of(id, topic, required("type")?)
         .with_content_type(content_type.unwrap_or("application/octet-stream"))
         .with_payload(payload.clone());
-    if let Some(key) = attribute("partitionkey").or_else(|| attribute("subject")) {
-        message = message.with_key(key).map_err(|error| error.to_string())?;
-    }
+    let named = |name: &str| attribute(name).map(str::as_bytes).filter(|key| !key.is_empty());
+    message.key = named("partitionkey").or(key).or_else(|| named("subject")).map(Key::of_bytes);
     message.occurred_at = match attribute("time") {
         Some(time) => Timestamp::parse(time).ok_or_else(|| wrong("time", time, "an RFC 3339 instant"))?,
         None => Timestamp::default(),
@@ -341,6 +356,28 @@ mod tests {
         let pairs = [("specversion", "1.0"), ("id", "1"), ("source", "/s"), ("type", "x"), ("subject", "k")];
         let pairs = pairs.map(|(name, value)| (format!("ce-{name}"), value.to_owned()));
         assert_eq!(decode_pairs(&pairs, HTTP).unwrap().0.key.unwrap().as_str(), "k");
+    }
+
+    /// What the broker orders by goes before what describes the event.
+    #[test]
+    fn the_key_of_the_protocol_goes_before_the_subject_and_behind_the_partition_key() {
+        let key = |named: &[(&str, &str)], key: Option<&[u8]>| {
+            let pairs = [("specversion", "1.0"), ("id", "1"), ("source", "/s"), ("type", "x")];
+            let pairs: Vec<(String, &str)> =
+                pairs.iter().chain(named).map(|(name, value)| (format!("ce_{name}"), *value)).collect();
+            let pairs = pairs.iter().map(|(name, value)| (name.as_str(), *value));
+            let read = decode_keyed(pairs, None, Bytes::new(), &topic(), KAFKA, key);
+            read.unwrap().0.key.map(|key| key.to_string())
+        };
+        let both = [("subject", "line-1"), ("partitionkey", "order-1")];
+        assert_eq!(key(&both, Some(b"k")).as_deref(), Some("order-1"));
+        assert_eq!(key(&both[..1], Some(b"k")).as_deref(), Some("k"));
+        assert_eq!(key(&both[..1], Some(&[0, 7])).as_deref(), Some("0x0007"));
+        assert_eq!(key(&both[..1], None).as_deref(), Some("line-1"));
+        assert_eq!(key(&[], None), None);
+        let long = "x".repeat(300);
+        let long = key(&[("partitionkey", &long)], None).unwrap();
+        assert!(long.starts_with("xxx") && long.len() <= Key::MOST_BYTES, "{long}");
     }
 
     #[test]

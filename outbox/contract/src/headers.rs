@@ -108,7 +108,7 @@ impl Headers {
 
     fn check(name: &str, value: &str) -> Result<(), NameError> {
         name::check("header name", name, Self::MOST_NAME_BYTES)?;
-        if value.is_empty() { Ok(()) } else { name::check("header value", value, Self::MOST_VALUE_BYTES) }
+        if value.is_empty() { Ok(()) } else { name::check_value(name, value, Self::MOST_VALUE_BYTES) }
     }
 
     /// The bytes of all names and values together.
@@ -121,5 +121,22 @@ impl Headers {
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_refused_is_told_by_the_name_of_its_header_and_not_shown() {
+        let refused = |value: &str| Headers::new().insert("authorization", value).unwrap_err().to_string();
+        let line = refused("secret\nline");
+        assert_eq!(
+            line,
+            "the value of the header \"authorization\" has the control character U+000A at byte 6; remove it"
+        );
+        let long = refused(&"secret".repeat(2_000));
+        assert!(long.contains("\"authorization\" has 12000 bytes") && !long.contains("secret"), "{long}");
     }
 }

@@ -1,9 +1,10 @@
 //! Names that stand in tables, on the wire and in metrics: checked once, where they come in, and cheap to pass on.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::bucket::Bucket;
 
@@ -54,6 +55,20 @@ pub(crate) fn reserved(what: &'static str, value: &str) -> NameError {
     NameError { what, value: value.to_owned(), problem: Problem::Reserved }
 }
 
+/// Checks the value of a header. The error names the header and does not show the value, which may be a secret.
+pub(crate) fn check_value(header: &str, value: &str, most: usize) -> Result<(), NameError> {
+    check("value", value, most).map_err(|error| NameError {
+        what: "value of the header",
+        value: shown(header),
+        problem: error.problem,
+    })
+}
+
+/// A text as an error shows it: not all of a long one.
+fn shown(text: &str) -> String {
+    text.char_indices().nth(64).map_or(text.to_owned(), |(end, _)| format!("{}…", &text[..end]))
+}
+
 /// Checks a text that will stand in a table, in a header and in a log line.
 pub(crate) fn check(what: &'static str, value: &str, most: usize) -> Result<(), NameError> {
     // Almost all are of printable ASCII, which is told a word at a time.
@@ -70,9 +85,7 @@ pub(crate) fn check(what: &'static str, value: &str, most: usize) -> Result<(), 
     } else {
         return Ok(());
     };
-    let shown =
-        value.char_indices().nth(64).map_or(value.to_owned(), |(end, _)| format!("{}…", &value[..end]));
-    Err(NameError { what, value: shown, problem })
+    Err(NameError { what, value: shown(value), problem })
 }
 
 macro_rules! name {
@@ -194,6 +207,48 @@ impl Default for Route {
     }
 }
 
+impl Key {
+    /// How many bytes of a key that is too long are shown, in front of its hash.
+    const SHOWN: usize = 120;
+
+    /// The key of a record of another producer, whatever bytes it is: equal bytes are equal keys, so that what a broker keeps in order by them can be
+    /// handled in order.
+    ///
+    /// Text that can be a key is the key. Other bytes are shown in hex behind `0x`. What would be longer than [`MOST_BYTES`](Self::MOST_BYTES) is cut, and
+    /// ends in the SHA-256 of all of it.
+    ///
+    /// ```
+    /// use outbox_contract::Key;
+    ///
+    /// assert_eq!(Key::of_bytes(b"order-1"), "order-1");
+    /// assert_eq!(Key::of_bytes(&[0, 0, 0, 7]), "0x00000007");
+    /// assert!(Key::of_bytes("x".repeat(300).as_bytes()).as_str().contains("...sha256:"));
+    /// ```
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        let text = std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty());
+        let text = text.filter(|text| !text.chars().any(char::is_control));
+        let shown = match text {
+            Some(text) if text.len() <= Self::MOST_BYTES => return Self(text.into()),
+            Some(text) => text[..text.floor_char_boundary(Self::SHOWN)].to_owned(),
+            None if 2 + 2 * bytes.len() <= Self::MOST_BYTES => return Self(hex("0x", bytes).into()),
+            None => hex("0x", bytes.get(..Self::SHOWN / 2).unwrap_or(bytes)),
+        };
+        Self(hex(&format!("{shown}...sha256:"), &Sha256::digest(bytes)).into())
+    }
+}
+
+/// Bytes in hex, behind a text.
+fn hex(before: &str, bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(before.len() + 2 * bytes.len());
+    text.push_str(before);
+    for byte in bytes {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
 /// A key within its topic: the thing that has an order.
 ///
 /// A message without a key is alone in its order; its own identifier stands for the key here.
@@ -228,6 +283,30 @@ impl fmt::Display for KeyId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_of_any_kind_are_a_key_and_those_of_others_another() {
+        let all = [
+            &b"order-1"[..],
+            b"",
+            b"a\nb",
+            &[0, 0, 0, 0, 0, 0, 0, 7],
+            &[0xff; 126],
+            &[0xff; 127],
+            &[0xff; 400],
+            &[b'x'; 255],
+            &[b'x'; 256],
+            &[b'x'; 300],
+        ];
+        let keys: Vec<Key> = all.iter().map(|bytes| Key::of_bytes(bytes)).collect();
+        for (at, key) in keys.iter().enumerate() {
+            assert_eq!(Key::new(key.as_str()).as_ref(), Ok(key), "it can be one");
+            assert_eq!(*key, Key::of_bytes(all[at]));
+            assert!(!keys[..at].contains(key), "{key}");
+        }
+        assert_eq!((keys[0].as_str(), keys[1].as_str(), keys[2].as_str()), ("order-1", "0x", "0x610a62"));
+        assert_eq!(Key::of_bytes("é".repeat(200).as_bytes()).as_str().find("..."), Some(Key::SHOWN));
+    }
 
     #[test]
     fn a_bad_name_is_refused_with_its_value_and_the_remedy() {

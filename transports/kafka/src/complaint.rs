@@ -214,6 +214,17 @@ mod tests {
     }
 
     #[test]
+    fn what_may_be_of_one_topic_is_told_apart_from_what_stops_all_of_a_member() {
+        let of_a_topic = |code, words: &str| Complaint { code, words: words.to_owned() }.is_of_a_topic();
+        assert!(of_a_topic(Code::TopicAuthorizationFailed, "Fetch from broker 1 failed"));
+        assert!(of_a_topic(Code::PolicyViolation, "Fetch from broker 1 failed at offset 3"));
+        assert!(of_a_topic(Code::UnknownTopicOrPartition, "Subscribed topic not available: orders"));
+        assert!(!of_a_topic(Code::TopicAuthorizationFailed, "ConsumerGroupHeartbeat failed"));
+        assert!(!of_a_topic(Code::GroupAuthorizationFailed, "FindCoordinator response error"));
+        assert!(!of_a_topic(Code::AllBrokersDown, "1/1 brokers are down"));
+    }
+
+    #[test]
     fn what_the_client_can_not_get_over_is_final() {
         for code in [Code::FencedInstanceId, Code::GroupAuthorizationFailed, Code::RebalanceInProgress] {
             let told = complaint(code).told_at_the_end();

@@ -71,6 +71,10 @@ impl ClientContext for Events {
         if facility == "FAIL" && trouble.lasts() {
             self.remember(trouble);
         }
+        // Of every producer it says that `enable.gapless.guarantee` is experimental. That is known, and nobody can do anything about it.
+        if facility == "CONFWARN" && words.contains("enable.gapless.guarantee") {
+            return tracing::debug!(target: "librdkafka", facility, "{words}");
+        }
         match level {
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert

@@ -50,8 +50,9 @@ impl KafkaDeliveries {
             // Nobody waits where the deliveries were dropped.
             let _ = leaves.send(());
         })?;
-        let (watched, probe) = (Arc::clone(&member), config.probe(subscription.consumer.as_str()));
-        if let Err(error) = spawn("outbox-kafka-watch", move || watch::run(&watched, &probe)) {
+        let (watched, own) = (Arc::clone(&member), Arc::downgrade(&consumer));
+        let probe = config.probe(subscription.consumer.as_str());
+        if let Err(error) = spawn("outbox-kafka-watch", move || watch::run(&watched, &own, &probe)) {
             member.leave();
             return Err(error);
         }

@@ -91,9 +91,12 @@ impl TopicLimits {
         self.known().get(topic)?.0
     }
 
-    /// What a topic takes is asked for again before it is used next.
+    /// A topic takes less than it said: it is asked again. One that tells nothing is not asked more often for that.
     pub(crate) fn forget(&self, topic: &Topic) {
-        self.known().remove(topic);
+        let mut known = self.known();
+        if known.get(topic).is_some_and(|(limits, _)| limits.is_some()) {
+            known.remove(topic);
+        }
     }
 
     /// Asks what these topics take, where that is not known.

@@ -71,27 +71,30 @@ pub(crate) fn read(
     record: &BorrowedMessage<'_>,
     topic: &Topic,
 ) -> (Result<Message, Undecodable>, Option<Origin>) {
+    match decode(record, topic) {
+        Ok((message, origin)) => (Ok(message), origin),
+        Err(mut undecodable) => {
+            undecodable = undecodable.at(format!("kafka {topic}/{}@{}", record.partition(), record.offset()));
+            if let Some(key) = record.key() {
+                undecodable = undecodable.with_key(Bytes::copy_from_slice(key));
+            }
+            (Err(undecodable), None)
+        }
+    }
+}
+
+fn decode(record: &BorrowedMessage<'_>, topic: &Topic) -> Result<(Message, Option<Origin>), Undecodable> {
     let payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
     // The binding panics at a header whose name is not text, and anybody may write one.
     let Ok(headers) = catch_unwind(AssertUnwindSafe(|| texts(record))) else {
-        return (Err(Undecodable::new("a header's name is not UTF-8", payload, Vec::new())), None);
+        return Err(Undecodable::new("a header's name is not UTF-8", payload, Vec::new()));
     };
     let (named, rest): (Vec<_>, Vec<_>) =
         headers.into_iter().partition(|(name, _)| name.eq_ignore_ascii_case(cloudevents::CONTENT_TYPE));
     let content_type = named.first().map(|(_, value)| value.as_str());
     let pairs = rest.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    match cloudevents::decode(pairs, content_type, payload, topic, cloudevents::KAFKA) {
-        Ok((mut message, origin)) => {
-            message.key = message.key.or_else(|| key(record));
-            (Ok(message), origin)
-        }
-        Err(undecodable) => (Err(undecodable), None),
-    }
-}
-
-/// The key of a record. Other producers write keys that are no names: such a record is ordered with nothing.
-fn key(record: &BorrowedMessage<'_>) -> Option<Key> {
-    std::str::from_utf8(record.key()?).ok().and_then(|key| Key::new(key).ok())
+    // What the broker orders by is what it is handled in the order of, whatever bytes other producers took.
+    cloudevents::decode_keyed(pairs, content_type, payload, topic, cloudevents::KAFKA, record.key())
 }
 
 /// The headers of a record, as far as their values are text.

@@ -4,12 +4,13 @@
 //! group: it reads where the member is, one topic after the other, and thereby learns which one it is, and when it is over.
 
 use std::collections::BTreeSet;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use outbox_contract::Topic;
 use outbox_contract::subscription::Unit;
 use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::Message as _;
 use rdkafka::metadata::MetadataTopic;
@@ -18,7 +19,7 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use crate::complaint::Complaint;
 use crate::context::Events;
-use crate::member::Member;
+use crate::member::{Member, Shared};
 use crate::problems::Finding;
 use crate::verdict::missing;
 
@@ -35,8 +36,8 @@ const REST: Duration = Duration::from_millis(500);
 /// How long is waited for a record at once.
 const POLL: Duration = Duration::from_millis(50);
 
-/// The thread that looks, until its member leaves.
-pub(crate) fn run(member: &Member, config: &ClientConfig) {
+/// The thread that looks, until its member leaves. `consumer`: the member's own client, which describes topics as well as any.
+pub(crate) fn run(member: &Member, consumer: &Weak<BaseConsumer<Shared>>, config: &ClientConfig) {
     let mut looked = Instant::now();
     let mut probe: Option<Probe> = None;
     loop {
@@ -49,15 +50,21 @@ pub(crate) fn run(member: &Member, config: &ClientConfig) {
         if all {
             looked = Instant::now();
         }
-        if probe.is_none() {
+        if probe.is_none() && !suspects.is_empty() {
             probe = Probe::new(config);
         }
-        let Some(client) = &probe else { continue };
         for topic in member.topics().iter().filter(|topic| all || suspects.contains(topic)) {
             if member.is_leaving() {
                 return;
             }
-            if let Some(findings) = client.look(member, topic, suspects.contains(topic)) {
+            let findings = match &probe {
+                Some(probe) if suspects.contains(topic) => {
+                    look(&probe.client, topic, |led| probe.read(member, topic, led).ok().flatten())
+                }
+                // Gone when the member is about to end.
+                _ => consumer.upgrade().and_then(|consumer| look(&consumer, topic, |_| Some(Vec::new()))),
+            };
+            if let Some(findings) = findings {
                 member.problems().found(topic, findings);
             }
         }
@@ -82,29 +89,6 @@ impl Probe {
                 None
             }
         }
-    }
-
-    /// What is wrong with a topic. None: no broker told. `deep`: also reads from it.
-    fn look(&self, member: &Member, topic: &Topic, deep: bool) -> Option<Vec<Finding>> {
-        let metadata = self.client.fetch_metadata(Some(topic.as_str()), ANSWER).ok()?;
-        let found = metadata.topics().iter().find(|found| found.name() == topic.as_str())?;
-        if let Some(code) = found.error() {
-            return Complaint::of(code.into()).is_told().map(|(_, words)| vec![(None, words)]);
-        }
-        if found.partitions().is_empty() {
-            return Some(vec![(None, missing(topic.as_str()).message.to_string())]);
-        }
-        let (mut findings, led) = leaders(found);
-        if deep && !led.is_empty() {
-            findings.extend(self.read(member, topic, led).ok()??);
-        }
-        // The same of all partitions is said once.
-        let all = findings.len() == found.partitions().len();
-        if all && findings.iter().all(|(_, words)| Some(words) == findings.first().map(|(_, words)| words)) {
-            findings.truncate(1);
-            findings.iter_mut().for_each(|(number, _)| *number = None);
-        }
-        Some(findings)
     }
 
     /// Reads from partitions where the member is. None: neither a record nor an error came in time.
@@ -150,6 +134,33 @@ impl Probe {
         let numbers = open.into_iter().filter_map(|number| u32::try_from(number).ok());
         Ok(Some(numbers.map(|number| (Some(number), words.clone())).collect()))
     }
+}
+
+/// What is wrong with a topic. None: no broker told. `read`: tells what is wrong with those of its partitions that have a leader.
+fn look<C: ConsumerContext>(
+    client: &BaseConsumer<C>,
+    topic: &Topic,
+    read: impl FnOnce(BTreeSet<i32>) -> Option<Vec<Finding>>,
+) -> Option<Vec<Finding>> {
+    let metadata = client.fetch_metadata(Some(topic.as_str()), ANSWER).ok()?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic.as_str())?;
+    if let Some(code) = found.error() {
+        return Complaint::of(code.into()).is_told().map(|(_, words)| vec![(None, words)]);
+    }
+    if found.partitions().is_empty() {
+        return Some(vec![(None, missing(topic.as_str()).message.to_string())]);
+    }
+    let (mut findings, led) = leaders(found);
+    if !led.is_empty() {
+        findings.extend(read(led)?);
+    }
+    // The same of all partitions is said once.
+    let all = findings.len() == found.partitions().len();
+    if all && findings.iter().all(|(_, words)| Some(words) == findings.first().map(|(_, words)| words)) {
+        findings.truncate(1);
+        findings.iter_mut().for_each(|(number, _)| *number = None);
+    }
+    Some(findings)
 }
 
 /// The partitions that have a leader, and what is said of the others.

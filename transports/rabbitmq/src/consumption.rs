@@ -129,6 +129,12 @@ impl Consumption {
         }
     }
 
+    /// The connection is given up to be made anew: nothing is wrong.
+    pub(crate) fn given_up(&mut self) {
+        self.lost(Fault::closed());
+        self.trouble = None;
+    }
+
     /// An attempt to connect failed.
     pub(crate) fn still_lost(&mut self, why: Fault) {
         self.trouble = Some(why);

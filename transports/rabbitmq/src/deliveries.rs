@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lapin::options::BasicAckOptions;
 use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{Deliveries, Subscription, TransportError};
+use outbox_contract::{Deliveries, Problem, Subscription, TransportError};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -66,7 +66,7 @@ impl Deliveries for RabbitMqDeliveries {
         self.shared.wake.notify_one();
         let writes = acknowledgements.iter().filter_map(|it| {
             let options = BasicAckOptions { multiple: it.multiple };
-            channels.get(it.queue).map(|channel| channel.basic_ack(it.number, options))
+            channels.get(it.queue)?.as_ref().map(|channel| channel.basic_ack(it.number, options))
         });
         // All of them are on their way after the first look at them: a call that is dropped half-way has told everything or nothing.
         let written = try_join_all(writes).await;
@@ -76,6 +76,10 @@ impl Deliveries for RabbitMqDeliveries {
 
     fn acknowledgement_delay(&self) -> Duration {
         ACKNOWLEDGEMENT_DELAY
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        self.shared.state().problems.clone()
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {

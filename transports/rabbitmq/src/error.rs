@@ -127,6 +127,14 @@ impl Fault {
         Self { kind, class, words: format!("{what}: {remedy}"), cause: Some(Box::new(error)) }
     }
 
+    /// Whether it is of the one queue that was asked about: it is missing, not to be used, or refused to this user. Others can be consumed.
+    pub(crate) fn is_of_one_queue(&self) -> bool {
+        matches!(
+            self.class,
+            "missing" | "not-authorised" | "precondition-failed" | "locked" | "queue-not-fit"
+        )
+    }
+
     /// Whether the client could not read what came: it ends the connection then, and what it could not read comes again over the next one.
     pub(crate) fn is_unreadable(&self) -> bool {
         match self.cause.as_ref().map(|cause| cause.kind()) {

@@ -137,7 +137,9 @@ pub(crate) fn counted(
 /// Writes a short text: at most 255 bytes.
 pub(crate) fn short(out: &mut Vec<u8>, what: &str, text: &str) -> Result<(), Rejection> {
     let Ok(length) = u8::try_from(text.len()) else {
-        let words = format!("a {what} has {} bytes, and AMQP takes 255 at most; shorten it", text.len());
+        let shown: String = text.chars().take(64).collect();
+        let words =
+            format!("the {what} {shown:?}… has {} bytes, and AMQP takes 255 at most; shorten it", text.len());
         return Err(Rejection(Failure::new("header-not-valid", words)));
     };
     out.push(length);

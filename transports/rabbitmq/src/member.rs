@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream::{self, SelectAll, StreamExt, TryStreamExt};
+use futures_util::stream::{self, SelectAll, StreamExt};
 use lapin::message::Delivery as Raw;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Consumer as Handle};
 use outbox_contract::subscription::{Tag, Undecodable, Unit};
-use outbox_contract::{Delivery, Message, Subscription};
+use outbox_contract::{Delivery, Message, Problem, Subscription};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::sleep;
 
@@ -21,8 +21,11 @@ use crate::consumption::Consumption;
 use crate::error::Fault;
 use crate::pauses::Pauses;
 use crate::record;
-use crate::topology::{self, Queue};
+use crate::topology::{self, Queue, Queues};
 use crate::upkeep;
+
+/// How often queues are looked at that can't be consumed.
+const LOOK: Duration = Duration::from_secs(3);
 
 /// What the task of a member and the member's own calls share.
 pub(crate) struct Shared {
@@ -36,8 +39,10 @@ pub(crate) struct Shared {
 
 pub(crate) struct State {
     pub(crate) consumption: Consumption,
-    /// The channels of the present connection, one for each queue; empty while there is none.
-    pub(crate) channels: Vec<Channel>,
+    /// The channels of the present connection, one for each queue that is consumed; empty while there is none.
+    pub(crate) channels: Vec<Option<Channel>>,
+    /// Queues that are not consumed, while others are.
+    pub(crate) problems: Vec<Problem>,
     /// Cuts the present connection.
     connection: Option<Arc<Connection>>,
 }
@@ -55,6 +60,31 @@ impl Shared {
             connection.cut();
         }
         state.channels.clear();
+    }
+
+    /// Keeps what is wrong with single queues, each since it was seen first.
+    fn take_problems(&self, queues: &[(Queue, Option<Fault>)]) {
+        let mut state = self.state();
+        let known = std::mem::take(&mut state.problems);
+        let faults = queues.iter().filter_map(|(queue, fault)| Some((&queue.unit, fault.as_ref()?)));
+        state.problems = faults
+            .map(|(Unit { topic, number }, fault)| {
+                let mut problem = Problem::new(topic.clone(), Some(*number), fault.to_string());
+                let before = known.iter().find(|it| it.topic == *topic && it.number == Some(*number));
+                problem.since = before.map_or(problem.since, |before| before.since);
+                problem
+            })
+            .collect();
+    }
+
+    /// The connection is made anew, for a queue that can be consumed again.
+    fn given_up(&self) {
+        let mut state = self.state();
+        state.channels.clear();
+        state.connection = None;
+        state.consumption.given_up();
+        drop(state);
+        self.wake.notify_one();
     }
 
     fn lost(&self, fault: Fault) {
@@ -80,7 +110,7 @@ impl Shared {
 /// A connection on which every queue of a member is consumed.
 struct Session {
     connection: Arc<Connection>,
-    channels: Vec<Channel>,
+    channels: Vec<Option<Channel>>,
     /// The library cancels a consumer when its last handle is dropped, and RabbitMQ then gives the newer messages to the next one first: so they
     /// are kept until the channels are closed, or the connection is cut.
     handles: Vec<Handle>,
@@ -88,7 +118,8 @@ struct Session {
 }
 
 impl Session {
-    async fn open(config: &Config, subscription: &Subscription) -> Result<(Self, Vec<Queue>), Fault> {
+    /// Consumes all queues that can be consumed. Answers all there are, each with what is wrong with it alone.
+    async fn open(config: &Config, subscription: &Subscription) -> Result<(Self, Queues), Fault> {
         let connection = Connection::open(config, &format!("consumes for {}", subscription.consumer)).await?;
         // From here on whatever fails cuts the connection before anything else is let go.
         let mut session = Self {
@@ -98,36 +129,63 @@ impl Session {
             incoming: SelectAll::new(),
         };
         let connection = Arc::clone(&session.connection);
-        let queues =
+        let mut queues =
             topology::prepare_consuming(&*connection, config, &subscription.consumer, &subscription.topics)
                 .await?;
-        let share = Consumption::new(subscription, queues.iter().map(|queue| queue.unit.clone())).share();
-        let consuming: Vec<_> =
-            queues.iter().map(|queue| consume(&connection, config, queue, share)).collect();
+        let share =
+            Consumption::new(subscription, queues.iter().map(|(queue, _)| queue.unit.clone())).share();
+        let of_connection = &connection;
+        let consuming: Vec<_> = queues
+            .iter()
+            .map(|(queue, fault)| async move {
+                match fault {
+                    None => consume(of_connection, config, queue, share).await,
+                    Some(fault) => Err(fault.clone()),
+                }
+            })
+            .collect();
         let mut consuming = stream::iter(consuming).buffered(topology::AT_ONCE);
+        let mut faults = Vec::with_capacity(queues.len());
         // Behind what has handles in it, so that it goes before them.
         let cut = connection.cut_on_drop();
-        while let Some((channel, handle)) =
-            consuming.try_next().await.map_err(|fault| fault.naming(names(&queues)))?
-        {
+        while let Some(consumed) = consuming.next().await {
             let place = session.channels.len();
+            let (channel, handle) = match consumed {
+                Ok(consumed) => consumed,
+                Err(fault) if fault.is_of_one_queue() => {
+                    session.channels.push(None);
+                    faults.push(Some(fault));
+                    continue;
+                }
+                Err(fault) => return Err(fault.naming(names(&queues))),
+            };
+            faults.push(None);
             let ended = stream::once(async move { (place, None) });
             session.incoming.push(handle.clone().map(move |raw| (place, Some(raw))).chain(ended).boxed());
             session.handles.push(handle);
-            session.channels.push(channel);
+            session.channels.push(Some(channel));
         }
         cut.disarm();
         drop(consuming);
+        // Nothing at all can be received.
+        if !faults.is_empty()
+            && faults.iter().all(Option::is_some)
+            && let Some(fault) = faults.iter_mut().find_map(Option::take)
+        {
+            return Err(fault);
+        }
+        queues.iter_mut().zip(faults).for_each(|((_, fault), found)| *fault = found);
         Ok((session, queues))
     }
 
     /// Carries deliveries into memory until the connection is over, and says why.
-    async fn carry(&mut self, shared: &Shared, queues: &[Queue], incarnation: u64) -> Fault {
+    async fn carry(&mut self, shared: &Shared, queues: &[(Queue, Option<Fault>)], incarnation: u64) -> Fault {
         while let Some((place, raw)) = self.incoming.next().await {
-            let name = queues[place].name.as_str();
+            let Some((queue, _)) = queues.get(place) else { continue };
+            let name = queue.name.as_str();
             match raw {
                 Some(Ok(raw)) => {
-                    let tag = Tag { unit: queues[place].unit.clone(), incarnation, number: raw.delivery_tag };
+                    let tag = Tag { unit: queue.unit.clone(), incarnation, number: raw.delivery_tag };
                     let (delivery, bytes) = read(tag, raw);
                     shared.state().consumption.arrived(place, delivery, bytes);
                     shared.wake.notify_one();
@@ -151,7 +209,7 @@ impl Session {
 
     /// Gives everything back that is not acknowledged, in order: each channel is closed with its consumer on it. Never a cancel, never a nack.
     async fn close(self) {
-        for channel in &self.channels {
+        for channel in self.channels.iter().flatten() {
             // The connection is closed next, which has the same effect: where one channel gets no answer, the others would get none either.
             if self.connection.answer("closing a channel", channel.close(200, "OK".into())).await.is_err() {
                 break;
@@ -161,8 +219,35 @@ impl Session {
     }
 }
 
-fn names(queues: &[Queue]) -> impl ExactSizeIterator<Item = &str> {
-    queues.iter().map(|queue| queue.name.as_str())
+fn names(queues: &[(Queue, Option<Fault>)]) -> impl ExactSizeIterator<Item = &str> {
+    queues.iter().map(|(queue, _)| queue.name.as_str())
+}
+
+/// Waits until a queue that was refused can be consumed.
+async fn until_one_is_well(
+    connection: &Connection,
+    config: &Config,
+    queues: &[(Queue, Option<Fault>)],
+) -> String {
+    let refused: Vec<&Queue> = queues.iter().filter(|(_, it)| it.is_some()).map(|(queue, _)| queue).collect();
+    if refused.is_empty() {
+        return std::future::pending().await;
+    }
+    loop {
+        sleep(LOOK).await;
+        for queue in &refused {
+            if topology::prepare_queue(connection, config, queue).await.is_err() {
+                continue;
+            }
+            // It may be there, and another's alone. What this is given goes back in order, as the channel is closed with its consumer on it.
+            if let Ok((channel, handle)) = consume(connection, config, queue, 1).await {
+                let closing = connection.answer("closing a channel", channel.close(200, "OK".into()));
+                let _ = closing.await;
+                drop(handle);
+                return queue.name.to_string();
+            }
+        }
+    }
 }
 
 /// Consumes a queue. Given up half-way, it cancels nothing: an answer that nobody has looked at has no handle in it.
@@ -229,13 +314,15 @@ pub(crate) async fn join(
         return Err(Fault::closed());
     }
     let (session, queues) = Session::open(&config, &subscription).await?;
-    let units: Vec<Unit> = queues.iter().map(|queue| queue.unit.clone()).collect();
+    let units: Vec<Unit> = queues.iter().map(|(queue, _)| queue.unit.clone()).collect();
     let state = State {
         consumption: Consumption::new(&subscription, units),
         channels: session.channels.clone(),
+        problems: Vec::new(),
         connection: Some(Arc::clone(&session.connection)),
     };
     let shared = Arc::new(Shared { config, subscription, state: Mutex::new(state), wake: Notify::new() });
+    shared.take_problems(&queues);
     let (leave, asked) = oneshot::channel();
     let task = work(Arc::clone(&shared), session, queues, closed, asked);
     Ok((shared, task, leave))
@@ -245,7 +332,7 @@ pub(crate) async fn join(
 async fn work(
     shared: Arc<Shared>,
     session: Session,
-    queues: Vec<Queue>,
+    mut queues: Queues,
     mut closed: watch::Receiver<bool>,
     mut asked: oneshot::Receiver<oneshot::Sender<()>>,
 ) {
@@ -260,6 +347,7 @@ async fn work(
                     tokio::select! {
                         fault = session.carry(&shared, &queues, incarnation) => Step::Lost(fault),
                         never = look_after(&shared, &connection, queues.len()) => match never {},
+                        name = until_one_is_well(&connection, &shared.config, &queues) => Step::Again(name),
                     }
                 }
                 None => Step::Tried(again(&shared, pauses.next()).await),
@@ -280,7 +368,15 @@ async fn work(
                         session = None;
                         shared.lost(fault);
                     }
-                    Step::Tried(Ok(opened)) => {
+                    Step::Again(name) => {
+                        tracing::debug!(queue = name, "a queue can be consumed again: connecting anew");
+                        pauses.reset();
+                        session = None;
+                        shared.given_up();
+                    }
+                    Step::Tried(Ok((opened, found))) => {
+                        shared.take_problems(&found);
+                        queues = found;
                         let mut state = shared.state();
                         state.channels = opened.channels.clone();
                         state.connection = Some(Arc::clone(&opened.connection));
@@ -324,17 +420,19 @@ async fn look_after(shared: &Shared, connection: &Connection, queues: usize) -> 
 
 enum Step {
     Lost(Fault),
-    Tried(Result<Box<Session>, Fault>),
+    /// A queue can be consumed again that could not be.
+    Again(String),
+    Tried(Result<(Box<Session>, Queues), Fault>),
 }
 
 /// Another attempt to connect, after a pause. Never for a member that drains.
-async fn again(shared: &Shared, pause: Duration) -> Result<Box<Session>, Fault> {
+async fn again(shared: &Shared, pause: Duration) -> Result<(Box<Session>, Queues), Fault> {
     sleep(pause).await;
     if shared.state().consumption.is_draining() {
         return std::future::pending().await;
     }
-    let (session, _) = Session::open(&shared.config, &shared.subscription).await?;
-    Ok(Box::new(session))
+    let (session, queues) = Session::open(&shared.config, &shared.subscription).await?;
+    Ok((Box::new(session), queues))
 }
 
 #[cfg(test)]

@@ -210,6 +210,25 @@ mod tests {
         assert_eq!((&*message.event_type, message.schema_version, origin), ("x", 3, None));
     }
 
+    /// A queue keeps everything in order; of that, the inbox keeps what has the same key.
+    #[test]
+    fn the_key_of_another_program_is_its_partition_key_or_subject_whatever_it_is() {
+        let key = |more: &[(&str, &str)]| {
+            let mut headers = FieldTable::default();
+            let all = [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "x")];
+            for (name, value) in all.iter().chain(more) {
+                headers.insert(format!("cloudEvents:{name}").into(), AMQPValue::LongString((*value).into()));
+            }
+            let properties = BasicProperties::default().with_headers(headers);
+            decode(&properties, Vec::new(), &topic()).unwrap().0.key.map(|key| key.to_string())
+        };
+        assert_eq!(key(&[("partitionkey", "order-1"), ("subject", "line-1")]).as_deref(), Some("order-1"));
+        assert_eq!(key(&[("subject", "line-1")]).as_deref(), Some("line-1"));
+        assert_eq!(key(&[("partitionkey", "a\nb")]).as_deref(), Some("0x610a62"));
+        assert!(key(&[("partitionkey", &"x".repeat(300))]).is_some());
+        assert_eq!(key(&[]), None);
+    }
+
     #[test]
     fn what_is_no_event_keeps_its_payload() {
         let error = decode(&BasicProperties::default(), b"hello".to_vec(), &topic()).unwrap_err();

@@ -37,6 +37,9 @@ pub(crate) struct Queue {
     routing_key: ShortString,
 }
 
+/// Queues, each with what is wrong with it alone.
+pub(crate) type Queues = Vec<(Queue, Option<Fault>)>;
+
 /// Makes what publishing needs, if anything is to be made.
 pub(crate) async fn prepare_publishing(connection: &impl Declares, config: &Config) -> Result<(), Fault> {
     if config.topology != Topology::Declared {
@@ -59,13 +62,13 @@ pub(crate) async fn check_publishing(connection: &impl Declares, config: &Config
     connection.declare(what, Declaration::Exchange { name, kind: "direct", is_passive: true }).await
 }
 
-/// Makes or looks at the queues of a consumer.
+/// Makes or looks at the queues of a consumer. Answers all of them, each with what is wrong with it alone.
 pub(crate) async fn prepare_consuming(
     connection: &impl Declares,
     config: &Config,
     consumer: &Consumer,
     topics: &[Topic],
-) -> Result<Vec<Queue>, Fault> {
+) -> Result<Queues, Fault> {
     if let Some(problem) = problem_of(consumer) {
         return Err(Fault::new(TransportErrorKind::Invalid, "name-not-valid", problem));
     }
@@ -76,8 +79,18 @@ pub(crate) async fn prepare_consuming(
     for topic in topics {
         all.extend(queues(config, consumer, topic)?);
     }
-    prepare_queues(connection, config, &all).await?;
-    Ok(all)
+    let preparing: Vec<_> = all.iter().map(|queue| prepare_queue(connection, config, queue)).collect();
+    let mut prepared = stream::iter(preparing).buffered(AT_ONCE);
+    let mut faults = Vec::with_capacity(all.len());
+    while let Some(result) = prepared.next().await {
+        match result {
+            Ok(()) => faults.push(None),
+            Err(fault) if fault.is_of_one_queue() => faults.push(Some(fault)),
+            Err(fault) => return Err(fault),
+        }
+    }
+    drop(prepared);
+    Ok(all.into_iter().zip(faults).collect())
 }
 
 async fn prepare_queues(connection: &impl Declares, config: &Config, queues: &[Queue]) -> Result<(), Fault> {
@@ -85,7 +98,11 @@ async fn prepare_queues(connection: &impl Declares, config: &Config, queues: &[Q
     stream::iter(preparing).buffered(AT_ONCE).try_collect().await
 }
 
-async fn prepare_queue(connection: &impl Declares, config: &Config, queue: &Queue) -> Result<(), Fault> {
+pub(crate) async fn prepare_queue(
+    connection: &impl Declares,
+    config: &Config,
+    queue: &Queue,
+) -> Result<(), Fault> {
     match config.topology {
         Topology::Declared => declare_queue(connection, config, queue).await,
         Topology::Checked => {

@@ -6,13 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{Clock, Consumer, Deliveries, Subscription, SystemClock, Topic, TransportError};
+use outbox_contract::{
+    Clock, Consumer, Deliveries, Problem, Subscription, SystemClock, Topic, TransportError,
+};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::connection::Link;
 use crate::error::Trouble;
+use crate::problems::Problems;
 use crate::routing::Routing;
 use crate::state::State;
 use crate::{keeper, reader};
@@ -23,8 +26,9 @@ pub(crate) struct Member {
     /// to be one. Those who came first sort first.
     pub(crate) name: String,
     pub(crate) consumer: Consumer,
-    /// The topics, and how many units each has.
-    pub(crate) topics: BTreeMap<Topic, u32>,
+    // Plain mutexes: each is held for one look or one store. Grows when a topic is no longer refused.
+    topics: Mutex<BTreeMap<Topic, u32>>,
+    problems: Mutex<Problems>,
     pub(crate) config: Config,
     pub(crate) routing: Routing,
     /// Heartbeats and acknowledgements. What is published stands on another connection, so that no load holds these up.
@@ -54,6 +58,34 @@ impl Member {
         // No step of the machine runs foreign code, so a poisoned lock could only come from a bug in it; the state is
         // still the best that there is.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The topics, and how many units each has.
+    pub(crate) fn topics(&self) -> BTreeMap<Topic, u32> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A topic that was refused can be used.
+    pub(crate) fn add(&self, topic: Topic, units: u32) {
+        self.is_well(&topic, None);
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner).insert(topic, units);
+        self.hurry.notify_one();
+    }
+
+    fn problems(&self) -> MutexGuard<'_, Problems> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Redis refuses a topic, or a unit of it. That holds up no other; it is tried again by itself.
+    pub(crate) fn is_refused(&self, topic: &Topic, number: Option<u32>, trouble: &Trouble) {
+        if self.problems().refused(topic, number, &trouble.words) {
+            tracing::debug!(%topic, unit = number, class = trouble.class, "refused: {}", trouble.words);
+        }
+    }
+
+    /// It does not.
+    pub(crate) fn is_well(&self, topic: &Topic, number: Option<u32>) {
+        self.problems().over(topic, number);
     }
 
     /// A unit is this member's no more.
@@ -89,7 +121,8 @@ impl RedisDeliveries {
         let member = Arc::new(Member {
             name: format!("{}:{}", uuid::Uuid::now_v7(), config.lease_millis()),
             consumer: subscription.consumer.clone(),
-            topics,
+            topics: Mutex::new(topics),
+            problems: Mutex::default(),
             config,
             routing,
             control,
@@ -102,6 +135,11 @@ impl RedisDeliveries {
         let keeper = tokio::spawn(keeper::keep(Arc::clone(&member)));
         let reader = tokio::spawn(reader::read(Arc::clone(&member)));
         Self { member, tasks: vec![keeper, reader], left: false }
+    }
+
+    /// Tries topics again that are refused, in the background.
+    pub(crate) fn join_later(&mut self, join: impl FnOnce(Arc<Member>) -> JoinHandle<()>) {
+        self.tasks.push(join(Arc::clone(&self.member)));
     }
 
     fn check_open(&self, operation: &'static str) -> Result<(), TransportError> {
@@ -129,6 +167,10 @@ impl Deliveries for RedisDeliveries {
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         self.check_open("acknowledge")?;
         self.member.acknowledge(tags).await.map_err(|trouble| trouble.error("acknowledge"))
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        self.member.problems().all()
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {

@@ -49,7 +49,7 @@ impl Member {
         let mut prolonged = self.clock.elapsed();
         let mut members = self.prolong().await?;
         let mut result = Ok(());
-        for (topic, units) in &self.topics {
+        for (topic, units) in &self.topics() {
             // Leases go on while it takes long to see to many topics.
             if self.clock.elapsed() > prolonged + self.config.heartbeat {
                 prolonged = self.clock.elapsed();
@@ -66,7 +66,9 @@ impl Member {
                     return Err(trouble);
                 }
                 // The others are not to wait for it.
-                beaten => result = result.and(beaten),
+                Err(trouble) if trouble.reach == Reach::Topic => self.is_refused(topic, None, &trouble),
+                Ok(()) => self.is_well(topic, None),
+                Err(trouble) => result = result.and(Err(trouble)),
             }
         }
         self.pay(&mut self.control.connection().await?).await?;
@@ -96,17 +98,17 @@ impl Member {
 
     /// Counts as a member of each topic for one more lease, and so do its units: of all topics in one request. Answers who else is there, or
     /// what was refused of the topic.
-    async fn prolong(&self) -> Result<BTreeMap<&Topic, Result<Vec<String>, Trouble>>, Trouble> {
+    async fn prolong(&self) -> Result<BTreeMap<Topic, Result<Vec<String>, Trouble>>, Trouble> {
         let mut connection = self.control.connection().await?;
         let lasts = if self.state().is_draining() { 0 } else { self.lease_millis() };
         let mut pipeline = Pipeline::new();
         let mut held = Vec::new();
-        for topic in self.topics.keys() {
-            let members = self.routing.members(topic, &self.consumer);
+        for topic in self.topics().into_keys() {
+            let members = self.routing.members(&topic, &self.consumer);
             connection.scripts.call(Script::Beat, &[&members], &mut pipeline).arg(&self.name).arg(lasts);
-            let of_topic = self.state().held_of(topic);
+            let of_topic = self.state().held_of(&topic);
             for (number, held) in &of_topic {
-                self.own(&connection, &unit(topic, *number), &held.epoch, &mut pipeline);
+                self.own(&connection, &unit(&topic, *number), &held.epoch, &mut pipeline);
             }
             held.push((topic, of_topic));
         }
@@ -118,7 +120,7 @@ impl Member {
             let mut next = || answers.next().ok_or_else(|| Trouble::unexpected("a heartbeat"));
             let mut of_topic = list(&next()?).and_then(|members| members.iter().map(text).collect());
             for (number, held) in held {
-                let prolonged = self.prolonged(&unit(topic, number), &held, until, &next()?);
+                let prolonged = self.prolonged(&unit(&topic, number), &held, until, &next()?);
                 of_topic = prolonged.and(of_topic);
             }
             members.insert(topic, of_topic);
@@ -133,6 +135,7 @@ impl Member {
         match Ownership::read(answer) {
             Ok(None) => self.lose(unit),
             Ok(Some(Ownership { seen, oldest, .. })) => {
+                self.is_well(&unit.topic, Some(unit.number));
                 if self.state().prolong(unit, held, until, seen, oldest) {
                     tracing::warn!(%unit, "the server has lost how far its consumer had come; what was in between comes again");
                     self.lose(unit);
@@ -219,11 +222,15 @@ impl Member {
         for (unit, answer) in wanted.into_iter().zip(self.ask(connection, &take).await?) {
             match Ownership::read(&answer) {
                 // Another member was quicker, or its lease lasts all the same.
-                Ok(None) => self.state().refuse(&unit),
+                Ok(None) => {
+                    self.is_well(&unit.topic, Some(unit.number));
+                    self.state().refuse(&unit);
+                }
                 Ok(Some(Ownership { epoch, seen, was_lost, .. })) => {
                     if was_lost {
                         self.tell_of_loss(&unit);
                     }
+                    self.is_well(&unit.topic, Some(unit.number));
                     self.state().gain(unit, epoch, until, seen);
                 }
                 Err(trouble) => {
@@ -261,13 +268,12 @@ impl Member {
         self.fail(Trouble::topic("group-lost", TransportErrorKind::Unavailable, words));
     }
 
-    /// What is refused of one unit holds up no other: whoever receives is told, and it is tried again with the next heartbeat.
+    /// What is refused of one unit holds up no other: it is one of the member's problems, and tried again with the next heartbeat.
     pub(crate) fn tell_of(&self, unit: &Unit, trouble: Trouble) -> Result<(), Trouble> {
         if trouble.reach != Reach::Topic {
             return Err(trouble);
         }
-        tracing::warn!(%unit, class = trouble.class, "a unit can't be had: {}", trouble.words);
-        self.fail(Trouble { kind: TransportErrorKind::Unavailable, ..trouble });
+        self.is_refused(&unit.topic, Some(unit.number), &trouble);
         Ok(())
     }
 
@@ -275,13 +281,13 @@ impl Member {
     pub(crate) async fn leave(&self) -> Result<(), Trouble> {
         let mut connection = self.control.connection().await?;
         // All of them, also one that was just taken, and that nobody here has heard of yet.
-        let units =
-            self.topics.iter().flat_map(|(topic, units)| (0..*units).map(|number| unit(topic, number)));
+        let topics = self.topics();
+        let units = topics.iter().flat_map(|(topic, units)| (0..*units).map(|number| unit(topic, number)));
         let units: Vec<Unit> = units.collect();
         let mut pipeline = Pipeline::new();
         self.payment(&self.state().owed(), &mut pipeline);
         self.giving_back(&connection, &units, &mut pipeline);
-        for topic in self.topics.keys() {
+        for topic in topics.keys() {
             let members = self.routing.members(topic, &self.consumer);
             connection.scripts.call(Script::Beat, &[&members], &mut pipeline).arg(&self.name).arg(0);
         }

@@ -9,6 +9,7 @@ mod error;
 mod keeper;
 mod nodes;
 mod pace;
+mod problems;
 mod publication;
 mod reader;
 mod reader_by_script;

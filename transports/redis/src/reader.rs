@@ -123,10 +123,13 @@ impl Member {
         let mut watched = Watched::new();
         let mut lost = false;
         for ((unit, epoch), answer) in held.into_iter().zip(seen.iter().skip(1)) {
-            let mine = match list(answer)? {
-                [Value::Nil, _] | [_, Value::Nil] => false,
-                [member, of] => text(member)? == self.name && text(of)? == epoch,
-                _ => false,
+            let mine = match list(answer) {
+                Ok([Value::Nil, _] | [_, Value::Nil]) => false,
+                Ok([member, of]) => text(member)? == self.name && text(of)? == epoch,
+                Ok(_) => false,
+                // The keeper finds out, when it takes the unit again.
+                Err(refused) if is_of_one_unit(&refused) => false,
+                Err(trouble) => return Err(trouble),
             };
             if mine {
                 watched.insert(unit, epoch);
@@ -165,6 +168,9 @@ impl Member {
             answers => {
                 let refused = answers.iter().find_map(refusal);
                 let refused = refused.unwrap_or_else(|| Trouble::unexpected("a read"));
+                if is_of_one_unit(&refused) {
+                    return Ok((self.lose_all(&plan), watched));
+                }
                 if refused.class != "out-of-memory" {
                     return Err(refused);
                 }
@@ -176,14 +182,19 @@ impl Member {
             if !is_of_one_unit(&refused) {
                 return Err(refused);
             }
-            // Of which one is not said. Taken again, all but that get on; it gets a new stream, or is refused by itself.
-            plan.units.iter().for_each(|(unit, ..)| self.lose(unit));
-            self.hurry.notify_one();
-            return Ok((true, watched));
+            return Ok((self.lose_all(&plan), watched));
         }
         let took = began.elapsed();
         let came = self.take_in(&plan, &streams, answer, took)?;
         Ok((came, watched))
+    }
+
+    /// Something is wrong with a unit, and which one is not said. Taken again, all but that get on; it gets a new stream, or is refused by itself. Says that
+    /// something may come at once.
+    fn lose_all(&self, plan: &Plan) -> bool {
+        plan.units.iter().for_each(|(unit, ..)| self.lose(unit));
+        self.hurry.notify_one();
+        true
     }
 
     /// Takes in what a read brought, and how long that took. Says whether anything came.
@@ -265,9 +276,11 @@ pub(crate) async fn send(
     })
 }
 
-/// Whether something is wrong with the stream of one unit: it was deleted, or something else stands in its place.
+/// Whether something is wrong with the stream of one unit: it was deleted, something else stands in its place, or the user may not touch it.
 pub(crate) fn is_of_one_unit(refused: &Trouble) -> bool {
-    matches!(refused.class, "group-missing" | "wrong-type")
+    // A command that is not granted is refused for all units: taking them again would not help.
+    let key_denied = refused.class == "not-authorised" && refused.words.contains("to access");
+    key_denied || matches!(refused.class, "group-missing" | "wrong-type")
 }
 
 /// Reads one entry of an answer: its id, and its fields, name and value in turn, or nothing.

@@ -117,6 +117,29 @@ mod tests {
         assert_eq!(origin.map(|origin| origin.sequence), Some(7));
     }
 
+    /// A stream keeps everything in order; of that, the inbox keeps what has the same key.
+    #[test]
+    fn the_key_of_another_program_is_its_partition_key_or_subject_whatever_it_is() {
+        let key = |more: &[(&'static str, &'static str)]| {
+            let all = [
+                ("ce-specversion", "1.0"),
+                ("ce-id", "17"),
+                ("ce-source", "/legacy"),
+                ("ce-type", "x"),
+                ("data", ""),
+            ];
+            let pairs = all.iter().chain(more);
+            let pairs: Vec<_> =
+                pairs.map(|(name, value)| (Bytes::from(*name), Bytes::from(*value))).collect();
+            decode(&pairs, &Topic::new("orders").unwrap()).unwrap().0.key.map(|key| key.to_string())
+        };
+        let both = [("ce-partitionkey", "order-1"), ("ce-subject", "line-1")];
+        assert_eq!(key(&both).as_deref(), Some("order-1"));
+        assert_eq!(key(&both[1..]).as_deref(), Some("line-1"));
+        assert_eq!(key(&[("ce-partitionkey", "a\nb")]).as_deref(), Some("0x610a62"));
+        assert_eq!(key(&[]), None);
+    }
+
     #[test]
     fn what_is_not_a_message_says_why_and_keeps_what_is_there() {
         let topic = Topic::new("orders").unwrap();

@@ -14,9 +14,9 @@ use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificat
 
 use crate::config::{Config, RedisTransportBuilder, Start};
 use crate::connection::{Connection, Link, Server, refusal};
-use crate::deliveries::RedisDeliveries;
+use crate::deliveries::{Member, RedisDeliveries};
 use crate::durability::{self, Durability};
-use crate::error::Trouble;
+use crate::error::{Reach, Trouble};
 use crate::publication::{self, Appended, Batch};
 use crate::record;
 use crate::routing::Routing;
@@ -236,29 +236,85 @@ impl Shared {
         }
     }
 
-    async fn subscribe(&self, subscription: Subscription) -> Result<RedisDeliveries, Trouble> {
+    async fn subscribe(self: &Arc<Self>, subscription: Subscription) -> Result<RedisDeliveries, Trouble> {
         self.server.check_open()?;
         let topics: BTreeSet<&Topic> = subscription.topics.iter().collect();
-        let mut counted = BTreeMap::new();
-        for (topic, units) in self.topics.units(&self.control, &topics).await? {
-            counted.insert(topic, units?);
+        let (mut counted, mut refused) = (BTreeMap::new(), Vec::new());
+        for (topic, units) in self.prepare(&topics, &subscription.consumer).await? {
+            match units {
+                Ok(units) => drop(counted.insert(topic, units)),
+                Err(trouble) => refused.push((topic, trouble)),
+            }
         }
+        // Nothing at all can be received.
+        if counted.is_empty()
+            && let Some((_, trouble)) = refused.pop()
+        {
+            return Err(trouble);
+        }
+        let control = Arc::clone(&self.control);
+        let (config, routing) = (self.config.clone(), self.routing.clone());
+        let mut deliveries = RedisDeliveries::start(&subscription, counted, config, routing, control);
+        if !refused.is_empty() {
+            let shared = Arc::clone(self);
+            deliveries.join_later(|member| tokio::spawn(shared.join_later(member, refused)));
+        }
+        Ok(deliveries)
+    }
+
+    /// Tries topics again that are refused, until none is.
+    async fn join_later(self: Arc<Self>, member: Arc<Member>, mut refused: Vec<(Topic, Trouble)>) {
+        for (topic, trouble) in &refused {
+            member.is_refused(topic, None, trouble);
+        }
+        while !refused.is_empty() && self.server.check_open().is_ok() {
+            tokio::time::sleep(self.config.heartbeat).await;
+            let topics: BTreeSet<&Topic> = refused.iter().map(|(topic, _)| topic).collect();
+            // What concerns all topics is told by those that are read.
+            let Ok(prepared) = self.prepare(&topics, &member.consumer).await else { continue };
+            refused.clear();
+            for (topic, units) in prepared {
+                match units {
+                    Ok(units) => member.add(topic, units),
+                    Err(trouble) => {
+                        member.is_refused(&topic, None, &trouble);
+                        refused.push((topic, trouble));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts the units of topics, and makes the groups of a consumer where they are not there yet. From then on nothing is trimmed that the
+    /// consumer has not finished.
+    ///
+    /// # Errors
+    ///
+    /// What concerns all topics.
+    async fn prepare(
+        &self,
+        topics: &BTreeSet<&Topic>,
+        consumer: &Consumer,
+    ) -> Result<BTreeMap<Topic, Result<u32, Trouble>>, Trouble> {
+        let mut prepared = self.topics.units(&self.control, topics).await?;
         let start = match self.config.start {
             Start::Oldest => "0",
             Start::Newest => "$",
         };
-        // From here on nothing is trimmed that this consumer has not finished. Once more for a server that has lost its scripts, or a slot.
-        for again in [true, false] {
-            match self.make_groups(&counted, &subscription.consumer, start).await {
-                Err(refused) if again && matches!(refused.class, "no-script" | "cluster") => {}
-                made => {
-                    made?;
-                    break;
-                }
+        for (topic, units) in &mut prepared {
+            let Ok(number) = *units else { continue };
+            let of_topic = BTreeMap::from([(topic.clone(), number)]);
+            // Once more for a server that has lost its scripts, or a slot.
+            let mut made = self.make_groups(&of_topic, consumer, start).await;
+            if made.as_ref().is_err_and(|refused| matches!(refused.class, "no-script" | "cluster")) {
+                made = self.make_groups(&of_topic, consumer, start).await;
+            }
+            match made {
+                Err(refused) if refused.reach == Reach::Topic => *units = Err(refused),
+                made => made?,
             }
         }
-        let control = Arc::clone(&self.control);
-        Ok(RedisDeliveries::start(&subscription, counted, self.config.clone(), self.routing.clone(), control))
+        Ok(prepared)
     }
 
     /// Makes the groups of a consumer, where they are not there yet.

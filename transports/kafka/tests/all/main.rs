@@ -1,6 +1,7 @@
 //! Every test of the transport on real brokers. What looks at its whole process is a program of its own.
 
 mod cluster;
+mod compression;
 mod conformance;
 mod groups;
 mod injected_errors;

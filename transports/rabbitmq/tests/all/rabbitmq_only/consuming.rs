@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use lapin::types::AMQPValue;
 use outbox_contract::subscription::Received;
-use outbox_contract::{MessageId, Transport, TransportErrorKind};
+use outbox_contract::{MessageId, Subscription, Transport, TransportErrorKind};
 use outbox_servers::{OrSkip, Proxy, RabbitMq};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 
 use crate::rabbitmq_only::support::{
-    declared, deliver, deliveries, eventually, finish, id_of, ids, messages, queue, revoked, subscribe,
-    subscription, topic, vhost, vhost_of,
+    consumer, declared, deliver, deliveries, eventually, finish, id_of, ids, messages, queue, revoked,
+    subscribe, subscription, topic, vhost, vhost_of,
 };
 use crate::rabbitmq_only::wiretap::Wiretap;
 
@@ -79,6 +79,37 @@ async fn a_queue_that_was_deleted_is_consumed_anew() {
     let sent = messages(&topic("orders"), &["a", "b"]);
     let (came, ()) = tokio::join!(finish(&*member, &sent), deliver(&transport, &sent));
     assert_eq!(came.into_iter().collect::<BTreeSet<_>>(), ids(&sent));
+}
+
+/// Beside one that is there: a queue that is missing when the member joins, is made, and is deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_is_missing_delays_no_other_until_it_is_made() {
+    let Some((server, url)) = vhost() else { return };
+    let owner = declared(&url).build().unwrap();
+    owner.check().await.unwrap();
+    let first = messages(&topic("orders"), &["a", "b"]);
+    deliver(&owner, &first).await;
+    let transport = RabbitMqTransport::builder(&url).topology(Topology::Trusted).build().unwrap();
+    let both = Subscription::new(consumer(), [topic("orders"), topic("bills")]);
+    let member = transport.subscribe(both).await.unwrap();
+    finish(&*member, &first).await;
+    let problem = &member.problems()[0];
+    assert_eq!((problem.topic.as_str(), problem.number, member.problems().len()), ("bills", Some(0), 1));
+    assert!(problem.error.contains("inventory:bills"), "{problem}");
+
+    let making = declared(&url).consumer(topic("bills"), consumer()).build().unwrap();
+    let second = messages(&topic("bills"), &["a", "b"]);
+    deliver(&making, &second).await;
+    finish(&*member, &second).await;
+    assert_eq!(member.problems(), []);
+
+    let host = vhost_of(&url).to_owned();
+    let delete = move || server.ctl(&["delete_queue", "-p", &host, "inventory:bills"]);
+    tokio::task::spawn_blocking(delete).await.unwrap();
+    eventually("it is named", async || (!member.problems().is_empty()).then_some(())).await;
+    let third = messages(&topic("orders"), &["a", "b"]);
+    let (came, ()) = tokio::join!(finish(&*member, &third), deliver(&owner, &third));
+    assert_eq!(came.into_iter().collect::<BTreeSet<_>>(), ids(&third));
 }
 
 /// The next member begins when the first one has left, and not before, with what that one left.

@@ -27,8 +27,10 @@ async fn a_member_that_does_not_get_the_last_queue_cancels_no_other() {
     let transport = RabbitMqTransport::builder(wiretap.url(&url)).topology(Topology::Trusted);
     let transport = transport.partitions(QUEUES).build().unwrap();
     for round in 1..=10 {
-        let error = transport.subscribe(subscription()).await.err().unwrap();
-        assert!(error.to_string().contains(&last), "{error}");
+        let member = transport.subscribe(subscription()).await.unwrap();
+        let problems = member.problems();
+        assert!(problems.len() == 1 && problems[0].error.contains(&last), "{problems:?}");
+        drop(member);
         wiretap.wait_until_over(round);
         assert_eq!(wiretap.consumed(), round * QUEUES as usize);
         assert_eq!(wiretap.cancelled(), 0, "in round {round}");

@@ -1,16 +1,20 @@
 //! What Redis refuses, and who is told what.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{Outcome, Transport, TransportErrorKind};
+use outbox_contract::subscription::Received;
+use outbox_contract::{
+    Consumer, Deliveries, MessageId, Outcome, Stored, Subscription, Topic, Transport, TransportErrorKind,
+};
 use outbox_servers::{OrSkip as _, Redis};
 use outbox_transport_redis::{RedisTransport, Retention};
 use tokio::time::{Instant, timeout};
 
 use crate::redis_only::support::{
-    EVERY, at, builder, class, deliver, finish, messages, publish, publish_under, stored, subscribe, topic,
-    until,
+    EVERY, PATIENCE, acknowledge, at, builder, class, deliver, finish, id, messages, publish, publish_under,
+    stored, stored_in, subscribe, topic, until,
 };
 
 /// The kind and the words of what `check` finds.
@@ -60,6 +64,64 @@ async fn keys_that_a_user_may_not_touch_make_the_topic_unavailable() {
     let mine = at(&url, "mine").build().unwrap();
     mine.check().await.unwrap();
     deliver(&mine, &messages).await;
+}
+
+/// Beside a topic that is well: one whose stream is something else, and one that the user may not touch.
+#[tokio::test]
+async fn a_topic_that_is_refused_delays_no_other_until_it_is_well() {
+    let Some(server) = Redis::newest().start().or_skip() else { return };
+    server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~mine*", "+@all", "&*"]);
+    let all = at(&server.url(), "mine").units(2).build().unwrap();
+    let transport = at(&server.url().replace("redis://", "redis://app:pw@"), "mine")
+        .units(2)
+        .heartbeat(std::time::Duration::from_millis(500))
+        .build()
+        .unwrap();
+    let names = ["orders", "bills", "secrets"];
+    let topics = names.map(|name| Topic::new(name).unwrap());
+    for topic in &topics {
+        all.create_topic(topic).await.unwrap();
+    }
+    server.cli(&["SET", "mine:{bills:0}", "not a stream"]);
+    server.cli(&["SET", "mine:{bills:1}", "not a stream"]);
+    server.cli(&["ACL", "SETUSER", "app", "resetkeys", "~mine:{orders*", "~mine:{bills*"]);
+    let subscription = Subscription::new(Consumer::new("reader").unwrap(), topics.clone());
+    let deliveries = transport.subscribe(subscription).await.unwrap();
+
+    let sent = messages(&["a", "b"], 20);
+    deliver(&all, &sent).await;
+    finish_without_error(&*deliveries, &sent).await;
+    let of = |name: &str| deliveries.problems().into_iter().filter(|problem| problem.topic == *name).count();
+    assert!(of("bills") > 0 && of("secrets") > 0 && of("orders") == 0, "{:?}", deliveries.problems());
+
+    server.cli(&["DEL", "mine:{bills:0}", "mine:{bills:1}"]);
+    server.cli(&["ACL", "SETUSER", "app", "~mine*"]);
+    for name in ["bills", "secrets"] {
+        let of = Topic::new(name).unwrap();
+        let again: Vec<_> = (0..10).map(|at| stored_in(of.clone(), ["a", "b"][at % 2], 20)).collect();
+        deliver(&all, &again).await;
+        finish_without_error(&*deliveries, &again).await;
+    }
+    let start = std::time::Instant::now();
+    while !deliveries.problems().is_empty() {
+        assert!(start.elapsed() < PATIENCE, "{:?}", deliveries.problems());
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// Receives and acknowledges until all of these came; an error is a failure.
+async fn finish_without_error(deliveries: &dyn Deliveries, messages: &[Arc<Stored>]) {
+    let mut missing: BTreeSet<MessageId> = messages.iter().map(|message| message.message.id).collect();
+    while !missing.is_empty() {
+        let next = tokio::time::timeout(PATIENCE, deliveries.next()).await;
+        let next =
+            next.unwrap_or_else(|_| panic!("{} did not come: {:?}", missing.len(), deliveries.problems()));
+        let Received::Deliveries(came) = next.unwrap() else { continue };
+        for delivery in &came {
+            missing.remove(&id(delivery));
+        }
+        acknowledge(deliveries, &came).await;
+    }
 }
 
 /// The permissions that the first page names are enough.
