@@ -16,7 +16,9 @@ mod lines;
 mod maintain;
 mod migrate;
 mod notifier;
+mod pooler;
 mod row;
+mod settings;
 mod settle;
 mod sql;
 mod store;
@@ -24,6 +26,7 @@ mod transactions;
 mod unserved;
 mod visible;
 mod wakeups;
+mod weed;
 mod writers;
 
 pub use config::PostgresOptions;

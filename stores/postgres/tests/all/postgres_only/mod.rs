@@ -13,6 +13,7 @@ mod fence;
 mod foreign;
 mod hidden;
 mod history;
+mod limits;
 mod looking;
 mod plans;
 mod pooler;
