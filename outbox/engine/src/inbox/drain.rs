@@ -37,7 +37,9 @@ impl Drain {
             Verdict::Done(_) => Outcome::Delivered,
             Verdict::Failed(failure) => Outcome::Failed(failure),
             Verdict::Rejected(failure) => Outcome::Rejected(failure),
-            Verdict::Again(failure) => return self.conflict(id, false, failure),
+            Verdict::Again(failure) | Verdict::Environment(failure) => {
+                return self.conflict(id, false, failure);
+            }
             Verdict::Outdated(failure) => return self.conflict(id, true, failure),
             // It is tried after a pause, and nothing is counted.
             Verdict::NotTried => return Outcome::Blocked,
