@@ -43,9 +43,9 @@ pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreE
     StoreError::new(kind, operation, words).with_source(error)
 }
 
-/// Whether an error says that a deadlock, a serialisation conflict or a lock that did not come has ended its transaction.
-pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
-    code(error).is_some_and(|code| meaning_of(&code).0 == Kind::Conflict)
+/// Whether a code says that a deadlock, a serialization conflict or a lock that did not come has ended its transaction.
+pub(crate) fn is_conflict_code(code: &str) -> bool {
+    meaning_of(code).0 == Kind::Conflict
 }
 
 /// Whether a connection can go on being used after an error.
@@ -56,7 +56,7 @@ pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
                 .try_downcast_ref::<PgDatabaseError>()
                 .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic));
             // A statement that was prepared for other tables, or on another connection: a new one prepares it again.
-            !ended && !matches!(error.code().as_deref(), Some("0A000" | "26000"))
+            !ended && !matches!(error.code().as_deref(), Some("0A000" | "26000" | "42P05"))
         }
         sqlx::Error::RowNotFound
         | sqlx::Error::ColumnDecode { .. }
@@ -150,6 +150,10 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
             Kind::Conflict,
             "the server has ended this transaction because it was idle for too long; start again, and wait for nothing else in it",
         ),
+        "25P04" => (
+            Kind::Unavailable,
+            "the server has ended this transaction at its transaction_timeout; raise that for this role, or do less in a transaction",
+        ),
         "25P01" => (Kind::NotInTransaction, "there is no transaction"),
         "25006" => (
             Kind::Unavailable,
@@ -193,7 +197,10 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
              there; correct it (PostgresOptions::schema, or alter role ... set search_path), then call `migrate` on the store",
         ),
         "42703" | "42P10" | "42804" | "42704" => (Kind::SchemaAltered, ALTERED),
-        "0A000" | "26000" => (
+        "72000" => {
+            (Kind::Conflict, "the snapshot of this transaction is too old; start it again from its beginning")
+        }
+        "0A000" | "26000" | "42P05" => (
             Kind::Unavailable,
             "a statement was prepared for other tables, or on another connection; it is prepared anew. Behind a pooler, set \
              transaction_pooler, and statement_cache_capacity=0 for a pool of your own",

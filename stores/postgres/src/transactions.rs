@@ -11,7 +11,8 @@ use outbox_contract::{
 use sqlx::postgres::PgConnection;
 use sqlx::{Postgres, SqlSafeStr, SqlStr};
 
-use crate::error::{is_conflict, is_sound, is_surely_not_committed, store_error};
+use crate::blame::blame;
+use crate::error::{is_sound, is_surely_not_committed, store_error};
 use crate::store::PostgresStore;
 use crate::weed::pull;
 use crate::{admit, append};
@@ -137,10 +138,7 @@ impl Transactional for PostgresStore {
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
-        match error.downcast_ref::<sqlx::Error>() {
-            Some(error) if is_conflict(error) => Blame::Conflict,
-            _ => Blame::Handler,
-        }
+        error.downcast_ref::<sqlx::Error>().map_or(Blame::Handler, blame)
     }
 
     fn most_idle(&self) -> Option<Duration> {

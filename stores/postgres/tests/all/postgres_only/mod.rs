@@ -6,6 +6,7 @@
 mod altered;
 mod append_order;
 mod below;
+mod blame;
 mod collation;
 mod connections;
 mod faults;
