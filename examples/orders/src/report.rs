@@ -68,7 +68,7 @@ impl Report {
         })
     }
 
-    /// Whether every promise was kept: nothing lost, made up or out of order, and every effect once.
+    /// Whether every promise was kept: nothing lost, phantom or out of order, and every effect once.
     pub(crate) fn is_right(&self) -> bool {
         self.lost == 0
             && self.phantom == 0
@@ -99,7 +99,7 @@ impl fmt::Display for Report {
         line("stale", &self.stale, "an older one again, behind a newer one")?;
         line("out of order", &self.out_of_order, "first deliveries behind a newer one")?;
         line("lost", &self.lost, "")?;
-        line("made up", &self.phantom, "")?;
+        line("phantom", &self.phantom, "")?;
         line("effects", &self.effects, if self.is_right() { "each event exactly once" } else { "WRONG" })?;
         let rate = |span: Duration| {
             #[expect(clippy::cast_precision_loss, reason = "for people")]

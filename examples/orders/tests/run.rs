@@ -10,13 +10,13 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_orders");
 
 const INCLUDED: &str = include_str!("../orders.jsonl");
 
-/// Everything arrived: nothing lost, made up or out of order, every effect once.
+/// Everything arrived: nothing lost, phantom or out of order, every effect once.
 #[track_caller]
 fn assert_all_booked(run: &Run, committed: u64) {
     let figures = run.figures();
     assert_eq!(run.code, Some(0), "{run:#?}");
     for (name, expected) in
-        [("committed", committed), ("effects", committed), ("lost", 0), ("out of order", 0), ("made up", 0)]
+        [("committed", committed), ("effects", committed), ("lost", 0), ("out of order", 0), ("phantom", 0)]
     {
         assert_eq!(figures.get(name), Some(&expected), "{name}: {run:#?}");
     }
@@ -74,7 +74,7 @@ fn what_a_killed_program_left_behind_is_found_and_booked_once_by_the_next() {
     assert_eq!(run.code, Some(0), "{run:#?}");
     assert_eq!(figures["effects"], figures["found"] + 1, "{run:#?}");
     assert!(figures["found"] > 20, "{run:#?}");
-    assert_eq!((figures["lost"], figures["out of order"], figures["made up"]), (0, 0, 0), "{run:#?}");
+    assert_eq!((figures["lost"], figures["out of order"], figures["phantom"]), (0, 0, 0), "{run:#?}");
 }
 
 #[test]
