@@ -13,6 +13,7 @@ use crate::below;
 use crate::config::PostgresOptions;
 use crate::error::{ALTERED, NOT_MIGRATED, store_error};
 use crate::migrate::{NEEDED, too_new, version};
+use crate::settings;
 use crate::sql::Statements;
 use crate::visible::hindrances;
 
@@ -76,12 +77,21 @@ pub(crate) async fn check(
             "the server is a standby and takes no writes; connect to the primary",
         ));
     }
+    if let Some(problem) = settings::problem(connection).await.map_err(failed)? {
+        return Err(StoreError::new(StoreErrorKind::Unavailable, OPERATION, problem));
+    }
     if options.schema.is_none() {
         same_outbox(connection, pool).await?;
     }
     let version = version(connection, options).await.map_err(failed)?;
     if version > NEEDED {
         return Err(too_new(OPERATION, version));
+    }
+    if version == 0
+        && options.schema.is_none()
+        && let Some(elsewhere) = settings::elsewhere(connection).await.map_err(failed)?
+    {
+        return Err(StoreError::new(StoreErrorKind::NotMigrated, OPERATION, elsewhere));
     }
     if version < NEEDED {
         return Err(StoreError::new(StoreErrorKind::NotMigrated, OPERATION, NOT_MIGRATED));

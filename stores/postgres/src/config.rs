@@ -38,6 +38,9 @@ pub struct PostgresOptions {
     /// After how much silence one of the store's own connections is asked whether it is still there, before it is used again, and the one that
     /// listens for wake-ups in any case. Default 30 s. Networks forget connections on which nothing is said, and tell nobody: shorter than yours does.
     pub idle_check: Duration,
+    /// The greatest age of the store's own connections, but for that of heartbeats. Default 30 minutes. An older one is opened anew before it is used: a name that
+    /// leads elsewhere by now (a failover, another host behind a balancer) is asked for again.
+    pub max_connection_age: Duration,
     /// Connections of [`pool`](crate::PostgresStore::pool), the user's pool. Default 10. Not used where the user brings the pool.
     pub connections: u32,
     /// Whether a pooler that gives out connections by the transaction (PgBouncer in transaction mode) stands in front of the server. Default
@@ -60,6 +63,7 @@ impl Default for PostgresOptions {
             transaction_idle_timeout: Duration::from_secs(12),
             connect_timeout: Duration::from_secs(10),
             idle_check: Duration::from_secs(30),
+            max_connection_age: Duration::from_secs(30 * 60),
             connections: 10,
             transaction_pooler: false,
             notify_interval: Some(Duration::from_millis(2)),
@@ -101,6 +105,7 @@ impl PostgresOptions {
             ("transaction_idle_timeout", self.transaction_idle_timeout),
             ("connect_timeout", self.connect_timeout),
             ("idle_check", self.idle_check),
+            ("max_connection_age", self.max_connection_age),
         ] {
             // The server takes them in milliseconds, as a number of 32 bits; 0 would mean none.
             if timeout < Duration::from_millis(100) || timeout > Duration::from_secs(24 * 3600) {
@@ -155,11 +160,12 @@ mod tests {
             transaction_idle_timeout: Duration::MAX,
             connect_timeout: Duration::ZERO,
             idle_check: Duration::ZERO,
+            max_connection_age: Duration::ZERO,
             connections: 0,
             transaction_pooler: true,
             notify_interval: Some(Duration::ZERO),
         };
-        assert_eq!(options.problems().len(), 10);
+        assert_eq!(options.problems().len(), 11);
     }
 
     #[test]

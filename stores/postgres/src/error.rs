@@ -9,7 +9,7 @@ use StoreErrorKind as Kind;
 
 /// The remedy for tables that are not there.
 pub(crate) const NOT_MIGRATED: &str = "the tables of the outbox are not there, or older than this version; call `migrate` on the store, \
-     and check the schema that is configured";
+     and check the schema that is configured and the search_path of the role";
 
 /// The remedy for tables that are not as they were made.
 pub(crate) const ALTERED: &str =
@@ -43,9 +43,9 @@ pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreE
     StoreError::new(kind, operation, words).with_source(error)
 }
 
-/// Whether an error says that a deadlock, a serialisation conflict or a lock that did not come has ended its transaction.
-pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
-    code(error).is_some_and(|code| meaning_of(&code).0 == Kind::Conflict)
+/// Whether a code says that a deadlock, a serialization conflict or a lock that did not come has ended its transaction.
+pub(crate) fn is_conflict_code(code: &str) -> bool {
+    meaning_of(code).0 == Kind::Conflict
 }
 
 /// Whether a connection can go on being used after an error.
@@ -56,7 +56,7 @@ pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
                 .try_downcast_ref::<PgDatabaseError>()
                 .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic));
             // A statement that was prepared for other tables, or on another connection: a new one prepares it again.
-            !ended && !matches!(error.code().as_deref(), Some("0A000" | "26000"))
+            !ended && !matches!(error.code().as_deref(), Some("0A000" | "26000" | "42P05"))
         }
         sqlx::Error::RowNotFound
         | sqlx::Error::ColumnDecode { .. }
@@ -65,6 +65,16 @@ pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
         | sqlx::Error::Encode(_) => true,
         _ => false,
     }
+}
+
+/// Whether an error says that a connection leads to a server that takes no writes (any more).
+pub(crate) fn takes_no_writes(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Protocol(_)) || code(error).is_some_and(|code| code == "25006")
+}
+
+/// Whether the server has ended a session because it was idle: what came next was not run.
+pub(crate) fn idled_out(error: &sqlx::Error) -> bool {
+    code(error).is_some_and(|code| code == "57P05")
 }
 
 /// Whether a commit that failed so is known not to have happened: what the server says of the transaction's own work, before it commits. Whatever
@@ -78,6 +88,12 @@ pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
 fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
     match error {
         sqlx::Error::Database(_) => match code(error) {
+            // PgBouncer's. It says so much with this code that the words decide.
+            Some(_) if error.to_string().contains("unsupported startup parameter") => (
+                Kind::Unsupported,
+                "a pooler refuses a parameter with which connections are opened; set ignore_startup_parameters in PgBouncer to those that it names, \
+                 such as extra_float_digits, or leave `options` out of the address",
+            ),
             Some(code) => meaning_of(&code),
             None => (Kind::Other, "the server refused it without saying why"),
         },
@@ -134,10 +150,15 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
             Kind::Conflict,
             "the server has ended this transaction because it was idle for too long; start again, and wait for nothing else in it",
         ),
+        "25P04" => (
+            Kind::Unavailable,
+            "the server has ended this transaction at its transaction_timeout; raise that for this role, or do less in a transaction",
+        ),
         "25P01" => (Kind::NotInTransaction, "there is no transaction"),
         "25006" => (
             Kind::Unavailable,
-            "the server is a standby, or set to be read-only; connect to the primary (all hosts behind one name, or a proxy that finds it)",
+            "the server is a standby or read-only: connect to the primary (all hosts behind one name, or a proxy that finds it); or this role, database or \
+             session is set to be (default_transaction_read_only): reset that",
         ),
         "53300" | "53400" => (
             Kind::Unavailable,
@@ -169,9 +190,17 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
         "3D000" => {
             (Kind::NotPermitted, "there is no such database on this server; create it, or correct its name")
         }
-        "42P01" | "42883" | "3F000" => (Kind::NotMigrated, NOT_MIGRATED),
+        "42P01" | "42883" => (Kind::NotMigrated, NOT_MIGRATED),
+        "3F000" => (
+            Kind::NotMigrated,
+            "there is no schema for the outbox: the search_path of the role or the connection names none that exists, or the one that is configured is not \
+             there; correct it (PostgresOptions::schema, or alter role ... set search_path), then call `migrate` on the store",
+        ),
         "42703" | "42P10" | "42804" | "42704" => (Kind::SchemaAltered, ALTERED),
-        "0A000" | "26000" => (
+        "72000" => {
+            (Kind::Conflict, "the snapshot of this transaction is too old; start it again from its beginning")
+        }
+        "0A000" | "26000" | "42P05" => (
             Kind::Unavailable,
             "a statement was prepared for other tables, or on another connection; it is prepared anew. Behind a pooler, set \
              transaction_pooler, and statement_cache_capacity=0 for a pool of your own",

@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
-use sqlx::{AssertSqlSafe, ConnectOptions, SqlSafeStr, SqlStr};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, SqlSafeStr, SqlStr};
 
 use crate::config::PostgresOptions;
-use crate::line::{Line, connect};
+use crate::line::Line;
 
 /// How the store's own connections are opened: with what the pool has at that moment, so that a password that was changed there
 /// (`PgPool::set_connect_options`) holds here too.
@@ -16,21 +17,55 @@ use crate::line::{Line, connect};
 pub(crate) struct Door {
     pool: PgPool,
     options: Arc<PostgresOptions>,
+    /// What each connection is set to when it is opened. None behind a pooler that has another one for each transaction.
+    settings: Option<SqlStr>,
+    /// How often it turned out that connections lead to a server that takes no writes.
+    generation: Arc<AtomicU64>,
 }
 
 impl Door {
     pub(crate) fn new(pool: PgPool, options: &PostgresOptions) -> Self {
-        Self { pool, options: Arc::new(options.clone()) }
+        let settings = (!options.transaction_pooler).then(|| AssertSqlSafe(settings(options)).into_sql_str());
+        Self { pool, options: Arc::new(options.clone()), settings, generation: Arc::default() }
     }
 
     /// What a connection is opened with now.
     pub(crate) fn connect_options(&self) -> PgConnectOptions {
-        own_options(&self.pool, &self.options)
+        let own = (*self.pool.connect_options()).clone().disable_statement_logging();
+        if self.options.transaction_pooler { own.statement_cache_capacity(0) } else { own }
+    }
+
+    /// What is set on a connection behind its opening: poolers refuse or drop what is asked for in the opening itself.
+    pub(crate) fn settings(&self) -> Option<SqlStr> {
+        self.settings.clone()
     }
 
     /// Opens a connection, within the time that this may take.
     pub(crate) async fn open(&self) -> Result<PgConnection, sqlx::Error> {
-        connect(&self.connect_options(), self.options.connect_timeout).await
+        let opening = async {
+            let mut connection = PgConnection::connect_with(&self.connect_options()).await?;
+            if let Some(settings) = self.settings() {
+                sqlx::raw_sql(settings).execute(&mut connection).await?;
+            }
+            Ok(connection)
+        };
+        let opened = tokio::time::timeout(self.options.connect_timeout, opening).await;
+        opened.unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
+    }
+
+    /// The server of the connections that are open takes no writes: each is opened anew before it is used again.
+    pub(crate) fn renew(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Which connections may be used: those that were opened in this generation.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// How old a connection may get.
+    pub(crate) fn max_age(&self) -> Duration {
+        self.options.max_connection_age
     }
 
     /// How long opening a connection may take.
@@ -67,31 +102,38 @@ pub(crate) struct Lines {
 impl Lines {
     pub(crate) fn new(door: &Door) -> Self {
         let line = || Line::new(door.clone(), pooled_begin(&door.options));
+        // Another connection is another life of the database to a relay. This one writes each time, and so finds out by itself where it leads.
+        let of_any_age = line().of_any_age();
         Self {
             fetching: line(),
             looking: line(),
             measuring: line(),
             browsing: line(),
             settling: line(),
-            leasing: line(),
+            leasing: of_any_age,
             diverting: line(),
             operating: line(),
         }
     }
 }
 
-/// The options of the store's own connections. Plans are pinned: the tables swing between empty and millions of rows faster than anybody
-/// counts them, and what is right for an empty table reads a full one from end to end.
-fn own_options(pool: &PgPool, options: &PostgresOptions) -> PgConnectOptions {
-    let own = (*pool.connect_options()).clone().disable_statement_logging();
-    if options.transaction_pooler {
-        return own.statement_cache_capacity(0);
+/// What the store's own connections are set to, whatever the role or the database has. Plans are pinned: the tables swing between empty and millions of
+/// rows faster than anybody counts them, and what is right for an empty table reads a full one from end to end. Timeouts are the relay's business: it
+/// keeps connections open, and gives each call a time.
+fn settings(options: &PostgresOptions) -> String {
+    let mut settings = format!(
+        "set default_transaction_isolation = 'read committed'; set standard_conforming_strings = on; set lock_timeout = {}",
+        options.lock_timeout.as_millis()
+    );
+    for (name, value) in PLANS {
+        write!(settings, "; set {name} = {value}")
+            .unwrap_or_else(|_| unreachable!("a string takes whatever is written"));
     }
-    own.options([
-        ("default_transaction_isolation", "read committed".to_owned()),
-        ("lock_timeout", options.lock_timeout.as_millis().to_string()),
-    ])
-    .options(PLANS.iter().copied())
+    // Not every version has them.
+    settings.push_str(
+        "; select set_config(s.name, '0', false) from pg_settings s where s.name in ('idle_session_timeout', 'transaction_timeout')",
+    );
+    settings
 }
 
 const PLANS: [(&str, &str); 4] = [

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::below::{self, Below};
 use crate::config::PostgresOptions;
-use crate::error::store_error;
+use crate::error::{idled_out, is_sound, store_error};
 use crate::line::{Line, connect};
 use crate::lines::{Door, Lines};
 use crate::migrate::{self, MIGRATIONS, Migration};
@@ -28,10 +28,15 @@ use crate::notifier::{Notifier, Way};
 use crate::sql::Statements;
 use crate::transactions::commit_and_begin;
 use crate::unserved::Beginning;
-use crate::{check, divert, due, fetch, lease, maintain, settle, unserved, wakeups, writers};
+use crate::weed::Weeds;
+use crate::{check, divert, due, fetch, lease, maintain, pooler, settle, unserved, wakeups, writers};
 
 /// How often partitions of the history are looked after.
 const TURNS: Duration = Duration::from_secs(60);
+
+/// What has the same effect when it is done twice. Not a heartbeat: a relay has to hear that its connection is another one.
+const REPEATABLE: [&str; 9] =
+    ["admitted", "backlog", "due", "elect", "fetch", "fetch_below", "settle", "unserved", "writers"];
 
 /// An outbox in a PostgreSQL database. Cheap to clone: clones share their connections.
 ///
@@ -60,6 +65,8 @@ struct Inner {
     unserved: Beginning,
     /// What stands below the marks of relays.
     below: Below,
+    /// Whether connections of the pool lead to a server that takes no writes.
+    weeds: Weeds,
 }
 
 impl PostgresStore {
@@ -119,6 +126,10 @@ impl PostgresStore {
         let first = connect(&address, options.connect_timeout).await;
         let first = first.map_err(|error| store_error(OPERATION, error))?;
         // Kept for nothing else: the pool opens what it needs.
+        let mut first = first;
+        if !options.transaction_pooler {
+            pooler::refuse(OPERATION, &mut first, &address).await?;
+        }
         drop(first);
         let pool = PgPoolOptions::new()
             .max_connections(options.connections)
@@ -156,6 +167,7 @@ impl PostgresStore {
                 turned: Mutex::new(None),
                 unserved: Beginning::default(),
                 below: Below::default(),
+                weeds: Weeds::default(),
                 pool,
                 door,
                 lines,
@@ -189,6 +201,10 @@ impl PostgresStore {
 
     pub(crate) fn sql(&self) -> &Statements {
         &self.inner.sql
+    }
+
+    pub(crate) fn weeds(&self) -> &Weeds {
+        &self.inner.weeds
     }
 
     pub(crate) fn bell(&self) -> &Hints {
@@ -235,17 +251,30 @@ impl PostgresStore {
         self.inner.options.history.is_some()
     }
 
-    /// Runs something on one of the store's own connections.
-    async fn on<T>(
+    /// Runs something on one of the store's own connections. Where that was ended while it was idle, and what is asked for can't have been done or can be
+    /// done twice, it is run once more on a new one, and nobody notices.
+    pub(crate) async fn on<T>(
         &self,
         operation: &'static str,
         line: &Line,
-        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error> + Clone,
     ) -> Result<T, StoreError> {
         let failed = |error| store_error(operation, error);
-        let mut line = line.hold().await.map_err(failed)?;
-        let done = work(&mut line.connection).await;
-        line.finish(done).await.map_err(failed)
+        let mut held = line.hold().await.map_err(failed)?;
+        let was_idle = held.was_idle;
+        let done = work.clone()(&mut held.connection).await;
+        match held.finish(done).await {
+            Err(error)
+                if was_idle
+                    && (idled_out(&error) || (!is_sound(&error) && REPEATABLE.contains(&operation))) =>
+            {
+                tracing::debug!(operation, %error, "a connection was gone when it was used again; another one is opened");
+                let mut held = line.hold().await.map_err(failed)?;
+                let done = work(&mut held.connection).await;
+                held.finish(done).await.map_err(failed)
+            }
+            done => done.map_err(failed),
+        }
     }
 
     /// The lowest position that stands below the marks of a route, as far as is known. Not on the connection of figures: a look may take long.
@@ -321,6 +350,8 @@ impl Store for PostgresStore {
         let mut connection = self.inner.door.open().await.map_err(failed)?;
         if self.options().transaction_pooler {
             migrate::run(&mut connection, "begin".to_owned()).await.map_err(failed)?;
+        } else {
+            pooler::refuse("check", &mut connection, &self.inner.door.connect_options()).await?;
         }
         check::check(&mut connection, self.pool(), self.sql(), self.options()).await
     }

@@ -11,8 +11,10 @@ use outbox_contract::{
 use sqlx::postgres::PgConnection;
 use sqlx::{Postgres, SqlSafeStr, SqlStr};
 
-use crate::error::{is_conflict, is_sound, is_surely_not_committed, store_error};
+use crate::blame::blame;
+use crate::error::{is_sound, is_surely_not_committed, store_error};
 use crate::store::PostgresStore;
+use crate::weed::pull;
 use crate::{admit, append};
 
 /// A COMMIT of a transaction that failed on the server is answered as if all were well, but for its tag, which says ROLLBACK and which the driver
@@ -45,8 +47,12 @@ impl PostgresStore {
                 self.bell().transaction_committed();
                 Committed::Yes
             }
-            Err(error) if is_surely_not_committed(&error) => Committed::No(store_error("commit", error)),
-            Err(error) => Committed::Unknown(store_error("commit", error)),
+            Err(error) => {
+                self.weeds().met(&error);
+                let is_undone = is_surely_not_committed(&error);
+                let error = store_error("commit", error);
+                if is_undone { Committed::No(error) } else { Committed::Unknown(error) }
+            }
         }
     }
 }
@@ -63,7 +69,13 @@ impl Transactional for PostgresStore {
             let (pool, statement) = (self.pool().clone(), self.begin_statement());
             // Dropped half way, the driver would give the connection back with a transaction open that it knows nothing of.
             match Finished::new(async move { pool.begin_with(statement).await }, finish).await {
-                Ok(tx) => return Ok(tx),
+                Ok(mut tx) => {
+                    let may_be_weed = broken < most && self.weeds().are_suspected();
+                    if !may_be_weed || !pull(&mut tx).await {
+                        return Ok(tx);
+                    }
+                    broken += 1;
+                }
                 Err(sqlx::Error::Io(_)) if broken < most => broken += 1,
                 Err(error) if !is_sound(&error) && error.as_database_error().is_some() && broken < most => {
                     broken += 1;
@@ -94,7 +106,13 @@ impl Transactional for PostgresStore {
     }
 
     async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
-        append::append(tx, self.sql(), messages).await?;
+        let appended = append::append(tx, self.sql(), messages).await;
+        if let Err(AppendError::Store(error)) = &appended
+            && let Some(cause) = std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
+        {
+            self.weeds().met(cause);
+        }
+        appended?;
         if !messages.is_empty() {
             self.ring_appended();
         }
@@ -107,21 +125,20 @@ impl Transactional for PostgresStore {
         consumer: &Consumer,
         messages: &[&Message],
     ) -> Result<Vec<Admission>, StoreError> {
-        admit::admit(tx, self.sql(), consumer, messages).await.map_err(|error| store_error("admit", error))
+        admit::admit(tx, self.sql(), consumer, messages).await.map_err(|error| {
+            self.weeds().met(&error);
+            store_error("admit", error)
+        })
     }
 
     async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        let failed = |error| store_error("admitted", error);
-        let mut line = self.lines().looking.hold().await.map_err(failed)?;
-        let noted = admit::admitted(&mut line.connection, self.sql(), consumer, id).await;
-        line.finish(noted).await.map_err(failed)
+        let look =
+            async |connection: &mut PgConnection| admit::admitted(connection, self.sql(), consumer, id).await;
+        self.on("admitted", &self.lines().looking, look).await
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
-        match error.downcast_ref::<sqlx::Error>() {
-            Some(error) if is_conflict(error) => Blame::Conflict,
-            _ => Blame::Handler,
-        }
+        error.downcast_ref::<sqlx::Error>().map_or(Blame::Handler, blame)
     }
 
     fn most_idle(&self) -> Option<Duration> {

@@ -1,6 +1,6 @@
 //! Being woken: by the bell of this process, and by what other programs say on the channel.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
@@ -25,7 +25,7 @@ pub(crate) fn of_this_process(bell: HintListener) -> BoxStream<'static, Wakeup> 
 
 /// Yields what others say on the channel, and once after each time that nobody could be heard: something may have been said then.
 pub(crate) fn of_other_programs(door: Door, channel: String, own: String) -> BoxStream<'static, Wakeup> {
-    let ear = Ear { door, channel, own, listener: None };
+    let ear = Ear { door, channel, own, listener: None, opened: Instant::now(), generation: 0 };
     stream::unfold(ear, |mut ear| async {
         let wakeup = ear.next().await;
         Some((wakeup, ear))
@@ -39,6 +39,8 @@ struct Ear {
     /// What this store itself says ends so: its bell was heard already.
     own: String,
     listener: Option<PgListener>,
+    opened: Instant,
+    generation: u64,
 }
 
 impl Ear {
@@ -76,11 +78,15 @@ impl Ear {
     }
 
     async fn open(&mut self) -> Result<(), sqlx::Error> {
+        (self.opened, self.generation) = (Instant::now(), self.door.generation());
         let pool = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None);
         let pool = pool.connect_lazy_with(self.door.connect_options());
         let opening = async {
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.eager_reconnect(false);
+            if let Some(settings) = self.door.settings() {
+                listener.execute(sqlx::raw_sql(settings)).await?;
+            }
             listener.listen(&self.channel).await?;
             Ok(listener)
         };
@@ -89,9 +95,12 @@ impl Ear {
         Ok(())
     }
 
-    /// Asks the connection whether it is still there. One that does not answer is left: the next one is opened, and yields a wake-up.
+    /// Asks the connection whether it is still there. One that does not answer, or is too old, is left: the next one is opened, and yields a wake-up.
     async fn listen_again(&mut self) {
         let Some(mut listener) = self.listener.take() else { return };
+        if self.opened.elapsed() > self.door.max_age() || self.generation != self.door.generation() {
+            return;
+        }
         let answer = tokio::time::timeout(self.door.connect_timeout(), listener.execute("select 1")).await;
         match answer {
             Ok(Ok(_)) => self.listener = Some(listener),

@@ -6,6 +6,7 @@
 mod altered;
 mod append_order;
 mod below;
+mod blame;
 mod collation;
 mod connections;
 mod faults;
@@ -13,6 +14,7 @@ mod fence;
 mod foreign;
 mod hidden;
 mod history;
+mod limits;
 mod looking;
 mod plans;
 mod pooler;
