@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
+pub use crate::edit::Edit;
 use crate::error::StoreError;
 use crate::failure::Failure;
 use crate::fetch::Stored;
@@ -59,6 +60,12 @@ pub const MOST_PER_CALL: usize = 1_000;
 pub const MOST_BYTES_PER_CALL: usize = 64 * 1_024 * 1_024;
 
 impl Filter {
+    /// For authors of stores: the first of what is meant, from the beginning.
+    #[must_use]
+    pub fn first(&self) -> Self {
+        Self { limit: Some(self.limit().min(1)), offset: 0, ..self.clone() }
+    }
+
     /// The limit in force: at most [`MOST_PER_CALL`], and 0 where no message is meant.
     #[must_use]
     pub fn limit(&self) -> usize {
@@ -198,6 +205,14 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Appends dead letters again, each at the end of its key, in their old order, with their old ids. Says how many.
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError>;
+
+    /// Corrects the oldest dead letter that a filter means, and appends it as [`requeue`](Self::requeue) does: at the end of the key that it has now. Its id stays,
+    /// unless the correction has another. Says which message was appended; none: the filter means no dead letter.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::StoreErrorKind::Invalid) with what is still wrong, column and rule, where the result is no message; the dead letter then stays as it was.
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError>;
 
     /// Removes dead letters for good. Says how many. Nothing else removes them: whoever keeps none for ever calls this now and then, with `before`.
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError>;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_core::stream::BoxStream;
 
-use crate::admin::{Admin, DeadLetter, FailingKey, Filter, Past};
+use crate::admin::{Admin, DeadLetter, Edit, FailingKey, Filter, Past};
 use crate::backlog::Backlog;
 use crate::bucket::BucketSet;
 use crate::clock::Timestamp;
@@ -65,6 +65,10 @@ impl<T: Admin + ?Sized> Admin for Arc<T> {
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
         (**self).requeue(filter).await
+    }
+
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
+        (**self).requeue_edited(filter, edit).await
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {

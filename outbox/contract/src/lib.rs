@@ -8,6 +8,7 @@ pub mod clock;
 pub mod cloudevents;
 pub mod codec;
 pub mod divert;
+mod edit;
 pub mod error;
 pub mod event;
 pub mod failure;

@@ -1,13 +1,15 @@
 //! The verbs of operators.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
 };
 
+use crate::locks::LockName;
 use crate::store::MemoryStore;
 
 #[async_trait]
@@ -57,6 +59,22 @@ impl Admin for MemoryStore {
         let requeued = self.shared.statement(|tables, now| tables.requeue(filter, &appendable, now));
         self.ring_if_any(requeued);
         Ok(requeued)
+    }
+
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
+        const OPERATION: &str = "requeue_edited";
+        let Some(letter) = self.shared.state().tables.dead_letters(&filter.first()).pop() else {
+            return Ok(None);
+        };
+        let message = edit
+            .of_message(&letter.stored.message)
+            .map_err(|wrong| StoreError::new(StoreErrorKind::Invalid, OPERATION, wrong))?;
+        let id = message.id;
+        let lock = LockName::to_append(self.shared.ordering, &letter.route, &message);
+        let (_locked, _) = self.lock(BTreeSet::from([lock]), OPERATION).await?;
+        let appended = self.shared.statement(|tables, now| tables.requeue_edited(&letter, message, now));
+        self.ring_if_any(u64::from(appended));
+        Ok(appended.then_some(id))
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, doc};
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
@@ -239,6 +239,30 @@ impl Admin for MongoDbStore {
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
         self.append_again("requeue", true, filter).await
+    }
+
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
+        const OPERATION: &str = "requeue_edited";
+        let database = self.database();
+        let failed = |failed: Failed| failed.in_step(OPERATION);
+        let filter = filter.first();
+        let wanted = matching(&filter, "order_key", "died_at");
+        let mut session = database.session().await.map_err(failed)?;
+        let rows = browse::page(&mut session, database.dead(), wanted, by_death(), &filter, 0, doc! {});
+        let Some(row) = rows.await.map_err(failed)?.pop() else { return Ok(None) };
+        let row = row::Raw::new(row)
+            .edited(edit)
+            .map_err(|wrong| StoreError::new(StoreErrorKind::Invalid, OPERATION, wrong))?;
+        let route = Route::new(row.get_str("route").unwrap_or_default()).unwrap_or_default();
+        self.know_stripes(OPERATION, &route).await?;
+        let id = row::message_id(row.get("id"));
+        let again = Again { rows: &[row], leave: Some(database.dead()) };
+        // None: somebody else was faster.
+        if transact(database, OPERATION, &again).await? == 0 {
+            return Ok(None);
+        }
+        self.bell().committed();
+        Ok(id)
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {

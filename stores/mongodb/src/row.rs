@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document, doc};
+use outbox_contract::admin::Edit;
 use outbox_contract::fetch::{RowId, Stored, Waiting};
 use outbox_contract::raw::RawMessage;
 use outbox_contract::{
@@ -282,6 +283,39 @@ impl Raw {
             bucket: self.bucket(),
             stripe,
         }
+    }
+
+    /// The document of a side collection as corrections make it; or what is still wrong.
+    pub(crate) fn edited(mut self, edit: &Edit) -> Result<Document, String> {
+        let headers = match &edit.headers {
+            Some(headers) => headers.to_bytes(),
+            None => self.headers()?.to_bytes(),
+        };
+        let payload = match &edit.payload {
+            Some(payload) => payload.clone(),
+            None => self.take_payload()?,
+        };
+        // Read leniently, a number that is none would be made up.
+        if edit.schema_version.is_none() {
+            self.required("schema_version")?;
+        }
+        if edit.occurred_at.is_none() {
+            self.required("occurred_at")?;
+        }
+        let row = RawMessage { headers: Some(&headers), payload: Some(&payload), ..self.raw() };
+        let message = edit.of_row(row)?;
+        if let Some(bytes) = too_large(&message) {
+            return Err(format!("it takes {bytes} bytes, more than a document may have; send a reference"));
+        }
+        let mut edited = content(&message);
+        edited.insert("id", uuid(message.id.as_uuid()));
+        edited.insert("order_key", message.order_key().as_str());
+        for field in ["_id", "route", "position"] {
+            if let Some(value) = self.document.get(field) {
+                edited.insert(field, value.clone());
+            }
+        }
+        Ok(edited)
     }
 
     /// What can be shown of a row, message or not.

@@ -14,6 +14,9 @@ create table if not exists outbox_schema (
 -- What is still to be published: rows are appended and deleted, never changed. A row that exists has not been confirmed.
 --
 -- `stripe` is the first ten bits of SHA-256 over topic, NUL and key (for a message without a key: its id, hyphenated, in lower case).
+-- The checks refuse what could never be a message, and their names say what is wrong. A text is UTF-8 of which JSON would escape nothing but quotes and
+-- backslashes, and without U+007F: so said it costs nothing that could be measured, where a regular expression would be compiled for each statement.
+--
 -- `position` and `number` are taken from the stripe's row in outbox_stripe, under its lock, in the transaction that writes the message: see the
 -- README for the two statements with which any program appends.
 create table if not exists outbox_message (
@@ -36,7 +39,27 @@ create table if not exists outbox_message (
     appended_at    bigint not null default (timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6))),
     primary key (route, position),
     constraint outbox_message_position check (position > 0),
-    constraint outbox_message_stripe check (stripe between 0 and 1023)
+    constraint outbox_message_stripe check (stripe between 0 and 1023),
+    constraint outbox_message_route_is_empty_or_has_control_characters check (((
+        length(route) > 0 and convert(route using utf8mb4) = route and instr(route, x'7f') = 0
+        and length(json_quote(convert(route using utf8mb4))) = 2 + 3 * length(route) - length(replace(route, x'22', '')) - length(replace(route, x'5c', ''))) is true)),
+    constraint outbox_message_topic_is_empty_or_has_control_characters check (((
+        length(topic) > 0 and convert(topic using utf8mb4) = topic and instr(topic, x'7f') = 0
+        and length(json_quote(convert(topic using utf8mb4))) = 2 + 3 * length(topic) - length(replace(topic, x'22', '')) - length(replace(topic, x'5c', ''))) is true)),
+    constraint outbox_message_key_is_empty_or_has_control_characters check (`key` is null or ((
+        length(`key`) > 0 and convert(`key` using utf8mb4) = `key` and instr(`key`, x'7f') = 0
+        and length(json_quote(convert(`key` using utf8mb4))) = 2 + 3 * length(`key`) - length(replace(`key`, x'22', '')) - length(replace(`key`, x'5c', ''))) is true)),
+    constraint outbox_message_event_type_is_empty_or_has_control_characters check (((
+        length(event_type) > 0 and convert(event_type using utf8mb4) = event_type and instr(event_type, x'7f') = 0
+        and length(json_quote(convert(event_type using utf8mb4))) = 2 + 3 * length(event_type) - length(replace(event_type, x'22', '')) - length(replace(event_type, x'5c', ''))) is true)),
+    constraint outbox_message_content_type_is_empty_or_has_control_characters check (((
+        length(content_type) > 0 and convert(content_type using utf8mb4) = content_type and instr(content_type, x'7f') = 0
+        and length(json_quote(convert(content_type using utf8mb4))) = 2 + 3 * length(content_type) - length(replace(content_type, x'22', '')) - length(replace(content_type, x'5c', ''))) is true)),
+    constraint outbox_message_schema_version_counts_from_1 check (schema_version between 1 and 4294967295),
+    constraint outbox_message_headers_are_no_json_object check (
+        length(headers) = 0 or (case when json_valid(convert(headers using utf8mb4)) then json_type(convert(headers using utf8mb4)) = 'OBJECT' else false end) is true),
+    constraint outbox_message_payload_is_over_15_mib check (length(payload) <= 15728640),
+    constraint outbox_message_occurred_at_is_no_microsecond check (occurred_at between -62167219200000000 and 253402300799999999)
 ) engine = InnoDB;
 
 -- How far each stripe of a route was committed. A writer adds to its stripe's row before it writes its messages and holds the row's lock until
@@ -159,7 +182,7 @@ create table if not exists outbox_history (
 ) engine = InnoDB
 partition by range (delivered_at) (partition rest values less than maxvalue);
 
--- Messages that join their keys later. `stripe` is that of the message.
+-- Messages that join their keys later, under the same checks: one that could not join would hold up all others. `stripe` is that of the message.
 create table if not exists outbox_scheduled (
     entry          bigint not null auto_increment primary key,
     due_at         bigint not null,
@@ -177,7 +200,27 @@ create table if not exists outbox_scheduled (
     appended_at    bigint not null default (timestampdiff(microsecond, timestamp'1970-01-01 00:00:00', utc_timestamp(6))),
     key outbox_scheduled_due (due_at, entry),
     key outbox_scheduled_id (id),
-    constraint outbox_scheduled_stripe check (stripe between 0 and 1023)
+    constraint outbox_scheduled_stripe check (stripe between 0 and 1023),
+    constraint outbox_scheduled_route_is_empty_or_has_control_characters check (((
+        length(route) > 0 and convert(route using utf8mb4) = route and instr(route, x'7f') = 0
+        and length(json_quote(convert(route using utf8mb4))) = 2 + 3 * length(route) - length(replace(route, x'22', '')) - length(replace(route, x'5c', ''))) is true)),
+    constraint outbox_scheduled_topic_is_empty_or_has_control_characters check (((
+        length(topic) > 0 and convert(topic using utf8mb4) = topic and instr(topic, x'7f') = 0
+        and length(json_quote(convert(topic using utf8mb4))) = 2 + 3 * length(topic) - length(replace(topic, x'22', '')) - length(replace(topic, x'5c', ''))) is true)),
+    constraint outbox_scheduled_key_is_empty_or_has_control_characters check (`key` is null or ((
+        length(`key`) > 0 and convert(`key` using utf8mb4) = `key` and instr(`key`, x'7f') = 0
+        and length(json_quote(convert(`key` using utf8mb4))) = 2 + 3 * length(`key`) - length(replace(`key`, x'22', '')) - length(replace(`key`, x'5c', ''))) is true)),
+    constraint outbox_scheduled_event_type_is_empty_or_has_control_characters check (((
+        length(event_type) > 0 and convert(event_type using utf8mb4) = event_type and instr(event_type, x'7f') = 0
+        and length(json_quote(convert(event_type using utf8mb4))) = 2 + 3 * length(event_type) - length(replace(event_type, x'22', '')) - length(replace(event_type, x'5c', ''))) is true)),
+    constraint outbox_scheduled_content_type_is_empty_or_has_control_characters check (((
+        length(content_type) > 0 and convert(content_type using utf8mb4) = content_type and instr(content_type, x'7f') = 0
+        and length(json_quote(convert(content_type using utf8mb4))) = 2 + 3 * length(content_type) - length(replace(content_type, x'22', '')) - length(replace(content_type, x'5c', ''))) is true)),
+    constraint outbox_scheduled_schema_version_counts_from_1 check (schema_version between 1 and 4294967295),
+    constraint outbox_scheduled_headers_are_no_json_object check (
+        length(headers) = 0 or (case when json_valid(convert(headers using utf8mb4)) then json_type(convert(headers using utf8mb4)) = 'OBJECT' else false end) is true),
+    constraint outbox_scheduled_payload_is_over_15_mib check (length(payload) <= 15728640),
+    constraint outbox_scheduled_occurred_at_is_no_microsecond check (occurred_at between -62167219200000000 and 253402300799999999)
 ) engine = InnoDB;
 
 -- Who owns a bucket of a route: in force while the relay lives, and for a bucket that is being given up no longer than expires_at. `steps` counts

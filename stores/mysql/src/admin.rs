@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use futures_util::TryStreamExt;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, StripeId, Timestamp, Topic,
     async_trait,
@@ -364,6 +364,37 @@ impl Admin for MySqlStore {
         self.append_chosen("requeue", &DEAD, (sql::REQUEUE, Some(sql::REQUEUE_REMOVE)), filter).await
     }
 
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
+        const OPERATION: &str = "requeue_edited";
+        let columns = format!("{MESSAGE}, t.route, t.entry");
+        let mut choose = DEAD.select(&columns, &filter.first());
+        choose.push(" for update");
+        let choose_and_append = async |connection: &mut MySqlConnection| {
+            let row = choose.build().persistent(false).fetch_optional(&mut *connection).await?;
+            let Some(row) = row else { return Ok(None) };
+            let message = match Raw::new(&row).edited(edit) {
+                Ok(message) => message,
+                Err(wrong) => return Ok(Some(Err(wrong))),
+            };
+            let entry = row.try_get_unchecked(OWN + 1)?;
+            let stripe = StripeId::of(message.topic.as_str(), message.order_key().as_str());
+            correct(connection, entry, &message).await?;
+            let chosen = [Chosen { entry, route: text(&row, OWN)?, stripe }];
+            append_again(connection, &chosen, sql::REQUEUE, Some(sql::REQUEUE_REMOVE)).await?;
+            Ok(Some(Ok(message.id)))
+        };
+        let work =
+            async |connection: &mut MySqlConnection| in_transaction(connection, choose_and_append).await;
+        let done: Option<Result<MessageId, String>> =
+            self.on(OPERATION, &self.lines().operating, work).await?;
+        let done =
+            done.transpose().map_err(|wrong| StoreError::new(StoreErrorKind::Invalid, OPERATION, wrong))?;
+        if done.is_some() {
+            self.bell().committed();
+        }
+        Ok(done)
+    }
+
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
         let mut choose = DEAD.select("t.entry", filter);
         let work = async |connection: &mut MySqlConnection| {
@@ -404,6 +435,25 @@ impl Admin for MySqlStore {
         let query = sqlx::query(sql::CANCEL_SCHEDULED).bind(sql::ids(ids.iter().copied()));
         self.change("cancel_scheduled", query).await
     }
+}
+
+/// Writes what was made of a dead letter in its place.
+async fn correct(connection: &mut MySqlConnection, entry: i64, message: &Message) -> Result<(), sqlx::Error> {
+    sqlx::query(sql::EDIT)
+        .bind(&message.id.as_uuid().as_bytes()[..])
+        .bind(message.topic.as_str().as_bytes())
+        .bind(message.key.as_ref().map(|key| key.as_str().as_bytes()))
+        .bind(message.order_key().as_str().as_bytes())
+        .bind(message.event_type.as_bytes())
+        .bind(i64::from(message.schema_version))
+        .bind(message.content_type.as_bytes())
+        .bind(message.headers.to_bytes())
+        .bind(&message.payload[..])
+        .bind(message.occurred_at.as_micros())
+        .bind(entry)
+        .execute(connection)
+        .await
+        .map(drop)
 }
 
 /// How many messages of these sizes a page has: one always, where there is one.

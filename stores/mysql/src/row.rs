@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use outbox_contract::admin::Edit;
 use outbox_contract::fetch::{RowId, Stored, Waiting};
 use outbox_contract::raw::RawMessage;
-use outbox_contract::{Position, Stripe, StripeId, Timestamp};
+use outbox_contract::{Message, Position, Stripe, StripeId, Timestamp};
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 
@@ -129,6 +130,11 @@ impl<'r> Raw<'r> {
             bucket: stripe.stripe.bucket(),
             stripe: Some(stripe),
         }
+    }
+
+    /// The message that the row becomes with corrections; or what is still wrong.
+    pub(crate) fn edited(&self, edit: &Edit) -> Result<Message, String> {
+        edit.of_row(self.raw())
     }
 
     /// What can be shown of a row, message or not.

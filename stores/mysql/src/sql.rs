@@ -32,6 +32,7 @@ statements! {
     DISCARD = "discard";
     DUE_MESSAGES = "due_messages";
     DUE_SIZES = "due_sizes";
+    EDIT = "edit";
     ELECT = "elect";
     ELECT_FIRST = "elect_first";
     HELD = "held";

@@ -127,6 +127,26 @@ begin
     return appended;
 end $$;
 
+-- Appends what was made of a dead letter in its place, at the end of the key that it has now, through the trigger of plain INSERT. False: it is not there
+-- any more.
+create function outbox_requeue_edited(of_number bigint, id uuid, topic text, key text, event_type text, schema_version bigint, content_type text,
+                                      headers bytea, payload bytea, occurred_at bigint) returns boolean
+    language plpgsql set search_path from current
+    as $$
+#variable_conflict use_variable
+declare
+    of_route text;
+begin
+    perform outbox_durably();
+    delete from outbox_dead d where d.number = of_number returning d.route into of_route;
+    if of_route is null then
+        return false;
+    end if;
+    insert into outbox_message (id, route, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at)
+    values (id, of_route, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at);
+    return true;
+end $$;
+
 -- Appends messages of the history again, as outbox_requeue does; they stay in the history.
 create function outbox_replay(numbers bigint[]) returns bigint
     language plpgsql set search_path from current

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
@@ -218,6 +218,38 @@ impl Admin for PostgresStore {
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
         self.append_again("requeue", self.filtered(&self.sql().requeue, filter)).await
+    }
+
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
+        const OPERATION: &str = "requeue_edited";
+        let failed = |error| store_error(OPERATION, error);
+        let query = self.filtered(&self.sql().edit_choose, &filter.first());
+        let chosen = self
+            .browse(OPERATION, query, |row| {
+                Ok(Some((row.try_get::<i64, _>("number")?, Raw::new(row).edited(edit))))
+            })
+            .await?;
+        let Some((number, edited)) = chosen.into_iter().next() else { return Ok(None) };
+        let message = edited.map_err(|wrong| StoreError::new(StoreErrorKind::Invalid, OPERATION, wrong))?;
+        let query = self
+            .sql()
+            .query(&self.sql().edit_requeue)
+            .bind(number)
+            .bind(message.id.as_uuid())
+            .bind(message.topic.as_str().to_owned())
+            .bind(message.key.as_ref().map(|key| key.as_str().to_owned()))
+            .bind(message.event_type.to_string())
+            .bind(i64::from(message.schema_version))
+            .bind(message.content_type.to_string())
+            .bind(message.headers.to_bytes())
+            .bind(message.payload.to_vec())
+            .bind(message.occurred_at.as_micros());
+        let appended: bool = self.ask(OPERATION, query).await?.try_get(0).map_err(failed)?;
+        if appended {
+            self.ring_committed();
+        }
+        // Somebody else was faster, where it is not there any more.
+        Ok(appended.then_some(message.id))
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {

@@ -53,6 +53,8 @@ statements! {
     divert
     due_keys
     due_messages
+    edit_choose
+    edit_requeue
     elect
     fetch
     give_back

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
 use outbox_contract::{
     Admin, Bucket, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
@@ -259,6 +259,22 @@ impl Admin for SqliteStore {
         self.append_again("requeue", choose, (sql::REQUEUE, Some(sql::REQUEUE_REMOVE))).await
     }
 
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
+        const OPERATION: &str = "requeue_edited";
+        let failed = |error| store_error(OPERATION, error);
+        let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await.map_err(failed)?;
+        let choose = filtered(sql::EDIT_CHOOSE, &filter.first());
+        let Some(row) = choose.fetch_optional(&mut *tx).await.map_err(failed)? else { return Ok(None) };
+        let number: i64 = row.try_get("number").map_err(failed)?;
+        let message = Raw::new(&row)
+            .edited(edit)
+            .map_err(|wrong| StoreError::new(StoreErrorKind::Invalid, OPERATION, wrong))?;
+        correct(&mut tx, number, &message).await.map_err(failed)?;
+        tx.commit().await.map_err(failed)?;
+        self.bell().committed();
+        Ok(Some(message.id))
+    }
+
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
         self.change("purge", filtered(sql::PURGE, filter)).await
     }
@@ -292,6 +308,28 @@ impl Admin for SqliteStore {
         let query = sqlx::query(sql::CANCEL_SCHEDULED).bind(id_list(ids.iter().copied()));
         self.change("cancel_scheduled", query).await
     }
+}
+
+/// Appends what was made of a dead letter in its place.
+async fn correct(tx: &mut SqliteTransaction<'_>, number: i64, message: &Message) -> Result<(), sqlx::Error> {
+    sqlx::query(sql::EDIT)
+        .bind(number)
+        .bind(&message.id.as_uuid().as_bytes()[..])
+        .bind(message.topic.as_str())
+        .bind(message.key.as_ref().map(|key| key.as_str()))
+        .bind(message.order_key().as_str())
+        .bind(&*message.event_type)
+        .bind(i64::from(message.schema_version))
+        .bind(&*message.content_type)
+        .bind(message.headers.to_bytes())
+        .bind(&message.payload[..])
+        .bind(message.occurred_at.as_micros())
+        .execute(&mut **tx)
+        .await?;
+    let chosen = sql::pairs([(number, i64::from(message.bucket().0))]);
+    sqlx::query(sql::REQUEUE).bind(&chosen).execute(&mut **tx).await?;
+    sqlx::query(sql::REQUEUE_REMOVE).bind(&chosen).execute(&mut **tx).await?;
+    Ok(())
 }
 
 impl KeyIn<'_> {

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use outbox_contract::admin::Edit;
 use outbox_contract::fetch::{RowId, Stored, Waiting};
 use outbox_contract::raw::RawMessage;
-use outbox_contract::{Bucket, Position, Timestamp};
+use outbox_contract::{Bucket, Message, Position, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
@@ -98,6 +99,11 @@ impl<'r> Raw<'r> {
             bucket: self.bucket(),
             stripe: None,
         }
+    }
+
+    /// The message that the row becomes with corrections; or what is still wrong.
+    pub(crate) fn edited(&self, edit: &Edit) -> Result<Message, String> {
+        edit.of_row(self.raw())
     }
 
     /// What can be shown of a row, message or not.

@@ -31,6 +31,8 @@ statements! {
     DUE_KEYS = "due_keys";
     DUE_MESSAGES = "due_messages";
     DUE_SIZES = "due_sizes";
+    EDIT = "edit";
+    EDIT_CHOOSE = "edit_choose";
     ELECT = "elect";
     FETCH = "fetch";
     KEY_FAIL = "key_fail";

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
 use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
 use outbox_contract::hints::Wakeup;
 use outbox_contract::lease::{LeaseRequest, Leased};
@@ -140,6 +140,10 @@ impl<S: Store + ?Sized> Admin for ChaosStore<S> {
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
         self.act(StoreCall::Requeue, self.inner.requeue(filter)).await
+    }
+
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
+        self.act(StoreCall::Requeue, self.inner.requeue_edited(filter, edit)).await
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {

@@ -1,7 +1,9 @@
 //! Dead letters and history: browse, requeue, purge, replay.
 
-use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, KeyId, MessageId, Outgoing, Store, Transactional};
+use outbox_contract::admin::{Edit, Filter};
+use outbox_contract::{
+    Admin, Headers, Key, KeyId, MessageId, Outgoing, Store, StoreErrorKind, Timestamp, Transactional,
+};
 
 use super::StoreHarness;
 use super::support::{
@@ -133,6 +135,89 @@ pub async fn a_requeued_message_can_die_again<H: StoreHarness>(harness: &H) {
         relay.step(&key, None, bury_step(&stored[0], "exhausted")).await;
         assert_eq!(dead(&*store, &Filter::default()).await, ids);
     }
+}
+
+/// Corrected in every field, it joins the key that it has now, behind what is there, on its own route.
+pub async fn an_edited_dead_letter_joins_its_new_key_at_the_end<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::on(&store, route("audit"), LONG).await;
+    let (_, dead_ids) = buried(&relay, "orders", "a", 1).await;
+    let there = messages("refunds", "b", 2);
+    write(&*store, there.iter().cloned().map(|message| Outgoing::from(message).by(relay.route.clone())))
+        .await;
+
+    let mut headers = Headers::new();
+    headers.insert("tenant", "acme").expect("a header");
+    let mut edit = Edit {
+        topic: Some(topic("refunds")),
+        key: Some(Some(Key::new("b").expect("a key"))),
+        event_type: Some("order.refunded".to_owned()),
+        schema_version: Some(7),
+        content_type: Some("text/plain".to_owned()),
+        headers: Some(headers.clone()),
+        payload: Some("right".into()),
+        occurred_at: Some(Timestamp::from_micros(1)),
+        id: None,
+    };
+    let id = store.requeue_edited(&Filter::default(), &edit).await.expect("it is corrected");
+    assert_eq!(id, Some(dead_ids[0]), "it keeps its id");
+    assert!(dead(&*store, &Filter::default()).await.is_empty());
+    let read = relay.read_key(&there[0].key_id()).await;
+    let expected: Vec<_> = ids(&there).into_iter().chain(dead_ids).collect();
+    assert_eq!(stored_ids(&read), expected, "at the end of its new key");
+    let message = &read[2].message;
+    assert_eq!((&*message.event_type, message.schema_version), ("order.refunded", 7));
+    assert_eq!((&*message.content_type, &message.headers), ("text/plain", &headers));
+    assert_eq!((&message.payload[..], message.occurred_at), (&b"right"[..], Timestamp::from_micros(1)));
+
+    // Another id, and no key any more.
+    relay.step(&there[0].key_id(), None, bury_step(&read[0], "rejected")).await;
+    let other = MessageId::new();
+    edit = Edit { id: Some(other), key: Some(None), ..Edit::default() };
+    let id = store.requeue_edited(&Filter::default(), &edit).await.expect("it is corrected");
+    assert_eq!(id, Some(other));
+    let again = relay.read().await;
+    let alone = again.iter().find(|stored| stored.message.id == other).expect("it is there");
+    assert_eq!((alone.message.key.as_ref(), alone.message.topic.as_str()), (None, "refunds"));
+}
+
+/// What is still wrong is said, and the dead letter stays.
+pub async fn an_edit_that_makes_no_message_changes_nothing<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (_, ids) = buried(&relay, "orders", "a", 1).await;
+    for (edit, says) in [
+        (Edit { event_type: Some("a\nb".to_owned()), ..Edit::default() }, "event type"),
+        (Edit { content_type: Some(String::new()), ..Edit::default() }, "content type"),
+        (Edit { schema_version: Some(0), ..Edit::default() }, "schema version"),
+    ] {
+        let refused = store.requeue_edited(&Filter::default(), &edit).await.expect_err(says);
+        assert_eq!(refused.kind(), StoreErrorKind::Invalid, "{refused}");
+        assert!(refused.to_string().contains(says), "{refused}");
+        assert_eq!(dead(&*store, &Filter::default()).await, ids);
+        assert!(relay.fetch().await.is_empty());
+    }
+}
+
+/// Of what the filter means; where it means nothing, nothing happens.
+pub async fn the_oldest_dead_letter_is_edited_and_no_other<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let relay = Relay::start(&store).await;
+    let (_, ids) = buried(&relay, "orders", "a", 3).await;
+    let edit = Edit { payload: Some("right".into()), ..Edit::default() };
+    let none = Filter { ids: Some(Vec::new()), ..Filter::default() };
+    let unknown = Filter { ids: Some(vec![MessageId::new()]), ..Filter::default() };
+    for filter in [none, unknown, Filter { limit: Some(0), ..Filter::default() }] {
+        assert_eq!(store.requeue_edited(&filter, &edit).await.expect("nothing is meant"), None);
+    }
+    let second = Filter { ids: Some(vec![ids[1]]), ..Filter::default() };
+    assert_eq!(store.requeue_edited(&second, &edit).await.expect("corrected"), Some(ids[1]));
+    let any = Filter { offset: 5, ..Filter::default() };
+    assert_eq!(store.requeue_edited(&any, &edit).await.expect("corrected"), Some(ids[0]));
+    assert_eq!(dead(&*store, &Filter::default()).await, ids[2..]);
+    let read = relay.read().await;
+    assert_eq!(stored_ids(&read), [ids[1], ids[0]]);
+    assert!(read.iter().all(|stored| &stored.message.payload[..] == b"right"));
 }
 
 /// Where a history is kept, what was delivered is appended again on request, and stays in the history.

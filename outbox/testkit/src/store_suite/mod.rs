@@ -231,6 +231,9 @@ macro_rules! __store_properties {
                 dead_letters_are_requeued_to_their_own_route
                 purged_dead_letters_are_gone
                 a_requeued_message_can_die_again
+                an_edited_dead_letter_joins_its_new_key_at_the_end
+                an_edit_that_makes_no_message_changes_nothing
+                the_oldest_dead_letter_is_edited_and_no_other
                 replayed_messages_join_at_the_end_in_their_old_order
                 a_long_history_is_replayed_call_by_call
                 a_filter_that_means_nothing_changes_nothing

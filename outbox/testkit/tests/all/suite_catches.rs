@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use crate::broken_store::{Broken, Bug};
 use futures_util::FutureExt;
 use outbox_testkit::store_suite::{
-    append, due, failing, fence, fetch, inbox, lease, operators, order, settle, stripes, upkeep,
+    append, dead_letters, due, failing, fence, fetch, inbox, lease, operators, order, settle, stripes, upkeep,
 };
 
 /// Whether a test of the suite fails on the store with this bug. It must pass on the same store without one, so that it fails for the
@@ -27,6 +27,12 @@ macro_rules! catches {
 catches! { fresh_with:
     the_suite_catches_an_append_that_keeps_no_order:
         SwapsAppended, order::messages_of_one_append_keep_their_order;
+    the_suite_catches_an_edit_that_is_forgotten:
+        EditsNothing, dead_letters::an_edited_dead_letter_joins_its_new_key_at_the_end;
+    the_suite_catches_a_requeue_of_what_is_wrong_all_the_same:
+        EditsNothing, dead_letters::an_edit_that_makes_no_message_changes_nothing;
+    the_suite_catches_a_dead_letter_that_is_lost_with_a_refused_edit:
+        LosesRefusedEdits, dead_letters::an_edit_that_makes_no_message_changes_nothing;
     the_suite_catches_an_append_that_is_no_part_of_the_transaction:
         AppendsOutside, append::a_rolled_back_message_never_exists;
     the_suite_catches_an_append_that_writes_before_it_has_validated_all:

@@ -145,6 +145,18 @@ impl Tables {
         self.append_again(letters, now)
     }
 
+    /// Appends what was made of a dead letter in its place; not where somebody else was faster.
+    pub(crate) fn requeue_edited(&mut self, letter: &DeadLetter, message: Message, now: Timestamp) -> bool {
+        let found = self
+            .archive
+            .find_dead(&Filter::default())
+            .find(|(_, there)| Arc::ptr_eq(&there.stored, &letter.stored));
+        let Some(when) = found.map(|(when, _)| *when) else { return false };
+        self.archive.remove_dead(&when);
+        self.append(&letter.route, message, now);
+        true
+    }
+
     pub(crate) fn replay(&mut self, filter: &Filter, appendable: &Appendable, now: Timestamp) -> u64 {
         let found = self.archive.find_history(filter).skip(filter.offset).take(filter.limit());
         let found = found.filter(|past| appendable.covers(&past.route, &past.message.message));

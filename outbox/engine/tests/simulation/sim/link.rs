@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
 use outbox_contract::divert::Step;
 use outbox_contract::fetch::{Due, DueRequest, FetchedRow, Ordering, RowId, Writers};
 use outbox_contract::hints::Wakeup;
@@ -231,6 +231,7 @@ verbs! {
     skip(route: &Route, key: &KeyId) -> Option<MessageId>;
     discard(route: &Route, key: &KeyId) -> u64;
     requeue(filter: &Filter) -> u64;
+    requeue_edited(filter: &Filter, edit: &Edit) -> Option<MessageId>;
     purge(filter: &Filter) -> u64;
     replay(filter: &Filter) -> u64;
     pause(route: &Route, topic: Option<&Topic>) -> ();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, Past};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Outgoing, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     Transactional, async_trait,
@@ -57,6 +57,17 @@ impl Admin for BrokenStore {
             self.inner.requeue(&one).await?;
         }
         Ok(dead.len() as u64)
+    }
+
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
+        if self.has(Bug::EditsNothing) {
+            return self.inner.requeue_edited(filter, &Edit::default()).await;
+        }
+        let done = self.inner.requeue_edited(filter, edit).await;
+        if done.is_err() && self.has(Bug::LosesRefusedEdits) {
+            self.inner.purge(&filter.first()).await?;
+        }
+        done
     }
 
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {

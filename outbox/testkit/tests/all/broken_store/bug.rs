@@ -44,6 +44,8 @@ pub(crate) enum Bug {
     IgnoresHolds,
     IgnoresPauses,
     RequeuesBackwards,
+    EditsNothing,
+    LosesRefusedEdits,
     ReplaysUnderNewIds,
     KeepsSilent,
 }

@@ -6,9 +6,13 @@ use mongodb::ClientSession;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId};
 use mongodb::options::ReturnDocument;
+use outbox_contract::admin::{Edit, Filter};
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::{DueRequest, FetchedRow, Scope};
-use outbox_contract::{Admin, BucketSet, Failure, KeyId, MessageId, RelayId, Route, Store, Stored, StripeId};
+use outbox_contract::{
+    Admin, BucketSet, Failure, Headers, Key, KeyId, MessageId, RelayId, Route, Store, StoreErrorKind, Stored,
+    StripeId, Topic,
+};
 
 use super::support::{Fixture, append, epoch, everything, fetch, message, messages, open, options, relay};
 
@@ -295,6 +299,46 @@ async fn what_is_no_message_becomes_a_dead_letter_whatever_is_wrong_with_it() {
         assert_eq!(buried, Diverted::Done(None), "{change}");
         assert!(fetch(store, relay).await.is_empty(), "{change} came again");
         assert_eq!(store.purge(&Default::default()).await.unwrap(), 1);
+    }
+}
+
+/// What could never go out does when it was corrected; what is still wrong is said.
+#[tokio::test]
+async fn a_dead_letter_that_was_no_message_is_corrected() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let relay = relay(store).await;
+    let any = Filter::default();
+    let right = Edit {
+        topic: Some(Topic::new("orders").unwrap()),
+        key: Some(Some(Key::new("a").unwrap())),
+        schema_version: Some(1),
+        headers: Some(Headers::new()),
+        payload: Some("right".into()),
+        ..Edit::default()
+    };
+    for (change, says) in [
+        (doc! { "topic": "new\nline" }, "the topic"),
+        (doc! { "key": "new\nline" }, "the key"),
+        (doc! { "schema_version": "two" }, "schema_version"),
+        (doc! { "headers": { "tenant": 7 } }, "headers"),
+        (doc! { "payload": 7 }, "payload"),
+    ] {
+        let mut session = fixture.session().await;
+        write(&fixture, &mut session, "a", change.clone()).await;
+        session.commit_transaction().await.unwrap();
+        let rows = fetch(store, relay).await;
+        let [FetchedRow::Malformed(waiting, _)] = &rows[..] else { panic!("{rows:?}") };
+        let buried = divert(&fixture, relay, &waiting.key, None, bury(waiting.at)).await;
+        assert_eq!(buried, Diverted::Done(None), "{change}");
+        let refused = store.requeue_edited(&any, &Edit::default()).await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Invalid);
+        assert!(refused.to_string().contains(says), "{refused}");
+        assert_eq!(store.requeue_edited(&any, &right).await.unwrap(), Some(waiting.at.id));
+        let read = messages(fetch(store, relay).await);
+        assert_eq!((read.len(), &read[0].message.payload[..]), (1, &b"right"[..]));
+        store.settle(&Route::default(), &[read[0].row()]).await.unwrap();
+        assert!(store.dead_letters(&any).await.unwrap().is_empty());
     }
 }
 

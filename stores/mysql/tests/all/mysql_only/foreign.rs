@@ -1,7 +1,7 @@
 //! Programs in other languages: the statements of the README, run by the server's own command line client, and what they get wrong.
 
-use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, FetchedRow, Route, Store};
+use outbox_contract::admin::{Edit, Filter};
+use outbox_contract::{Admin, FetchedRow, Key, Route, Store, StoreErrorKind};
 
 use super::support::{append, both, fetch, message, messages, relay};
 
@@ -90,14 +90,92 @@ async fn nonsense_is_refused_or_named() {
             );
             assert!(fixture.server.try_query(&fixture.url, &insert).is_err(), "{values}");
         }
+        // A control character beyond ASCII, which no check looks for.
         fixture
             .run(
                 "insert into outbox_message (position, stripe, number, topic, id, event_type) \
-                 values (1, 7, 1, x'ff00', unhex(replace(uuid(), '-', '')), '')",
+                 values (1, 7, 1, x'61c285', unhex(replace(uuid(), '-', '')), 'x')",
             )
             .await;
         let relay = relay(&fixture.store).await;
         let fetched = fetch(&fixture.store, relay).await;
         assert!(matches!(fetched.rows[..], [FetchedRow::Malformed(..)]), "{fetched:?}");
+    }
+}
+
+/// The name of the check says which column and what is wrong with it; a column that is too long, or bytes that are no text, the server itself names.
+#[tokio::test]
+async fn what_could_never_be_a_message_is_refused_with_its_column() {
+    const NAME: &str = "_is_empty_or_has_control_characters";
+    for fixture in both().await {
+        let mut connection = fixture.connection().await;
+        for table in ["outbox_message", "outbox_scheduled"] {
+            let place = if table == "outbox_message" { "position = 1, number = 1" } else { "due_at = 0" };
+            for (set, says) in [
+                ("topic = ''", "topic_is_empty"),
+                ("topic = x'610a'", NAME),
+                ("`key` = 'a\tb'", "key_is_empty_or_has_control_characters"),
+                ("`key` = ''", "key_is_empty"),
+                ("event_type = x'7f'", "event_type_is_empty_or_has_control_characters"),
+                ("content_type = x'6100'", "content_type_is_empty_or_has_control_characters"),
+                ("route = x'1f'", "route_is_empty_or_has_control_characters"),
+                ("schema_version = 0", "schema_version_counts_from_1"),
+                ("headers = '[1]'", "headers_are_no_json_object"),
+                ("headers = '{'", "headers_are_no_json_object"),
+                ("occurred_at = 253402300800000000", "occurred_at_is_no_microsecond"),
+                ("payload = repeat('x', 15728641)", "payload_is_over_15_mib"),
+                ("`key` = repeat('x', 256)", "key"),
+            ] {
+                let given = set.split(" = ").next().unwrap();
+                let others =
+                    ["topic = 't'", "event_type = 'x'"].into_iter().filter(|other| !other.starts_with(given));
+                let others: Vec<&str> = others.collect();
+                let insert = format!(
+                    "insert into {table} set {place}, stripe = 7, id = unhex(replace(uuid(), '-', '')), {set}, {}",
+                    others.join(", ")
+                );
+                let refused = sqlx::raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut connection).await;
+                let refused = refused.expect_err(set).to_string();
+                assert!(refused.contains(says), "{table}, {set}: {refused}");
+            }
+        }
+    }
+}
+
+/// What JSON escapes, or does not: none of it is a control character.
+#[tokio::test]
+async fn every_name_that_the_contract_takes_is_taken() {
+    for fixture in both().await {
+        let keys = ["\"", "\\", "a\\\"/<>&'`", "ключ", "\u{1f600}\u{2028}\u{feff}", " ", "\u{a0}"];
+        append(&fixture.store, keys.map(message)).await;
+        let relay = relay(&fixture.store).await;
+        assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), keys.len());
+    }
+}
+
+/// What came in nevertheless, and could never go out, does when it was corrected.
+#[tokio::test]
+async fn a_dead_letter_that_was_no_message_is_corrected() {
+    for fixture in both().await {
+        fixture
+            .run(
+                "insert into outbox_dead (position, stripe, number, id, route, topic, `key`, order_key, event_type, schema_version, \
+                 content_type, headers, payload, occurred_at, appended_at, reason, attempts, died_at) \
+                 values (1, 7, 1, unhex(replace(uuid(), '-', '')), 'default', 'orders', x'610a62', x'610a62', 'x', 1, 'text/plain', '', '', \
+                 1, 1, 'malformed', 1, 1)",
+            )
+            .await;
+        let refused = fixture.store.requeue_edited(&Filter::default(), &Edit::default()).await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Invalid);
+        assert!(
+            refused.to_string().contains("the key") && refused.to_string().contains("U+000A"),
+            "{refused}"
+        );
+        let edit = Edit { key: Some(Some(Key::new("a").unwrap())), ..Edit::default() };
+        let id = fixture.store.requeue_edited(&Filter::default(), &edit).await.unwrap();
+        let relay = relay(&fixture.store).await;
+        let read = messages(&fetch(&fixture.store, relay).await);
+        assert_eq!((read.len(), Some(read[0].message.id)), (1, id));
+        assert_eq!(read[0].message.key.as_ref().unwrap().as_str(), "a");
     }
 }

@@ -2,8 +2,11 @@
 
 use std::process::Command;
 
+use outbox_contract::admin::{Edit, Filter};
 use outbox_contract::divert::{Diversion, Diverted, Step};
-use outbox_contract::{Admin, Bucket, BucketSet, Failure, FetchRequest, FetchedRow, RelayId, Route, Store};
+use outbox_contract::{
+    Admin, Bucket, BucketSet, Failure, FetchRequest, FetchedRow, Key, RelayId, Route, Store, StoreErrorKind,
+};
 use outbox_servers::skip;
 
 use super::support::{Fixture, append, due_request, fetch, lease, message, messages, relay};
@@ -287,4 +290,26 @@ async fn a_parked_row_that_is_no_message_takes_no_room_from_other_keys() {
         let keys: Vec<_> = due.keys.iter().map(|due| due.key.key.as_str()).collect();
         assert_eq!((keys, due.next), (vec!["b"], Some(std::time::Duration::ZERO)), "{bytes} bytes");
     }
+}
+
+/// What came in nevertheless, and could never go out, does when it was corrected.
+#[tokio::test]
+async fn a_dead_letter_that_was_no_message_is_corrected() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture
+        .run(
+            "insert into outbox_dead (position, occurred_at, appended_at, died_at, schema_version, attempts, id, bucket, route, topic, key, \
+             order_key, event_type, content_type, headers, payload, reason) \
+             values (1, 1, 1, 1, 1, 1, gen_random_uuid(), 7, 'default', 'orders', E'a\\nb', E'a\\nb', 'x', 'text/plain', '', '', 'malformed')",
+        )
+        .await;
+    let refused = fixture.store.requeue_edited(&Filter::default(), &Edit::default()).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Invalid);
+    assert!(refused.to_string().contains("the key") && refused.to_string().contains("U+000A"), "{refused}");
+    let edit = Edit { key: Some(Some(Key::new("a").unwrap())), ..Edit::default() };
+    let id = fixture.store.requeue_edited(&Filter::default(), &edit).await.unwrap();
+    let relay = relay(&fixture.store).await;
+    let read = messages(&fetch(&fixture.store, relay).await);
+    assert_eq!((read.len(), Some(read[0].message.id)), (1, id));
+    assert_eq!(read[0].message.key.as_ref().unwrap().as_str(), "a");
 }

@@ -1,6 +1,7 @@
 //! Programs in other languages: plain SQL is all they need, and nonsense of theirs holds nobody up.
 
-use outbox_contract::{Bucket, FetchedRow, Key, MessageId, Store};
+use outbox_contract::admin::{Edit, Filter};
+use outbox_contract::{Admin, Bucket, FetchedRow, Key, MessageId, Store, StoreErrorKind};
 use outbox_store_sqlite::SqliteStore;
 use sqlx::Row;
 
@@ -339,4 +340,28 @@ async fn a_parked_row_that_is_no_message_takes_no_room_from_other_keys() {
         let keys: Vec<_> = due.keys.iter().map(|due| due.key.key.as_str()).collect();
         assert_eq!((keys, due.next), (vec!["b"], Some(std::time::Duration::ZERO)), "{bytes} bytes");
     }
+}
+
+/// What came in nevertheless, and could never go out, does when it was corrected.
+#[tokio::test]
+async fn a_dead_letter_that_was_no_message_is_corrected() {
+    let fixture = Fixture::new().await;
+    sqlx::raw_sql(
+        "insert into outbox_dead (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, \
+         payload, occurred_at, appended_at, reason, attempts, died_at) \
+         values (1, randomblob(16), 'default', 7, 'orders', 'a' || char(10), 'a' || char(10), 'x', 1, 'text/plain', '', '', 1, 1, \
+         'malformed', 1, 1)",
+    )
+    .execute(fixture.store.pool())
+    .await
+    .unwrap();
+    let refused = fixture.store.requeue_edited(&Filter::default(), &Edit::default()).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Invalid);
+    assert!(refused.to_string().contains("the key") && refused.to_string().contains("U+000A"), "{refused}");
+    let edit = Edit { key: Some(Some(Key::new("a").unwrap())), ..Edit::default() };
+    let id = fixture.store.requeue_edited(&Filter::default(), &edit).await.unwrap();
+    let relay = relay(&fixture.store).await;
+    let read = messages(&fetch(&fixture.store, relay).await);
+    assert_eq!((read.len(), Some(read[0].message.id)), (1, id));
+    assert_eq!(read[0].message.key.as_ref().unwrap().as_str(), "a");
 }
