@@ -121,10 +121,10 @@ pub struct Undecodable {
     /// Its headers. A name or value that is no text is [escaped](Self::text).
     pub headers: Vec<(String, String)>,
     /// Its key at the broker, if it has one.
-    pub key: Option<bytes::Bytes>,
+    pub key: Option<Box<[u8]>>,
     /// The place of the record on the broker, which stays the same when it is delivered again: `kafka orders/3@1234`, say. With the content it is the
     /// identity of the record: one record is one dead letter. None: the broker has no such place, and the content alone has to do.
-    pub place: Option<String>,
+    pub place: Option<Box<str>>,
 }
 
 impl Undecodable {
@@ -136,14 +136,14 @@ impl Undecodable {
 
     /// Keeps its key.
     #[must_use]
-    pub fn with_key(mut self, key: impl Into<bytes::Bytes>) -> Self {
-        self.key = Some(key.into());
+    pub fn with_key(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.key = Some(key.as_ref().into());
         self
     }
 
     /// Says where it stands on the broker.
     #[must_use]
-    pub fn at(mut self, place: impl Into<String>) -> Self {
+    pub fn at(mut self, place: impl Into<Box<str>>) -> Self {
         self.place = Some(place.into());
         self
     }
