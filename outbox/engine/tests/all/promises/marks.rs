@@ -13,7 +13,7 @@ fn lease_request() -> LeaseRequest {
     LeaseRequest {
         relay: RelayId::new(),
         label: "next".into(),
-        route: crate::support::route(),
+        route: super::support::route(),
         lasts: S * 15,
         transport_available: true,
         fingerprint: 0,
@@ -94,7 +94,7 @@ async fn what_stands_below_a_saved_mark_is_delivered_within_a_minute() {
         let leased = Store::lease(&world.store, &gone).await.unwrap();
         let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
         let mark = LowWater { position: Position(10_000), covered, life: leased.life };
-        let route = crate::support::route();
+        let route = super::support::route();
         world.store.give_back(gone.relay, &route, &leased.leases, &mark, true).await.unwrap();
 
         let rig = world.rig();
