@@ -1,5 +1,6 @@
 //! The suites that need several parts of the workspace at once, and no program beside them.
 
+mod any_language;
 mod galera;
 mod inbox;
 mod matrix;

@@ -3,6 +3,7 @@
 //! | suite | what it proves |
 //! |---|---|
 //! | `matrix` | every database with every broker keeps the promises, relay and inbox together |
+//! | `any_language` | a consumer in Python drops repeats and nothing else, by what the book says |
 //! | `galera` | relays on a cluster of MariaDB keep the promises while its nodes are killed, cut off and brought back |
 //! | `inbox` | inboxes that die behind any step have each effect once; a failing key holds no other up |
 //! | `pairs` | real pairs keep the promises, whatever happens to servers, relays and inboxes |

@@ -88,8 +88,8 @@ pub struct Delivery {
     pub tag: Tag,
     /// The message; or why what came is none, with what could be read of it.
     pub message: Result<Message, Undecodable>,
-    /// The `source` and `sequence` of CloudEvents, where they came along: a consumer without an inbox drops what is not
-    /// above the last it handled of a key and source.
+    /// The `source` and `sequence` of CloudEvents, where they came along. A consumer without an inbox drops repeats by them, per topic and key: the
+    /// book says how, under "Repeats without an inbox".
     pub origin: Option<Origin>,
 }
 

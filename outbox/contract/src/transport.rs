@@ -30,7 +30,7 @@ pub struct Chunk {
     /// that was seen belongs to a relay that lost the bucket. A bucket that is missing here can't be fenced.
     pub epochs: BTreeMap<Bucket, Epoch>,
     /// The `source` attribute of CloudEvents: a URI reference that names the service. With the position as `sequence`
-    /// it lets a consumer without an inbox drop repeats.
+    /// it lets a consumer without an inbox drop repeats of a key. After a restore of the outbox it should be another one.
     pub source: Arc<str>,
     /// The messages, in the order in which they must appear, key by key.
     pub messages: Vec<Arc<Stored>>,

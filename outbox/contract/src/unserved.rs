@@ -15,16 +15,18 @@ pub struct Unserved {
     pub route: Route,
     /// How long the oldest message that was looked at has been there, or a scheduled one has been due, by the database's clock.
     pub oldest_age: Duration,
+    /// Whether a relay could serve it. If not, a program has written a name that no route can have, and its rows need another one.
+    pub can_be_served: bool,
 }
 
 impl Unserved {
     /// The most routes of one answer.
     pub const MOST: usize = 1_000;
 
-    /// A route, and how long its oldest message has waited.
+    /// A route that a relay could serve, and how long its oldest message has waited.
     #[must_use]
     pub fn new(route: Route, oldest_age: Duration) -> Self {
-        Self { route, oldest_age }
+        Self { route, oldest_age, can_be_served: true }
     }
 
     /// What a store answers: of all that it has found, a route as often as it likes, those whose oldest message is older than this. The longest
@@ -34,13 +36,18 @@ impl Unserved {
         found: impl IntoIterator<Item = (N, Duration)>,
         after: Duration,
     ) -> Vec<Self> {
-        let mut oldest: BTreeMap<Route, Duration> = BTreeMap::new();
+        // By the route and whether it is the name that was found.
+        let mut oldest: BTreeMap<(Route, bool), Duration> = BTreeMap::new();
         for (name, age) in found.into_iter().filter(|(_, age)| *age > after) {
             let Some(route) = nearest(name.as_ref()) else { continue };
-            let before = oldest.entry(route).or_default();
+            let is_exact = route == *name.as_ref();
+            let before = oldest.entry((route, is_exact)).or_default();
             *before = age.max(*before);
         }
-        let mut unserved: Vec<Self> = oldest.into_iter().map(|(route, age)| Self::new(route, age)).collect();
+        let mut unserved: Vec<Self> = oldest
+            .into_iter()
+            .map(|((route, is_exact), oldest_age)| Self { can_be_served: is_exact, route, oldest_age })
+            .collect();
         unserved.sort_by_key(|unserved| Reverse(unserved.oldest_age));
         unserved.truncate(Self::MOST);
         unserved
@@ -85,7 +92,12 @@ mod tests {
     fn a_name_that_no_route_can_have_is_told_as_near_as_one_can_be() {
         let long = "r".repeat(63) + "é";
         let expected = [("audit\u{fffd}".to_owned(), S * 3), ("r".repeat(63), S * 2)];
-        assert_eq!(told(&[("audit\n", 3), (&long, 2), ("", 1)], 0), expected);
+        let found = [("audit\n", 3), (&long, 2), ("", 1)];
+        assert_eq!(told(&found, 0), expected);
+        let found = found.into_iter().chain([("r", 1)]).map(|(name, age)| (name, S * age));
+        let can_be_served: Vec<bool> =
+            Unserved::gather(found, Duration::ZERO).iter().map(|unserved| unserved.can_be_served).collect();
+        assert_eq!(can_be_served, [false, false, true]);
     }
 
     #[test]

@@ -342,7 +342,10 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
         said: &mut (dyn FnMut(usize, Verdict) + Send),
     ) -> Result<(), Broken> {
         let mut say = |index: usize, verdict: Verdict| {
-            self.counters.count(&verdict);
+            // What is rejected goes to the store, where it is rejected once more: it counts there.
+            if place != Place::Broker || !matches!(verdict, Verdict::Rejected(_)) {
+                self.counters.count(&verdict);
+            }
             said(index, verdict);
         };
         let mut stopped: BTreeSet<KeyId> = BTreeSet::new();

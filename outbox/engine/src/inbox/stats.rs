@@ -161,7 +161,7 @@ pub struct InboxStats {
     pub duplicates: u64,
     /// Messages that no handler wants, and which are ignored by configuration.
     pub ignored: u64,
-    /// Attempts that failed or were rejected, in memory and from the store.
+    /// Attempts that failed, in memory and from the store, and messages that were rejected, each once.
     pub failed: u64,
     /// Attempts that others were in the way of, for as long as they were tried. Some of a message that never gets through count as failed too.
     pub conflicts: u64,

@@ -28,7 +28,7 @@ pub struct RelayConfig {
     /// What people call this relay, in logs and in the database. It decides nothing. Default `relay`.
     pub label: String,
     /// The `source` attribute of CloudEvents: a URI reference that names this service. Default `/outbox`. Give each outbox its own: consumers tell
-    /// positions apart by it, and Redis, which refuses what a late relay sends, owners of buckets. Under the default, Redis refuses nothing of
+    /// positions apart by it (so give it another one after a restore of its database, as positions come back then), and Redis, which refuses what a late relay sends, owners of buckets. Under the default, Redis refuses nothing of
     /// that kind; two outboxes under another one that they share hold each other up there (`fenced`).
     pub source: String,
     /// How long leases last. Another relay takes over at most this long, and a heartbeat, after this one was killed. Default 15 s.

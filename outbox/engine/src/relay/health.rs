@@ -6,6 +6,7 @@ use std::time::Duration;
 use outbox_contract::{Backlog, Unserved};
 
 use super::context::Context;
+use super::unserved::advice;
 
 /// How many routes without a relay are named, each in a reason of its own.
 const MOST_NAMED: usize = 20;
@@ -142,14 +143,13 @@ impl Health {
             self.add(Status::Degraded, reason);
         }
         let unserved = context.unserved.routes(now);
-        for Unserved { route, oldest_age, .. } in unserved.iter().take(MOST_NAMED) {
-            let whose =
-                if route.as_str().starts_with("inbox/") { "the inbox of this consumer" } else { "one" };
+        for found in unserved.iter().take(MOST_NAMED) {
+            let Unserved { route, oldest_age, .. } = found;
+            let advice = advice(found);
             self.add(
                 Status::Degraded,
                 format!(
-                    "route {route}: no relay serves it, and its oldest message has waited for {oldest_age:.1?}; start {whose}, or, where \
-                     the name was changed or mistyped, use the right one from now on and serve this one until nothing waits there"
+                    "route {route}: no relay serves it, and its oldest message has waited for {oldest_age:.1?}; {advice}"
                 ),
             );
         }

@@ -42,7 +42,8 @@ impl UnservedRoutes {
         let mut seen = self.seen();
         for unserved in routes.iter().filter(|found| !seen.tells_of(&found.route)).take(MOST_LABELS) {
             let (route, waited) = (&unserved.route, unserved.oldest_age);
-            tracing::warn!(%route, ?waited, "messages wait on a route that no relay serves; start one, or correct the name");
+            let advice = advice(unserved);
+            tracing::warn!(%route, ?waited, "messages wait on a route that no relay serves; {advice}");
         }
         (seen.answered, seen.routes, seen.error) = (now, routes, None);
         seen.show();
@@ -101,6 +102,28 @@ impl Seen {
     }
 }
 
+/// What an operator can do about it.
+pub(crate) fn advice(unserved: &Unserved) -> String {
+    let whose = match unserved.route.as_str().strip_prefix("inbox/") {
+        _ if !unserved.can_be_served => None,
+        Some(consumer) => (!consumer.is_empty()).then_some("the inbox of this consumer"),
+        None => Some("one"),
+    };
+    whose.map_or_else(
+        || {
+            "no relay can: a program has written a route that can't be one (empty behind inbox/, over 64 bytes, or with control characters); correct \
+             the program, and give these rows another route in the database"
+                .to_owned()
+        },
+        |whose| {
+            format!(
+                "start {whose}, or, where the name was changed or mistyped, use the right one from now on and serve this one until nothing \
+                 waits there"
+            )
+        },
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -152,6 +175,21 @@ mod tests {
 
     fn unserved(names: &[&str]) -> Vec<Unserved> {
         names.iter().map(|name| Unserved::new(Route::new(name).unwrap(), S * 90)).collect()
+    }
+
+    #[test]
+    fn nobody_is_told_to_serve_what_can_not_be_served() {
+        let found = [("audit", S), ("inbox/stock", S), ("inbox/", S), ("audit\n", S)];
+        let advice: BTreeMap<String, String> = Unserved::gather(found, Duration::ZERO)
+            .iter()
+            .map(|found| (found.route.to_string(), advice(found)))
+            .collect();
+        assert!(advice["audit"].starts_with("start one"), "{advice:?}");
+        assert!(advice["inbox/stock"].starts_with("start the inbox"), "{advice:?}");
+        for route in ["inbox/", "audit\u{fffd}"] {
+            assert!(advice[route].contains("another route in the database"), "{advice:?}");
+            assert!(!advice[route].contains("start"), "{advice:?}");
+        }
     }
 
     fn shown(then: impl FnOnce()) -> BTreeMap<String, f64> {

@@ -222,3 +222,19 @@ async fn a_store_that_is_away_makes_no_dead_letters_and_loses_nothing() {
     within(S * 120, || inbox.health().status == outbox_engine::Status::Healthy).await;
     tokio::time::sleep(MS).await;
 }
+
+/// It is rejected as it comes, and again from the store, where it becomes a dead letter.
+#[tokio::test(start_paused = true)]
+async fn a_rejected_message_counts_as_failed_once() {
+    let world = World::new();
+    for key in 0..9 {
+        world.send(&format!("key-{key}"), 1);
+    }
+    let inbox = world
+        .inbox_that(|_, _| async { Err(HandlerFailure::rejected("tested", "never").into()) }.boxed())
+        .start()
+        .await
+        .unwrap();
+    within(S * 60, || world.tables.snapshot().dead == 9).await;
+    assert_eq!((inbox.stats().failed, inbox.stats().stored), (9, 9));
+}
