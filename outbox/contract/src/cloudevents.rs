@@ -26,7 +26,7 @@ use bytes::Bytes;
 
 use crate::clock::Timestamp;
 use crate::headers::Headers;
-use crate::id::Position;
+use crate::id::{MessageId, Position};
 use crate::message::Message;
 use crate::name::Topic;
 use crate::subscription::{Origin, Undecodable};
@@ -139,8 +139,9 @@ fn printed<'t>(text: &'t mut String, value: fmt::Arguments<'_>) -> &'t str {
 ///
 /// What another producer leaves out is filled in where that is honest: schema version 1, `application/octet-stream`, the topic that it
 /// came from; the key is its `subject`, where it names no `partitionkey`. A protocol that has a field for the key looks there when the message has
-/// none. CloudEvents tells events apart by source *and* id, so the id of what did not come out of an outbox (it has no number as `sequence`), or
-/// that is no UUID, becomes one that is computed from both: the same event has the same id again, and those of two producers never have.
+/// none. CloudEvents tells events apart by source *and* id, so the id of what has no number as `sequence`, or that is no UUID, becomes one that is
+/// computed from both: the same event has the same id again, and those of two producers never have. What has a number keeps its id, as an outbox
+/// wrote it; whoever remembers ids goes by the [`identity`].
 ///
 /// # Errors
 ///
@@ -187,7 +188,7 @@ fn read<'h>(
         None => came_from.clone(),
     };
     let sequence = attribute("sequence").and_then(|sequence| sequence.parse().ok());
-    // With a position in an outbox, it is one of ours, and the id its own; elsewhere it is one only together with the source.
+    // With a number it looks like one of ours, whose handlers want to see the id that was written.
     let own = id.parse().ok().filter(|_| sequence.is_some());
     let id = own.unwrap_or_else(|| foreign_id(source, id));
     let mut message = Message::of(id, topic, required("type")?)
@@ -219,8 +220,17 @@ fn read<'h>(
     Ok((message, origin))
 }
 
+/// The id that stands for an event among those of all sources: computed from its source and id. An event of the [`DEFAULT_SOURCE`], which tells
+/// nothing apart, keeps its id.
+///
+/// An inbox notes it as handled: two producers may use the same ids, and number their events as well.
+#[must_use]
+pub fn identity(source: &str, id: MessageId) -> MessageId {
+    if source == DEFAULT_SOURCE { id } else { foreign_id(source, &id.to_string()) }
+}
+
 /// A UUID for an event of another producer: the same for the same source and id.
-fn foreign_id(source: &str, id: &str) -> crate::id::MessageId {
+fn foreign_id(source: &str, id: &str) -> MessageId {
     use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();
     hash.update(source.as_bytes());
@@ -229,7 +239,7 @@ fn foreign_id(source: &str, id: &str) -> crate::id::MessageId {
     let digest = hash.finalize();
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
-    crate::id::MessageId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    MessageId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
 #[cfg(test)]
@@ -357,6 +367,10 @@ mod tests {
         assert_ne!(id("/one", &[]), id("/other", &[]));
         assert_eq!(id("/one", &[]), id("/one", &[]), "a repeat is one");
         assert_eq!(id("/shop", &[("sequence", "7")]).to_string(), uuid, "ours has one id everywhere");
+        let identity = |source| identity(source, id(source, &[("sequence", "7")]));
+        assert_ne!(identity("/one"), identity("/other"), "and not the same identity");
+        assert_eq!(identity("/one"), id("/one", &[]), "numbered or not");
+        assert_eq!(identity(DEFAULT_SOURCE).to_string(), uuid);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::outcome::Outcomes;
 use crate::store::Store;
 use crate::stripe::StripeMark;
 use crate::subscription::{Deliveries, Subscription};
-use crate::transactional::{Admission, Committed, Transactional};
+use crate::transactional::{Admission, Blame, Committed, Transactional};
 use crate::transport::{Chunk, Transport};
 use crate::unserved::Unserved;
 
@@ -211,6 +211,10 @@ impl<T: Transactional> Transactional for Arc<T> {
 
     async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
         (**self).admitted(consumer, id).await
+    }
+
+    fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
+        (**self).blame(error)
     }
 
     fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {

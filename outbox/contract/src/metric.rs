@@ -66,6 +66,7 @@ metrics! {
     INBOX_IGNORED = "outbox_inbox_ignored_total", Counter, "messages", ["consumer"], "Messages that no handler wants, ignored by configuration.";
     INBOX_FAILED = "outbox_inbox_failed_total", Counter, "messages", ["consumer"], "Attempts of handlers that failed or were rejected.";
     INBOX_CONFLICTS = "outbox_inbox_conflicts_total", Counter, "messages", ["consumer"], "Attempts that other transactions were in the way of; they are repeated, and not counted unless they last.";
+    INBOX_INTERRUPTED = "outbox_inbox_interrupted_total", Counter, "messages", ["consumer"], "Attempts that the database, or the way to it, cut short; they are repeated, and not counted unless one message alone meets them.";
     INBOX_STORED = "outbox_inbox_stored_total", Counter, "messages", ["consumer"], "Messages that were written to the store, to wait there for their handler.";
     INBOX_RESETS = "outbox_inbox_resets_total", Counter, "resets", ["consumer"], "Times that an inbox dropped what it had in memory and asked for it again.";
 }

@@ -116,15 +116,43 @@ pub struct Undecodable {
     pub reason: String,
     /// Its payload, for the dead letter.
     pub payload: bytes::Bytes,
-    /// Its headers as far as they are text.
+    /// Its headers. A name or value that is no text is [escaped](Self::text).
     pub headers: Vec<(String, String)>,
+    /// Its key at the broker, if it has one.
+    pub key: Option<bytes::Bytes>,
+    /// The place of the record on the broker, which stays the same when it is delivered again: `kafka orders/3@1234`, say. With the content it is the
+    /// identity of the record: one record is one dead letter. None: the broker has no such place, and the content alone has to do.
+    pub place: Option<String>,
 }
 
 impl Undecodable {
     /// Something that is not a message, and why.
     #[must_use]
     pub fn new(reason: impl Into<String>, payload: bytes::Bytes, headers: Vec<(String, String)>) -> Self {
-        Self { reason: reason.into(), payload, headers }
+        Self { reason: reason.into(), payload, headers, key: None, place: None }
+    }
+
+    /// Keeps its key.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<bytes::Bytes>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Says where it stands on the broker.
+    #[must_use]
+    pub fn at(mut self, place: impl Into<String>) -> Self {
+        self.place = Some(place.into());
+        self
+    }
+
+    /// Bytes as text: as they are, where they are UTF-8; else with `\xff` for each byte that is not printable ASCII.
+    #[must_use]
+    pub fn text(bytes: &[u8]) -> String {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => text.to_owned(),
+            Err(_) => bytes.escape_ascii().to_string(),
+        }
     }
 }
 

@@ -78,14 +78,19 @@ pub trait Transactional: Store {
     /// data. *Errors*: `Unavailable`. *Cancellation*, *Concurrency*, *Repeat*: harmless.
     async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError>;
 
-    /// Whether an error that a statement of the user's own met in a transaction says that a deadlock or a conflict with another transaction
-    /// has ended it: the whole can be started again from its beginning.
+    /// The cause of an error that a statement of the user's own met in a transaction: another transaction, the environment, or the statement.
     ///
     /// For the unit of work and the inbox, whose handlers return the driver's errors as they are. Asked about one error, not about its
-    /// sources. Pure. A store that knows no such errors says no.
-    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+    /// sources. Pure. An error that the store does not know, or is not certain about, is [`Blame::Handler`], which is the default.
+    fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
         let _ = error;
-        false
+        Blame::Handler
+    }
+
+    /// Whether a deadlock or a conflict with another transaction caused an error, so that the whole transaction can be started again from its
+    /// beginning: [`blame`](Self::blame) says [`Blame::Conflict`]. Not to be implemented.
+    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+        self.blame(error) == Blame::Conflict
     }
 
     /// How long a transaction that [`begin`](Self::begin) has begun may be idle before the database ends it. None, which is the default: it
@@ -111,6 +116,21 @@ pub enum Admission {
     /// behind them. It was not noted, so to acknowledge it now is to lose it: roll back and try again later, or write it behind them. The first of
     /// those that wait is not behind itself: once its turn comes, it is `New`.
     Behind,
+}
+
+/// The cause of an error in a handler's transaction. It decides what the inbox does with the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Blame {
+    /// Another transaction: a deadlock, a serialization failure, a lock that did not come in time. The inbox starts the transaction again at once,
+    /// and counts no attempt.
+    Conflict,
+    /// The environment: the database or the way to it, so that any other statement could have met the same. The server ended the session or the
+    /// transaction (shutdown, failover, an administrator, `transaction_timeout`), the connection was lost, the server is out of memory, disk,
+    /// connections, locks or prepared statements, it has become read-only. The inbox waits, tries the message again, says so in its health, and
+    /// counts no attempt; unless one message meets this each time while others go through.
+    Environment,
+    /// The statement, or what it was given: a constraint, a syntax error, a missing table, a permission. Counts as an attempt.
+    Handler,
 }
 
 /// What became of a commit.

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outbox_contract::fetch::Ordering;
-use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::transactional::{Admission, Blame, Committed};
 use outbox_contract::{
     AppendError, Consumer, Hints, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
 };
 
 use crate::locks::LockName;
 use crate::store::MemoryStore;
-use crate::transaction::MemoryTx;
+use crate::transaction::{MemoryTx, SessionTerminated};
 
 #[async_trait]
 impl Transactional for MemoryStore {
@@ -76,6 +76,10 @@ impl Transactional for MemoryStore {
 
     async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
         Ok(self.shared.state().tables.admitted(consumer, id))
+    }
+
+    fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
+        if error.is::<SessionTerminated>() { Blame::Environment } else { Blame::Handler }
     }
 
     fn hints(&self) -> &Hints {

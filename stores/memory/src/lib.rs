@@ -12,4 +12,4 @@ mod transaction;
 pub use config::MemoryStoreBuilder;
 pub use store::MemoryStore;
 pub use tables::Snapshot;
-pub use transaction::MemoryTx;
+pub use transaction::{MemoryTx, SessionTerminated};

@@ -23,7 +23,21 @@ pub struct MemoryTx {
     pub(crate) written: Written,
     effects: Vec<Effect>,
     over: bool,
+    terminated: bool,
 }
+
+/// The error of a transaction whose session was terminated: see [`MemoryTx::terminate`]. The store blames the environment for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionTerminated;
+
+impl std::fmt::Display for SessionTerminated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the session was terminated by the server; the transaction is rolled back")
+    }
+}
+
+impl std::error::Error for SessionTerminated {}
 
 /// What a transaction has written: it joins the tables at the commit.
 #[derive(Debug, Default)]
@@ -39,7 +53,7 @@ pub(crate) struct Written {
 impl MemoryTx {
     pub(crate) fn begin(shared: Arc<Shared>) -> Self {
         let id = shared.state().next_tx();
-        Self { shared, id, written: Written::default(), effects: Vec::new(), over: false }
+        Self { shared, id, written: Written::default(), effects: Vec::new(), over: false, terminated: false }
     }
 
     /// Attaches an effect that happens at the very instant of the commit: nobody sees the one without the other. It takes the place
@@ -48,6 +62,16 @@ impl MemoryTx {
     /// It runs while the tables are locked, so it must not call the store. A rolled back transaction never runs it.
     pub fn on_commit(&mut self, effect: impl FnOnce() + Send + 'static) {
         self.effects.push(Box::new(effect));
+    }
+
+    /// Ends the transaction as a database server ends a session: at its shutdown, by an administrator, or at a limit such as PostgreSQL's
+    /// `transaction_timeout`. It is rolled back, and whatever is done with it from here on fails.
+    ///
+    /// Returns the error that a driver would report. For tests of handlers and of what an inbox does with their errors.
+    pub fn terminate(&mut self) -> SessionTerminated {
+        self.end();
+        self.terminated = true;
+        SessionTerminated
     }
 
     /// Takes locks and keeps them until the end. Waits for other transactions; a deadlock ends this one.
@@ -119,6 +143,10 @@ impl MemoryTx {
                 operation,
                 "the transaction belongs to another memory store; begin it on the store that is written to",
             ));
+        }
+        if self.terminated {
+            let error = StoreError::new(StoreErrorKind::Unavailable, operation, "the connection was lost");
+            return Err(error.with_source(SessionTerminated));
         }
         if self.over {
             return Err(StoreError::new(

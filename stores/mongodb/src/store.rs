@@ -12,7 +12,7 @@ use outbox_contract::divert::{Diversion, Diverted};
 use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
 use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
-use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::transactional::{Admission, Blame, Committed};
 use outbox_contract::{
     AppendError, Backlog, BucketSet, Consumer, Lease, LeaseRequest, Leased, LowWater, Message, MessageId,
     Outgoing, RelayId, Route, Store, StoreError, StoreErrorKind, StripeMark, Transactional, Unserved,
@@ -344,8 +344,11 @@ impl Transactional for MongoDbStore {
         admit::admitted(self.database(), consumer, id).await.map_err(|failed| failed.in_step("admitted"))
     }
 
-    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
-        error.downcast_ref::<mongodb::error::Error>().is_some_and(is_conflict)
+    fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
+        match error.downcast_ref::<mongodb::error::Error>() {
+            Some(error) if is_conflict(error) => Blame::Conflict,
+            _ => Blame::Handler,
+        }
     }
 
     fn hints(&self) -> &Hints {

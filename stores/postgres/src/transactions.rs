@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outbox_contract::finished::{Finished, Rest};
 use outbox_contract::hints::Hints;
-use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::transactional::{Admission, Blame, Committed};
 use outbox_contract::{
     AppendError, Consumer, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
 };
@@ -117,8 +117,11 @@ impl Transactional for PostgresStore {
         line.finish(noted).await.map_err(failed)
     }
 
-    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
-        error.downcast_ref::<sqlx::Error>().is_some_and(is_conflict)
+    fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
+        match error.downcast_ref::<sqlx::Error>() {
+            Some(error) if is_conflict(error) => Blame::Conflict,
+            _ => Blame::Handler,
+        }
     }
 
     fn most_idle(&self) -> Option<Duration> {

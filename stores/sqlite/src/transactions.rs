@@ -1,7 +1,7 @@
 //! The writing side: the user's transactions.
 
 use outbox_contract::hints::Hints;
-use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::transactional::{Admission, Blame, Committed};
 use outbox_contract::{
     AppendError, Consumer, Message, MessageId, Outgoing, StoreError, StoreErrorKind, Transactional,
     async_trait,
@@ -89,8 +89,11 @@ impl Transactional for SqliteStore {
             .map_err(|error| store_error("admitted", error))
     }
 
-    fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
-        error.downcast_ref::<sqlx::Error>().is_some_and(is_conflict)
+    fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
+        match error.downcast_ref::<sqlx::Error>() {
+            Some(error) if is_conflict(error) => Blame::Conflict,
+            _ => Blame::Handler,
+        }
     }
 
     fn hints(&self) -> &Hints {

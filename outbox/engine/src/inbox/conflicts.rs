@@ -3,11 +3,13 @@
 //! A conflict is nobody's fault, so it is not counted. But a message that meets one each time that it is tried would be tried for ever: a
 //! version that it can never find, a handler for which the database does not wait. It has failed once so many attempts in a row came to
 //! nothing, each of several tries. Where the database says what was in the way, only those attempts tell during which other messages went through:
-//! when none does, it is not this one's doing.
+//! when none does, it is not this one's doing. Interruptions by the database are the same, except that a message rests longer after each.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use outbox_contract::MessageId;
+use tokio::time::Instant;
 
 /// How many attempts in a row come to nothing before they count as a failure. Each is of several tries.
 pub(crate) const MOST_CONFLICTS: u32 = 5;
@@ -15,7 +17,11 @@ pub(crate) const MOST_CONFLICTS: u32 = 5;
 /// Of how many messages this is remembered. Beyond it all are forgotten, and count from the beginning.
 const MOST_MESSAGES: usize = 10_000;
 
-/// Messages whose last attempt ended in a conflict.
+/// The rest after the first interruption. It doubles with each, up to the longest.
+const FIRST_REST: Duration = Duration::from_millis(200);
+const MOST_REST: Duration = Duration::from_secs(30);
+
+/// Messages whose last attempt ended in a conflict or was interrupted.
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts(BTreeMap<MessageId, Met>);
 
@@ -24,12 +30,37 @@ struct Met {
     times: u32,
     /// How many messages had gone through by then.
     gone: u64,
+    /// How many of its attempts were interrupted in a row.
+    interruptions: u32,
+    rests_until: Option<Instant>,
 }
 
 impl Conflicts {
     /// An attempt at a message ended in a conflict, when this many messages had gone through. `own`: it is certain to be of its own making. Says
     /// whether it has failed now.
     pub(crate) fn met(&mut self, id: MessageId, own: bool, gone: u64) -> bool {
+        self.count(id, own, gone).is_none()
+    }
+
+    /// An attempt at a message was interrupted at this instant, when this many messages had gone through. Says whether it has failed now; if
+    /// not, it rests.
+    pub(crate) fn interrupted(&mut self, id: MessageId, gone: u64, now: Instant) -> bool {
+        let Some(met) = self.count(id, false, gone) else { return true };
+        let rest = FIRST_REST.saturating_mul(1 << met.interruptions.min(16)).min(MOST_REST);
+        met.interruptions = met.interruptions.saturating_add(1);
+        // Between half of it and all, by chance: all messages that one outage has interrupted would come back together.
+        let [.., chance] = *id.as_uuid().as_bytes();
+        met.rests_until = Some(now + rest.mul_f64(0.5 + f64::from(chance) / 510.0));
+        false
+    }
+
+    /// Whether a message is not to be tried yet.
+    pub(crate) fn rests(&self, id: MessageId, now: Instant) -> bool {
+        self.0.get(&id).and_then(|met| met.rests_until).is_some_and(|until| now < until)
+    }
+
+    /// Counts an attempt that came to nothing. None: there were too many.
+    fn count(&mut self, id: MessageId, own: bool, gone: u64) -> Option<&mut Met> {
         if self.0.len() >= MOST_MESSAGES && !self.0.contains_key(&id) {
             self.0.clear();
         }
@@ -38,10 +69,11 @@ impl Conflicts {
         let times = before.map_or(0, |met| met.times) + u32::from(tells);
         if times >= MOST_CONFLICTS {
             self.0.remove(&id);
-            return true;
+            return None;
         }
-        self.0.insert(id, Met { times, gone });
-        false
+        let interruptions = before.map_or(0, |met| met.interruptions);
+        let met = Met { times, gone, interruptions, rests_until: None };
+        Some(self.0.entry(id).insert_entry(met).into_mut())
     }
 
     /// An attempt at a message ended in another way.
@@ -85,6 +117,33 @@ mod tests {
                 conflicts.over(id);
             }
         }
+    }
+
+    #[test]
+    fn an_interrupted_message_rests_longer_each_time() {
+        let (mut conflicts, id, start) = (Conflicts::default(), id(), Instant::now());
+        let (mut now, mut rests) = (start, Vec::new());
+        for _ in 0..12 {
+            assert!(!conflicts.interrupted(id, 7, now), "nobody goes through");
+            let begun = now;
+            while conflicts.rests(id, now) {
+                now += Duration::from_millis(10);
+            }
+            rests.push(now - begun);
+        }
+        assert!(rests[0] >= FIRST_REST / 2 && rests[0] <= FIRST_REST + Duration::from_millis(10));
+        assert!(rests.windows(2).all(|pair| pair[0] <= pair[1]), "{rests:?}");
+        assert!(rests[11] >= MOST_REST / 2 && rests[11] <= MOST_REST + Duration::from_millis(10));
+        conflicts.over(id);
+        assert!(!conflicts.interrupted(id, 7, now) && !conflicts.rests(id, now + FIRST_REST));
+    }
+
+    #[test]
+    fn an_interruption_is_a_failure_when_only_one_message_meets_it() {
+        let (mut conflicts, id, now) = (Conflicts::default(), id(), Instant::now());
+        let failed = (0..10).position(|gone| conflicts.interrupted(id, gone, now));
+        assert_eq!(failed, Some(4));
+        assert!(!conflicts.rests(id, now), "then its policy says when it is tried");
     }
 
     #[test]

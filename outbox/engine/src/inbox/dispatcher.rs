@@ -265,7 +265,7 @@ impl Dispatcher {
                 mailbox.to_store = true;
                 None
             }
-            Some(Verdict::Again(_) | Verdict::Outdated(_)) if is_first => {
+            Some(Verdict::Again(_) | Verdict::Outdated(_) | Verdict::Environment(_)) if is_first => {
                 mailbox.conflicts += 1;
                 // What lasts so long must not fill the prefetch: the others could not come any more.
                 mailbox.to_store |= mailbox.conflicts >= MOST_CONFLICTS;

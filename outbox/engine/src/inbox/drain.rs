@@ -3,13 +3,14 @@
 //! So retries, dead letters, held keys and the verbs of operators are those of the outbox. What a transport calls delivered is a message
 //! whose handler's transaction is committed.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{
-    Chunk, Deliveries, Failure, Message, MessageId, Outcome, Outcomes, Rejection, Subscription, Transport,
-    TransportError, TransportErrorKind, async_trait,
+    Chunk, Deliveries, Failure, Message, MessageId, Outcome, Outcomes, Rejection, Stored, Subscription,
+    Transport, TransportError, TransportErrorKind, async_trait,
 };
 use tokio::time::Instant;
 
@@ -37,8 +38,18 @@ impl Drain {
             Verdict::Done(_) => Outcome::Delivered,
             Verdict::Failed(failure) => Outcome::Failed(failure),
             Verdict::Rejected(failure) => Outcome::Rejected(failure),
-            Verdict::Again(failure) => return self.conflict(id, false, failure),
-            Verdict::Outdated(failure) => return self.conflict(id, true, failure),
+            Verdict::Again(failure) => {
+                let has_failed = self.conflicts().met(id, false, self.counters.handled());
+                return self.nothing_done(has_failed, failure);
+            }
+            Verdict::Outdated(failure) => {
+                let has_failed = self.conflicts().met(id, true, self.counters.handled());
+                return self.nothing_done(has_failed, failure);
+            }
+            Verdict::Environment(failure) => {
+                let has_failed = self.conflicts().interrupted(id, self.counters.handled(), Instant::now());
+                return self.nothing_done(has_failed, failure);
+            }
             // It is tried after a pause, and nothing is counted.
             Verdict::NotTried => return Outcome::Blocked,
         };
@@ -47,8 +58,8 @@ impl Drain {
     }
 
     /// Nothing was done. That is the message's fault only if it lasts.
-    fn conflict(&self, id: MessageId, own: bool, failure: Failure) -> Outcome {
-        if !self.conflicts().met(id, own, self.counters.handled()) {
+    fn nothing_done(&self, has_failed: bool, failure: Failure) -> Outcome {
+        if !has_failed {
             return Outcome::Blocked;
         }
         let words =
@@ -56,6 +67,22 @@ impl Drain {
         let failure = Failure::new(failure.class, words);
         self.counters.count(&Verdict::Failed(failure.clone()));
         Outcome::Failed(failure)
+    }
+
+    /// The messages that are to be tried now, by their places: neither those that rest nor their followers.
+    fn awake(&self, messages: &[Arc<Stored>]) -> Vec<usize> {
+        let (conflicts, now) = (self.conflicts(), Instant::now());
+        let mut resting = BTreeSet::new();
+        let mut awake = Vec::with_capacity(messages.len());
+        for (index, stored) in messages.iter().enumerate() {
+            let key = || stored.message.key_id();
+            if conflicts.rests(stored.message.id, now) {
+                resting.insert(key());
+            } else if resting.is_empty() || !resting.contains(&key()) {
+                awake.push(index);
+            }
+        }
+        awake
     }
 
     fn conflicts(&self) -> MutexGuard<'_, Conflicts> {
@@ -79,14 +106,22 @@ impl Transport for Drain {
 
     async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
         let mut attempts = std::iter::once(chunk.tried.saturating_add(1)).chain(std::iter::repeat(1));
-        let works: Vec<Work<'_>> = chunk
-            .messages
-            .iter()
-            .map(|stored| Work { message: &stored.message, attempt: attempts.next().unwrap_or(1) })
-            .collect();
-        let mut said = |index: usize, verdict| {
-            if let Some(work) = works.get(index) {
-                outcomes.report(index, self.outcome(work.message.id, verdict));
+        let awake = self.awake(&chunk.messages);
+        let mut works = Vec::with_capacity(awake.len());
+        for (index, stored) in chunk.messages.iter().enumerate() {
+            let attempt = attempts.next().unwrap_or(1);
+            if awake.binary_search(&index).is_ok() {
+                works.push(Work { message: &stored.message, attempt });
+            } else {
+                outcomes.report(index, Outcome::Blocked);
+            }
+        }
+        if works.is_empty() {
+            return;
+        }
+        let mut said = |at: usize, verdict| {
+            if let (Some(work), Some(index)) = (works.get(at), awake.get(at)) {
+                outcomes.report(*index, self.outcome(work.message.id, verdict));
             }
         };
         // What is begun last has to be committed as well.

@@ -131,6 +131,10 @@ impl InboxHandle {
             let words = format!("for {lasts:.1?} the broker has given nothing but errors: {error}");
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
+        if let Some((count, span, error)) = counters.interruptions.lately(tokio::time::Instant::now()) {
+            let words = format!("the database has interrupted handlers {count} times in {span:.1?}: {error}");
+            health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+        }
         if self.context.paused().route {
             health.add(Status::Degraded, format!("consumer {consumer}: paused; nothing is handled"));
         }

@@ -21,6 +21,7 @@ mod drain;
 mod handle;
 mod handler;
 mod handlers;
+mod interruptions;
 mod mailboxes;
 mod overtaking;
 mod pace;

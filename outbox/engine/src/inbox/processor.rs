@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, TryFutureExt};
-use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::transactional::{Admission, Blame, inbox_route};
 use outbox_contract::{
     AppendError, Codec, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Transactional,
 };
@@ -25,7 +25,7 @@ use super::steps::{Step, Steps};
 use super::transactions::Transactions;
 use super::verdict::{Broken, Done, Trouble, Verdict};
 use crate::observe::consume_span;
-use crate::unit_of_work::is_conflict;
+use crate::unit_of_work::blame;
 
 /// How often a transaction is started again after a conflict, before others get their turn.
 pub(crate) const CONFLICT_TRIES: u32 = 6;
@@ -210,8 +210,10 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         match timeout(registered.options.timeout, handled).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => {
-                if is_conflict(&*error, |error| self.store.is_conflict(error)) {
-                    return Err(Trouble::of_handler(error));
+                match blame(&*error, |error| self.store.blame(error)) {
+                    Blame::Conflict => return Err(Trouble::of_handler(error)),
+                    Blame::Environment => return Err(Trouble::environment(error)),
+                    Blame::Handler => {}
                 }
                 let said = HandlerFailure::of(&error);
                 let rejected = said.is_rejected();
@@ -273,7 +275,9 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
                     return Ok(Vec::new());
                 }
                 // Something in it failed, and all of it is rolled back: who it was, shows when each goes alone.
-                Err(Trouble::Handler(_) | Trouble::Again(_) | Trouble::Outdated(_)) => break,
+                Err(
+                    Trouble::Handler(_) | Trouble::Again(_) | Trouble::Outdated(_) | Trouble::Environment(_),
+                ) => break,
             }
         }
         Ok(left.to_vec())
@@ -301,6 +305,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
                 Err(Trouble::Handler(verdict)) => verdict,
                 Err(Trouble::Again(failure)) => Verdict::Again(failure),
                 Err(Trouble::Outdated(failure)) => Verdict::Outdated(failure),
+                Err(Trouble::Environment(failure)) => Verdict::Environment(failure),
                 // Only of several.
                 Err(Trouble::Slow(_)) => Verdict::NotTried,
                 Err(Trouble::Broken(broken)) => return Err(broken),

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use outbox_contract::{Consumer, metric};
 
+use tokio::time::Instant;
+
+use super::interruptions::Interruptions;
 use super::verdict::{Done, Verdict};
 
 /// Counters of one inbox, shared by its parts. Written with relaxed order: each is only ever read as a number.
@@ -18,11 +21,14 @@ pub(crate) struct Counters {
     ignored: AtomicU64,
     failed: AtomicU64,
     conflicts: AtomicU64,
+    interrupted: AtomicU64,
     stored: AtomicU64,
     resets: AtomicU64,
     // Until when the inbox counts as failing again and again, in microseconds of its own clock.
     failing_until: AtomicU64,
     last_error: Mutex<Option<String>>,
+    /// Handlers that the database cut short.
+    pub(crate) interruptions: Interruptions,
 }
 
 impl Counters {
@@ -35,10 +41,12 @@ impl Counters {
             ignored: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
+            interrupted: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             resets: AtomicU64::new(0),
             failing_until: AtomicU64::new(0),
             last_error: Mutex::new(None),
+            interruptions: Interruptions::default(),
         }
     }
 
@@ -58,6 +66,15 @@ impl Counters {
             Verdict::Done(Done::Ignored) => self.add(&self.ignored, 1, metric::INBOX_IGNORED),
             Verdict::Failed(_) | Verdict::Rejected(_) => self.add(&self.failed, 1, metric::INBOX_FAILED),
             Verdict::Again(_) | Verdict::Outdated(_) => self.add(&self.conflicts, 1, metric::INBOX_CONFLICTS),
+            Verdict::Environment(failure) => {
+                self.add(&self.interrupted, 1, metric::INBOX_INTERRUPTED);
+                if let Some(interruptions) = self.interruptions.met(Instant::now(), &failure.message) {
+                    tracing::warn!(
+                        consumer = %self.consumer, error = %failure, interruptions,
+                        "the database interrupts handlers; their messages are tried again, and no attempt is counted"
+                    );
+                }
+            }
             Verdict::NotTried => {}
         }
     }
@@ -93,6 +110,7 @@ impl Counters {
             ignored: read(&self.ignored),
             failed: read(&self.failed),
             conflicts: read(&self.conflicts),
+            interrupted: read(&self.interrupted),
             stored: read(&self.stored),
             resets: read(&self.resets),
             in_flight: in_flight.0,
@@ -128,6 +146,9 @@ pub struct InboxStats {
     pub failed: u64,
     /// Attempts that others were in the way of, for as long as they were tried. Some of a message that never gets through count as failed too.
     pub conflicts: u64,
+    /// Attempts that the database, or the way to it, cut short. Some of a message that is interrupted each time while others go through count as
+    /// failed too.
+    pub interrupted: u64,
     /// Messages that were written to the store, to wait there.
     pub stored: u64,
     /// Times that everything in memory was dropped and asked for again.

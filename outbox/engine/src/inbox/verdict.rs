@@ -20,6 +20,8 @@ pub(crate) enum Verdict {
     Again(Failure),
     /// The same, by its handler's own word: it has found another version than it expected, each time.
     Outdated(Failure),
+    /// The database, or the way to it, failed under its handler: nothing is counted, unless this message alone meets it each time.
+    Environment(Failure),
     /// It was not tried: an earlier message of its key was not finished, its handler had too much to do, or there was no time left.
     NotTried,
 }
@@ -46,6 +48,8 @@ pub(crate) enum Trouble {
     Again(Failure),
     /// The handler found another version than it expected: start again from the beginning.
     Outdated(Failure),
+    /// The session, the server or the way to it failed, behind a transaction that had begun well: try the message again after a pause.
+    Environment(Failure),
     /// Handlers took so long that what is behind this many messages would not be handled in time.
     Slow(usize),
     /// The store is not to be had, or nobody knows what became of the commit: nothing that is in memory can be relied on.
@@ -80,14 +84,16 @@ impl Trouble {
         }
     }
 
-    /// What an error of the store means behind a handler, at the append and the commit. If it is neither a conflict nor the database that is away,
-    /// it is what the handler wrote: a constraint that is checked at the commit, a failed query whose error the handler kept to itself. That is
-    /// its message's failure, and must not stop all others.
+    /// What an error of the store means behind a handler, at the append and the commit. If it is neither a conflict nor the environment, it is
+    /// what the handler wrote: a constraint that is checked at the commit, a failed query whose error the handler kept to itself. That is its
+    /// message's failure. A session that is gone by now is not a store that is gone: a handler that is too slow for the server's limits finds
+    /// the same. Neither must stop all others; a store that is away shows at the next transaction.
     pub(crate) fn of_work(what: &'static str, error: &StoreError) -> Self {
-        if error.is_retryable() {
-            return Self::of(error);
+        match error.kind() {
+            StoreErrorKind::Conflict => Self::conflict(error),
+            StoreErrorKind::Unavailable => Self::environment(error),
+            _ => Self::Handler(Verdict::Failed(Failure::new(what, error.to_string()))),
         }
-        Self::Handler(Verdict::Failed(Failure::new(what, error.to_string())))
     }
 
     pub(crate) const fn away(words: String) -> Self {
@@ -104,6 +110,10 @@ impl Trouble {
             cause = error.source();
         }
         Self::conflict(error)
+    }
+
+    pub(crate) fn environment(error: impl fmt::Display) -> Self {
+        Self::Environment(Failure::new("environment", error.to_string()))
     }
 
     pub(crate) fn conflict(error: impl fmt::Display) -> Self {
@@ -128,7 +138,7 @@ mod tests {
     fn what_a_handler_has_spoilt_is_its_own_failure() {
         let trouble = |kind| Trouble::of_work("commit", &StoreError::new(kind, "commit", "tested"));
         assert!(matches!(trouble(StoreErrorKind::Other), Trouble::Handler(Verdict::Failed(_))));
-        assert!(matches!(trouble(StoreErrorKind::Unavailable), Trouble::Broken(Broken::Away(_))));
+        assert!(matches!(trouble(StoreErrorKind::Unavailable), Trouble::Environment(_)));
         assert!(matches!(trouble(StoreErrorKind::Conflict), Trouble::Again(_)));
     }
 }

@@ -11,13 +11,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outbox_contract::transactional::Blame;
 use outbox_contract::{Codec, DomainEvent, Json, Outbox, Transactional};
 
 pub(crate) use cascade::{Cascade, Limits, Overrun};
 pub(crate) use handler::Registered;
 pub use handler::{EventHandler, EventHandlerFn, HandlerError};
 
-use crate::unit_of_work::{UnitOfWork, WorkError, is_conflict};
+use crate::unit_of_work::{UnitOfWork, WorkError, blame};
 
 /// Begins units of work, and gives the events of each to their handlers before it commits.
 ///
@@ -204,7 +205,7 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
         let store = self.core.outbox.store();
         match error {
             WorkError::Conflict(_) | WorkError::Unknown(_) => error,
-            error if is_conflict(&error, |error| store.is_conflict(error)) => {
+            error if blame(&error, |error| store.blame(error)) == Blame::Conflict => {
                 WorkError::Conflict(Box::new(error))
             }
             error => error,

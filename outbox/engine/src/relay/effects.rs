@@ -21,6 +21,8 @@ pub(crate) struct Effects {
     pub(crate) broken: Vec<(Topic, Failure)>,
     /// Topics of which nothing is in memory any more, as the poller asked: to the poller.
     pub(crate) topics_forgotten: Vec<Topic>,
+    /// Topics of which something was published after they had been forgotten: to the poller.
+    pub(crate) topics_published: Vec<Topic>,
     /// The transport was thought away and is back: to the poller, for the other lanes.
     pub(crate) transport_is_back: bool,
     /// Failing keys whose work is over, and in how long they are due again, if they are: to the poller.

@@ -78,6 +78,8 @@ pub(crate) struct Keys {
     // How many forgettings of a key the poller has not echoed yet.
     dropping_keys: BTreeMap<KeyId, u32>,
     dropping_topics: BTreeSet<Topic>,
+    /// Topics that were forgotten and of which nothing was published since.
+    doubted_topics: BTreeSet<Topic>,
     // By place in the chunk; none where a message was taken as delivered already.
     chunks: BTreeMap<u64, Vec<Option<Sent>>>,
     // How often the first message of a key broke things alone. It outlives the key's stays in memory, since such a key is set aside in between.
@@ -132,6 +134,7 @@ impl Keys {
             failing_since: BTreeMap::new(),
             dropping_keys: BTreeMap::new(),
             dropping_topics: BTreeSet::new(),
+            doubted_topics: BTreeSet::new(),
             chunks: BTreeMap::new(),
             strikes: BTreeMap::new(),
             generations: 0,
@@ -372,6 +375,7 @@ impl Keys {
     /// The poller echoes that a topic was closed.
     pub(crate) fn topic_forgotten(&mut self, topic: &Topic) {
         self.dropping_topics.remove(topic);
+        self.doubted_topics.insert(topic.clone());
     }
 
     /// Drops everything of these buckets: they belong to this relay no more. Nothing is read again, and what is in flight may

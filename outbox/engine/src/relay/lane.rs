@@ -348,6 +348,9 @@ impl LaneState {
         for topic in effects.topics_forgotten {
             let _ = poller.cast(PollerMsg::TopicForgotten(topic));
         }
+        for topic in effects.topics_published {
+            let _ = poller.cast(PollerMsg::TopicPublished(topic));
+        }
         if !effects.worked.is_empty() {
             let _ = poller.cast(PollerMsg::Worked(effects.worked));
         }

@@ -53,6 +53,8 @@ pub(crate) enum PollerMsg {
     Forgotten { lane: usize, key: KeyId, rows: Vec<Position> },
     /// A topic can't be published now.
     Broken { topic: Topic, failure: Failure },
+    /// A message of a topic is published that had been dropped from memory.
+    TopicPublished(Topic),
     /// A lane has nothing of the topic in memory any more.
     TopicForgotten(Topic),
     /// Failing keys were worked on; they are due again in so long, or not by themselves.
@@ -133,7 +135,12 @@ impl Poller {
             epochs: [Epoch::default(); BUCKETS],
             life: 0,
             pace: Pace::new(config.idle_poll),
-            topics: Topics::new(config.outage_first_delay, config.outage_most_delay, lanes.len()),
+            topics: Topics::new(
+                config.outage_first_delay,
+                config.outage_most_delay,
+                config.publish_timeout,
+                lanes.len(),
+            ),
             working: Working::of(config),
             next_due: None,
             ask_due: Duration::ZERO,
@@ -204,6 +211,13 @@ impl PollerState {
                 return Ok(true);
             }
             PollerMsg::Broken { topic, failure } => self.broken(&topic, &failure, now)?,
+            PollerMsg::TopicPublished(topic) => {
+                if self.topics.published(&topic) {
+                    tracing::info!(route = %self.context.route, %topic, "a topic is available again");
+                    // Whether it is still apart shows in the next look.
+                    return Ok(true);
+                }
+            }
             PollerMsg::TopicForgotten(topic) => self.topics.forgotten(&topic),
             PollerMsg::Worked(keys) => {
                 for (key, due_in) in keys {

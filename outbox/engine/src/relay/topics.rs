@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use outbox_contract::Topic;
 
+/// A warning of each try would fill the log: one when a topic breaks, then one in so long.
+const WARN_EVERY: Duration = Duration::from_secs(600);
+
 /// The topics that are apart from the others.
 #[derive(Debug)]
 pub(crate) struct Topics {
     first_delay: Duration,
     most_delay: Duration,
+    /// How long after its try a topic of which nothing more is heard counts as broken: it may have nothing left to publish.
+    silence: Duration,
     lanes: usize,
     apart: BTreeMap<Topic, Apart>,
 }
@@ -17,22 +22,32 @@ pub(crate) struct Topics {
 #[derive(Clone, Debug, Default)]
 struct Apart {
     paused: bool,
-    /// How often in a row it turned out to be broken.
+    /// How often in a row it turned out to be broken, without a message published in between.
     failures: u32,
     /// When it is tried again. None: it is being tried, or paused.
     try_at: Option<Duration>,
+    /// When it was tried last.
+    tried_at: Duration,
+    /// When it was warned of last.
+    warned_at: Option<Duration>,
     /// Lanes that have not yet said that they have dropped it: it may not be read before all have.
     lanes_left: usize,
 }
 
 impl Topics {
-    pub(crate) fn new(first_delay: Duration, most_delay: Duration, lanes: usize) -> Self {
-        Self { first_delay, most_delay, lanes, apart: BTreeMap::new() }
+    /// `publish_timeout`: how long a chunk may take until it is known what became of it.
+    pub(crate) fn new(
+        first_delay: Duration,
+        most_delay: Duration,
+        publish_timeout: Duration,
+        lanes: usize,
+    ) -> Self {
+        let silence = publish_timeout.saturating_add(most_delay);
+        Self { first_delay, most_delay, silence, lanes, apart: BTreeMap::new() }
     }
 
-    /// A topic turned out to be broken. Says whether that is news.
+    /// A topic turned out to be broken. Says whether a warning is due.
     pub(crate) fn broken(&mut self, topic: &Topic, now: Duration) -> bool {
-        let news = !self.apart.contains_key(topic);
         let apart = self.apart.entry(topic.clone()).or_default();
         // Several lanes meet the same fault: one wait for all of them.
         if apart.try_at.is_none() {
@@ -40,7 +55,22 @@ impl Topics {
             apart.failures = apart.failures.saturating_add(1);
             apart.try_at = Some(now + self.first_delay.saturating_mul(1 << doublings).min(self.most_delay));
         }
-        news
+        let warns = apart.warned_at.is_none_or(|at| now.saturating_sub(at) >= WARN_EVERY);
+        if warns {
+            apart.warned_at = Some(now);
+        }
+        warns
+    }
+
+    /// A message of a topic that was closed before is published. Says whether the topic was thought broken.
+    pub(crate) fn published(&mut self, topic: &Topic) -> bool {
+        let Some(apart) = self.apart.get_mut(topic) else { return false };
+        // While it waits for its try, this is a chunk that was on its way when it broke.
+        if apart.try_at.is_some() {
+            return false;
+        }
+        apart.warned_at = None;
+        std::mem::take(&mut apart.failures) > 0
     }
 
     /// Lanes are being told to drop a topic.
@@ -81,6 +111,7 @@ impl Topics {
             let due = apart.try_at.is_some_and(|at| at <= now);
             if due && !apart.paused && apart.lanes_left == 0 {
                 apart.try_at = None;
+                apart.tried_at = now;
                 open.push(topic.clone());
             }
         }
@@ -92,9 +123,13 @@ impl Topics {
         self.apart.values().filter(|apart| !apart.paused).filter_map(|apart| apart.try_at).min()
     }
 
-    /// Drops topics that have caught up.
-    pub(crate) fn keep(&mut self, is_apart: impl Fn(&Topic) -> bool) {
-        self.apart.retain(|topic, apart| apart.paused || apart.try_at.is_some() || is_apart(topic));
+    /// Drops topics that have caught up: of one that was broken, something was published since, or nothing was heard for long.
+    pub(crate) fn keep(&mut self, now: Duration, is_apart: impl Fn(&Topic) -> bool) {
+        let silence = self.silence;
+        self.apart.retain(|topic, apart| {
+            let is_tried = apart.failures > 0 && now.saturating_sub(apart.tried_at) < silence;
+            apart.paused || apart.try_at.is_some() || is_tried || is_apart(topic)
+        });
     }
 
     /// Their names.
@@ -113,9 +148,13 @@ mod tests {
         Topic::new("orders").unwrap()
     }
 
+    fn topics(lanes: usize) -> Topics {
+        Topics::new(S, S * 8, S * 5, lanes)
+    }
+
     #[test]
-    fn a_broken_topic_is_tried_again_ever_more_seldom_once_all_lanes_have_dropped_it() {
-        let mut topics = Topics::new(S, S * 4, 2);
+    fn a_broken_topic_is_tried_again_once_all_lanes_have_dropped_it() {
+        let mut topics = topics(2);
         assert!(topics.broken(&topic(), S));
         topics.closing(&topic());
         assert!(!topics.broken(&topic(), S), "another lane meets the same fault");
@@ -126,19 +165,60 @@ mod tests {
         assert_eq!(topics.next(), None, "it is being tried");
         topics.broken(&topic(), S * 2);
         assert_eq!(topics.next(), Some(S * 4));
-        topics.keep(|_| false);
+        topics.keep(S * 3, |_| false);
         assert_eq!(topics.names(), ["orders"], "it waits to be tried");
     }
 
     #[test]
+    fn waits_grow_to_their_bound_and_warnings_are_rare_until_something_is_published() {
+        let mut topics = topics(0);
+        let (mut now, mut waits, mut warnings) = (S, Vec::new(), Vec::new());
+        while now < S * 1_300 {
+            if topics.broken(&topic(), now) {
+                warnings.push(now.as_secs());
+            }
+            let at = topics.next().unwrap();
+            waits.push((at - now).as_secs());
+            assert!(!topics.published(&topic()), "that was on its way");
+            now = at;
+            assert_eq!(topics.open_due(now), [topic()]);
+            // Its few messages are all in memory at once.
+            topics.keep(now + S, |_| false);
+            assert_eq!(topics.names(), ["orders"], "nothing of it is published");
+        }
+        assert_eq!(waits[..5], [1, 2, 4, 8, 8]);
+        assert!(waits[5..].iter().all(|wait| *wait == 8));
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        assert!(topics.published(&topic()));
+        assert!(!topics.published(&topic()), "said once");
+        topics.keep(now, |_| true);
+        assert_eq!(topics.names(), ["orders"], "it catches up");
+        topics.keep(now, |_| false);
+        assert!(topics.names().is_empty());
+        assert!(topics.broken(&topic(), now), "it is news again");
+        assert_eq!(topics.next(), Some(now + S));
+    }
+
+    #[test]
+    fn a_topic_with_nothing_left_to_publish_is_broken_no_more_after_a_while() {
+        let mut topics = topics(0);
+        topics.broken(&topic(), S);
+        topics.open_due(S * 2);
+        topics.keep(S * 14, |_| false);
+        assert_eq!(topics.names(), ["orders"], "its try may be under way");
+        topics.keep(S * 15, |_| false);
+        assert!(topics.names().is_empty());
+    }
+
+    #[test]
     fn a_paused_topic_is_not_tried_until_it_is_resumed() {
-        let mut topics = Topics::new(S, S * 4, 0);
+        let mut topics = topics(0);
         assert_eq!(topics.pause(&[topic()]), [topic()]);
         assert!(topics.pause(&[topic()]).is_empty(), "it is paused already");
         assert!(topics.open_due(S * 100).is_empty());
         topics.pause(&[]);
         assert_eq!(topics.open_due(S), [topic()]);
-        topics.keep(|_| false);
+        topics.keep(S, |_| false);
         assert!(topics.names().is_empty());
     }
 }

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
+use outbox_contract::transactional::Blame;
 use outbox_contract::{AppendError, MessageError, StoreError, StoreErrorKind};
 
 use super::version::VersionMismatch;
@@ -78,15 +79,26 @@ fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn
     std::iter::successors(Some(error), |error| (**error).source())
 }
 
-/// Whether an error, or what caused it, is another transaction's doing. `by_driver` knows the errors of the store's driver.
-pub(crate) fn is_conflict(
+/// The cause of an error: a conflict before anything else, if it or one of its causes says so. `by_driver` knows the errors of the store's driver.
+pub(crate) fn blame(
     error: &(dyn Error + 'static),
-    by_driver: impl Fn(&(dyn Error + 'static)) -> bool,
-) -> bool {
-    causes(error).any(|error| {
-        let store = error.downcast_ref::<StoreError>().map(|error| error.kind() == StoreErrorKind::Conflict);
-        let version = error.downcast_ref::<VersionMismatch>().map(VersionMismatch::is_conflict);
+    by_driver: impl Fn(&(dyn Error + 'static)) -> Blame,
+) -> Blame {
+    let said = causes(error).map(|error| {
+        let store = error.downcast_ref::<StoreError>().map(|error| match error.kind() {
+            StoreErrorKind::Conflict => Blame::Conflict,
+            StoreErrorKind::Unavailable => Blame::Environment,
+            _ => Blame::Handler,
+        });
+        let version = error
+            .downcast_ref::<VersionMismatch>()
+            .map(|version| if version.is_conflict() { Blame::Conflict } else { Blame::Handler });
         store.or(version).unwrap_or_else(|| by_driver(error))
+    });
+    said.fold(Blame::Handler, |before, next| match (before, next) {
+        (Blame::Conflict, _) | (_, Blame::Conflict) => Blame::Conflict,
+        (Blame::Environment, _) | (_, Blame::Environment) => Blame::Environment,
+        (Blame::Handler, Blame::Handler) => Blame::Handler,
     })
 }
 

@@ -12,7 +12,7 @@ use outbox_contract::{Codec, DomainEvent, Json, Message, Transactional};
 use serde::Serialize;
 
 pub use error::WorkError;
-pub(crate) use error::is_conflict;
+pub(crate) use error::blame;
 pub use event_log::{Aggregate, EventLog};
 pub use version::VersionMismatch;
 

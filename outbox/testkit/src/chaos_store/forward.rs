@@ -12,7 +12,7 @@ use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
 use outbox_contract::hints::Wakeup;
 use outbox_contract::lease::{LeaseRequest, Leased};
 use outbox_contract::maintain::Maintained;
-use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::transactional::{Admission, Blame, Committed};
 use outbox_contract::{
     Admin, AppendError, Backlog, BucketSet, Consumer, Diversion, Diverted, FetchRequest, Fetched, Hints,
     KeyId, Lease, LowWater, Message, MessageId, Outgoing, RelayId, Route, Store, StoreError, Stored,
@@ -267,6 +267,10 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
 
     async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
         self.act(StoreCall::Admitted, self.inner.admitted(consumer, id)).await
+    }
+
+    fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
+        self.inner.blame(error)
     }
 
     fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {

@@ -115,6 +115,9 @@ impl Keys {
             effects.counts.delivered += 1;
             state.absolve();
             self.strikes.remove(&key);
+            if !self.doubted_topics.is_empty() && self.doubted_topics.remove(&key.topic) {
+                effects.topics_published.push(key.topic.clone());
+            }
             match &mut state.retry {
                 Some(retry) if sent.parked => {
                     retry.delivered.push(sent.held.stored.row());

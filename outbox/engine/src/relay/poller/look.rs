@@ -213,6 +213,6 @@ impl PollerState {
             self.reader.open_topic(&topic);
         }
         let reader = &self.reader;
-        self.topics.keep(|topic| reader.is_apart(topic));
+        self.topics.keep(now, |topic| reader.is_apart(topic));
     }
 }

@@ -9,6 +9,7 @@ mod batches;
 mod chaos;
 mod conflicts;
 mod direct;
+mod environment;
 mod failing;
 mod life;
 mod panics;

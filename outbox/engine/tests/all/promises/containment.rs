@@ -55,6 +55,40 @@ async fn a_broken_topic_holds_up_that_topic_only_and_costs_the_others_nothing() 
     assert!(costs[1] <= costs[0] + costs[0] / 5, "fetches without and with a broken topic: {costs:?}");
 }
 
+/// Few messages: each try takes all of them into memory, so that nothing is left to read while it is under way.
+#[tokio::test(start_paused = true)]
+async fn a_broken_topic_is_tried_ever_more_seldom_and_said_until_something_of_it_is_published() {
+    for waiting in [1, 20] {
+        let world = World::new();
+        let rig = world.rig();
+        let relay = rig.relay().lanes(1).start().await.unwrap();
+        within(S, || relay.health().status == Status::Healthy).await;
+        // As a broker that is asked for its metadata first.
+        rig.transport.set_rates(FaultRates { delay: S, ..FaultRates::default() });
+        rig.transport.break_topic(topic("broken"));
+        world.append((0..waiting).map(|n| of_topic("broken", &format!("key-{n}")))).await;
+        let is_said = || {
+            let reasons = relay.health().reasons;
+            reasons.iter().any(|reason| reason.contains("topic broken is not published now"))
+        };
+        within(S * 5, is_said).await;
+        let before = rig.transport.counts().chunks;
+        for look in 0..500 {
+            tokio::time::sleep(MS * 97).await;
+            assert!(is_said(), "look {look} with {waiting}: {:?}", relay.health());
+        }
+        // The waits grow from 0.2 s to 5 s.
+        let tries = rig.transport.counts().chunks - before;
+        assert!((5..=25).contains(&tries), "{tries} tries in {:?} with {waiting}", MS * 97 * 500);
+        rig.transport.heal_topic(&topic("broken"));
+        world.drained(S * 10).await;
+        within(S * 10, || relay.health().status == Status::Healthy).await;
+        rig.transport.break_topic(topic("broken"));
+        world.append([of_topic("broken", "a")]).await;
+        within(S * 5, is_said).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_outage_burns_no_attempts_and_makes_no_dead_letters() {
     let world = World::new();
