@@ -147,9 +147,11 @@ impl Tables {
 
     /// Appends what was made of a dead letter in its place; not where somebody else was faster.
     pub(crate) fn requeue_edited(&mut self, letter: &DeadLetter, message: Message, now: Timestamp) -> bool {
-        let any = Filter::default();
-        let is_it = |there: &DeadLetter| Arc::ptr_eq(&there.stored, &letter.stored);
-        let found = self.archive.find_dead(&any).find(|(_, there)| is_it(there)).map(|(when, _)| *when);
+        let found = {
+            let any = Filter::default();
+            let mut dead = self.archive.find_dead(&any);
+            dead.find(|(_, there)| Arc::ptr_eq(&there.stored, &letter.stored)).map(|(when, _)| *when)
+        };
         let Some(when) = found else { return false };
         self.archive.remove_dead(&when);
         self.append(&letter.route, message, now);
