@@ -14,7 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) enum Database {
-    Sqlite(TempDir),
+    Sqlite(#[expect(dead_code, reason = "the file lives as long as its folder")] TempDir),
     Postgres(PostgresServer),
     MySql(MySqlServer),
     MongoDb(MongoDbServer),

@@ -99,29 +99,31 @@ async fn the_listing_in_sql_is_right() {
 
 #[tokio::test]
 async fn the_listing_in_python_is_right() {
-    // The tree of prepared servers has a Python with psycopg2; else the machine's own.
+    let mut python = with_driver("python3", "usr/lib/python3/dist-packages/psycopg2");
+    python.arg("-c").arg(listing("python", "import"));
+    run_listing(python, "No module named").await;
+}
+
+#[tokio::test]
+async fn the_listing_in_node_is_right() {
+    let mut node = with_driver("node", "usr/share/nodejs/pg");
+    node.arg("-e").arg(listing("js", "const"));
+    run_listing(node, "Cannot find module").await;
+}
+
+/// A program of the tree of prepared servers, where its driver is there; else the machine's own.
+fn with_driver(program: &str, driver: &str) -> Command {
     let tree = std::env::var_os("OUTBOX_SERVERS_DIR").map_or_else(
         || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers"),
         std::path::PathBuf::from,
     );
     let tree = tree.join("bookworm");
-    let mut python = if tree.join("usr/lib/python3/dist-packages/psycopg2").exists() {
-        let mut python = Command::new("chroot");
-        python.arg(tree).arg("python3");
-        python
-    } else {
-        Command::new("python3")
-    };
-    python.arg("-c").arg(listing("python", "import"));
-    run_listing(python, "No module named").await;
-}
-
-/// Where the module `pg` is found by Node, as by `NODE_PATH`.
-#[tokio::test]
-async fn the_listing_in_node_is_right() {
-    let mut node = Command::new("node");
-    node.arg("-e").arg(listing("js", "const"));
-    run_listing(node, "Cannot find module").await;
+    if !tree.join(driver).exists() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("chroot");
+    command.arg(tree).arg(program);
+    command
 }
 
 /// Whatever type a driver gives its parameter.

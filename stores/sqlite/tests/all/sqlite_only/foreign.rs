@@ -146,6 +146,7 @@ async fn what_can_be_no_message_is_refused_where_it_is_written() {
         ("topic, event_type", "'t' || char(10), 'e'", "topic_has_no_control_characters"),
         ("topic, event_type", "'t', 'e' || char(127)", "event_type_has_no_control_characters"),
         ("topic, event_type, key", "'t', 'e', 'a' || char(133)", "key_has_no_control_characters"),
+        ("topic, event_type, key", "'t', 'e', 'a' || char(10)", "key_has_no_control_characters"),
         ("topic, event_type, key", "'t', 'e', 'a' || char(0) || 'b'", "key_has_no_control_characters"),
         ("topic, event_type, content_type", "'t', 'e', char(9)", "content_type_has_no_control_characters"),
         ("topic, event_type, route", "'t', 'e', char(31)", "route_has_no_control_characters"),
