@@ -103,8 +103,13 @@ pub(crate) async fn publish(transport: &dyn Transport, messages: &[Message]) {
             let mut stored: Vec<_> = stored.collect();
             while !stored.is_empty() {
                 let outcomes = Outcomes::new(stored.len());
-                let chunk =
-                    Chunk::new(Route::default(), RelayId::new(), "/test".into(), stored.clone(), PATIENCE);
+                let chunk = Chunk::new(
+                    Route::default(),
+                    RelayId::new(),
+                    outbox_contract::cloudevents::DEFAULT_SOURCE.into(),
+                    stored.clone(),
+                    PATIENCE,
+                );
                 transport.publish(chunk, &outcomes).await;
                 let mut taken = outcomes.take().into_iter();
                 stored.retain(|_| taken.next() != Some(Some(Outcome::Delivered)));

@@ -17,8 +17,13 @@ async fn rows_whose_key_can_be_no_name_become_dead_letters_on_postgres() {
     let pool = sqlx::PgPool::connect(&server.fresh_database()).await.unwrap();
     let store = PostgresStore::new(pool.clone());
     store.migrate().await.unwrap();
-    let insert = "insert into outbox_message (topic, key, event_type) select 'orders', 'a' || chr(10) || 'b', 'x' from generate_series(1, 1200)";
-    sqlx::query(insert).execute(&pool).await.unwrap();
+    // An INSERT would be refused.
+    for statement in [
+        "insert into outbox_message (topic, key, event_type) select 'orders', 'ab', 'x' from generate_series(1, 1200)",
+        "update outbox_message set key = 'a' || chr(10) || 'b'",
+    ] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
     let relay = Relay::builder(store.clone(), NullTransport::new()).start().await.unwrap();
     until("all dead letters", async || store.backlog(&Route::default()).await.unwrap().dead == ROWS).await;
     assert_eq!(relay.stats().dead_lettered, ROWS);

@@ -174,8 +174,13 @@ async fn publish(transport: &dyn Transport, messages: &[Message]) {
     let publishing = async {
         loop {
             let outcomes = Outcomes::new(stored.len());
-            let chunk =
-                Chunk::new(Route::default(), RelayId::new(), "/again".into(), stored.clone(), PATIENCE);
+            let chunk = Chunk::new(
+                Route::default(),
+                RelayId::new(),
+                outbox_contract::cloudevents::DEFAULT_SOURCE.into(),
+                stored.clone(),
+                PATIENCE,
+            );
             transport.publish(chunk, &outcomes).await;
             if outcomes.take().iter().all(|outcome| *outcome == Some(Outcome::Delivered)) {
                 return;

@@ -33,7 +33,7 @@ impl Relays {
         kill: bool,
         seed: u64,
     ) -> Result<Self, StartError> {
-        let pair = vec![start(&store, &transport).await?, start(&store, &transport).await?];
+        let pair = vec![start(&store, &transport, kill).await?, start(&store, &transport, kill).await?];
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let mut keeper = Keeper { store, transport, pair, relayed: Relayed::default() };
@@ -76,7 +76,7 @@ impl Keeper {
             self.relayed.killed += 1;
             // No drain: what it has in flight is sent again by another.
             drop(victim);
-            match start(&self.store, &self.transport).await {
+            match start(&self.store, &self.transport, true).await {
                 Ok(relay) => self.pair.push(relay),
                 Err(error) => eprintln!("could not start another relay: {error}"),
             }
@@ -98,14 +98,18 @@ impl Keeper {
     }
 }
 
-/// Leases are short here, so that the others take over soon when one is killed.
-async fn start(store: &Arc<dyn Store>, transport: &Arc<dyn Transport>) -> Result<RelayHandle, StartError> {
-    Relay::builder(Arc::clone(store), Arc::clone(transport))
-        .label("orders")
-        .source("/shop")
-        .lease(Duration::from_millis(1_500))
-        .heartbeat(Duration::from_millis(300))
-        .publish_timeout(Duration::from_millis(800))
-        .start()
-        .await
+/// Where relays are killed, leases are short, so that the others take over soon. Otherwise they are the default: a relay on a busy machine keeps its own.
+async fn start(
+    store: &Arc<dyn Store>,
+    transport: &Arc<dyn Transport>,
+    killed: bool,
+) -> Result<RelayHandle, StartError> {
+    let mut relay = Relay::builder(Arc::clone(store), Arc::clone(transport)).label("orders").source("/shop");
+    if killed {
+        relay = relay
+            .lease(Duration::from_millis(1_500))
+            .heartbeat(Duration::from_millis(300))
+            .publish_timeout(Duration::from_millis(800));
+    }
+    relay.start().await
 }

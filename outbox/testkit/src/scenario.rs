@@ -8,6 +8,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use outbox_contract::cloudevents::DEFAULT_SOURCE;
 use outbox_contract::subscription::Received;
 use outbox_contract::{
     Chunk, Consumer, Deliveries, Message, MessageId, Outcome, Outcomes, Position, RelayId, Route, Stored,
@@ -84,6 +85,8 @@ struct Seen {
 
 struct Delivered {
     message: Message,
+    /// Of its event: a repeat is one only under the same source.
+    source: Arc<str>,
     position: Position,
     first: bool,
 }
@@ -188,7 +191,7 @@ impl Scenario {
     ///
     /// When the transport does not deliver it.
     pub async fn repeat_last(&mut self) {
-        let last = self.seen.lock().last().map(Delivered::stored);
+        let last = self.seen.lock().last().map(Delivered::sent);
         self.repeat(last.into_iter().collect()).await;
     }
 
@@ -199,8 +202,7 @@ impl Scenario {
     ///
     /// When the transport does not deliver them.
     pub async fn repeat_all(&mut self) {
-        let all =
-            self.seen.lock().iter().filter(|delivered| delivered.first).map(Delivered::stored).collect();
+        let all = self.seen.lock().iter().filter(|delivered| delivered.first).map(Delivered::sent).collect();
         self.repeat(all).await;
     }
 
@@ -210,11 +212,18 @@ impl Scenario {
         self.seen.lock().iter().filter(|delivered| !delivered.first).count()
     }
 
-    async fn repeat(&mut self, messages: Vec<Arc<Stored>>) {
-        self.step = format!("{}, and {} repeats", self.step, messages.len());
+    async fn repeat(&mut self, sent: Vec<(Arc<str>, Arc<Stored>)>) {
+        self.step = format!("{}, and {} repeats", self.step, sent.len());
+        for of_one_source in sent.chunk_by(|one, next| one.0 == next.0) {
+            let messages = of_one_source.iter().map(|(_, stored)| Arc::clone(stored)).collect();
+            self.publish(Arc::clone(&of_one_source[0].0), messages).await;
+        }
+    }
+
+    async fn publish(&self, source: Arc<str>, messages: Vec<Arc<Stored>>) {
         let outcomes = Outcomes::new(messages.len());
         let relay = RelayId::from_uuid(uuid::Uuid::nil());
-        let chunk = Chunk::new(Route::default(), relay, "/scenario".into(), messages, self.patience);
+        let chunk = Chunk::new(Route::default(), relay, source, messages, self.patience);
         let _late = tokio::time::timeout(self.patience, self.transport.publish(chunk, &outcomes)).await;
         let outcomes = outcomes.take();
         let undelivered = outcomes.iter().find(|outcome| **outcome != Some(Outcome::Delivered));
@@ -259,8 +268,9 @@ impl Seen {
 }
 
 impl Delivered {
-    fn stored(&self) -> Arc<Stored> {
-        Arc::new(Stored::new(self.position, Timestamp::default(), self.message.clone()))
+    fn sent(&self) -> (Arc<str>, Arc<Stored>) {
+        let stored = Stored::new(self.position, Timestamp::default(), self.message.clone());
+        (Arc::clone(&self.source), Arc::new(stored))
     }
 }
 
@@ -273,12 +283,14 @@ async fn watch_all(deliveries: Box<dyn Deliveries>, seen: Arc<Seen>) {
                 let mut tags = Vec::with_capacity(received.len());
                 for delivery in received {
                     tags.push(delivery.tag);
-                    let position =
-                        delivery.origin.map_or(Position::START, |origin| Position(origin.sequence));
+                    let (source, position) = delivery.origin.map_or_else(
+                        || (Arc::from(DEFAULT_SOURCE), Position::START),
+                        |origin| (origin.source, Position(origin.sequence)),
+                    );
                     // What is no message of ours is another's, and no expectation is about it.
                     let Ok(message) = delivery.message else { continue };
                     let first = known.insert(message.id);
-                    seen.lock().push(Delivered { message, position, first });
+                    seen.lock().push(Delivered { message, source, position, first });
                 }
                 let count = seen.lock().len();
                 seen.count.send_replace(count);

@@ -98,7 +98,7 @@ async fn an_event_that_does_not_encode_says_why() {
     let event = OrderPriced { amount: Refuses };
     let (error, stored) = refused(async |outbox, tx| outbox.append(tx, &event).await.map(drop)).await;
     let text = error.to_string();
-    assert!(text.contains("could not write bad_input::OrderPriced as application/json"), "{text}");
+    assert!(text.contains("could not write all::bad_input::OrderPriced as application/json"), "{text}");
     assert!(text.contains("amounts must not be negative"), "{text}");
     assert!(error.source().is_some());
     assert_eq!(stored, 2);
@@ -108,10 +108,9 @@ async fn an_event_that_does_not_encode_says_why() {
 async fn a_header_with_control_characters_is_refused_where_it_is_set_and_where_it_is_appended() {
     let message = Message::new(Topic::new("orders").unwrap(), "order.placed");
     let error = message.clone().with_header("tenant", "a\r\nb").unwrap_err();
-    assert!(
-        error.to_string().contains("the header value \"a\\r\\nb\" has the control character U+000D"),
-        "{error}"
-    );
+    // By its name: the value may be a secret.
+    let text = error.to_string();
+    assert!(text.contains("the header \"tenant\" has the control character U+000D"), "{text}");
     // Headers can be read from elsewhere without that check; append has the last word.
     let headers = outbox::Headers::from_bytes(br#"{"tenant":"a\u0000b"}"#).unwrap();
     let (error, stored) = refused(async |outbox, tx| {

@@ -20,6 +20,7 @@ pub(crate) enum Database {
     MongoDb(MongoDbServer),
 }
 
+#[allow(clippy::large_enum_variant, reason = "there is one of it")]
 pub(crate) enum Broker {
     RabbitMq(RabbitMqServer),
     Kafka(KafkaServer),

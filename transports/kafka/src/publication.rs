@@ -50,10 +50,13 @@ fn route(outcomes: &Outcomes, class: &'static str, words: &str) {
     outcomes.report_rest(&Outcome::Unavailable(Unavailable::Route, Failure::new(class, words)));
 }
 
+/// What goes by one pool.
+type Share = (Arc<Pool>, Vec<Entry>);
+
 /// Shares out messages by the pools that their topics go by: mostly all by one.
-fn parts(shared: &Shared, entries: Vec<Entry>) -> Result<Vec<(Arc<Pool>, Vec<Entry>)>, TransportError> {
+fn parts(shared: &Shared, entries: Vec<Entry>) -> Result<Vec<Share>, TransportError> {
     let mut pools: BTreeMap<Topic, (usize, bool)> = BTreeMap::new();
-    let mut parts: Vec<(Arc<Pool>, Vec<Entry>)> = Vec::new();
+    let mut parts: Vec<Share> = Vec::new();
     for mut entry in entries {
         let topic = entry.record.topic();
         let (at, alone) = match pools.get(topic) {

@@ -26,8 +26,8 @@ impl Problems {
     }
 
     /// Takes what the transport tells now.
-    pub(crate) fn look(&self, told: Vec<Problem>) {
-        let before = std::mem::replace(&mut *self.now(), told.clone());
+    pub(crate) fn look(&self, told: &[Problem]) {
+        let before = std::mem::replace(&mut *self.now(), told.to_vec());
         if before.is_empty() && told.is_empty() {
             return;
         }
@@ -35,10 +35,10 @@ impl Problems {
         for problem in told.iter().filter(|problem| !is_in(&before, problem)) {
             tracing::warn!(%consumer, %problem, "nothing is received from a topic; the others go on");
         }
-        for Problem { topic, number, .. } in before.iter().filter(|problem| !is_in(&told, problem)) {
+        for Problem { topic, number, .. } in before.iter().filter(|problem| !is_in(told, problem)) {
             tracing::info!(%consumer, %topic, unit = number, "messages of the topic are received again");
         }
-        self.measure(&before, &told);
+        self.measure(&before, told);
     }
 
     /// There is no subscription any more that could have problems.
@@ -102,11 +102,11 @@ mod tests {
     #[test]
     fn each_problem_is_a_reason_until_it_is_over() {
         let problems = Problems::new("billing".parse().unwrap());
-        problems.look(vec![problem("orders", None), problem("bills", Some(3))]);
+        problems.look(&[problem("orders", None), problem("bills", Some(3))]);
         let reasons = problems.reasons();
         assert!(reasons[0].contains("orders: it is missing"), "{reasons:?}");
         assert!(reasons[1].contains("bills/3: it is missing"), "{reasons:?}");
-        problems.look(vec![problem("bills", Some(3))]);
+        problems.look(&[problem("bills", Some(3))]);
         assert_eq!((problems.count(), problems.reasons().len()), (1, 1));
         problems.forget();
         assert_eq!((problems.count(), problems.reasons().len()), (0, 0));
@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn of_many_problems_the_rest_is_counted() {
         let problems = Problems::new("billing".parse().unwrap());
-        problems.look((0..50).map(|number| problem("orders", Some(number))).collect());
+        let told: Vec<Problem> = (0..50).map(|number| problem("orders", Some(number))).collect();
+        problems.look(&told);
         let reasons = problems.reasons();
         assert_eq!(reasons.len(), MAX_NAMED + 1);
         assert!(reasons[MAX_NAMED].contains("30 more, of 1 topics"), "{reasons:?}");

@@ -98,7 +98,7 @@ impl InboxSupervisor {
             InboxMsg::Ended => self.start_again(&myself, state, "the broker ended the subscription").await,
             InboxMsg::Look => {
                 if let Some(problems) = state.incarnation.as_ref().and_then(|parts| parts.source.problems()) {
-                    self.context.problems.look(problems);
+                    self.context.problems.look(&problems);
                 }
                 let mailboxes = state.incarnation.as_ref().and_then(|parts| parts.mailboxes.as_ref());
                 if let Some(mailboxes) = mailboxes {
@@ -176,7 +176,7 @@ impl InboxSupervisor {
         context.subscribed.store(true, Ordering::Release);
         context.untold.store(false, Ordering::Release);
         context.absence.over();
-        context.problems.look(source.problems().unwrap_or_default());
+        context.problems.look(&source.problems().unwrap_or_default());
         state.incarnation = Some(Incarnation { source, receiver, acknowledger, mailboxes });
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Every test of the kit.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
+
 extern crate outbox_contract as outbox;
 
 mod broken_store;

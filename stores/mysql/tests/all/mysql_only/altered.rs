@@ -10,8 +10,8 @@ async fn a_check_says_what_was_altered() {
         fixture.store.check().await.unwrap();
         for (alter, put_back, says) in [
             (
-                "alter table outbox_message rename column payload to body",
-                "alter table outbox_message rename column body to payload",
+                "alter table outbox_message rename column appended_at to added_at",
+                "alter table outbox_message rename column added_at to appended_at",
                 "does not fit",
             ),
             ("rename table outbox_pause to pauses", "rename table pauses to outbox_pause", "does not fit"),

@@ -73,7 +73,7 @@ async fn a_settlement_does_not_wait_for_partitions_that_wait_for_somebody_else()
             async move { another.maintain(10).await }
         });
         let waits = "select count(*) from information_schema.processlist where db = database() and state like '%metadata lock'";
-        eventually(LONG, async || maintained.is_finished() || fixture.number(waits).await != 0).await;
+        eventually(LONG, async || maintained.is_finished() || fixture.sessions(waits).await != 0).await;
         let row = [read[0].row()];
         let route = Route::default();
         let settled = tokio::time::timeout(Duration::from_secs(20), fixture.store.settle(&route, &row));

@@ -62,6 +62,14 @@ impl Fixture {
         run(&mut self.connection().await, statements).await;
     }
 
+    /// The number of sessions that a statement counts. MySQL refuses to show any while a statement of anybody has bytes in it that are no text (3854): none,
+    /// then.
+    pub(crate) async fn sessions(&self, statement: &str) -> i64 {
+        let row =
+            sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).fetch_one(&mut self.connection().await).await;
+        row.map_or(0, |row| row.try_get_unchecked(0).unwrap())
+    }
+
     /// The one number that a statement gives.
     pub(crate) async fn number(&self, statement: &str) -> i64 {
         number(&mut self.connection().await, statement).await
@@ -73,14 +81,8 @@ impl Fixture {
             "select count(*) from information_schema.innodb_trx t join information_schema.processlist p on p.id = t.trx_mysql_thread_id \
              where p.db = database() and t.trx_state = 'LOCK WAIT' and t.trx_query like '{begins}%'"
         );
-        let mut connection = self.connection().await;
         let waiting = async {
-            loop {
-                // MySQL refuses to show anything while a statement of anybody has bytes in it that are no text (3854).
-                let row = sqlx::raw_sql(AssertSqlSafe(statement.clone())).fetch_one(&mut connection).await;
-                if row.is_ok_and(|row| row.try_get_unchecked::<i64, _>(0).unwrap() > 0) {
-                    return;
-                }
+            while self.sessions(&statement).await == 0 {
                 // It looks again only when nobody has asked for a tenth of a second.
                 tokio::time::sleep(Duration::from_millis(250)).await;
             }

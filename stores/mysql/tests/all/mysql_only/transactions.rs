@@ -253,7 +253,7 @@ async fn a_query_that_is_dropped_while_it_is_prepared_costs_the_pool_no_connecti
         let waits = format!(
             "select count(*) from information_schema.processlist where info = '{CHANGE}' and state like '%metadata lock'"
         );
-        let waiting = eventually(LONG, async || fixture.number(&waits).await != 0).await;
+        let waiting = eventually(LONG, async || fixture.sessions(&waits).await != 0).await;
         assert!(waiting, "the change waits for who reads");
         let mut tx = fixture.store.begin().await.unwrap();
         // To prepare it, the server looks at the table, behind who changes it. Too short a wait would only let a mistake pass.

@@ -122,7 +122,8 @@ fn with_driver(program: &str, driver: &str) -> Command {
         return Command::new(program);
     }
     let mut command = Command::new("chroot");
-    command.arg(tree).arg(program);
+    // Where Debian has modules of Node.
+    command.arg(tree).arg(program).env("NODE_PATH", "/usr/share/nodejs");
     command
 }
 
