@@ -5,6 +5,7 @@
 
 mod altered;
 mod autocommit;
+mod below;
 mod blame;
 mod bounds;
 mod faults;
