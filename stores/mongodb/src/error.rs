@@ -40,6 +40,10 @@ const NO_CHANGE_STREAM: i32 = 40_573;
 /// No primary, one that steps down, a secondary, a server that stops or recovers.
 const NOT_PRIMARY: [i32; 9] = [91, 189, 10_058, 10_107, 11_600, 11_602, 13_435, 13_436, 133];
 
+/// What a server says that is cut off from others, was told by an operator to stop, or is out of time, memory, locks or connections.
+const CUT_OFF_OR_EXHAUSTED: [i32; 16] =
+    [6, 7, 89, 134, 146, 202, 208, 216, 237, 262, 292, 317, 384, 462, 9_001, 11_601];
+
 /// What a step met: the driver's error, or one that already says what to do.
 #[derive(Debug)]
 pub(crate) enum Failed {
@@ -91,7 +95,7 @@ pub(crate) fn code(error: &Error) -> Option<i32> {
     }
 }
 
-fn is_network(error: &Error) -> bool {
+pub(crate) fn is_network(error: &Error) -> bool {
     matches!(
         &*error.kind,
         ErrorKind::Io(_)
@@ -127,6 +131,16 @@ pub(crate) fn is_conflict(error: &Error) -> bool {
 /// A primary that is not one, in the words of the server.
 fn is_away(error: &Error) -> bool {
     code(error).is_some_and(|code| NOT_PRIMARY.contains(&code))
+}
+
+/// Whether a code tells of a server that is not to be had, or is out of something that it needs.
+pub(crate) fn is_away_or_exhausted(code: i32) -> bool {
+    NOT_PRIMARY.contains(&code)
+        || CUT_OFF_OR_EXHAUSTED.contains(&code)
+        || matches!(
+            code,
+            MAX_TIME_EXPIRED | WRITE_CONCERN_TIMEOUT | UNSATISFIABLE_WRITE_CONCERN | OUT_OF_DISK
+        )
 }
 
 /// Whether a key was there already.
@@ -246,6 +260,10 @@ pub(crate) fn meaning(error: &Error) -> (StoreErrorKind, &'static str) {
         code if NOT_PRIMARY.contains(&code) => (
             Kind::Unavailable,
             "this server is not the primary, or is on its way down; connect with all addresses and the name of the replica set",
+        ),
+        code if is_away_or_exhausted(code) => (
+            Kind::Unavailable,
+            "the server canceled it, is cut off from other members, or is out of memory, locks or connections; look at its log",
         ),
         _ => (Kind::Other, "unexpected"),
     }

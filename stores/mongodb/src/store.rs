@@ -23,10 +23,10 @@ use tokio::sync::OnceCell;
 
 use crate::config::MongoDbOptions;
 use crate::database::Database;
-use crate::error::{Failed, is_conflict, is_unknown_commit, meaning, store_error, unknown_commit};
+use crate::error::{Failed, is_unknown_commit, meaning, store_error, unknown_commit};
 use crate::{
-    admit, append, backlog, divert, due, fetch, lease, maintain, migrate, settle, stripes, transaction,
-    unserved, wakeups,
+    admit, append, backlog, blame, divert, due, fetch, lease, maintain, migrate, settle, stripes,
+    transaction, unserved, wakeups,
 };
 
 /// An outbox in a MongoDB database. Cheap to clone: clones share their client.
@@ -345,10 +345,7 @@ impl Transactional for MongoDbStore {
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
-        match error.downcast_ref::<mongodb::error::Error>() {
-            Some(error) if is_conflict(error) => Blame::Conflict,
-            _ => Blame::Handler,
-        }
+        error.downcast_ref::<mongodb::error::Error>().map_or(Blame::Handler, blame::blame)
     }
 
     fn hints(&self) -> &Hints {

@@ -150,6 +150,14 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
         1020 | 3101 => {
             (Kind::Conflict, "another transaction came first; start this one again from its beginning")
         }
+        1412 => (
+            Kind::Conflict,
+            "a table was altered after this transaction had begun to read; start it again from its beginning",
+        ),
+        1614 | 3058 | 3132 | 3133 => (
+            Kind::Conflict,
+            "another session holds a lock that this transaction waits for; roll back, and start again from the beginning",
+        ),
         1305 => (
             Kind::NotInTransaction,
             "the server has ended this transaction before: by a deadlock, by a lock that did not come, or by a statement that commits (such as \
@@ -160,6 +168,11 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
             "autocommit is off on this connection, where nothing tells a transaction that the server has rolled back from one that is open; begin \
              with Transactional::begin, or set autocommit = 1 before the transaction begins",
         ),
+        1461 => (
+            Kind::Unavailable,
+            "the server has as many prepared statements as it may; raise max_prepared_stmt_count, or lower the statement-cache-capacity of the \
+             clients' connections",
+        ),
         1040 | 1203 | 1226 => (
             Kind::Unavailable,
             "the server has no connection left; raise max_connections or the user's limit, or use fewer connections",
@@ -168,9 +181,14 @@ pub(crate) fn meaning_of(number: u16) -> (Kind, &'static str) {
             Kind::Unavailable,
             "the server is a replica, or set to be read-only; connect to the primary (read_only and super_read_only are off there)",
         ),
-        1792 => (Kind::Invalid, "the transaction is READ ONLY; begin one that can write"),
-        1021 | 1114 => (Kind::Unavailable, "the server's disk, or the table's space, is full; make room"),
-        1037 | 1038 | 1041 | 1206 => {
+        1792 => (
+            Kind::Unavailable,
+            "the transaction is READ ONLY; begin one that can write, and set transaction_read_only = OFF (tx_read_only on MariaDB) on the server",
+        ),
+        1021 | 1114 | 3675 => {
+            (Kind::Unavailable, "the server's disk, or the table's space, is full; make room")
+        }
+        1037 | 1038 | 1041 | 1135 | 1206 | 3015 | 3950 => {
             (Kind::Unavailable, "the server is out of memory, or of memory for locks; give it more")
         }
         1317 | 1969 | 3024 => (
@@ -228,6 +246,8 @@ mod tests {
             (1213, Kind::Conflict),
             (1205, Kind::Conflict),
             (1020, Kind::Conflict),
+            (1412, Kind::Conflict),
+            (1792, Kind::Unavailable),
             (1180, Kind::Unavailable),
             (1047, Kind::Unavailable),
             (1305, Kind::NotInTransaction),

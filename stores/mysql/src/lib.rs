@@ -4,6 +4,8 @@ mod admin;
 mod admit;
 mod again;
 mod append;
+mod below;
+mod blame;
 mod check;
 mod cluster;
 mod config;

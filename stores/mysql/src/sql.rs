@@ -25,6 +25,7 @@ statements! {
     ADMITTED = "admitted";
     APPEND = "append";
     BACKLOG = "backlog";
+    BELOW = "below";
     BURY_PARKED = "bury_parked";
     BURY_PENDING = "bury_pending";
     CANCEL_SCHEDULED = "cancel_scheduled";

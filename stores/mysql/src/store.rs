@@ -24,7 +24,7 @@ use crate::lines::Lines;
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::stripes::{self, KnownRoutes};
 use crate::transactions::ROLL_BACK_AND_RESTORE;
-use crate::{check, divert, due, fetch, history, lease, maintain, settle, unserved};
+use crate::{below, check, divert, due, fetch, history, lease, maintain, settle, unserved};
 
 /// How often partitions of the history are looked after.
 const TURNS: Duration = Duration::from_secs(60);
@@ -275,7 +275,9 @@ impl Store for MySqlStore {
     async fn check(&self) -> Result<(), StoreError> {
         // A connection that has prepared nothing: what was prepared before says nothing of the tables as they are now.
         let mut connection = self.inner.way.open().await.map_err(|error| store_error("check", error))?;
-        check::check(&mut connection).await
+        check::check(&mut connection).await?;
+        below::warn(&mut connection).await;
+        Ok(())
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {

@@ -17,7 +17,7 @@ use crate::error::{is_conflict, is_sound, is_surely_not_committed, of_beginning,
 use crate::line::run;
 use crate::store::MySqlStore;
 use crate::stripes::{REQUIRE_TRANSACTION, REQUIRE_USUAL_TRANSACTION};
-use crate::{admit, append, stripes};
+use crate::{admit, append, blame, stripes};
 
 /// How often a transaction is begun again on another connection of the pool, when one of them turns out to be broken: nothing has happened yet. A
 /// server that was restarted has broken them all.
@@ -246,10 +246,7 @@ impl Transactional for MySqlStore {
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
-        match error.downcast_ref::<sqlx::Error>() {
-            Some(error) if is_conflict(error) => Blame::Conflict,
-            _ => Blame::Handler,
-        }
+        error.downcast_ref::<sqlx::Error>().map_or(Blame::Handler, blame::blame)
     }
 
     fn most_idle(&self) -> Option<Duration> {

@@ -6,20 +6,27 @@
 use outbox_contract::{StoreError, StoreErrorKind};
 
 // Primary result codes of SQLite; an extended code has them in its lowest byte. They are part of its file format's stability promise.
-const PERMISSION: i32 = 3;
+pub(crate) const PERMISSION: i32 = 3;
 const BUSY: i32 = 5;
 const LOCKED: i32 = 6;
-const READ_ONLY: i32 = 8;
-const INPUT_OUTPUT: i32 = 10;
-const CORRUPT: i32 = 11;
-const FULL: i32 = 13;
-const CANNOT_OPEN: i32 = 14;
+pub(crate) const NO_MEMORY: i32 = 7;
+pub(crate) const READ_ONLY: i32 = 8;
+pub(crate) const INPUT_OUTPUT: i32 = 10;
+pub(crate) const CORRUPT: i32 = 11;
+pub(crate) const FULL: i32 = 13;
+pub(crate) const CANNOT_OPEN: i32 = 14;
+/// Two connections that open the log at once got in each other's way again and again.
+pub(crate) const PROTOCOL: i32 = 15;
+/// The tables were altered under a prepared statement, again and again.
+pub(crate) const SCHEMA: i32 = 17;
 const CONSTRAINT: i32 = 19;
+/// The machine can't have files as large as this one.
+pub(crate) const NO_LARGE_FILES: i32 = 22;
 const AUTHORISATION: i32 = 23;
-const NOT_A_DATABASE: i32 = 26;
+pub(crate) const NOT_A_DATABASE: i32 = 26;
 
 /// SQLite's primary result code, where the error is one of SQLite's.
-fn code(error: &sqlx::Error) -> Option<i32> {
+pub(crate) fn code(error: &sqlx::Error) -> Option<i32> {
     let extended: i32 = error.as_database_error()?.code()?.parse().ok()?;
     Some(extended & 0xff)
 }
@@ -97,6 +104,11 @@ fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             "the database can only be read; make the file and its directory writable for this user",
         ),
         FULL => (Kind::Unavailable, "the disk is full; make room"),
+        NO_MEMORY => (Kind::Unavailable, "the process is out of memory"),
+        PROTOCOL | SCHEMA => {
+            (Kind::Unavailable, "other connections were in the way each time; it is tried again")
+        }
+        NO_LARGE_FILES => (Kind::Unavailable, "the machine can't have files as large as this one"),
         INPUT_OUTPUT => (Kind::Unavailable, "the disk failed to read or write"),
         CANNOT_OPEN => {
             (Kind::Unavailable, "the file can't be opened; check that its directory exists and is writable")

@@ -3,6 +3,8 @@
 mod admin;
 mod admit;
 mod append;
+mod below;
+mod blame;
 mod config;
 mod divert;
 mod due;

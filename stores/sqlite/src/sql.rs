@@ -18,6 +18,7 @@ statements! {
     ADMITTED = "admitted";
     APPEND = "append";
     BACKLOG = "backlog";
+    BELOW = "below";
     BROWSE_DEAD = "browse_dead";
     BROWSE_HISTORY = "browse_history";
     BROWSE_KEYS = "browse_keys";

@@ -21,7 +21,7 @@ use crate::config::SqliteOptions;
 use crate::error::store_error;
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::pools::Pools;
-use crate::{divert, due, fetch, lease, maintain, settle};
+use crate::{below, divert, due, fetch, lease, maintain, settle};
 
 /// An outbox in a SQLite file. Cheap to clone: clones share their connections.
 ///
@@ -195,7 +195,9 @@ impl Store for SqliteStore {
 
     async fn check(&self) -> Result<(), StoreError> {
         self.in_place("check")?;
-        migrate::check(&self.pools().reads).await
+        migrate::check(&self.pools().reads).await?;
+        let warned = below::warn(&self.pools().reads, self.options().counting_limit).await;
+        warned.map_err(|error| store_error("check", error))
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {

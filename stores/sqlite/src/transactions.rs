@@ -9,9 +9,9 @@ use outbox_contract::{
 use sqlx::Sqlite;
 use sqlx::sqlite::SqliteConnection;
 
-use crate::error::{in_transaction, is_conflict, is_no_transaction, is_surely_not_committed, store_error};
+use crate::error::{in_transaction, is_no_transaction, is_surely_not_committed, store_error};
 use crate::store::SqliteStore;
-use crate::{admit, append, sql};
+use crate::{admit, append, blame, sql};
 
 /// Refuses a transaction that is none any more.
 ///
@@ -90,10 +90,7 @@ impl Transactional for SqliteStore {
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
-        match error.downcast_ref::<sqlx::Error>() {
-            Some(error) if is_conflict(error) => Blame::Conflict,
-            _ => Blame::Handler,
-        }
+        error.downcast_ref::<sqlx::Error>().map_or(Blame::Handler, blame::blame)
     }
 
     fn hints(&self) -> &Hints {

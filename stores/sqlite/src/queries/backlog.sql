@@ -1,7 +1,16 @@
--- What waits for a route. Counts stop at ?2 rows: ?1 route. Below the low-water that all buckets of the route have reached, nothing stands.
+-- What waits for a route. Counts stop at ?2 rows: ?1 route. Below the low-water that all buckets of the route have reached, nothing should stand: counting
+-- begins there, or with what stands there all the same, if it is among the first ?2 rows of all routes.
 with
-    start as materialized (
+    mark as materialized (
         select case when count(*) = 256 then min(low_water) else 0 end as low_water from outbox_lease where route = ?1
+    ),
+    start as materialized (
+        select coalesce((select position - 1
+                         from (select route, position from outbox_message where position <= (select low_water from mark)
+                               order by position limit ?2)
+                         where route = ?1
+                         order by position limit 1),
+                        (select low_water from mark)) as low_water
     ),
     looked as materialized (
         select route, bucket

@@ -4,6 +4,8 @@
 
 mod admissions;
 mod altered;
+mod below;
+mod blame;
 mod bounds;
 mod causal;
 mod commands;

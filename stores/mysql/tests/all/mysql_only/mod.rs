@@ -5,11 +5,14 @@
 
 mod altered;
 mod autocommit;
+mod below;
+mod blame;
 mod bounds;
 mod faults;
 mod foreign;
 mod gaps;
 mod history;
+mod idle;
 mod leases;
 mod packets;
 mod settings;

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 mod bad_files;
+mod below;
+mod blame;
 mod foreign;
 mod locks;
 mod looking;
