@@ -71,8 +71,8 @@ macro_rules! __inbox_properties {
             once {
                 every_message_is_handled_once_in_the_order_of_its_key
                 messages_without_a_key_are_handled_once
-                a_repeat_has_no_second_effect
                 the_same_id_of_two_sources_is_two_messages
+                a_repeat_has_no_second_effect
                 an_old_message_behind_newer_ones_has_no_second_effect
                 keys_keep_their_order_however_they_are_mixed_and_handed_over
                 each_consumer_handles_every_message_itself
