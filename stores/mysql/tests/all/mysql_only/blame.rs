@@ -78,7 +78,7 @@ const CASES: &[(&[u16], Blame, &[&str])] = &[
     (&[3819, 4025], Blame::Handler, &["insert into t values (-1)"]),
     (&[1048], Blame::Handler, &["insert into t values (null)"]),
     (&[1452], Blame::Handler, &["insert into d values (99)"]),
-    (&[1064], Blame::Handler, &["selct 1"]),
+    (&[1064], Blame::Handler, &["nonsense 1"]),
     (&[1146], Blame::Handler, &["select * from nothing"]),
     (&[1054], Blame::Handler, &["select nothing from t"]),
     (&[1305], Blame::Handler, &["call nothing()"]),

@@ -110,7 +110,7 @@ async fn the_server_says_whose_fault_an_error_is() {
         ("23514", Blame::Handler, &["insert into t values (-1)"]),
         ("23503", Blame::Handler, &["begin", "insert into d values (99)", "commit"]),
         ("42501", Blame::Handler, &["set role guest", "select * from t"]),
-        ("42601", Blame::Handler, &["selct 1"]),
+        ("42601", Blame::Handler, &["nonsense 1"]),
         ("42P01", Blame::Handler, &["select * from nothing"]),
         ("54000", Blame::Handler, &["select repeat('x', 1073741823 ) || 'xx'"]),
         ("P0001", Blame::Handler, &["do $$ begin raise 'no'; end $$"]),

@@ -63,7 +63,7 @@ async fn the_database_says_whose_fault_an_error_is() {
         (19, Blame::Handler, &["insert into t values (-1, 0)"]),
         (19, Blame::Handler, &["insert into t values (5, null)"]),
         (19, Blame::Handler, &["begin", "insert into d values (99)", "commit"]),
-        (1, Blame::Handler, &["selct 1"]),
+        (1, Blame::Handler, &["nonsense 1"]),
         (1, Blame::Handler, &["select * from nothing"]),
         (18, Blame::Handler, &["select zeroblob(2000000000)"]),
         (20, Blame::Handler, &["insert into t (n) values ('text')"]),
