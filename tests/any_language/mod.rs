@@ -60,12 +60,22 @@ impl World {
         for halt in [Halt::Sent, Halt::Settling] {
             let halting = Halting::new(halt, Arc::new(self.store.clone()), Arc::clone(&out));
             let transport: Arc<dyn Transport> = Arc::<Halting>::clone(&halting);
-            let relay =
-                Pair::relay(halting.store(), transport).chunk(20).source(source).start().await.unwrap();
+            let relay = Pair::relay(halting.store(), transport)
+                .store_timeout(PATIENCE)
+                .chunk(20)
+                .source(source)
+                .start()
+                .await
+                .unwrap();
             tokio::time::timeout(PATIENCE, halting.reached()).await.unwrap();
             drop(relay);
         }
-        let relay = Pair::relay(Arc::new(self.store.clone()), out).source(source).start().await.unwrap();
+        let relay = Pair::relay(Arc::new(self.store.clone()), out)
+            .store_timeout(PATIENCE)
+            .source(source)
+            .start()
+            .await
+            .unwrap();
         until("everything is sent", async || {
             let backlog = self.store.backlog(&outbox_contract::Route::default()).await;
             backlog.is_ok_and(|backlog| backlog.pending == 0)

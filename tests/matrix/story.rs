@@ -93,7 +93,8 @@ impl Story {
 
     async fn relay(&self) -> RelayHandle {
         let out: Arc<dyn Transport> = Arc::<ChaosTransport>::clone(&self.out);
-        Pair::relay(self.ledger.store(), out).start().await.unwrap()
+        // Nothing is cut here, and a machine that is busy with every pair at once may take longer than the five seconds of a default.
+        Pair::relay(self.ledger.store(), out).store_timeout(PATIENCE).start().await.unwrap()
     }
 
     async fn inbox(&self, number: u32) -> InboxHandle {
