@@ -82,6 +82,7 @@ impl MongoDb {
             let port = Port::take().map_err(|reason| Missing::failed(NAME, reason))?;
             match Front::start(&engine.url(), self.options.clone().port(port.number())) {
                 Ok(front) => {
+                    notes::used(&notes::of("MongoDB: a stand-in on DocumentDB", "tests/servers/prepare"));
                     let own = Own { front, _port: port, engine: engine.clone() };
                     return Ok(MongoDbServer { own: Some(Arc::new(own)), given: String::new() });
                 }
