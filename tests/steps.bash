@@ -96,6 +96,16 @@ duration() {
   if [ "$1" -lt 60 ]; then printf '%d s' "$1"; else printf '%d min %02d s' $(($1 / 60)) $(($1 % 60)); fi
 }
 
+# ended_group GROUP: returns when nothing of a process group is left; what has not ended after ten seconds is killed.
+ended_group() {
+  local try
+  for try in {1..100}; do
+    kill -0 -- "-$1" 2>/dev/null || return 0
+    sleep 0.1
+  done
+  kill -KILL -- "-$1" 2>/dev/null || :
+}
+
 # Ends the running step with everything that it started.
 interrupted() {
   trap '' INT TERM
@@ -103,6 +113,7 @@ interrupted() {
   for group in $step_group $beside_group; do
     kill -TERM -- "-$group" 2>/dev/null || :
     wait "$group" 2>/dev/null || :
+    ended_group "$group"
   done
   printf '\nInterrupted%s. Nothing is left running; run it again, and it takes up what is built.\n' \
     "${step_running:+ in: $step_running}" >&2

@@ -5,7 +5,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -50,19 +51,23 @@ impl Workspace {
 
     /// The same, with arguments.
     pub(crate) fn run_with(&self, script: &str, arguments: &[&str]) -> Ended {
+        let output = self.command(script, arguments).output().expect("bash is there");
+        let said = [output.stdout, output.stderr].concat();
+        Ended { said: String::from_utf8_lossy(&said).into_owned(), well: output.status.success() }
+    }
+
+    fn command(&self, script: &str, arguments: &[&str]) -> Command {
         let path = std::env::var("PATH").expect("there is a path");
-        let output = Command::new("bash")
+        let mut command = Command::new("bash");
+        command
             .arg(self.path().join(script))
             .args(arguments)
             .env("PATH", format!("{}:{path}", self.path().join("bin").display()))
             .env_remove("OUTBOX_REQUIRE_SERVERS")
             .env_remove("CARGO_TARGET_DIR")
             .env("OUTBOX_SERVERS_DIR", self.path())
-            .env("FOLDER", self.path())
-            .output()
-            .expect("bash is there");
-        let said = [output.stdout, output.stderr].concat();
-        Ended { said: String::from_utf8_lossy(&said).into_owned(), well: output.status.success() }
+            .env("FOLDER", self.path());
+        command
     }
 }
 
@@ -144,6 +149,39 @@ fn a_test_that_fails_once_and_passes_alone_is_unsteady() {
     assert!(ended.well, "{}", ended.said);
     assert!(ended.said.contains("unsteady: story::unsteady"), "{}", ended.said);
     assert!(workspace.path().join("alone").exists(), "it was run again");
+}
+
+/// A test program would otherwise go on, and its servers with it.
+#[test]
+fn an_interrupt_ends_the_test_programs_too() {
+    let workspace = failing_once("");
+    workspace.program(
+        "two-0123",
+        &format!("{GOOD}echo $$ >\"$FOLDER/part\" && mv \"$FOLDER/part\" \"$FOLDER/pid\"\nsleep 600\n"),
+    );
+    let run = workspace.command("tests/run", &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let run = run.expect("bash is there");
+    let pid = until("the test program runs", || fs::read_to_string(workspace.path().join("pid")).ok());
+    let interrupted = Command::new("kill").args(["-TERM", &run.id().to_string()]).status();
+    assert!(interrupted.expect("kill is there").success());
+    let ended = run.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    assert!(said.contains("Interrupted in: tests. Nothing is left running"), "{said}");
+    let left = fs::read_to_string(format!("/proc/{}/cmdline", pid.trim()));
+    assert!(!left.is_ok_and(|line| line.contains("two-0123")), "the test program goes on");
+}
+
+/// Asks again and again, for a minute at most.
+fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let limit = Instant::now() + Duration::from_secs(60);
+    loop {
+        match found() {
+            Some(found) => return found,
+            None => assert!(Instant::now() < limit, "not within a minute: {what}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
