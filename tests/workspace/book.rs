@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use outbox_contract::metric;
 
 use crate::anchors::anchored;
-use crate::files::written_files;
+use crate::files::{links, written_files};
 
 fn read(path: impl AsRef<Path>) -> String {
     let path = crate::root().join(path);
@@ -16,12 +16,11 @@ fn read(path: impl AsRef<Path>) -> String {
 
 #[test]
 fn every_listing_of_the_book_is_there() {
-    let pages = crate::root().join("book/src");
     let mut problems = Vec::new();
-    for page in fs::read_dir(&pages).expect("the book has pages") {
-        let page = page.expect("the book can be read").path();
-        for (file, anchor) in includes(&read(&page)) {
-            let there = fs::read_to_string(pages.join(&file)).is_ok_and(|source| {
+    for page in pages() {
+        let folder = crate::root().join("book/src").join(page.parent().expect("a page is in a folder"));
+        for (file, anchor) in includes(&read(Path::new("book/src").join(&page))) {
+            let there = fs::read_to_string(folder.join(&file)).is_ok_and(|source| {
                 anchor.is_empty() || anchored(&source, &anchor).is_some_and(|lines| !lines.is_empty())
             });
             if !there {
@@ -30,6 +29,24 @@ fn every_listing_of_the_book_is_there() {
         }
     }
     assert!(problems.is_empty(), "\n  {}\n", problems.join("\n  "));
+}
+
+/// The pages of the book, from its folder of sources.
+pub(crate) fn pages() -> BTreeSet<PathBuf> {
+    let files = written_files().into_iter();
+    let pages = files.filter_map(|file| file.strip_prefix("book/src").map(Path::to_owned).ok());
+    let pages: BTreeSet<PathBuf> = pages.filter(|page| page.extension() == Some("md".as_ref())).collect();
+    assert!(pages.len() > 10, "these are not all pages: {pages:?}");
+    pages
+}
+
+#[test]
+fn the_summary_lists_every_page_once_and_no_other() {
+    let summary = read("book/src/SUMMARY.md");
+    let mut listed: Vec<PathBuf> = links(&summary).into_iter().map(PathBuf::from).collect();
+    listed.push("SUMMARY.md".into());
+    listed.sort();
+    assert_eq!(listed, pages().into_iter().collect::<Vec<_>>());
 }
 
 /// The files and anchors that a page includes. mdBook itself leaves a listing empty when its anchor is not there.
@@ -93,6 +110,12 @@ fn the_tests_that_the_promises_name_are_there() {
     let rows = page.split("the test that fails without |").nth(1).expect("the page has the table");
     let rows: Vec<&str> = rows.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
     assert_eq!(rows.len(), 8, "a row for each backend");
+    assert_each_names_a_test(&rows);
+}
+
+/// The last thing in code that each row of a table names is a test, or a property of a suite.
+#[track_caller]
+pub(crate) fn assert_each_names_a_test(rows: &[&str]) {
     let sources: Vec<String> = written_files()
         .into_iter()
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))

@@ -108,7 +108,7 @@ fn every_link_to_a_file_leads_to_one() {
 }
 
 /// The links of a Markdown page that lead to files, without the places within them. Code is left out.
-fn links(page: &str) -> Vec<&str> {
+pub(crate) fn links(page: &str) -> Vec<&str> {
     let mut in_code = false;
     let text = page.lines().filter(|line| {
         let fence = line.trim_start().starts_with("```");

@@ -1,6 +1,7 @@
 //! Checks of the workspace itself: rules that a compiler does not know and a reviewer forgets.
 
 mod anchors;
+mod architecture;
 mod arrows;
 mod book;
 mod crates;

@@ -16,6 +16,7 @@
 //! | `topic` | the topic (extension of ours) |
 //!
 //! Where a protocol's own fields carry key and topic ([`Binding::is_addressed`]), the last two are left out: each header of each message costs everybody on its way.
+//! A record that is copied to another topic then takes that one's name as its topic.
 //!
 //! The content type is the protocol's own property. The message's headers stand beside the attributes under their own names;
 //! `traceparent` and `tracestate` among them, as W3C Trace Context wants it.

@@ -14,6 +14,9 @@ pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// answer nobody read. Dropped before it is done, the rest goes to a function of the store, which spawns it where it can; what comes of the call
 /// is dropped with it. One that was never polled has begun nothing, and is just dropped.
 ///
+/// sqlx 0.9 counts a transaction when its `BEGIN` is answered. Dropped before, the connection goes back to the pool with a transaction open, and on MySQL
+/// every later `begin` there is refused. A call that waits for a connection of the pool still takes its turn.
+///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// use std::time::Duration;

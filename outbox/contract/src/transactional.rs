@@ -52,7 +52,8 @@ pub trait Transactional: Store {
     ///   position order is commit order, also against writers that lock nothing of their own.
     /// - *Units and limits*: any number; one round trip where the driver can. All are validated before the first is written.
     /// - *Errors*: see [`AppendError`]. Never retries: a conflict has ended the user's transaction, and only the user can start it again. Whatever
-    ///   the error, but for one of a message, roll back: some servers would commit the rest.
+    ///   the error, but for one of a message, roll back: some servers would commit the rest. A store does not roll back for its caller: what the
+    ///   caller writes next would be committed alone, and a savepoint of theirs would be gone.
     /// - *Cancellation*: the transaction's state is unknown; roll it back. *Concurrency*: the transaction is borrowed.
     /// - *Repeat*: the messages are there twice, under the same ids; an inbox handles them once.
     async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError>;

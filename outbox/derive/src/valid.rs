@@ -220,7 +220,8 @@ fn name_of(
     if local {
         return Some((suggested, owner.ident.span()));
     }
-    // A variant's name is in the payload too, unless serde is told otherwise: so serde is named first there.
+    // A variant's name is in the payload too, unless serde is told otherwise: so serde is named first there. It is not insisted on, since codecs and tagging
+    // are the user's.
     let message = match container {
         None => format!(
             "{owned} has no name on the wire; add `#[event(type = \"{suggested}\")]` (or `#[serde(rename = \"…\")]`): \

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use sqlx::mysql::MySqlExecutor;
 use sqlx::{Row, mysql::MySqlRow};
 
-/// For the store's own connections: whatever looks for rows catches up first, but within a transaction, which has caught up when it began.
+/// For the store's own connections: whatever looks for rows catches up first, but within a transaction, which has caught up when it began. Marks of one node
+/// with rows of another that lags made rows look settled, and they were never sent.
 pub(crate) const SETUP: &str = "set session wsrep_sync_wait = 7";
 
 /// Tables are made on all nodes at once, whatever the server was set to.

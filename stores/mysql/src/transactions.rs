@@ -82,7 +82,8 @@ impl MySqlStore {
     /// refused where there is no transaction: then the COMMIT is not run.
     ///
     /// On a node of a cluster COMMIT goes on its own: one that fails is not told where something stands behind it in the same round trip, and a transaction
-    /// that is lost between what stands in front of it and COMMIT itself would be.
+    /// that is lost between what stands in front of it and COMMIT itself would be. (MariaDB 10.11: of 30 pairs of conflicting commits, 7 to 11 were both
+    /// answered as done.)
     async fn end(&self, connection: &mut MySqlConnection, behind: &str) -> Committed {
         let is_node = match self.kind().last() {
             Some(is_node) => is_node,

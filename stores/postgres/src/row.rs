@@ -138,7 +138,7 @@ impl<'r> Raw<'r> {
     }
 
     fn bucket(&self) -> Bucket {
-        // As the statements that read rows by their bucket take one that is none.
+        // As the statements that read rows by their bucket take one that is none. A CHECK constraint would be compiled for each statement.
         Bucket(u8::try_from(self.integer(Column::Bucket) & 255).unwrap_or_default())
     }
 }

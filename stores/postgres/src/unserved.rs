@@ -1,7 +1,7 @@
 //! Routes with messages that no relay serves.
 //!
 //! While somebody has an old snapshot, rows that are long gone are walked over still: all that were delivered since. So a look begins where nothing
-//! can stand below, and only now and then, for positions can come back, at the beginning.
+//! can stand below, and only now and then, for positions can come back, at the beginning. An index by route would cost each append.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -321,7 +321,7 @@ fn push(member: &Member, consumer: &BaseConsumer<Shared>, record: &BorrowedMessa
     }
 }
 
-/// What the log of a partition still has and is not finished comes again.
+/// What the log of a partition still has and is not finished comes again. By itself the client goes on at the cut, and the next commit would pass the rest.
 fn go_back(member: &Member, consumer: &BaseConsumer<Shared>, unit: &Unit, offset: i64) {
     tracing::warn!(topic = %unit.topic, partition = unit.number, offset, "the log was cut off; what is not finished of it is read again");
     // Not waited for: from now on nothing comes that was fetched before.

@@ -251,7 +251,8 @@ impl Member {
         }
         let (member, left) = (text(lease)?, text(left)?);
         let left: i64 = left.parse().map_err(|_| Trouble::unexpected("a question for a lease"))?;
-        // What has more left than any lease of that member was taken before the server's clock went back.
+        // What has more left than any lease of that member was taken before the server's clock went back. How long its leases last stands in its name: while
+        // the setting is changed, a longer lease is no remnant of a clock.
         let lasts = member.rsplit_once(':').and_then(|(_, millis)| millis.parse().ok());
         let most = lasts.unwrap_or(self.lease_millis()).saturating_mul(2);
         // Its own name stands there when it took a unit and did not hear of it.

@@ -278,7 +278,8 @@ impl InboxConfig {
             store_timeout: self.store_timeout,
             batch: fetch,
             credit: fetch * 2,
-            // As many keys as can be handled at once may be slow, and all that is in memory of them leaves half of the credit free.
+            // As many keys as can be handled at once may be slow, and all that is in memory of them leaves half of the credit free. The price: small
+            // fetches where few keys are deep.
             per_key: (fetch / self.concurrency.max(1)).clamp(1, 500),
             credit_bytes: self.prefetch_bytes,
             batch_bytes: self.prefetch_bytes.div_ceil(2),

@@ -1,7 +1,8 @@
 //! How many stored messages go into one transaction: as many as are handled in time. Pure, but for being shared.
 //!
 //! Whoever drains stored messages has a time for each batch, and what is not done by then is broken off. Handlers may be too slow for a whole batch,
-//! and nobody knows before. So a batch that takes too long is given up between two calls, and from then on as many are taken as were done.
+//! and nobody knows before. So a batch that takes too long is given up between two calls, and from then on as many are taken as were done. With a timeout for
+//! whole batches, leases would have to last as long as the slowest batch.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -11,7 +11,8 @@ use tokio::time::{Instant, timeout_at};
 use super::process::{Place, Process};
 use super::processor::Processor;
 
-/// How long stored messages wait for a handler that runs as often as it may: as long as short calls take. Then others get their turn.
+/// How long stored messages wait for a handler that runs as often as it may: as long as short calls take. Then others get their turn. Without a wait, nearly
+/// all would be put off where calls are short; with a long one, they would hold the publishers of other handlers until `publish_timeout`.
 const PERMIT_WAIT: Duration = Duration::from_millis(50);
 
 impl<S: Transactional, C: Codec> Processor<S, C> {

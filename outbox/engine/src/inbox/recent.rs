@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// A warning of each would fill the log during an outage: one at the first, then one in so long.
 const WARN_EVERY: Duration = Duration::from_secs(60);
-/// After so long without another one they are over.
+/// After so long without another one they are over. A delivery would be no better sign: on a topic where nothing is sent, none comes.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Events of one kind. Shared by who meets them and who is asked for health.

@@ -92,7 +92,7 @@ impl Context {
         self.clock.elapsed()
     }
 
-    /// What operators have paused, as of a heartbeat that began at this instant.
+    /// What operators have paused, as of a heartbeat that began at this instant. The tenure's instant may be of a later heartbeat than the poller has heard of.
     pub(crate) fn paused(&self) -> (Paused, Duration) {
         self.told_of_pauses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

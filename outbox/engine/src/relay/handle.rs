@@ -92,6 +92,8 @@ impl RelayHandle {
     }
 
     /// Whether the relay does its work (promise P9): it turns on the age of what waits and the state of the leases, not on errors alone.
+    ///
+    /// For alarms, not for probes: when the broker is away, a probe that asks this takes down all instances.
     #[must_use]
     pub fn health(&self) -> Health {
         self.observer().health()

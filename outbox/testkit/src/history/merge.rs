@@ -32,7 +32,8 @@ struct Known {
     possible: bool,
     /// Whether it has a place: it has a key, and was not scheduled.
     ordered: bool,
-    /// Until then it certainly was no dead letter. None: it never was one.
+    /// Until then it certainly was no dead letter. None: it never was one. A lower bound: what overtakes it until then is out of order, and an upper bound
+    /// would accuse what is right.
     lived: Option<Moment>,
     /// It was requeued behind this moment and did not die after it: it is owed from then on.
     owed_since: Option<Moment>,
