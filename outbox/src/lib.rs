@@ -7,7 +7,7 @@ pub use outbox_derive::DomainEvent;
 #[doc(no_inline)]
 pub use outbox_engine::*;
 
-// What derived code names: see the crate `outbox-derive`.
+// Names used by derived code: see the crate `outbox-derive`.
 #[doc(hidden)]
 pub use outbox_contract::__private;
 
@@ -17,7 +17,8 @@ pub mod kafka {
     pub use outbox_transport_kafka::*;
 }
 
-/// The backends in memory: for tests, for trying things out, and, the transport, for modules of one process.
+/// In-memory backends: for tests and experiments. The transport also connects modules of one
+/// process.
 pub mod memory {
     pub use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
     pub use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
@@ -59,7 +60,7 @@ pub mod sqlite {
     pub use outbox_store_sqlite::*;
 }
 
-/// What most programs name: `use outbox::prelude::*;`.
+/// Common imports of most programs: `use outbox::prelude::*;`.
 pub mod prelude {
     #[cfg(feature = "kafka")]
     pub use crate::kafka::KafkaTransport;

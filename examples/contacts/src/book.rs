@@ -1,4 +1,4 @@
-//! The book of contacts: reads and writes them in units of work, with versions that must match.
+//! The book of contacts: reads and writes contacts in units of work, with version checks.
 
 use outbox::prelude::*;
 use sqlx::Row;
@@ -30,7 +30,8 @@ pub(crate) async fn read(work: &mut Work, id: i64) -> Result<Contact, HandlerErr
 }
 
 // ANCHOR: write
-/// Writes a contact, if it still has the version that it was read with; and collects what it has recorded.
+/// Writes a contact if its version is still the one that was read, and collects its recorded
+/// events.
 pub(crate) async fn write(work: &mut Work, contact: &mut Contact) -> Result<(), HandlerError> {
     let statement = if contact.version == 0 {
         sqlx::query("insert into contacts (name, email, version, id) values (?, ?, ? + 1, ?)")
@@ -53,7 +54,7 @@ pub(crate) async fn write(work: &mut Work, contact: &mut Contact) -> Result<(), 
 }
 // ANCHOR_END: write
 
-/// Adds somebody.
+/// Adds a contact.
 pub(crate) async fn add(
     mediator: &Mediator<SqliteStore>,
     id: i64,
@@ -64,7 +65,7 @@ pub(crate) async fn add(
 }
 
 // ANCHOR: change
-/// Reads a contact, changes it, and writes it. When somebody else was faster, all of that happens again.
+/// Reads a contact, changes it, and writes it. On a version conflict, all of that happens again.
 pub(crate) async fn change(
     mediator: &Mediator<SqliteStore>,
     id: i64,
@@ -80,7 +81,8 @@ pub(crate) async fn change(
 }
 // ANCHOR_END: change
 
-/// Renames a contact that somebody has looked at in this version, in a form perhaps. An older version is refused: trying again would not help.
+/// Renames a contact that a user has seen in this version, for example in a form. Rejects an older
+/// version, because a retry would not help.
 pub(crate) async fn rename_as_seen(
     mediator: &Mediator<SqliteStore>,
     id: i64,
@@ -113,7 +115,8 @@ mod tests {
     use super::*;
     use crate::contact::{ContactEvent, NotAnAddress};
 
-    /// A book in a database of its own, watched by a scenario. SQLite works on threads of its own, so time is real here.
+    /// A book in a database of its own, watched by a scenario. SQLite uses its own threads, so the
+    /// time is real here.
     async fn book() -> (Mediator<SqliteStore>, Scenario, RelayHandle) {
         let store = SqliteStore::in_memory().await.unwrap();
         create_table(&store).await.unwrap();
@@ -161,7 +164,7 @@ mod tests {
         let attempts = AtomicU32::new(0);
         let change = change(&mediator, 1, |ann| {
             if attempts.fetch_add(1, Ordering::SeqCst) == 0 {
-                ann.version += 7; // as if it were not what is in the database any more
+                ann.version += 7; // differs from the version in the database
             }
             ann.rename("Anna");
             Ok(())

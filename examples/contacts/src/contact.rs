@@ -1,10 +1,11 @@
-//! The contact: an aggregate that records what happens to it. Nothing of a database here.
+//! The contact: an aggregate that records its changes. It knows nothing of a database.
 
 use outbox::prelude::*;
 use serde::Serialize;
 
 // ANCHOR: events
-/// What others hear of a contact. serde's names are the types of the events and stand in their payloads: the variants may be called otherwise one day.
+/// Events of a contact. serde's names are the event types and appear in the payloads, so the
+/// variants can be renamed later.
 #[derive(Clone, Debug, PartialEq, Serialize, DomainEvent)]
 #[event(topic = "contacts", key = "id")]
 pub(crate) enum ContactEvent {
@@ -18,19 +19,20 @@ pub(crate) enum ContactEvent {
 // ANCHOR_END: events
 
 // ANCHOR: aggregate
-/// Somebody whom we know.
+/// A person we know.
 #[derive(Debug)]
 pub(crate) struct Contact {
     pub(crate) id: i64,
     pub(crate) name: String,
     pub(crate) email: String,
-    /// The version that was read from the database; 0 before it is there.
+    /// Version read from the database; 0 for a new contact.
     pub(crate) version: i64,
     pub(crate) events: EventLog<ContactEvent>,
 }
 
 impl Contact {
-    /// Changes the name. Only the last name before a commit matters to others, so it takes the place of an earlier one.
+    /// Changes the name. Only the last name before a commit matters to others, so the event
+    /// replaces an earlier one.
     pub(crate) fn rename(&mut self, name: &str) {
         if name != self.name {
             name.clone_into(&mut self.name);
@@ -38,7 +40,8 @@ impl Contact {
         }
     }
 
-    /// Changes the e-mail address. Every step is told: somebody may have to be asked about each.
+    /// Changes the e-mail address. Each change is an event of its own, because each may need a
+    /// confirmation.
     pub(crate) fn change_email(&mut self, email: &str) -> Result<(), NotAnAddress> {
         if !email.contains('@') {
             return Err(NotAnAddress(email.to_owned()));
@@ -61,7 +64,7 @@ impl Aggregate for Contact {
 // ANCHOR_END: aggregate
 
 impl Contact {
-    /// Somebody new.
+    /// Creates a new contact.
     pub(crate) fn new(id: i64, name: &str, email: &str) -> Self {
         let mut events = EventLog::new();
         events.append(ContactEvent::Added { id, name: name.to_owned(), email: email.to_owned() });
@@ -69,7 +72,7 @@ impl Contact {
     }
 }
 
-/// What was given is no e-mail address.
+/// The given text is not an e-mail address.
 #[derive(Debug, PartialEq)]
 pub(crate) struct NotAnAddress(pub(crate) String);
 

@@ -1,7 +1,8 @@
-//! `contacts`: an entity that records changes of name and e-mail address, and versions that must match.
+//! `contacts`: an entity that records changes of name and e-mail address, with version checks.
 //!
-//! A contact is read, changed and written in a unit of work. It records events as it changes; they commit with it, and others hear of them. Two
-//! people who change one contact at once do not overwrite each other: the slower one reads again.
+//! A unit of work reads, changes and writes a contact. The contact records events as it changes;
+//! they commit with it, and are then sent. Two people who change one contact at once do not
+//! overwrite each other: the slower one reads again.
 //!
 //! `cargo run -p contacts`
 
@@ -28,11 +29,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     book::change(&mediator, 1, |ann| {
         ann.rename("Anna");
         ann.change_email("ann@new.example")?;
-        ann.rename("Hannah"); // nobody hears of Anna
+        ann.rename("Hannah"); // replaces the event for Anna
         Ok(())
     })
     .await?;
-    // Two at once: both changes are there afterwards.
+    // Two changes at once: both are in effect afterwards.
     let (one, other) = tokio::join!(
         book::change(&mediator, 1, |ann| {
             let title = format!("Dr. {}", ann.name);
@@ -43,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     );
     one?;
     other?;
-    // Somebody had the form open all the while.
+    // A user had the form open all the while.
     if let Err(error) = book::rename_as_seen(&mediator, 1, 1, "Annie").await {
         println!("refused: {error}");
     }

@@ -1,4 +1,4 @@
-//! `contacts`: every change is told once, in order, and a stale one is refused.
+//! `contacts`: every change is sent once, in order, and a stale change is rejected.
 
 use examples_shared::program::run;
 
@@ -13,7 +13,7 @@ fn every_change_is_told_and_a_stale_one_is_refused() {
     assert!(lines[0].starts_with("refused: rolled back: contact 1 is not at version 1 any more"), "{run:#?}");
     assert!(lines[1].starts_with("contact.added: "), "{run:#?}");
     assert!(lines[2].contains("ann@new.example") && lines[3].contains(r#""name":"Hannah""#), "{run:#?}");
-    // The two at once come in either order.
+    // The two concurrent changes arrive in either order.
     let last = lines[4..].join("\n");
     assert!(last.contains("Dr. Hannah") && last.contains("hannah@new.example"), "{run:#?}");
 }

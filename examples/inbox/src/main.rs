@@ -1,5 +1,5 @@
-//! Two services with a database each: the shop takes orders, the inventory reserves stock for each order once, whatever is delivered twice, and
-//! the shop hears of it.
+//! Two services with a database each. The shop takes orders, the inventory reserves stock once for
+//! each order, even if an order is delivered twice, and the shop receives the answer.
 //!
 //! `cargo run -p inbox`
 
@@ -46,7 +46,8 @@ async fn reserve_stock(
         .execute(&mut **tx)
         .await?;
     if taken.rows_affected() == 0 {
-        // Trying again would not help: a dead letter, for somebody to look at. Or emit an event that says so, as `two_services` does.
+        // A retry would not help: it becomes a dead letter, for an operator to look at.
+        // Alternatively, emit an event that reports it, as `two_services` does.
         let words = format!("order {order_id}: there are no {count} of {article:?}");
         return Err(HandlerFailure::rejected("out-of-stock", words).into());
     }
@@ -55,7 +56,7 @@ async fn reserve_stock(
 }
 // ANCHOR_END: handler
 
-/// The shop's own handler, of what the inventory answers.
+/// The shop's own handler, for the inventory's answers.
 async fn note_reserved(
     tx: &mut Transaction<'static, Sqlite>,
     stock: StockReserved,
@@ -80,17 +81,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     sqlx::query("create table orders (id integer primary key, reserved integer not null)")
         .execute(&shop)
         .await?;
-    // A broker's in earnest. Within a process, who receives what is said first: then it does not matter who starts first.
+    // In production, use a broker's. In a process, name the consumers first: then the start order
+    // does not matter.
     let transport = MemoryTransport::builder()
         .consumer("orders".parse()?, "inventory".parse()?)
         .consumer("stock".parse()?, "shop".parse()?)
         .build();
 
     // ANCHOR: inbox
-    // The inbox holds up to 8 connections (`concurrency`). Where the same program answers requests, give it a pool of its own.
+    // The inbox holds up to 8 connections (`concurrency`). If the same program answers requests,
+    // give it a pool of its own.
     let store = SqliteStore::new(inventory.clone());
     store.migrate().await?;
-    // What the handler emits is in this database, so there is a relay on it.
+    // The handler emits into this database, so a relay runs on it.
     let inventory_relay =
         Relay::builder(store.clone(), transport.clone()).source("/inventory").start().await?;
     let inventory_inbox = Inbox::builder(store, transport.clone())
@@ -131,7 +134,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("{reserved} orders known to be reserved");
 
     // ANCHOR: stop
-    // Of each service the inbox first: what its handlers emit is still sent.
+    // Stop each service's inbox first: the relay still sends what its handlers emitted.
     let within = Duration::from_secs(20);
     let inventory_stopped = inventory_inbox.stop(within).await & inventory_relay.stop(within).await;
     // ANCHOR_END: stop

@@ -1,4 +1,5 @@
-//! The inbox: each order is reserved once, though each one comes twice, and the shop is told.
+//! The inbox: each order is reserved once, though each one arrives twice, and the shop receives the
+//! answer.
 
 use examples_shared::program::run;
 

@@ -1,11 +1,12 @@
-//! What the modules need of a database: statements with numbers and text, the same on SQLite and on PostgreSQL.
+//! Database operations of the modules: statements with numbers and text, the same on SQLite and on
+//! PostgreSQL.
 
 use std::future::Future;
 
 use outbox::prelude::*;
 use sqlx::{AssertSqlSafe, Row};
 
-/// A value that a statement is given.
+/// An argument of a statement.
 #[derive(Clone, Copy)]
 pub(crate) enum Value<'v> {
     Number(i64),
@@ -24,26 +25,26 @@ impl<'v> From<&'v str> for Value<'v> {
     }
 }
 
-/// A store whose transactions take SQL.
+/// A store whose transactions accept SQL.
 pub(crate) trait Database: Transactional + Clone {
-    /// The type of a primary key that counts up by itself.
+    /// Type of an auto-incrementing primary key.
     const COUNTING_KEY: &'static str;
 
-    /// Makes a table, unless it is there.
+    /// Creates a table if it does not exist.
     fn create_table(
         tx: &mut Self::Tx<'static>,
         name: &'static str,
         columns: String,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// How many rows a statement changes.
+    /// Executes a statement and returns the number of changed rows.
     fn execute(
         tx: &mut Self::Tx<'static>,
         sql: &'static str,
         values: &[Value<'_>],
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 
-    /// The numbers of a query's first row.
+    /// Returns the numbers of a query's first row.
     fn numbers(
         tx: &mut Self::Tx<'static>,
         sql: &'static str,

@@ -1,8 +1,10 @@
-//! `modular_monolith`: one program, one database, and two modules that know each other's events alone.
+//! `modular_monolith`: one program, one database, and two modules that know only each other's
+//! events.
 //!
-//! Within a module, handlers run in the transaction in which something happened. Between modules, events go through the outbox, an in-process
-//! transport and the inbox: so each module can be slow, fail and be repeated without the other noticing, and can become a service of its own
-//! when a broker takes the place of the transport.
+//! Within a module, handlers run in the transaction that raised the event. Between modules, events
+//! go through the outbox, an in-process transport and the inbox. Each module can therefore be slow,
+//! fail and be repeated without affecting the other. It becomes a service of its own when a broker
+//! replaces the transport.
 //!
 //! - `cargo run -p modular-monolith`: SQLite, nothing to install;
 //! - with `--features postgres`, `-- --postgres URL`: an empty database on PostgreSQL.
@@ -20,13 +22,13 @@ use outbox_testkit::eventually;
 
 use database::Database;
 
-/// As long as the program waits for what must come.
+/// Maximum time that the program waits for a result.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Two modules in one program, which know each other's events alone.
+/// Two modules in one program that know only each other's events.
 #[derive(Parser)]
 struct Args {
-    /// An empty database on PostgreSQL, in place of SQLite: with `--features postgres`
+    /// An empty database on PostgreSQL, instead of SQLite: with `--features postgres`
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
 }
@@ -65,7 +67,7 @@ async fn run<D: Database>(store: D) -> Result<(), Failed> {
         }
     }
 
-    // The modules have it from each other; here we only look until they have.
+    // The modules exchange the events themselves; this only polls until they have.
     eventually(PATIENCE, async || sales::figures(&store).await.is_ok_and(|(orders, once, _)| orders == once))
         .await;
     let mut stopped = true;

@@ -1,4 +1,5 @@
-//! The module that sells: orders, and the credit of customers. Others know its events, not its tables.
+//! The module that sells: orders, and the credit of customers. Others know its events, not its
+//! tables.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::database::{Database, look};
 use crate::shipping::ParcelSent;
 
-/// What other modules hear.
+/// An event for other modules.
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
 #[event(topic = "sales", type = "order.placed")]
 pub(crate) struct OrderPlaced {
@@ -20,7 +21,7 @@ pub(crate) struct OrderPlaced {
 }
 
 // ANCHOR: local
-/// What only this module hears, in the transaction that it happened in.
+/// An event for this module only, handled in the transaction that raised it.
 #[derive(Debug, Serialize, DomainEvent)]
 #[event(local)]
 pub(crate) struct CreditUsed {
@@ -28,7 +29,7 @@ pub(crate) struct CreditUsed {
     pub(crate) cents: i64,
 }
 
-/// Books credit. Without enough of it nothing of the order remains, for an error here rolls it back.
+/// Books credit. Without enough credit, the error here rolls back the whole order.
 async fn book_credit<D: Database>(event: &CreditUsed, work: &mut UnitOfWork<D>) -> Result<(), HandlerError> {
     let CreditUsed { customer, cents } = event;
     let book = "update credits set cents = cents - $1 where customer = $2 and cents >= $1";
@@ -39,12 +40,12 @@ async fn book_credit<D: Database>(event: &CreditUsed, work: &mut UnitOfWork<D>) 
 }
 // ANCHOR_END: local
 
-/// The module's way to write.
+/// Creates the module's mediator, with which it writes.
 pub(crate) fn mediator<D: Database>(store: &D) -> Mediator<D> {
     Mediator::new(Outbox::new(store.clone())).on(book_credit::<D>)
 }
 
-/// The module's inbox: it hears when a parcel is on its way.
+/// Starts the module's inbox, which receives the events of sent parcels.
 pub(crate) async fn inbox<D: Database>(
     store: &D,
     transport: &MemoryTransport,
@@ -53,7 +54,8 @@ pub(crate) async fn inbox<D: Database>(
     listening(inbox.on::<ParcelSent, _>(note_shipped::<D>).start().await?).await
 }
 
-/// Waits until an inbox has subscribed: a transport within the process keeps nothing for consumers that are not there yet.
+/// Waits until an inbox has subscribed: an in-process transport keeps nothing for consumers that
+/// have not subscribed yet.
 pub(crate) async fn listening(inbox: InboxHandle) -> Result<InboxHandle, HandlerError> {
     let subscribed = eventually(Duration::from_secs(120), async || inbox.health().status == Status::Healthy);
     if subscribed.await { Ok(inbox) } else { Err(inbox.health().reasons.join("; ").into()) }
@@ -107,7 +109,8 @@ pub(crate) async fn place<D: Database>(
         .await
 }
 
-/// How many orders there are, how many of them are shipped once, and how many more than once.
+/// Returns the number of orders, the number of them shipped once, and the number shipped more than
+/// once.
 pub(crate) async fn figures<D: Database>(store: &D) -> Result<(i64, i64, i64), HandlerError> {
     let counts = "select count(*), count(*) filter (where shipped = 1), count(*) filter (where shipped > 1) from orders";
     let counts = look(store, counts).await?;

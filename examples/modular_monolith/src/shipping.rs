@@ -1,4 +1,4 @@
-//! The module that ships. It hears of orders, and tells of parcels.
+//! The module that ships. It receives orders, and sends parcels.
 
 use outbox::HandlerContext;
 use outbox::prelude::*;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::database::{Database, look};
 use crate::sales::{OrderPlaced, listening};
 
-/// What other modules hear.
+/// An event for other modules.
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
 #[event(topic = "shipping", type = "parcel.sent")]
 pub(crate) struct ParcelSent {
@@ -24,7 +24,7 @@ pub(crate) async fn create_tables<D: Database>(store: &D) -> Result<(), HandlerE
 }
 
 // ANCHOR: inbox
-/// The module's inbox.
+/// Starts the module's inbox.
 pub(crate) async fn inbox<D: Database>(
     store: &D,
     transport: &MemoryTransport,
@@ -33,7 +33,8 @@ pub(crate) async fn inbox<D: Database>(
     listening(inbox.on::<OrderPlaced, _>(send_parcel::<D>).start().await?).await
 }
 
-/// Sends one parcel for an order, whatever is delivered twice: the parcel, its event, and the note that this order was handled commit together.
+/// Sends one parcel for an order, even if the order is delivered twice. The parcel, its event, and
+/// the record that this order was handled commit together.
 async fn send_parcel<D: Database>(
     tx: &mut D::Tx<'static>,
     order: OrderPlaced,
@@ -46,7 +47,7 @@ async fn send_parcel<D: Database>(
 }
 // ANCHOR_END: inbox
 
-/// How many parcels there are.
+/// Returns the number of parcels.
 pub(crate) async fn parcels<D: Database>(store: &D) -> Result<i64, HandlerError> {
     Ok(look(store, "select count(*) from parcels").await?[0])
 }

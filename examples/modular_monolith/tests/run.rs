@@ -1,4 +1,4 @@
-//! `modular_monolith`: what one module sells, the other ships, once; what is refused leaves no trace.
+//! `modular_monolith`: one module sells, the other ships once; a rejected order leaves no trace.
 
 use examples_shared::program::run;
 

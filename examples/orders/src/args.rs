@@ -1,4 +1,4 @@
-//! What `orders` can be asked.
+//! Command-line arguments of `orders`.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -9,10 +9,11 @@ use clap::Parser;
 use crate::generate::Generator;
 use crate::input::{InputError, Step, Steps};
 
-/// The orders that come with the program.
+/// The bundled orders.
 const INCLUDED: &str = include_str!("../orders.jsonl");
 
-/// Writes orders and their events in a database, relays the events, books them once in a second database, and checks all of it.
+/// Writes orders and their events to a database, relays the events, books each once in a second
+/// database, and checks the result.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -29,28 +30,29 @@ A line looks like this; kinds are place, pay, ship and cancel:
 
 RUST_LOG=outbox_engine=info shows what the relays do.")]
 pub(crate) struct Args {
-    /// JSON Lines to read; `-` for standard input. Default: the orders that come with the program.
+    /// JSON Lines to read; `-` for standard input. Default: the bundled orders.
     pub(crate) file: Option<PathBuf>,
-    /// Make this many orders up instead of reading them. Each has one to three steps.
+    /// Generate this many orders instead of reading them. Each has one to three steps.
     #[arg(long, conflicts_with = "file", value_name = "N")]
     pub(crate) orders: Option<u64>,
-    /// Of how many customers; a customer's events keep their order.
+    /// Number of customers of the generated orders; a customer's events keep their order.
     #[arg(long, default_value_t = 1_000, value_name = "N", requires = "orders")]
     pub(crate) customers: u64,
-    /// What the made-up orders, and the moments of `--kill-relay`, are drawn from.
+    /// Seed of the generated orders, and of the moments of `--kill-relay`.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) seed: u64,
-    /// End relays at random moments, without a drain, and start others.
+    /// Kill relays at random moments, without a drain, and start others.
     #[arg(long)]
     pub(crate) kill_relay: bool,
     /// Write everything before the first relay starts.
     #[arg(long)]
     pub(crate) backlog_first: bool,
-    /// The database of the shop and of the ledger: postgres://, mysql://, mongodb://. Default: two of SQLite, a file each.
+    /// Database of the shop and of the ledger: postgres://, mysql://, mongodb://. Default: two of
+    /// SQLite, a file each.
     #[arg(long, value_name = "URL", conflicts_with = "dir")]
     pub(crate) store: Option<String>,
-    /// What the events go by: amqp:// (RabbitMQ), redis://, kafka://HOST:PORT (the topic `orders` must be there). Nobody else's events
-    /// may be in it. Default: within this process.
+    /// Broker of the events: amqp:// (RabbitMQ), redis://, kafka://HOST:PORT (the topic `orders`
+    /// must exist). It must hold no other program's events. Default: within this process.
     #[arg(long, value_name = "URL", default_value = "memory:")]
     pub(crate) transport: String,
     /// Keep the databases in this folder. Default: a temporary one.
@@ -59,7 +61,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The steps that were asked for, one at a time.
+    /// Returns the requested steps, one at a time.
     pub(crate) fn steps(&self) -> io::Result<Box<dyn Iterator<Item = Result<Step, InputError>> + Send>> {
         let read = |step: Result<(u64, Step), InputError>| step.map(|(_, step)| step);
         Ok(match (&self.file, self.orders) {
@@ -77,7 +79,7 @@ impl Args {
         })
     }
 
-    /// How many steps are to be expected, about, where that is known.
+    /// Returns the approximate number of expected steps, if known.
     pub(crate) fn expected(&self) -> Option<u64> {
         match (&self.file, self.orders) {
             // 70 of 100 orders have three steps, 10 two, 8 three, 12 one: see the generator.

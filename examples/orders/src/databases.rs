@@ -1,4 +1,5 @@
-//! What the shop and the ledger ask of a database. Each has its own words for it; the outbox is the same on all.
+//! Database operations of the shop and the ledger. Each database has its own statements for them;
+//! the outbox is the same on all.
 
 #[cfg(feature = "mongodb")]
 mod mongodb;
@@ -13,12 +14,12 @@ use examples_shared::transports::Failed;
 use outbox::prelude::*;
 use outbox::{AppendError, StoreError, StoreErrorKind};
 
-/// One order, as the shop keeps it.
+/// An order, as stored by the shop.
 pub(crate) struct OrderRow<'o> {
     pub(crate) id: &'o str,
     pub(crate) customer: &'o str,
     pub(crate) state: &'o str,
-    /// The money that this step moves: added to what the order has moved before.
+    /// Money that this step moves, added to what the order has moved before.
     pub(crate) cents: i64,
 }
 
@@ -26,25 +27,25 @@ pub(crate) struct OrderRow<'o> {
 pub(crate) struct Account {
     pub(crate) customer: String,
     pub(crate) cents: i64,
-    /// How many events were booked.
+    /// Number of booked events.
     pub(crate) events: u32,
 }
 
 /// A store with tables for the shop and for the ledger.
 pub(crate) trait Database: Transactional + Clone {
-    /// Makes the tables of the shop, where they are missing.
+    /// Creates the missing tables of the shop.
     fn make_shop(&self) -> impl Future<Output = Result<(), Failed>> + Send;
 
-    /// Makes the table of the ledger, where it is missing.
+    /// Creates the table of the ledger, if it is missing.
     fn make_ledger(&self) -> impl Future<Output = Result<(), Failed>> + Send;
 
-    /// Counts an event of a customer, and says which it is, from 1.
+    /// Counts an event of a customer, and returns its number, from 1.
     fn count_event(
         tx: &mut Self::Tx<'static>,
         customer: &str,
     ) -> impl Future<Output = Result<u32, HandlerError>> + Send;
 
-    /// Writes what an order is now.
+    /// Writes the current state of an order.
     fn write_order(
         tx: &mut Self::Tx<'static>,
         order: &OrderRow<'_>,
@@ -57,17 +58,18 @@ pub(crate) trait Database: Transactional + Clone {
         cents: i64,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
-    /// How many events each customer has.
+    /// Returns the number of events of each customer.
     fn customers(&self) -> impl Future<Output = Result<Vec<(String, u32)>, Failed>> + Send;
 
-    /// The money that all orders have moved.
+    /// Returns the money that all orders have moved.
     fn cents(&self) -> impl Future<Output = Result<i64, Failed>> + Send;
 
-    /// Every account.
+    /// Returns every account.
     fn accounts(&self) -> impl Future<Output = Result<Vec<Account>, Failed>> + Send;
 }
 
-/// Whether an error says that another transaction was in the way: everything can be done again from the beginning.
+/// Returns true if an error reports a conflict with another transaction: retry everything from the
+/// beginning.
 pub(crate) fn is_conflict<D: Database>(store: &D, error: &(dyn Error + 'static)) -> bool {
     let of_append =
         error.downcast_ref::<AppendError>().is_some_and(|error| matches!(error, AppendError::Conflict(_)));

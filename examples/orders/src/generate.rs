@@ -1,11 +1,12 @@
-//! Makes orders where there are no real ones: any number, the same for the same seed, one at a time.
+//! Generates orders: any number, the same for the same seed, one at a time.
 
 use crate::input::{Item, Step, total};
 
 /// Orders of customers, step by step, as `orders --orders N --customers M --seed S` reads them.
 ///
-/// Orders overlap: while one waits to be paid, others are placed, also by the same customer. Some customers order much more
-/// than others: of 10,000 the busiest one places about one order in a hundred.
+/// Orders overlap: while one waits for payment, others are placed, also by the same customer. Some
+/// customers order much more than others: of 10,000 the busiest one places about one order in a
+/// hundred.
 #[derive(Debug)]
 pub(crate) struct Generator {
     random: fastrand::Rng,
@@ -15,7 +16,7 @@ pub(crate) struct Generator {
     open: Vec<Open>,
 }
 
-/// An order that is not finished.
+/// An unfinished order.
 #[derive(Debug)]
 struct Open {
     order_id: String,
@@ -24,7 +25,7 @@ struct Open {
     plan: &'static [Next],
 }
 
-/// What happens to an order after it was placed.
+/// A step of an order after it was placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Pay,
@@ -33,10 +34,10 @@ enum Next {
 }
 
 impl Generator {
-    /// How many orders are open at once, at the most: what bounds the memory.
+    /// Maximum number of orders open at once, which bounds the memory.
     const MOST_OPEN: usize = 64;
 
-    /// Makes this many orders of this many customers (at least one).
+    /// Creates a generator of this many orders of this many customers (at least one).
     #[must_use]
     pub(crate) fn new(orders: u64, customers: u64, seed: u64) -> Self {
         let random = fastrand::Rng::with_seed(seed);
@@ -48,7 +49,8 @@ impl Generator {
         let order_id = format!("o-{:07}", self.placed);
         let customer = format!("c-{:05}", self.customer());
         let items: Vec<Item> = (0..self.random.usize(1..=4)).map(|_| self.item()).collect();
-        // Most orders go all the way, some are called off before or after they are paid, some are never paid.
+        // Most orders are paid and shipped, some are canceled before or after payment, some are
+        // never paid.
         let plan: &[Next] = match self.random.u8(0..100) {
             0..70 => &[Next::Pay, Next::Ship],
             70..80 => &[Next::Cancel],
@@ -62,7 +64,7 @@ impl Generator {
         Step::Place { order_id, customer, items }
     }
 
-    /// A customer, from 1: the square of a uniform draw, so that low numbers come often.
+    /// Draws a customer, from 1: the square of a uniform draw, so that low numbers are frequent.
     fn customer(&mut self) -> u64 {
         const FINE: u64 = 1 << 20;
         let draw = self.random.u64(0..FINE);
@@ -85,7 +87,7 @@ impl Generator {
         Item { sku: sku.to_owned(), quantity: self.random.u32(1..=3), cents }
     }
 
-    /// The next step of an open order; the order is closed when that was its last.
+    /// Returns the next step of an open order, and closes the order after its last step.
     fn go_on(&mut self, which: usize) -> Step {
         const REASONS: &[&str] = &["changed my mind", "found it cheaper", "ordered twice", "takes too long"];
         let Open { order_id, customer, cents, plan } = &mut self.open[which];
@@ -114,7 +116,8 @@ impl Iterator for Generator {
 
     fn next(&mut self) -> Option<Step> {
         let may_place = self.placed < self.orders && self.open.len() < Self::MOST_OPEN;
-        // Fewer than two steps follow an order on average: placing two times in five keeps orders open all the time.
+        // Fewer than two steps follow an order on average: placing two times in five keeps orders
+        // open all the time.
         if may_place && (self.open.is_empty() || self.random.u8(0..5) < 2) {
             return Some(self.place());
         }

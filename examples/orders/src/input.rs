@@ -1,4 +1,4 @@
-//! What `orders` reads: one line of JSON for each thing that happens to an order; and a generator of such lines.
+//! Input of `orders`: one line of JSON for each step of an order; and a generator of such lines.
 //!
 //! ```text
 //! {"kind":"place","order_id":"o-0001","customer":"c-ada","items":[{"sku":"tea-assam","quantity":2,"cents":690}]}
@@ -6,52 +6,53 @@
 //! {"kind":"ship","order_id":"o-0001","customer":"c-ada","parcel":"PX-48213"}
 //! ```
 //!
-//! A line that is none of these is reported with its number, and the next one is read. Both directions are streams: however
-//! many orders there are, only one line and a few open orders are in memory.
+//! An invalid line is reported with its number, and reading continues with the next one. Both
+//! directions are streams: however many orders there are, only one line and a few open orders are
+//! in memory.
 
 use std::fmt;
 use std::io::{self, BufRead, Read};
 
 use serde::{Deserialize, Serialize};
 
-/// Something that happens to an order.
+/// A step of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Step {
     /// A customer orders.
     Place {
-        /// Which order.
+        /// The order.
         order_id: String,
-        /// Whose order.
+        /// The customer.
         customer: String,
-        /// What is ordered; at least one.
+        /// Ordered items; at least one.
         items: Vec<Item>,
     },
     /// The customer pays.
     Pay {
-        /// Which order.
+        /// The order.
         order_id: String,
-        /// Whose order.
+        /// The customer.
         customer: String,
-        /// How much.
+        /// The amount.
         cents: u64,
     },
     /// The goods leave.
     Ship {
-        /// Which order.
+        /// The order.
         order_id: String,
-        /// Whose order.
+        /// The customer.
         customer: String,
-        /// What the carrier calls the parcel.
+        /// The carrier's name for the parcel.
         parcel: String,
     },
-    /// The order is called off.
+    /// The order is canceled.
     Cancel {
-        /// Which order.
+        /// The order.
         order_id: String,
-        /// Whose order.
+        /// The customer.
         customer: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -59,16 +60,16 @@ pub(crate) enum Step {
 /// One line of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Item {
-    /// What.
+    /// The article.
     pub(crate) sku: String,
-    /// How many, from 1.
+    /// Number of pieces, from 1.
     pub(crate) quantity: u32,
-    /// The price of one.
+    /// Price of one piece.
     pub(crate) cents: u32,
 }
 
 impl Step {
-    /// Which order it happens to.
+    /// Returns the order to which this step belongs.
     #[must_use]
     pub(crate) fn order_id(&self) -> &str {
         match self {
@@ -79,7 +80,7 @@ impl Step {
         }
     }
 
-    /// Whose order it is.
+    /// Returns the customer of the order.
     #[must_use]
     pub(crate) fn customer(&self) -> &str {
         match self {
@@ -90,7 +91,7 @@ impl Step {
         }
     }
 
-    /// Checks what the types do not: that there is something to order, and that names are names.
+    /// Checks the rules that the types do not enforce: at least one item, and valid names.
     fn check(self) -> Result<Self, String> {
         if self.order_id().is_empty() {
             return Err("its order_id is empty".to_owned());
@@ -110,14 +111,15 @@ impl Step {
     }
 }
 
-/// What the items cost together.
+/// Returns the total price of the items.
 #[must_use]
 pub(crate) fn total(items: &[Item]) -> u64 {
-    // Two factors of 32 bits fit; a sum of billions of such products would not, but a line has no room for them.
+    // A product of two 32-bit factors fits; a sum of billions of such products would not, but a
+    // line has no room for them.
     items.iter().map(|item| u64::from(item.quantity) * u64::from(item.cents)).fold(0, u64::saturating_add)
 }
 
-/// The steps of a file or of standard input, with the numbers of their lines. Empty lines are passed over.
+/// Steps of a file or of standard input, with their line numbers. Empty lines are skipped.
 #[derive(Debug)]
 pub(crate) struct Steps<R> {
     input: R,
@@ -127,15 +129,15 @@ pub(crate) struct Steps<R> {
 }
 
 impl<R: BufRead> Steps<R> {
-    /// The most bytes that a line may have: a file without line ends must not fill the memory.
+    /// Maximum size of a line, in bytes: a file without line ends must not fill the memory.
     pub(crate) const MOST_BYTES: usize = 64 * 1024;
 
-    /// Reads from the beginning.
+    /// Creates a reader that starts at the beginning.
     pub(crate) fn new(input: R) -> Self {
         Self { input, line: Vec::new(), number: 0, ended: false }
     }
 
-    /// Reads the next line, of which no more than is allowed is kept. False: there is none.
+    /// Reads the next line, and keeps no more of it than the maximum. Returns false at the end.
     fn read_line(&mut self) -> io::Result<bool> {
         self.line.clear();
         let most = Self::MOST_BYTES as u64 + 1;
@@ -176,23 +178,23 @@ impl<R: BufRead> Iterator for Steps<R> {
     }
 }
 
-/// What is wrong with the input.
+/// Error of the input.
 #[derive(Debug)]
 pub(crate) enum InputError {
-    /// One line is not about an order. The next one may be.
+    /// One line is not an order. The next one may be.
     NotAnOrder {
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         number: u64,
-        /// What is wrong with it.
+        /// Fault of the line.
         why: String,
-        /// How it begins.
+        /// Beginning of the line.
         begins: String,
     },
-    /// Nothing more can be read.
+    /// The input can't be read any further.
     Unreadable {
-        /// The last line that could be read.
+        /// Number of the last line read.
         after: u64,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
 }
@@ -326,8 +328,8 @@ mod tests {
         assert_eq!(read, steps);
     }
 
-    /// The file that comes along is a good one: every line is an order's, every order begins with being placed and is paid as
-    /// it costs, and there are enough of them for one to see keys at work.
+    /// The bundled file is valid: every line is a step, every order begins with being placed and is
+    /// paid what it costs. It has enough orders per customer to show keys at work.
     #[test]
     fn the_file_of_orders_makes_sense() {
         let file = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/orders.jsonl")).unwrap();

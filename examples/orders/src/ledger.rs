@@ -1,6 +1,6 @@
 //! The ledger: receives events and books each exactly once, in a database of its own.
 //!
-//! It does by hand what an inbox does for everybody else: with an inbox there would be a handler here, and nothing more.
+//! It does by hand what an inbox normally does: with an inbox, this file would be one handler.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use crate::databases::{Database, is_conflict};
 use crate::progress::Seen;
 use crate::shop::OrderEvent;
 
-/// The ledger's database, and the task that keeps it.
+/// The ledger's database, and the task that writes it.
 pub(crate) struct Ledger<D: Database> {
     store: D,
     booked: Arc<AtomicU64>,
     task: JoinHandle<Result<(), String>>,
 }
 
-/// What the ledger holds at the end.
+/// Content of the ledger at the end.
 #[derive(Debug)]
 pub(crate) struct Booked {
-    /// How many events had their effect.
+    /// Number of events that had their effect.
     pub(crate) effects: i64,
-    /// The money that they moved.
+    /// Money that they moved.
     pub(crate) cents: i64,
 }
 
 impl<D: Database> Ledger<D> {
-    /// Makes its table where it is missing, and begins to receive.
+    /// Creates its table if it is missing, and begins to receive.
     pub(crate) async fn open(store: D, transport: &dyn Transport, seen: Arc<Seen>) -> Result<Self, Failed> {
         store.migrate().await?;
         store.make_ledger().await?;
@@ -55,7 +55,7 @@ impl<D: Database> Ledger<D> {
         Ok(Self { store, booked, task })
     }
 
-    /// Waits until this many events were booked, by earlier runs too.
+    /// Waits until this many events were booked, earlier runs included.
     pub(crate) async fn wait_for(&self, events: u64) -> Result<(), Failed> {
         const PATIENCE: Duration = Duration::from_secs(120);
         let mut last = (0, tokio::time::Instant::now());
@@ -79,7 +79,7 @@ impl<D: Database> Ledger<D> {
         }
     }
 
-    /// Ends it, and reads what it holds.
+    /// Stops the ledger, and returns its content.
     pub(crate) async fn close(self) -> Result<Booked, Failed> {
         self.task.abort();
         let accounts = self.store.accounts().await?;
@@ -90,7 +90,7 @@ impl<D: Database> Ledger<D> {
     }
 }
 
-/// What the receiving task needs.
+/// State of the receiving task.
 struct Keeper<D> {
     store: D,
     consumer: Consumer,
@@ -102,7 +102,7 @@ impl<D: Database> Keeper<D> {
     async fn receive(&self, deliveries: Box<dyn Deliveries>) -> Result<(), Failed> {
         loop {
             let received = match deliveries.next().await {
-                // The broker is away: it comes back.
+                // The broker is unreachable, and will be back.
                 Err(error) if error.is_retryable() => {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
@@ -122,14 +122,16 @@ impl<D: Database> Keeper<D> {
                     }
                     while let Err(error) = self.book(&messages).await {
                         if error.is::<Behind>() {
-                            // An operator decides when; until then this ledger waits, with everything that is behind.
+                            // An operator decides when; until then this ledger waits, with
+                            // everything behind this message.
                             tokio::time::sleep(Duration::from_millis(100)).await;
                         } else if !is_conflict(&self.store, &*error) {
                             return Err(error);
                         }
-                        // Another transaction was in the way: then it is begun again.
+                        // Another transaction was in the way: the transaction restarts.
                     }
-                    // Only now: what is acknowledged is booked, whatever happens in between.
+                    // Acknowledge only now: everything acknowledged is booked, whatever happens in
+                    // between.
                     deliveries.acknowledge(&tags).await?;
                 }
                 Received::Ended => return Ok(()),
@@ -146,9 +148,10 @@ impl<D: Database> Keeper<D> {
         Ok(message)
     }
 
-    /// Books what is new among these messages. Admission and effect are in one transaction: a message that comes again has no second effect.
+    /// Books the new ones among these messages. Deduplication and effect are in one transaction, so
+    /// a redelivered message has no second effect.
     ///
-    /// All of them or none: an error rolls back, and none of them may be acknowledged then.
+    /// All of them or none: an error rolls back, and then none of them may be acknowledged.
     async fn book(&self, messages: &[Message]) -> Result<(), Failed> {
         let mut new = 0;
         // ANCHOR: once
@@ -165,7 +168,8 @@ impl<D: Database> Keeper<D> {
                 }
                 // It was booked before, and that is committed.
                 Admission::Duplicate => {}
-                // It was not, and must not be yet: its key is held, or earlier messages of it wait in the store. Acknowledged now, it would be lost.
+                // It was not booked, and must not be yet: its key is held, or earlier messages of
+                // its key wait in the store. Acknowledging it now would lose it.
                 Admission::Behind => return Err(Behind(message.id).into()),
             }
         }
@@ -176,7 +180,7 @@ impl<D: Database> Keeper<D> {
     }
 }
 
-/// A message that has to wait for earlier ones of its key.
+/// A message that must wait for earlier ones of its key.
 #[derive(Debug)]
 struct Behind(MessageId);
 

@@ -1,11 +1,14 @@
-//! `orders`: a shop writes what happens to its orders, a relay sends it, a ledger in another database books it once.
+//! `orders`: a shop writes the steps of its orders, a relay sends them, and a ledger in another
+//! database books each once.
 //!
-//! Each line of input becomes one transaction: the order and its event, both or neither. Relays send the events; the ledger receives them and books each in its own transaction, together with the note that it has. At the end the two
-//! databases are compared, and a checker says what was lost, repeated or out of order. With `--kill-relay` relays are ended at random
-//! moments meanwhile, without a drain.
+//! Each line of input becomes one transaction: the order and its event, both or neither. Relays
+//! send the events. The ledger receives them and books each in its own transaction, together with
+//! the record that it did. At the end the program compares the two databases, and a checker reports
+//! what was lost, repeated or out of order. `--kill-relay` kills relays at random moments
+//! meanwhile, without a drain.
 //!
-//! By itself it needs nothing: two databases of SQLite, and a transport within the process. With `--store` and `--transport` it is the same on
-//! servers; of that, nothing changes but what stands in `databases`.
+//! By default it needs nothing installed: two SQLite databases, and an in-process transport.
+//! `--store` and `--transport` run the same on servers; only the code in `databases` differs.
 
 mod args;
 mod databases;
@@ -50,7 +53,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Writes to standard error what the targets of `RUST_LOG` log; errors, where it is not set or can't be read.
+/// Logs to standard error what `RUST_LOG` selects; only errors if it is unset or invalid.
 fn log_as_told(targets: Option<&str>) {
     let targets = targets.and_then(|told| told.parse().ok());
     let targets: Targets = targets.unwrap_or_else(|| Targets::new().with_default(LevelFilter::ERROR));
@@ -58,7 +61,7 @@ fn log_as_told(targets: Option<&str>) {
     tracing_subscriber::registry().with(layer).init();
 }
 
-/// Runs it all and prints what came of it.
+/// Runs everything and prints the report.
 async fn report(args: &Args) -> Result<(), Failed> {
     let report = match &args.store {
         None => in_files(args).await?,
@@ -74,14 +77,14 @@ async fn report(args: &Args) -> Result<(), Failed> {
         },
     };
     match write!(io::stdout(), "{report}") {
-        // Whoever reads may have seen enough.
+        // The reader may close the pipe when it has seen enough.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
         _ => {}
     }
     if report.is_right() { Ok(()) } else { Err("the promises were broken; see above".into()) }
 }
 
-/// Shop and ledger have a file each.
+/// Runs with a file each for shop and ledger.
 async fn in_files(args: &Args) -> Result<Report, Failed> {
     let temporary = tempfile::tempdir()?;
     let folder = match &args.dir {
@@ -96,12 +99,12 @@ async fn in_files(args: &Args) -> Result<Report, Failed> {
     run(args, file("shop.db").await?, file("ledger.db").await?).await
 }
 
-/// Shop and ledger have one database, with tables of their own.
+/// Runs with one database for shop and ledger, with tables of their own.
 async fn in_one<D: Database>(args: &Args, store: D) -> Result<Report, Failed> {
     run(args, store.clone(), store).await
 }
 
-/// Runs the shop, the relays and the ledger until all that was committed is booked.
+/// Runs the shop, the relays and the ledger until everything committed is booked.
 async fn run<D: Database>(args: &Args, of_shop: D, of_ledger: D) -> Result<Report, Failed> {
     let steps = args.steps()?;
     let seen = Arc::new(Seen::default());
@@ -129,7 +132,7 @@ async fn run<D: Database>(args: &Args, of_shop: D, of_ledger: D) -> Result<Repor
     Report::new(&shop, relayed, &booked, &seen, began.elapsed(), booked_after).await
 }
 
-/// Writes every step; a line that is none is reported, and the rest goes on.
+/// Writes every step; reports an invalid line, and continues with the rest.
 async fn write_all<D: Database>(
     shop: &mut Shop<D>,
     steps: Box<dyn Iterator<Item = Result<Step, InputError>> + Send>,

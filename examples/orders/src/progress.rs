@@ -1,4 +1,4 @@
-//! What was seen so far, and a line that shows it.
+//! Progress so far, and a line that shows it.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use outbox_testkit::history::KeySequences;
 use tokio::task::JoinHandle;
 
-/// What was committed and what arrived, as the checker sees it. Written by the shop and the ledger.
+/// Committed and delivered events, as the checker sees them. Written by the shop and the ledger.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     sequences: Mutex<KeySequences>,
@@ -18,24 +18,25 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// An event of a customer was committed.
+    /// Records that an event of a customer was committed.
     pub(crate) fn committed(&self, customer: &str, number: u32) {
         self.sequences().committed(customer, number);
         self.committed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An event of a customer arrived.
+    /// Records that an event of a customer was delivered.
     pub(crate) fn delivered(&self, customer: &str, number: u32) {
         self.sequences().delivered(customer, number);
         self.delivered.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An earlier run over the same databases committed this many events of a customer.
+    /// Records that an earlier run over the same databases committed this many events of a
+    /// customer.
     pub(crate) fn committed_before(&self, customer: &str, events: u32) {
         self.sequences().committed(customer, events);
     }
 
-    /// An earlier run booked this many events of a customer, which arrived in their order.
+    /// Records that an earlier run booked this many events of a customer, delivered in their order.
     pub(crate) fn booked_before(&self, customer: &str, events: u32) {
         let mut sequences = self.sequences();
         for number in 1..=events {
@@ -44,25 +45,25 @@ impl Seen {
         self.before.fetch_add(u64::from(events), Ordering::Relaxed);
     }
 
-    /// How many arrived in this run, repeats included.
+    /// Returns the number of deliveries in this run, repeats included.
     pub(crate) fn deliveries(&self) -> u64 {
         self.sequences().deliveries() - self.before.load(Ordering::Relaxed)
     }
 
-    /// The checker.
+    /// Returns the checker.
     pub(crate) fn sequences(&self) -> MutexGuard<'_, KeySequences> {
         self.sequences.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A line on standard error: drawn over again on a terminal, written now and then elsewhere.
+/// A progress line on standard error: redrawn on a terminal, written from time to time elsewhere.
 pub(crate) struct Progress {
     line: Arc<Line>,
     task: JoinHandle<()>,
 }
 
 impl Progress {
-    /// Starts to show what is seen.
+    /// Starts to show the progress.
     pub(crate) fn start(seen: Arc<Seen>, expected: Option<u64>) -> Self {
         let line = Arc::new(Line { terminal: io::stderr().is_terminal(), ended: Mutex::new(false) });
         let shown = Arc::clone(&line);
@@ -78,12 +79,12 @@ impl Progress {
         Self { line, task }
     }
 
-    /// Says something beside the line.
+    /// Prints a message beside the line.
     pub(crate) fn say(&self, words: &str) {
         self.line.say(words);
     }
 
-    /// Ends the showing.
+    /// Stops showing the progress.
     pub(crate) fn end(&self) {
         self.task.abort();
         self.line.end();
@@ -96,13 +97,13 @@ impl Drop for Progress {
     }
 }
 
-/// The line itself. The lock keeps what is drawn and what is said apart, and nothing is drawn after the end.
+/// The line itself. The lock separates drawing from messages, and prevents drawing after the end.
 struct Line {
     terminal: bool,
     ended: Mutex<bool>,
 }
 
-/// Back to the beginning of the line, and nothing in it.
+/// Returns to the beginning of the line, and clears it.
 const CLEAR: &str = "\r\x1b[K";
 
 impl Line {
@@ -111,7 +112,7 @@ impl Line {
         if *ended {
             return;
         }
-        // Nobody is served by an end of the program because its progress can't be shown.
+        // A progress line that can't be written is no reason to end the program.
         let _shown = match self.terminal {
             true => write!(io::stderr(), "{CLEAR}{words}"),
             false => writeln!(io::stderr(), "{words}"),
@@ -137,7 +138,7 @@ impl Line {
     }
 }
 
-/// What the line shows; how much of it is done only where the end is known.
+/// Text of the line. It shows a percentage only if the total is known.
 fn figures(committed: u64, delivered: u64, expected: Option<u64>) -> String {
     let done = expected.map(|expected| {
         let all = expected.max(committed).max(1);
@@ -154,7 +155,7 @@ mod tests {
     fn the_line_says_how_much_is_done_where_the_end_is_known() {
         assert_eq!(figures(3, 2, None), "3 committed, 2 delivered");
         assert_eq!(figures(100, 50, Some(200)), "100 committed, 50 delivered (25 %)");
-        // More was committed than expected, and some of it was delivered again.
+        // More was committed than expected, and some of it was redelivered.
         assert_eq!(figures(300, 310, Some(200)), "300 committed, 310 delivered (100 %)");
         assert_eq!(figures(0, 0, Some(0)), "0 committed, 0 delivered (0 %)");
     }

@@ -1,4 +1,4 @@
-//! The relays: two, and with `--kill-relay` a hand that ends one of them again and again.
+//! The relays: two, and with `--kill-relay` a task that repeatedly kills one of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use outbox::{RelayStats, StartError, Transport};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// What the relays did.
+/// Results of the relays.
 #[derive(Debug, Default)]
 pub(crate) struct Relayed {
-    /// Messages that were confirmed, repeats included.
+    /// Number of confirmed messages, repeats included.
     pub(crate) published: u64,
-    /// Relays that were ended without a drain.
+    /// Number of relays killed without a drain.
     pub(crate) killed: u64,
-    /// Whether the last ones stopped in order.
+    /// True if the last relays stopped in order.
     pub(crate) drained: bool,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Relays {
 }
 
 impl Relays {
-    /// Starts them.
+    /// Starts the relays.
     pub(crate) async fn start(
         store: Arc<dyn Store>,
         transport: Arc<dyn Transport>,
@@ -48,9 +48,9 @@ impl Relays {
         Ok(Self { stop, task })
     }
 
-    /// Stops them in order.
+    /// Stops the relays in order.
     pub(crate) async fn stop(self) -> Relayed {
-        // A task that is over has nothing to stop.
+        // A task that has ended has nothing to stop.
         let _ = self.stop.send(());
         self.task.await.unwrap_or_default()
     }
@@ -74,7 +74,7 @@ impl Keeper {
             let victim = self.pair.swap_remove(random.usize(0..self.pair.len()));
             self.relayed.published += victim.stats().delivered;
             self.relayed.killed += 1;
-            // No drain: what it has in flight is sent again by another.
+            // No drain: another relay resends what it has in flight.
             drop(victim);
             match start(&self.store, &self.transport, true).await {
                 Ok(relay) => self.pair.push(relay),
@@ -98,7 +98,8 @@ impl Keeper {
     }
 }
 
-/// Where relays are killed, leases are short, so that the others take over soon. Otherwise they are the default: a relay on a busy machine keeps its own.
+/// Starts a relay. If relays are killed, leases are short, so that the others take over soon.
+/// Otherwise they have their default, so that a relay on a busy machine keeps its own.
 async fn start(
     store: &Arc<dyn Store>,
     transport: &Arc<dyn Transport>,

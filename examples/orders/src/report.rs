@@ -1,4 +1,4 @@
-//! What came of it.
+//! The report of a run.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::progress::Seen;
 use crate::relays::Relayed;
 use crate::shop::Shop;
 
-/// The figures of a run.
+/// Figures of a run.
 #[derive(Debug)]
 pub(crate) struct Report {
     committed: u64,
@@ -68,7 +68,8 @@ impl Report {
         })
     }
 
-    /// Whether every promise was kept: nothing lost, phantom or out of order, and every effect once.
+    /// Returns true if every promise was kept: nothing lost, phantom or out of order, and every
+    /// effect once.
     pub(crate) fn is_right(&self) -> bool {
         self.lost == 0
             && self.phantom == 0
@@ -122,7 +123,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The most memory that this process had, in MiB, where the system says.
+/// Returns the peak memory of this process in MiB, if the system reports it.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

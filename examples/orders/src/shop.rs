@@ -1,4 +1,4 @@
-//! The shop: writes what happens to an order, and the event that tells of it, in one transaction.
+//! The shop: writes each step of an order, and its event, in one transaction.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::databases::{Database, OrderRow, is_conflict};
 use crate::input::{Step, total};
 use crate::progress::Seen;
 
-/// What the shop tells others, under names that stay when the variants are called otherwise. A customer's events keep their order: the
-/// customer is the key.
+/// Events of the shop, under stable names, so that the variants can be renamed. The customer is the
+/// key, so a customer's events keep their order.
 // ANCHOR: events
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
 #[event(topic = "orders", key = "customer")]
@@ -25,7 +25,7 @@ pub(crate) enum OrderEvent {
     /// The goods left.
     #[serde(rename = "order.shipped")]
     Shipped { customer: String, order_id: String, parcel: String, number: u32 },
-    /// The order was called off.
+    /// The order was canceled.
     #[serde(rename = "order.cancelled")]
     Cancelled { customer: String, order_id: String, reason: String, number: u32 },
 }
@@ -44,7 +44,7 @@ impl OrderEvent {
         }
     }
 
-    /// Whose order it is, and which of that customer's events this is, from 1.
+    /// Returns the customer, and the number of the event among that customer's events, from 1.
     pub(crate) fn place_in_order(&self) -> (&str, u32) {
         match self {
             Self::Placed { customer, number, .. }
@@ -54,7 +54,7 @@ impl OrderEvent {
         }
     }
 
-    /// The money that it moves.
+    /// Returns the money that it moves.
     pub(crate) fn cents(&self) -> u64 {
         match self {
             Self::Placed { cents, .. } | Self::Paid { cents, .. } => *cents,
@@ -70,12 +70,12 @@ pub(crate) struct Shop<D: Database> {
     seen: Arc<Seen>,
     committed: u64,
     committed_before: u64,
-    /// Lines that were no orders.
+    /// Number of rejected lines.
     pub(crate) refused: u64,
 }
 
 impl<D: Database> Shop<D> {
-    /// Makes the tables where they are missing, and looks what earlier runs have left.
+    /// Creates the missing tables, and reads what earlier runs left.
     pub(crate) async fn open(store: D, seen: Arc<Seen>) -> Result<Self, Failed> {
         store.migrate().await?;
         store.make_shop().await?;
@@ -88,17 +88,19 @@ impl<D: Database> Shop<D> {
         Ok(Self { store, outbox, seen, committed: 0, committed_before, refused: 0 })
     }
 
-    /// How many events were committed in this run.
+    /// Returns the number of events committed in this run.
     pub(crate) fn committed(&self) -> u64 {
         self.committed
     }
 
-    /// How many events were committed in all, by earlier runs over the same database too.
+    /// Returns the number of events committed in total, earlier runs over the same database
+    /// included.
     pub(crate) fn committed_in_all(&self) -> u64 {
         self.committed_before + self.committed
     }
 
-    /// Writes one step and its event: both or neither. Where another transaction was in the way, it is begun again.
+    /// Writes one step and its event: both or neither. Restarts on a conflict with another
+    /// transaction.
     pub(crate) async fn write(&mut self, step: &Step) -> Result<(), Failed> {
         let number = loop {
             match self.try_to_write(step).await {
@@ -111,7 +113,7 @@ impl<D: Database> Shop<D> {
         Ok(())
     }
 
-    /// Which of the customer's events it is.
+    /// Returns the event's number among the customer's events.
     async fn try_to_write(&self, step: &Step) -> Result<u32, Failed> {
         let mut tx = self.store.begin().await?;
         let number = D::count_event(&mut tx, step.customer()).await?;
@@ -125,7 +127,7 @@ impl<D: Database> Shop<D> {
         Ok(number)
     }
 
-    /// The money that all committed events moved.
+    /// Returns the money that all committed events moved.
     pub(crate) async fn cents(&self) -> Result<i64, Failed> {
         self.store.cents().await
     }

@@ -1,4 +1,4 @@
-//! `orders`: what was committed is booked, each event once and in order, whatever happens to the relays.
+//! `orders`: every committed event is booked, once and in order, whatever happens to the relays.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -10,7 +10,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_orders");
 
 const INCLUDED: &str = include_str!("../orders.jsonl");
 
-/// Everything arrived: nothing lost, phantom or out of order, every effect once.
+/// Asserts that everything arrived: nothing lost, phantom or out of order, every effect once.
 #[track_caller]
 fn assert_all_booked(run: &Run, committed: u64) {
     let figures = run.figures();
@@ -29,7 +29,7 @@ fn every_line_of_the_included_file_is_committed_and_booked_once() {
     let run = run(PROGRAM, &[], "");
     assert_all_booked(&run, INCLUDED.lines().count() as u64);
     let figures = run.figures();
-    // Nobody was killed: there is nothing to repeat.
+    // No relay was killed, so there is nothing to repeat.
     assert_eq!((figures["duplicated"], figures["stale"]), (0, 0), "{run:#?}");
     assert!(!figures.contains_key("refused") && !figures.contains_key("relays killed"), "{run:#?}");
     assert!(figures["rate"] > 0, "{run:#?}");
@@ -37,7 +37,7 @@ fn every_line_of_the_included_file_is_committed_and_booked_once() {
 
 #[test]
 fn killed_relays_lose_nothing_and_bring_nothing_out_of_order() {
-    // With this seed the first two die after 113 and 306 ms, in the midst of it.
+    // With this seed the first two relays die after 113 and 306 ms, in the middle of the run.
     let arguments = ["--orders", "300", "--customers", "20", "--kill-relay", "--seed", "52"];
     let run = run(PROGRAM, &arguments, "");
     let figures = run.figures();
@@ -59,7 +59,8 @@ fn what_a_killed_program_left_behind_is_found_and_booked_once_by_the_next() {
     let mut command = std::process::Command::new(PROGRAM);
     command.args(["--orders", "100000", "--customers", "50", "--dir", dir]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // In the midst of it: as soon as the log of the shop's database has a good many transactions.
+    // In the middle of the run: as soon as the log of the shop's database has a good many
+    // transactions.
     let log = folder.path().join("shop.db-wal");
     let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while std::fs::metadata(&log).map_or(0, |log| log.len()) < 2_500_000 {
@@ -143,7 +144,7 @@ fn postgresql_and_redis_take_the_place_of_what_is_embedded() {
     use outbox_servers::{OrSkip, Postgres, Redis};
 
     let Some(postgres) = Postgres::newest().shared().or_skip() else { return };
-    // One of its own: the topic is `orders` for every run.
+    // A Redis server of its own: the topic is `orders` for every run.
     let Some(redis) = Redis::newest().start().or_skip() else { return };
     let (store, transport) = (postgres.fresh_database(), redis.url());
     let arguments = ["--store", &store, "--transport", &transport, "--kill-relay"];

@@ -1,4 +1,5 @@
-//! The least that there is: an event is written in a transaction, relayed, and received. SQLite and one process; nothing to install.
+//! The minimal setup: an event is written in a transaction, relayed, and received. SQLite and one
+//! process; nothing to install.
 //!
 //! `cargo run -p quick-start`
 
@@ -55,7 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                     message.event_type,
                     String::from_utf8_lossy(&message.payload)
                 ),
-                // With `?` here, anybody who sends something else to the broker would end the program.
+                // With `?` here, any foreign record on the broker would end the program.
                 Err(junk) => eprintln!("billing passed over {junk}"),
             }
             billing.acknowledge(&[delivery.tag]).await?;
@@ -69,7 +70,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     if drained { Ok(()) } else { Err("the relay did not finish in time".into()) }
 }
 
-/// What a service has already: a database, with tables of its own.
+/// Setup that a service already has: a database, with tables of its own.
 async fn your_database(file: &Path) -> Result<SqlitePool, sqlx::Error> {
     let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
     let pool = SqlitePool::connect_with(options.journal_mode(SqliteJournalMode::Wal)).await?;

@@ -1,4 +1,4 @@
-//! The quick start: what is written in a transaction arrives.
+//! The quick start: an event written in a transaction arrives.
 
 use examples_shared::program::run;
 

@@ -1,4 +1,5 @@
-//! Short answers to what comes up when the first service runs. Each is a function, and all of them are run here.
+//! Short answers to questions that come up when the first service runs. Each is a function, and
+//! `main` runs all of them.
 //!
 //! `cargo run -p recipes`
 
@@ -30,7 +31,7 @@ struct ReminderDue {
     invoice_id: u32,
 }
 
-/// A header beside an event.
+/// Sends an event with a header.
 async fn send_for_a_tenant(
     outbox: &Outbox<SqliteStore>,
     tx: &mut Transaction<'static, Sqlite>,
@@ -56,7 +57,7 @@ async fn book(
     Ok(())
 }
 
-/// Two types of events, in one round trip.
+/// Sends two types of events, in one round trip.
 async fn send_and_remind(
     outbox: &Outbox<SqliteStore>,
     tx: &mut Transaction<'static, Sqlite>,
@@ -70,7 +71,7 @@ async fn send_and_remind(
     Ok(())
 }
 
-/// An event for later.
+/// Schedules an event.
 async fn remind_in_two_weeks(
     outbox: &Outbox<SqliteStore>,
     tx: &mut Transaction<'static, Sqlite>,
@@ -84,13 +85,13 @@ async fn remind_in_two_weeks(
 }
 
 // ANCHOR: requeue
-/// Sends every dead letter of a topic again. Says how many.
+/// Requeues every dead letter of a topic. Returns their number.
 async fn requeue_topic(store: &impl Admin, topic: Topic) -> Result<u64, StoreError> {
     let filter = Filter {
-        // Without a route, dead letters of every inbox on this database are meant as well.
+        // Without a route, this would include dead letters of every inbox on this database.
         route: Some(Route::default()),
         topic: Some(topic),
-        // What dies again meanwhile is left for the next time.
+        // Excludes messages that die again in the meantime.
         before: Some(Timestamp::now()),
         ..Filter::default()
     };
@@ -105,7 +106,8 @@ async fn requeue_topic(store: &impl Admin, topic: Topic) -> Result<u64, StoreErr
 // ANCHOR_END: requeue
 
 // ANCHOR: purge
-/// Removes for good what died in a route more than so many days ago. Says how many.
+/// Permanently removes dead letters of a route that are older than this many days. Returns their
+/// number.
 async fn purge_older_than(store: &impl Admin, route: &Route, days: i64) -> Result<u64, StoreError> {
     let before = Timestamp::from_micros(Timestamp::now().as_micros() - days * 86_400 * 1_000_000);
     let filter = Filter { route: Some(route.clone()), before: Some(before), ..Filter::default() };
@@ -118,7 +120,8 @@ async fn purge_older_than(store: &impl Admin, route: &Route, days: i64) -> Resul
     }
 }
 
-/// Does so once an hour, as long as the program runs: `tokio::spawn(purge_hourly(store.clone(), route))`.
+/// Purges once an hour, as long as the program runs: `tokio::spawn(purge_hourly(store.clone(),
+/// route))`.
 async fn purge_hourly(store: impl Admin, route: Route) {
     let mut hours = tokio::time::interval(Duration::from_secs(3_600));
     loop {
@@ -148,7 +151,7 @@ async fn main() -> Result<(), Failed> {
     let inbox = Inbox::builder(store.clone(), transport)
         .consumer("accounts")
         .on::<InvoiceSent, _>(book)
-        .unknown_types(UnknownType::Ignore) // reminders are none of its business
+        .unknown_types(UnknownType::Ignore) // it does not handle reminders
         .start()
         .await?;
     // ANCHOR_END: part_of_a_topic
@@ -160,7 +163,7 @@ async fn main() -> Result<(), Failed> {
     send_for_a_tenant(&outbox, &mut tx, &invoice(1, "a lamp")).await?;
     send_and_remind(&outbox, &mut tx, &invoice(2, "a chair"), &ReminderDue { invoice_id: 2 }).await?;
     let later = remind_in_two_weeks(&outbox, &mut tx, 1).await?;
-    // More than this transport carries: a dead letter.
+    // Larger than this transport's limit: a dead letter.
     outbox.append(&mut tx, &invoice(3, &"x".repeat(20_000))).await?;
     store.commit(tx).await.into_result()?;
 

@@ -1,4 +1,4 @@
-//! `recipes`: each answer does what it says; and how a handler is tested.
+//! `recipes`: each answer does what it states; and a test of a handler.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -50,7 +50,7 @@ async fn a_payment_is_credited_once_however_often_it_is_delivered() {
     sqlx::query(table).execute(store.pool()).await.unwrap();
     sqlx::query("insert into accounts values ('ann', 0)").execute(store.pool()).await.unwrap();
 
-    let broker = Feed::new(); // delivers what a test tells it to
+    let broker = Feed::new(); // delivers what the test sends
     let inbox = Inbox::builder(store.clone(), broker.clone()).consumer("accounts");
     let inbox = inbox.on::<PaymentReceived, _>(credit).start().await.unwrap();
     let payment = PaymentReceived { customer: "ann".to_owned(), cents: 4_200 };

@@ -1,9 +1,13 @@
-//! `service`: a web service that takes orders, relays their events itself, shows its health and metrics, and stops without losing anything.
+//! `service`: a web service that takes orders, relays their events itself, exposes its health and
+//! metrics, and stops without losing anything.
 //!
-//! - `POST /orders` with `{"customer": "ann", "cents": 4200}` writes an order and its event in one transaction;
-//! - `GET /live` is 200 as long as the program answers, and `GET /ready` while its database does too: for probes;
-//! - `GET /health` is 200 while the relay does its work, 503 with the reasons when not: for alarms, never as a probe;
-//! - `GET /metrics` is what Prometheus reads.
+//! - `POST /orders` with `{"customer": "ann", "cents": 4200}` writes an order and its event in one
+//!   transaction;
+//! - `GET /live` is 200 as long as the program answers, and `GET /ready` while its database does
+//!   too: for probes;
+//! - `GET /health` is 200 while the relay works, 503 with the reasons otherwise: for alarms, never
+//!   as a probe;
+//! - `GET /metrics` is for Prometheus.
 //!
 //! `cargo run -p service -- --listen 127.0.0.1:8080 --database orders.db`, and Ctrl-C to stop it.
 
@@ -30,13 +34,13 @@ use web::Service;
 /// Takes orders over HTTP.
 #[derive(Parser)]
 struct Args {
-    /// Where to listen; port 0 is any free one
+    /// Address to listen on; port 0 picks a free one
     #[arg(long, default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// The database, made if it is not there
+    /// The database file, created if missing
     #[arg(long, value_name = "FILE", default_value = "orders.db")]
     database: PathBuf,
-    /// How many seconds stopping may take, in all; what is not sent by then is sent after the next start
+    /// Maximum seconds for a stop, in total; anything unsent by then is sent after the next start
     #[arg(long, value_name = "S", default_value_t = 20)]
     stop_within: u32,
 }
@@ -53,13 +57,14 @@ async fn main() -> ExitCode {
 }
 
 async fn serve(args: Args) -> Result<(), Box<dyn Error>> {
-    // Before the relay starts: what is counted earlier is counted by nobody.
+    // Before the relay starts: earlier counts would be lost.
     let metrics = PrometheusBuilder::new().install_recorder()?;
     let store = SqliteStore::open(&args.database).await?;
     store.migrate().await?;
     web::create_table(store.pool()).await?;
-    let transport = MemoryTransport::new(); // a broker's in earnest
-    // Before the relay starts, too: this transport keeps nothing for consumers that are not there yet.
+    let transport = MemoryTransport::new(); // in production, a broker's
+    // Also before the relay starts: this transport keeps nothing for consumers that have not
+    // subscribed yet.
     let mails = transport.subscribe(Subscription::new("mail".parse()?, ["orders".parse()?])).await?;
     let mut mail = tokio::spawn(send_mails(mails));
     let relay = Relay::builder(store.clone(), transport).start().await?;
@@ -73,23 +78,25 @@ async fn serve(args: Args) -> Result<(), Box<dyn Error>> {
     let server = server.with_graceful_shutdown(async { _ = stopping.await }).into_future();
     let mut server = tokio::spawn(server);
     // ANCHOR: stop
-    // Asked to, or because a part has ended without which it does only half its work.
+    // On request, or because a part has ended without which the service does only half its work.
     let ended = tokio::select! {
         () = stop => None,
         why = &mut mail => Some(why.unwrap_or_else(|error| error.to_string())),
     };
-    // One deadline for everything, below what whoever runs the service allows before it kills.
+    // One deadline for everything, below the grace period after which the supervisor kills the
+    // process.
     let within = Duration::from_secs(args.stop_within.into());
     let deadline = Instant::now() + within;
-    // First no more requests: those that are being answered are finished, but a client that does not read on can't take all the time.
+    // First stop taking requests: those in progress finish, but a client that stops reading can't
+    // take all the time.
     _ = no_more.send(());
     if timeout(within / 2, &mut server).await.is_err() {
         server.abort();
     }
-    // Then the relay: it finishes what is in flight. What it has not read yet is in the database, and is sent after the next start, or by another
-    // relay at once.
+    // Then the relay: it finishes what is in flight. Messages that it has not read are in the
+    // database. They are sent after the next start, or by another relay immediately.
     let drained = service.stop(deadline.saturating_duration_since(Instant::now())).await;
-    // Last who receives: what is in flight is confirmed only when it was received.
+    // The receiver last: messages in flight are confirmed only after it received them.
     mail.abort();
     // ANCHOR_END: stop
     say(format_args!(
@@ -106,7 +113,8 @@ async fn serve(args: Args) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Completes at Ctrl-C, or when whoever runs the service asks it to stop. Listens from the call on, and not only once it is waited for.
+/// Completes at Ctrl-C, or when the supervisor asks the process to stop. Listens from the call on,
+/// not only from the first poll.
 #[cfg(unix)]
 fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -125,14 +133,15 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     Ok(async move { _ = interrupt.recv().await })
 }
 
-/// Another part of the program, which hears of orders. It ends when it can't go on, and says why.
+/// Another part of the program, which receives orders. It ends on a permanent error, and returns
+/// it.
 async fn send_mails(mails: Box<dyn Deliveries>) -> String {
     loop {
         let deliveries = match mails.next().await {
             Ok(Received::Deliveries(deliveries)) => deliveries,
             Ok(Received::Ended) => return "the subscription has ended".to_owned(),
             Ok(_) => continue,
-            // The broker is away: it comes back.
+            // The broker is unreachable, and will be back.
             Err(error) if error.is_retryable() => {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 continue;
@@ -146,10 +155,10 @@ async fn send_mails(mails: Box<dyn Deliveries>) -> String {
                     message.event_type,
                     String::from_utf8_lossy(&message.payload)
                 )),
-                // Anybody can send anything to a broker: that must not end the mails of everybody else.
+                // Any program can send anything to a broker: that must not stop all other mails.
                 Err(junk) => eprintln!("service: passed over: {junk}"),
             }
-            // If this fails, the message comes again.
+            // If this fails, the broker redelivers the message.
             if let Err(error) = mails.acknowledge(&[delivery.tag]).await {
                 eprintln!("service: {error}");
             }
@@ -157,7 +166,7 @@ async fn send_mails(mails: Box<dyn Deliveries>) -> String {
     }
 }
 
-/// Prints a line at once. Nobody reading is no reason to stop.
+/// Prints a line immediately. A missing reader is no reason to stop.
 fn say(line: std::fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

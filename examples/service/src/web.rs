@@ -1,4 +1,4 @@
-//! What the service answers.
+//! HTTP endpoints of the service.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,11 +23,11 @@ struct OrderPlaced {
     cents: u32,
 }
 
-/// What the handlers of requests share.
+/// State shared by the request handlers.
 pub(crate) struct Service {
     pool: SqlitePool,
     mediator: Mediator<SqliteStore>,
-    // None: it was stopped. Held for a look, or to take it out; never over an await.
+    // `None` after the stop. Locked to read it or to take it out; never across an await.
     relay: Mutex<Option<RelayHandle>>,
     metrics: PrometheusHandle,
 }
@@ -38,7 +38,7 @@ impl Service {
         Self { pool, mediator: Mediator::new(Outbox::new(store)), relay: Mutex::new(Some(relay)), metrics }
     }
 
-    /// Lets the relay finish, and says whether it did.
+    /// Lets the relay finish, and returns true if it did.
     pub(crate) async fn stop(&self, within: Duration) -> bool {
         let relay = self.relay().take();
         match relay {
@@ -83,7 +83,7 @@ struct Order {
 }
 
 // ANCHOR: place_order
-/// The order and its event: both, or an error and neither.
+/// Writes the order and its event: both, or an error and neither.
 async fn place_order(
     State(service): State<Arc<Service>>,
     Json(NewOrder { customer, cents }): Json<NewOrder>,
@@ -100,7 +100,7 @@ async fn place_order(
     match placed.await {
         Ok(order_id) => Ok((StatusCode::CREATED, Json(Order { order_id }))),
         Err(error) => {
-            // The words of a database are for us; the client learns what to do.
+            // The database's error text is for us; the client learns what to do.
             eprintln!("service: an order was not taken: {error}");
             Err(answer_to(&error))
         }
@@ -109,7 +109,7 @@ async fn place_order(
 
 fn answer_to(error: &WorkError) -> (StatusCode, &'static str) {
     match error {
-        // Nobody knows: an id that the caller chooses would tell on the second try.
+        // The result is unknown: with an id that the caller chooses, a second try would show it.
         WorkError::Unknown(_) => {
             (StatusCode::INTERNAL_SERVER_ERROR, "the order may have been taken or not\n")
         }
@@ -122,7 +122,8 @@ fn answer_to(error: &WorkError) -> (StatusCode, &'static str) {
 // ANCHOR_END: place_order
 
 // ANCHOR: health
-/// For a probe that takes an instance out of service: whether it can take orders. A broker that is away is no reason not to.
+/// Readiness, for a probe that takes an instance out of service: 200 if it can take orders. An
+/// unreachable broker is no reason not to.
 async fn ready(State(service): State<Arc<Service>>) -> (StatusCode, &'static str) {
     let asked = sqlx::query("select 1").execute(&service.pool);
     match tokio::time::timeout(Duration::from_secs(2), asked).await {
@@ -131,8 +132,9 @@ async fn ready(State(service): State<Arc<Service>>) -> (StatusCode, &'static str
     }
 }
 
-/// For alarms, never as a probe: 503 when messages are not getting out, with every reason. That is mostly the broker, and then every instance says
-/// so at once: to take them out of service, or to start them again, would end the orders too and mend nothing.
+/// Health, for alarms, never as a probe: 503 with every reason when messages are not being
+/// delivered. The cause is mostly the broker, and then every instance reports it at once. Taking
+/// them out of service, or restarting them, would stop the orders too and repair nothing.
 async fn health(State(service): State<Arc<Service>>) -> (StatusCode, String) {
     let Some(Health { status, reasons, .. }) = service.relay().as_ref().map(RelayHandle::health) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned());

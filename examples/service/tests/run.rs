@@ -1,4 +1,5 @@
-//! `service`: an order that was answered is told, health and metrics can be read, and a stop drains the relay.
+//! `service`: an accepted order is sent, health and metrics are readable, and a stop drains the
+//! relay.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
@@ -15,7 +16,7 @@ use examples_shared::program::end;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_service");
 
-/// As long as a test waits for anything.
+/// Maximum time that a test waits.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Service {
@@ -30,7 +31,7 @@ impl Service {
         command.args(["--listen", "127.0.0.1:0", "--stop-within", "4", "--database"]).arg(database);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        // Read on a thread: whoever reads a pipe can't be told to stop waiting.
+        // Read on a thread, because a blocking read of a pipe can't be interrupted.
         let (say, said) = channel();
         thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| say.send(line)));
         let mut service = Self { child, said, address: String::new() };
@@ -40,12 +41,12 @@ impl Service {
         service
     }
 
-    /// The next line that it says.
+    /// Returns the next line of output.
     fn line(&self) -> String {
         self.said.recv_timeout(PATIENCE).expect("the service says something")
     }
 
-    /// The status and the body of an answer.
+    /// Returns the status and the body of an answer.
     fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -62,7 +63,7 @@ impl Service {
         (status.unwrap_or_else(|| panic!("{answer}")), body.unwrap_or_default())
     }
 
-    /// Asks it to stop as an operator does; what it said from then on.
+    /// Asks the service to stop as an operator does; returns its output from then on.
     fn stop(mut self) -> String {
         let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(told.success());
@@ -81,7 +82,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Only after a failed test is it still there.
+        // Still running only after a failed test.
         let _ended = self.child.kill();
         let _reaped = self.child.wait();
     }
@@ -124,7 +125,7 @@ fn what_was_answered_is_told_before_the_service_stops_or_after_it_has_started_ag
     }
     let mut told = service.stop();
     assert!(told.ends_with("drained\n"), "{told}");
-    // What was in flight is told by now; what was not even read is in the database.
+    // Messages in flight have been delivered by now; unread ones are in the database.
     let again = Service::start(&database);
     while !["ann", "bob", "eve"].iter().all(|customer| told.contains(customer)) {
         told += &again.line();
@@ -137,7 +138,7 @@ fn a_client_that_does_not_read_on_does_not_keep_the_service_from_stopping() {
     let folder = tempfile::tempdir().unwrap();
     let service = Service::start(&folder.path().join("orders.db"));
     let mut slow = TcpStream::connect(&service.address).unwrap();
-    // A request that never ends: more is announced than comes.
+    // A request that never ends: its announced length exceeds its body.
     slow.write_all(
         b"POST /orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{",
     )

@@ -1,4 +1,5 @@
-//! Code that several examples share. An example to copy from is whole in its own folder, but for the brokers in [`transports`].
+//! Code that several examples share. Each example is complete in its own folder, ready to copy,
+//! except for the brokers in [`transports`].
 
 pub mod program;
 #[cfg(feature = "transports")]

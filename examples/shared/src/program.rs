@@ -6,34 +6,35 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// As long as an example may take: much longer than it does on a slow machine. One that hangs is ended, and its test fails.
+/// Maximum run time of an example: much longer than on a slow machine. A hanging example is killed,
+/// and its test fails.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Outcome of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// Exit code; none when the program was killed.
+    /// Exit code; `None` if the program was killed.
     pub code: Option<i32>,
-    /// Everything on standard output.
+    /// Standard output.
     pub stdout: String,
-    /// Everything on standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
-/// Runs a program, `env!("CARGO_BIN_EXE_…")`, with arguments and with something to read, and waits for its end.
+/// Runs a program, `env!("CARGO_BIN_EXE_…")`, with arguments and input, and waits for its end.
 ///
-/// One that does not end in time is killed, and has no code then.
+/// A program that does not end in time is killed, and has no exit code.
 ///
 /// # Panics
 ///
-/// The program can't be started, panics, or writes something that is no text.
+/// If the program can't be started, panics, or writes something that is not text.
 #[must_use]
 pub fn run(program: &str, arguments: &[&str], input: &str) -> Run {
     let mut command = Command::new(program);
     command.args(arguments).env_remove("RUST_LOG");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{program} can't be started: {error}"));
-    // Small enough for the pipe; one that reads nothing of it has closed it, which is its right.
+    // Small enough for the pipe; a program that does not read its input may have closed it.
     let _ = child.stdin.take().expect("it was asked for").write_all(input.as_bytes());
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let run = thread::scope(|scope| {
@@ -46,18 +47,18 @@ pub fn run(program: &str, arguments: &[&str], input: &str) -> Run {
     run
 }
 
-/// All that a child writes there.
+/// Reads everything that a child writes to a pipe.
 fn text(pipe: Option<impl Read>) -> String {
     let mut text = String::new();
     pipe.expect("it was asked for").read_to_string(&mut text).expect("a program writes text");
     text
 }
 
-/// Waits for a child's end, and kills it where that takes too long.
+/// Waits for a child's end, and kills it if that takes too long.
 ///
 /// # Panics
 ///
-/// The system refuses to tell of the child, or to kill it.
+/// If the system fails to report on the child, or to kill it.
 pub fn end(child: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -73,7 +74,7 @@ pub fn end(child: &mut Child) -> ExitStatus {
 }
 
 impl Run {
-    /// The figures of a report: on each line a name, a number, and what it means.
+    /// Parses the figures of a report: each line has a name, a number, and its meaning.
     #[must_use]
     pub fn figures(&self) -> BTreeMap<&str, u64> {
         let figure = |line: &'_ str| line.split_whitespace().find_map(|word| word.parse().ok());

@@ -1,5 +1,5 @@
-//! A broker by its URL. Which of them there are is for the features of this crate to say, so that nobody builds the client of one that they don't
-//! have.
+//! A broker by its URL. This crate's features select the available brokers, so that users build
+//! only the clients they need.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -7,16 +7,19 @@ use std::sync::Arc;
 use outbox::Transport;
 use outbox::prelude::*;
 
-/// What went wrong, in words.
+/// Error with a text.
 pub type Failed = Box<dyn Error + Send + Sync>;
 
-/// The transport of a URL: `amqp://` (RabbitMQ), `kafka://host:port`, `redis://`, or `memory:`, within the process and another one each time.
+/// Returns the transport of a URL: `amqp://` (RabbitMQ), `kafka://host:port`, `redis://`, or
+/// `memory:`, in-process and a new one each time.
 ///
-/// `consumers` says who must be able to receive which topic: where queues have to be made, they are made for these.
+/// `consumers` lists which consumer must be able to receive which topic: brokers that need declared
+/// queues declare them for these.
 ///
 /// # Errors
 ///
-/// The URL is none of these, its feature is off, or what is wrong with it. A broker that is not there is no error: it is waited for.
+/// If the URL is none of these, its feature is off, or the URL is invalid. An unreachable broker is
+/// not an error: the transport waits for it.
 pub fn open(url: &str, consumers: &[(&str, &str)]) -> Result<Arc<dyn Transport>, Failed> {
     match url.split(':').next().unwrap_or_default() {
         "memory" => memory(consumers),
@@ -30,7 +33,7 @@ pub fn open(url: &str, consumers: &[(&str, &str)]) -> Result<Arc<dyn Transport>,
     }
 }
 
-/// What a scheme that is not known means: a mistake, or a feature that is off.
+/// Error for an unknown scheme: a mistake, or a feature that is off.
 #[must_use]
 pub fn unknown(scheme: &str, features: &[&str]) -> Failed {
     let features = features.join(", ");
@@ -40,7 +43,7 @@ pub fn unknown(scheme: &str, features: &[&str]) -> Failed {
 fn memory(consumers: &[(&str, &str)]) -> Result<Arc<dyn Transport>, Failed> {
     let mut builder = MemoryTransport::builder();
     for (topic, consumer) in consumers {
-        // What is published before they have subscribed is kept for them.
+        // Messages published before they have subscribed are kept for them.
         builder = builder.consumer(topic.parse()?, consumer.parse()?);
     }
     Ok(Arc::new(builder.build()))
@@ -55,7 +58,7 @@ fn rabbitmq(url: &str, consumers: &[(&str, &str)]) -> Result<Arc<dyn Transport>,
     Ok(Arc::new(builder.build()?))
 }
 
-/// Its topics must be there: how many partitions they have is for their owner to say.
+/// Its topics must exist: their owner decides the number of partitions.
 #[cfg(feature = "kafka")]
 fn kafka(url: &str) -> Result<Arc<dyn Transport>, Failed> {
     let brokers = url.strip_prefix("kafka://").unwrap_or(url);

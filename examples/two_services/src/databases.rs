@@ -1,4 +1,5 @@
-//! What both services ask of a database. Each has its own words for it; the outbox and the inbox are the same on all.
+//! Database operations of both services. Each database has its own statements for them; the outbox
+//! and the inbox are the same on all.
 
 #[cfg(feature = "mongodb")]
 mod mongodb;
@@ -9,7 +10,7 @@ use std::future::Future;
 use examples_shared::transports::Failed;
 use outbox::prelude::*;
 
-/// What an order is.
+/// State of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Waits = 0,
@@ -19,43 +20,44 @@ pub(crate) enum State {
 
 /// A store with tables for the orders or for the stock.
 pub(crate) trait Database: Transactional + Clone {
-    /// Makes the table of the orders. It must not be there.
+    /// Creates the table of the orders. It must not exist.
     fn make_orders(&self) -> impl Future<Output = Result<(), Failed>> + Send;
 
-    /// Makes the tables of the stock, with so much of each of so many items. They must not be there.
+    /// Creates the tables of the stock, with `each` pieces of each of `items` items. They must not
+    /// exist.
     fn make_stock(&self, items: i64, each: i64) -> impl Future<Output = Result<(), Failed>> + Send;
 
-    /// Writes an order, which waits.
+    /// Writes a waiting order.
     fn write_order(
         tx: &mut Self::Tx<'static>,
         order: i64,
         item: i64,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
-    /// Gives an order that waits its answer. Whether it did wait.
+    /// Stores the answer for a waiting order. Returns true if the order was waiting.
     fn answer(
         tx: &mut Self::Tx<'static>,
         order: i64,
         state: State,
     ) -> impl Future<Output = Result<bool, HandlerError>> + Send;
 
-    /// Takes one of an item out of what is free. Whether there was one.
+    /// Takes one piece of an item out of the free stock. Returns true if there was one.
     fn take(tx: &mut Self::Tx<'static>, item: i64)
     -> impl Future<Output = Result<bool, HandlerError>> + Send;
 
-    /// Writes that an item is reserved for an order.
+    /// Writes the reservation of an item for an order.
     fn reserve(
         tx: &mut Self::Tx<'static>,
         order: i64,
         item: i64,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
-    /// How many orders are confirmed, and how many are refused.
+    /// Returns the number of confirmed orders, and of refused ones.
     fn answered(&self) -> impl Future<Output = Result<(i64, i64), Failed>> + Send;
 
-    /// What is in stock in all, free and reserved.
+    /// Returns the total stock, free and reserved.
     fn stock(&self) -> impl Future<Output = Result<(i64, i64), Failed>> + Send;
 
-    /// How many reservations there are, and of how many orders.
+    /// Returns the number of reservations, and of the orders that have one.
     fn reservations(&self) -> impl Future<Output = Result<(i64, i64), Failed>> + Send;
 }

@@ -1,4 +1,4 @@
-//! The service that has the stock. It hears of orders, reserves once for each, and answers.
+//! The service that has the stock. It receives orders, reserves once for each, and answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::databases::Database;
 use crate::orders::OrderPlaced;
 
-/// What others hear when an order gets what it wants. A struct for each event: it reads easily in any language.
+/// Event for an order that gets its item. One struct per event is easy to read in any language.
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
 #[event(topic = "stock", type = "stock.reserved")]
 pub(crate) struct StockReserved {
@@ -20,7 +20,7 @@ pub(crate) struct StockReserved {
     pub(crate) item: i64,
 }
 
-/// And when it does not.
+/// Event for an order that does not.
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
 #[event(topic = "stock", type = "stock.ran_out")]
 pub(crate) struct StockRanOut {
@@ -37,7 +37,7 @@ pub(crate) struct Inventory<D: Database> {
 }
 
 impl<D: Database> Inventory<D> {
-    /// Starts with so much of each item in stock.
+    /// Starts with `each` pieces of each item in stock.
     pub(crate) async fn start(
         store: D,
         transport: Arc<dyn Transport>,
@@ -52,24 +52,25 @@ impl<D: Database> Inventory<D> {
         Ok(Self { store, relay, inbox })
     }
 
-    /// What it has written.
+    /// Returns its database.
     pub(crate) fn database(&self) -> &D {
         &self.store
     }
 
-    /// How many deliveries were repeats, and changed nothing.
+    /// Returns the number of duplicate deliveries, which changed nothing.
     pub(crate) fn repeats(&self) -> u64 {
         self.inbox.stats().duplicates
     }
 
     pub(crate) async fn stop(self, within: Duration) -> bool {
-        // The inbox first: what its handlers emit is still sent.
+        // The inbox first: the relay still sends what its handlers emitted.
         self.inbox.stop(within).await & self.relay.stop(within).await
     }
 }
 
 // ANCHOR: reserve
-/// Reserves for an order, or says that there is none left. The reservation, the answer, and the note that this order was handled commit together.
+/// Reserves for an order, or answers that none is left. The reservation, the answer, and the record
+/// that this order was handled commit together.
 async fn reserve<D: Database>(
     tx: &mut D::Tx<'static>,
     order: OrderPlaced,

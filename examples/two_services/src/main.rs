@@ -1,13 +1,18 @@
-//! `two_services`: one takes orders, the other has the stock. Each has a database of its own; between them there is nothing but events.
+//! `two_services`: one takes orders, the other has the stock. Each has a database of its own; only
+//! events connect them.
 //!
-//! Orders are placed; the inventory reserves and answers; the orders note the answer. At the end two things must hold, whatever was delivered
-//! twice on the way: what is free and what is reserved is together as much as there was, and each confirmed order is reserved once.
+//! Orders are placed; the inventory reserves and answers; the orders record the answer. At the end
+//! two things must hold, whatever was delivered twice: free and reserved stock add up to the
+//! initial stock, and each confirmed order is reserved once.
 //!
-//! - `cargo run -p two-services`: two SQLite databases and an in-process transport, nothing to install;
+//! - `cargo run -p two-services`: two SQLite databases and an in-process transport, nothing to
+//!   install;
 //! - `--stores URL URL`: two empty databases, of PostgreSQL, MySQL or MongoDB, or one of each;
-//! - `--transport URL`: RabbitMQ, Kafka or Redis between them. Its queues stay: nobody may have used the topics `orders` and `stock`.
+//! - `--transport URL`: RabbitMQ, Kafka or Redis between them. Its queues persist, so the topics
+//!   `orders` and `stock` must be unused before.
 //!
-//! What is not SQLite wants its feature: `cargo run -p two-services --features postgres,rabbitmq -- …`.
+//! Everything except SQLite requires its feature: `cargo run -p two-services --features
+//! postgres,rabbitmq -- …`.
 
 mod databases;
 mod inventory;
@@ -26,25 +31,27 @@ use databases::Database;
 use inventory::Inventory;
 use orders::Orders;
 
-/// How many different items there are.
+/// Number of different items.
 const ITEMS: i64 = 5;
 
 /// Two services, a database each, and a broker between them.
 #[derive(Parser)]
 struct Args {
-    /// How many orders are placed
+    /// Number of orders to place
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(i64).range(1..=100_000))]
     orders: i64,
-    /// How many of each of the five items are in stock
+    /// Initial stock of each of the five items
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(i64).range(0..=100_000))]
     stock: i64,
-    /// Two empty databases: of the orders, of the inventory. postgres://, mysql://, mongodb://; default: two of SQLite
+    /// Two empty databases: of the orders, of the inventory. postgres://, mysql://, mongodb://;
+    /// default: two of SQLite
     #[arg(long, num_args = 2, value_names = ["URL", "URL"])]
     stores: Option<Vec<String>>,
-    /// What is between the services: amqp:// (RabbitMQ), redis://, kafka://HOST:PORT (the topics must be there)
+    /// Broker between the services: amqp:// (RabbitMQ), redis://, kafka://HOST:PORT (the topics
+    /// must exist)
     #[arg(long, value_name = "URL", default_value = "memory:")]
     transport: String,
-    /// How many seconds all of it may take
+    /// Maximum seconds for the whole run
     #[arg(long, value_name = "S", default_value_t = 300)]
     patience: u64,
 }
@@ -60,7 +67,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Both services have a database of one kind.
+/// Runs both services on databases of one kind.
 async fn choose_databases(args: &Args) -> Result<(), Failed> {
     let Some(urls) = &args.stores else {
         return run(args, SqliteStore::in_memory().await?, SqliteStore::in_memory().await?).await;
@@ -89,16 +96,16 @@ async fn choose_databases(args: &Args) -> Result<(), Failed> {
 }
 
 async fn run<D: Database>(args: &Args, orders: D, inventory: D) -> Result<(), Failed> {
-    // Whose queues must be there before anything is published.
+    // Consumers whose queues must exist before anything is published.
     let consumers = [("orders", "inventory"), ("stock", "orders")];
     let of_orders = transports::open(&args.transport, &consumers)?;
-    // A service of its own connects by itself. Within a process both have the one that there is.
+    // A separate service opens its own connection. In one process both share the transport.
     let of_inventory = match args.transport.starts_with("memory:") {
         true => Arc::clone(&of_orders),
         false => transports::open(&args.transport, &consumers)?,
     };
     let patience = Duration::from_secs(args.patience);
-    // Sees everything, and has it delivered once more.
+    // Observes every message, and has it delivered once more.
     let mut scenario =
         Scenario::new(Arc::clone(&of_orders), ["orders", "stock"]).await.with_patience(patience);
     let inventory = Inventory::start(inventory, of_inventory, ITEMS, args.stock).await?;
@@ -120,7 +127,7 @@ async fn run<D: Database>(args: &Args, orders: D, inventory: D) -> Result<(), Fa
     .await;
     let before = (orders.repeats(), inventory.repeats());
     let repeat = async {
-        // Again where the scenario had seen nothing yet that it could repeat.
+        // Repeats if the scenario had not seen any message yet to repeat.
         loop {
             scenario.repeat_all().await;
             let heard = async || orders.repeats() > before.0 && inventory.repeats() > before.1;

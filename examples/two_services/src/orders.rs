@@ -1,4 +1,4 @@
-//! The service that takes orders. It knows of the stock what it is told.
+//! The service that takes orders. It knows of the stock only from events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::databases::{Database, State};
 use crate::inventory::{StockRanOut, StockReserved};
 
-/// What others hear of an order.
+/// Event of a placed order.
 #[derive(Debug, Serialize, Deserialize, DomainEvent)]
 #[event(topic = "orders", type = "order.placed")]
 pub(crate) struct OrderPlaced {
@@ -51,18 +51,18 @@ impl<D: Database> Orders<D> {
             .await
     }
 
-    /// What it has written.
+    /// Returns its database.
     pub(crate) fn database(&self) -> &D {
         &self.store
     }
 
-    /// How many deliveries were repeats, and changed nothing.
+    /// Returns the number of duplicate deliveries, which changed nothing.
     pub(crate) fn repeats(&self) -> u64 {
         self.inbox.stats().duplicates
     }
 
     pub(crate) async fn stop(self, within: Duration) -> bool {
-        // The inbox first: what its handlers emit is still sent.
+        // The inbox first: the relay still sends what its handlers emitted.
         self.inbox.stop(within).await & self.relay.stop(within).await
     }
 }
@@ -83,7 +83,8 @@ async fn refuse<D: Database>(
     note_answer::<D>(tx, stock.order_id, State::Refused).await
 }
 
-/// An order that waits gets its answer. One that has it already would be a mistake of ours, and fails.
+/// Stores the answer for a waiting order. An order that already has one would be a bug in this
+/// program, and fails.
 async fn note_answer<D: Database>(
     tx: &mut D::Tx<'static>,
     order_id: i64,

@@ -1,10 +1,11 @@
-//! `two_services`: stock and reservations agree, and each order is reserved once, whatever is delivered twice.
+//! `two_services`: stock and reservations agree, and each order is reserved once, whatever is
+//! delivered twice.
 
 use examples_shared::program::{Run, run};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_two-services");
 
-/// The program itself checks that the figures agree: here, that they are the right ones.
+/// Asserts that the figures are correct: the program itself only checks that they agree.
 #[track_caller]
 fn assert_agrees(run: &Run, confirmed: u64, refused: u64) {
     assert_eq!(run.code, Some(0), "{run:#?}");

@@ -1,4 +1,4 @@
-//! The verbs of operators: look at what failed, and decide.
+//! Admin operations: inspect failed messages and decide their fate.
 
 use std::sync::Arc;
 
@@ -13,8 +13,9 @@ use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{Key, KeyId, Route, Topic};
 
-/// Which of many are meant. The default: all, **of every route**: what waits or died in the inboxes of this database (routes `inbox/…`) is among it.
-/// To mean what a relay sends, set `route`:
+/// Selection of messages or keys. The default selects everything, **of every route**. This includes
+/// messages that wait or died in the inboxes of this database (routes `inbox/…`). To select only
+/// what a relay sends, set `route`:
 ///
 /// ```
 /// use outbox_contract::{Route, Topic, admin::Filter};
@@ -27,46 +28,52 @@ use crate::name::{Key, KeyId, Route, Topic};
 /// ```
 /// use outbox_contract::admin::{Filter, MOST_PER_CALL};
 ///
-/// // Nothing was selected: no message is meant, where no list at all would mean whichever.
+/// // An empty list selects no message; a missing list selects every message.
 /// let none = Filter { ids: Some(Vec::new()), ..Filter::default() };
 /// assert_eq!((none.limit(), Filter::default().limit()), (0, MOST_PER_CALL));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only of this route. None: of all, those of inboxes included.
+    /// Only this route. `None`: all routes, inboxes included.
     pub route: Option<Route>,
     /// Only of this topic.
     pub topic: Option<Topic>,
     /// Only of this key.
     pub key: Option<Key>,
-    /// Only these messages; of an empty list, none. None: whichever.
+    /// Only these messages. An empty list selects none. `None`: all.
     pub ids: Option<Vec<MessageId>>,
-    /// Only what was set aside, delivered, or for scheduled messages is due, at or after this instant.
+    /// Only messages that were set aside, delivered, or (if scheduled) are due, at or after this
+    /// instant.
     pub since: Option<Timestamp>,
-    /// Only what was set aside, delivered, or is due, before this instant.
+    /// Only messages that were set aside, delivered, or (if scheduled) are due, before this
+    /// instant.
     pub before: Option<Timestamp>,
-    /// At most this many, the oldest first; of 0, none. None, or more than that: [`MOST_PER_CALL`].
+    /// Maximum number of results, oldest first; 0 selects none. `None` or a larger value:
+    /// [`MOST_PER_CALL`].
     pub limit: Option<usize>,
-    /// Pass over this many first: for browsing page by page, until a page is empty (a page of fewer than `limit` may have ended for its size,
-    /// [`MOST_BYTES_PER_CALL`]), and for [`replay`](Admin::replay). `requeue` and `purge` take away what they
-    /// found, so they begin with the oldest that is left, whatever it says here.
+    /// Number of results to skip, for [`replay`](Admin::replay) and for paging. Page until a page
+    /// is empty: a page with fewer than `limit` results may have reached its size limit,
+    /// [`MOST_BYTES_PER_CALL`]. `requeue` and `purge` remove what they find, so they ignore
+    /// `offset` and begin with the oldest that remains.
     pub offset: usize,
 }
 
-/// The most that one call looks at or changes.
+/// Maximum number of items that one call reads or changes.
 pub const MOST_PER_CALL: usize = 1_000;
 
-/// Behind so many bytes of messages a page ends, whatever its limit: no call takes more memory than this and one message. The first message of a page always comes.
+/// Number of message bytes after which a page ends, whatever its limit. A call therefore takes at
+/// most this much memory plus one message. A page always contains its first message.
 pub const MOST_BYTES_PER_CALL: usize = 64 * 1_024 * 1_024;
 
 impl Filter {
-    /// For authors of stores: the first of what is meant, from the beginning.
+    /// The same filter, limited to the first match from the beginning. For authors of stores.
     #[must_use]
     pub fn first(&self) -> Self {
         Self { limit: Some(self.limit().min(1)), offset: 0, ..self.clone() }
     }
 
-    /// The limit in force: at most [`MOST_PER_CALL`], and 0 where no message is meant.
+    /// Returns the limit in force: at most [`MOST_PER_CALL`], and 0 if the filter selects no
+    /// message.
     #[must_use]
     pub fn limit(&self) -> usize {
         let most = if self.ids.as_ref().is_some_and(Vec::is_empty) { 0 } else { MOST_PER_CALL };
@@ -74,7 +81,7 @@ impl Filter {
     }
 }
 
-/// A failing key, as operators see it.
+/// A failing or held key, as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailingKey {
@@ -82,26 +89,26 @@ pub struct FailingKey {
     pub route: Route,
     /// The key.
     pub key: KeyId,
-    /// Whether it waits for an operator; else it is tried again by itself.
+    /// True if the key waits for an operator; false if the relay retries it automatically.
     pub held: bool,
-    /// When it is tried again, where it is not held.
+    /// Time of the next attempt, unless the key is held.
     pub next_attempt_at: Option<Timestamp>,
-    /// How often its first message was tried.
+    /// Number of attempts for its first message.
     pub attempts: u32,
-    /// How that failed the first time.
+    /// First failure of that message.
     pub first_failure: Option<Failure>,
-    /// How that failed last.
+    /// Last failure of that message.
     pub last_failure: Option<Failure>,
-    /// How many of its messages are parked.
+    /// Number of its parked messages.
     pub parked: u64,
-    /// The first of them.
+    /// Its first parked message.
     pub first: Option<MessageId>,
-    /// Since when the key has been failing or held.
+    /// Time since which the key has been failing or held.
     pub since: Timestamp,
 }
 
 impl FailingKey {
-    /// A failing key of which nothing is known but its name and since when.
+    /// Creates a failing key of which only the name and the start of the failure are known.
     #[must_use]
     pub fn new(route: Route, key: KeyId, since: Timestamp) -> Self {
         Self {
@@ -125,22 +132,22 @@ impl FailingKey {
 pub struct DeadLetter {
     /// The route.
     pub route: Route,
-    /// The message as it stood.
+    /// The message in its last state.
     pub stored: Arc<Stored>,
-    /// Why, in a word: `exhausted`, `rejected`, `malformed`, `skipped`, `discarded`.
+    /// The reason: `exhausted`, `rejected`, `malformed`, `skipped`, `discarded`.
     pub reason: String,
-    /// How often it was tried.
+    /// Number of attempts.
     pub attempts: u32,
-    /// How that failed the first time.
+    /// First failure.
     pub first_failure: Option<Failure>,
-    /// How that failed last.
+    /// Last failure.
     pub last_failure: Option<Failure>,
-    /// When it became a dead letter, by the database's clock.
+    /// Time at which it became a dead letter, by the database's clock.
     pub died_at: Timestamp,
 }
 
 impl DeadLetter {
-    /// A dead letter without a record of attempts.
+    /// Creates a dead letter without a record of attempts.
     #[must_use]
     pub fn new(route: Route, stored: Arc<Stored>, reason: impl Into<String>, died_at: Timestamp) -> Self {
         let reason = reason.into();
@@ -148,80 +155,94 @@ impl DeadLetter {
     }
 }
 
-/// A message that was delivered, where a history is kept.
+/// A delivered message, on stores that keep a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Past {
     /// The route.
     pub route: Route,
-    /// The message, with the position that it had.
+    /// The message, with its former position.
     pub message: Arc<Stored>,
-    /// When its delivery was settled, by the database's clock.
+    /// Time at which its delivery was settled, by the database's clock.
     pub delivered_at: Timestamp,
 }
 
 impl Past {
-    /// A message that was delivered.
+    /// Creates a delivered message.
     #[must_use]
     pub fn new(route: Route, message: Arc<Stored>, delivered_at: Timestamp) -> Self {
         Self { route, message, delivered_at }
     }
 }
 
-/// What operators can do. Every store has it.
+/// Admin operations. Every store implements them.
 ///
-/// No verb needs a lease: those on keys change the key's row and what is parked behind it, under the row's lock, and make the next
-/// version of it, so that a relay that works from an older version is refused and reads again. Verbs are durable when they return; a
-/// cancelled or failed one may have happened. All may be called at any time, by anybody, again.
+/// No operation needs a lease. Operations on keys lock the key's row, change it and the messages
+/// parked behind it, and create the next version of the row. The store then rejects a relay that
+/// works from an older version, and the relay reads the key again. Operations are durable when they
+/// return; a canceled or failed one may have taken effect. Any caller may call any of them at any
+/// time, and repeat it.
 #[async_trait]
 pub trait Admin: Send + Sync + 'static {
-    /// Failing and held keys, the longest failing first.
+    /// Lists failing and held keys, the longest failing first.
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError>;
 
-    /// What is parked behind failing keys, in the order in which it will go out, key by key.
+    /// Lists messages parked behind failing keys, key by key, in the order of their delivery.
     async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError>;
 
-    /// Dead letters, the oldest first.
+    /// Lists dead letters, the oldest first.
     async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError>;
 
-    /// Delivered messages, the oldest first. Empty where no history is kept.
+    /// Lists delivered messages, the oldest first. Empty if the store keeps no history.
     async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError>;
 
-    /// Holds a key: from now on its messages are parked until an operator releases it. What a relay has in flight of it may still go out.
+    /// Holds a key: the store parks its messages from now on, until an operator releases it.
+    /// Messages of the key that a relay has in flight may still be delivered.
     async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError>;
 
-    /// Lets a held or failing key try again now, its attempts counted from 0.
+    /// Lets a held or failing key retry now, with its attempts reset to 0.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::StoreErrorKind::Invalid) for a key that is neither held nor failing; so for `skip` and `discard`.
+    /// [`Invalid`](crate::StoreErrorKind::Invalid) if the key is neither held nor failing. `skip`
+    /// and `discard` return the same.
     async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError>;
 
-    /// Makes the first parked message of a key a dead letter (`skipped`); the key then tries the next one now. None: nothing is parked.
+    /// Makes the first parked message of a key a dead letter (`skipped`); the key then tries the
+    /// next message immediately. Returns `None` if no message is parked.
     async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError>;
 
-    /// Makes every parked message of a key a dead letter (`discarded`) and lets the key flow again. Says how many.
+    /// Makes every parked message of a key a dead letter (`discarded`) and lets the key flow again.
+    /// Returns their number.
     async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError>;
 
-    /// Appends dead letters again, each at the end of its key, in their old order, with their old ids. Says how many.
+    /// Appends dead letters again, each at the end of its key, in their old order, with their old
+    /// ids. Returns their number.
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError>;
 
-    /// Corrects the oldest dead letter that a filter means, and appends it as [`requeue`](Self::requeue) does: at the end of the key that it has now. Its id stays,
-    /// unless the correction has another. Says which message was appended; none: the filter means no dead letter.
+    /// Corrects the oldest dead letter that the filter selects, and appends it as
+    /// [`requeue`](Self::requeue) does: at the end of the key that it now has. Its id stays, unless
+    /// the correction replaces it. Returns the appended message's id; `None` if the filter selects
+    /// no dead letter.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::StoreErrorKind::Invalid) with what is still wrong, column and rule, where the result is no message; the dead letter then stays as it was.
+    /// [`Invalid`](crate::StoreErrorKind::Invalid), with column and rule of the remaining fault, if
+    /// the result is not a valid message. The dead letter then stays unchanged.
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError>;
 
-    /// Removes dead letters for good. Says how many. Nothing else removes them: whoever keeps none for ever calls this now and then, with `before`.
+    /// Deletes dead letters permanently. Returns their number. Nothing else deletes dead letters:
+    /// to bound their number, call this regularly, with `before`.
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError>;
 
-    /// Appends delivered messages of the history again, each at the end of its key, in their old order, with their old ids: an inbox that
-    /// still knows the id drops it, a new consumer handles it. Says how many.
+    /// Appends delivered messages of the history again, each at the end of its key, in their old
+    /// order, with their old ids. An inbox that still knows the id drops the message; a new
+    /// consumer handles it. Returns their number.
     ///
-    /// They stay in the history. So to replay more than one call takes, pass over what the calls before took, until one says 0. `before` keeps
-    /// out what is delivered meanwhile, and with it what was replayed; `since` what is removed meanwhile because its time is over:
+    /// The messages stay in the history. To replay more than one call can take, skip what earlier
+    /// calls replayed, until a call returns 0. `before` excludes messages delivered in the
+    /// meantime, and with them the replayed ones. `since` excludes messages that expire and are
+    /// removed in the meantime:
     ///
     /// ```
     /// # use outbox_contract::{Admin, StoreError, Timestamp, admin::Filter};
@@ -239,15 +260,16 @@ pub trait Admin: Send + Sync + 'static {
     /// ```
     async fn replay(&self, filter: &Filter) -> Result<u64, StoreError>;
 
-    /// Stops publishing of a route, or of one topic of it, on every relay, from their next heartbeat on. Nothing is lost or counted.
+    /// Pauses publishing of a route, or of one of its topics, on every relay, from the relay's next
+    /// heartbeat on. No message is lost, and no attempt is counted.
     async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError>;
 
-    /// Takes a pause back. One of a topic does not end one of the route.
+    /// Ends a pause. Resuming a topic does not end a pause of the whole route.
     async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError>;
 
-    /// Scheduled messages that are not due yet, the next due first, with the instant at which each is due.
+    /// Lists scheduled messages that are not due yet, each with its due time, the next due first.
     async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError>;
 
-    /// Removes scheduled messages before they are due. Says how many were removed.
+    /// Removes scheduled messages before they are due. Returns the number removed.
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError>;
 }

@@ -1,28 +1,29 @@
-//! The backlog: what waits, and for how long.
+//! The backlog: number of waiting messages and the age of the oldest.
 
 use std::time::Duration;
 
-/// What waits in a store.
+/// Backlog of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backlog {
-    /// Messages to be published that are in the hot table; parked ones are counted apart. Exact up to the store's counting limit (at least 10,000), beyond it a lower bound.
+    /// Number of messages to publish in the hot table; parked ones are counted separately. Exact up
+    /// to the store's counting limit (at least 10,000), a lower bound beyond it.
     pub pending: u64,
-    /// Whether `pending` is only a lower bound.
+    /// True if `pending` is only a lower bound.
     pub pending_is_at_least: bool,
-    /// How long the oldest message that waits to be published, hot or parked, has been there, or a scheduled one has been due, by the database's
-    /// clock. None: none waits.
+    /// Age of the oldest hot or parked message, or the time since a scheduled one became due, by
+    /// the database's clock. `None`: no message waits.
     pub oldest_age: Option<Duration>,
-    /// Messages of failing keys that are set aside, the failing ones included.
+    /// Number of parked messages of failing keys, the failing ones included.
     pub parked: u64,
-    /// Keys that are failing and will be tried again.
+    /// Number of failing keys that the relay will retry.
     pub retrying_keys: u64,
-    /// Keys that wait for an operator.
+    /// Number of keys that wait for an operator.
     pub held_keys: u64,
-    /// Dead letters.
+    /// Number of dead letters.
     pub dead: u64,
-    /// Scheduled messages that are not due yet, or due and not yet moved.
+    /// Number of scheduled messages that are not due yet, or are due and not moved yet.
     pub scheduled: u64,
-    /// Buckets that have messages waiting and no live owner.
+    /// Number of buckets that have waiting messages and no live owner.
     pub unowned_buckets: u64,
 }

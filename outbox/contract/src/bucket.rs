@@ -1,17 +1,18 @@
-//! The bucket: the unit of ownership among relays, and the hash that puts a key into one.
+//! The bucket: the unit of ownership among relays, and the hash that maps a key to one.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// How many buckets there are. A constant of the wire format: rows in the database carry their bucket.
+/// Number of buckets. A constant of the wire format: rows in the database carry their bucket.
 pub const BUCKETS: usize = 256;
 
 /// A share of all keys that one relay owns at a time.
 ///
-/// It is the first byte of SHA-256 over the topic, a zero byte and the key. SHA-256 because every database and every
-/// language has it, so that a program in any language can append, and a database can check what it wrote.
+/// The bucket is the first byte of SHA-256 over the topic, a zero byte and the key. Every database
+/// and every language has SHA-256. A program in any language can therefore append, and a database
+/// can check what it wrote.
 ///
 /// ```
 /// use outbox_contract::Bucket;
@@ -23,7 +24,8 @@ pub const BUCKETS: usize = 256;
 pub struct Bucket(pub u8);
 
 impl Bucket {
-    /// The bucket of a topic and key. A message without a key takes its own identifier (hyphenated, lower case) for one.
+    /// Returns the bucket of a topic and key. A message without a key uses its own identifier
+    /// (hyphenated, lower case) as the key.
     #[must_use]
     pub fn of(topic: &str, key: &str) -> Self {
         let mut hash = Sha256::new();
@@ -53,12 +55,12 @@ impl fmt::Display for Bucket {
 pub struct BucketSet([u64; 4]);
 
 impl BucketSet {
-    /// No bucket.
+    /// The empty set.
     pub const EMPTY: Self = Self([0; 4]);
     /// All 256 buckets.
     pub const ALL: Self = Self([u64::MAX; 4]);
 
-    /// Puts a bucket in; says whether it was new.
+    /// Inserts a bucket. Returns true if it was new.
     pub fn insert(&mut self, bucket: Bucket) -> bool {
         let (word, bit) = Self::place(bucket);
         let new = self.0[word] & bit == 0;
@@ -66,7 +68,7 @@ impl BucketSet {
         new
     }
 
-    /// Takes a bucket out; says whether it was there.
+    /// Removes a bucket. Returns true if it was present.
     pub fn remove(&mut self, bucket: Bucket) -> bool {
         let (word, bit) = Self::place(bucket);
         let there = self.0[word] & bit != 0;
@@ -74,44 +76,44 @@ impl BucketSet {
         there
     }
 
-    /// Whether the bucket is in the set.
+    /// Returns true if the bucket is in the set.
     #[must_use]
     pub fn contains(&self, bucket: Bucket) -> bool {
         let (word, bit) = Self::place(bucket);
         self.0[word] & bit != 0
     }
 
-    /// How many buckets are in the set.
+    /// Returns the number of buckets in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether there is no bucket in the set.
+    /// Returns true if the set contains no bucket.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; 4]
     }
 
-    /// The buckets that are in this set and not in the other.
+    /// Returns the buckets that are in this set and not in the other.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & !other.0[word]))
     }
 
-    /// The buckets that are in either set.
+    /// Returns the buckets that are in either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
-    /// The buckets that are in both sets.
+    /// Returns the buckets that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
-    /// The buckets of the set, lowest first.
+    /// Iterates over the buckets of the set, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = Bucket> + use<> {
         let set = *self;
         (0..=u8::MAX).map(Bucket).filter(move |bucket| set.contains(*bucket))
@@ -142,7 +144,8 @@ impl fmt::Debug for BucketSet {
 mod tests {
     use super::*;
 
-    /// The hash is wire format: these values were computed with another language's SHA-256 and never change.
+    /// The hash is wire format: these values were computed with another language's SHA-256 and
+    /// never change.
     #[test]
     fn the_hash_gives_the_golden_values() {
         let golden = [

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// An instant in time: microseconds since 1970-01-01T00:00:00 UTC, without leap seconds.
 ///
-/// A plain number, so that no date library of a version below 1 stands in our signatures; every such library converts
-/// from it. Printed and parsed as RFC 3339 in UTC.
+/// A plain number keeps date libraries below version 1 out of our signatures; every date library
+/// converts from it. Printed and parsed as RFC 3339 in UTC.
 ///
 /// ```
 /// use outbox_contract::Timestamp;
@@ -25,19 +25,19 @@ const MICROS_PER_SECOND: i64 = 1_000_000;
 const SECONDS_PER_DAY: i64 = 86_400;
 
 impl Timestamp {
-    /// Takes microseconds since 1970.
+    /// Creates an instant from microseconds since 1970.
     #[must_use]
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since 1970; negative before it.
+    /// Returns microseconds since 1970; negative before 1970.
     #[must_use]
     pub const fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// The system's wall clock, now.
+    /// Returns the current time of the system's wall clock.
     #[must_use]
     pub fn now() -> Self {
         let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
@@ -47,24 +47,25 @@ impl Timestamp {
         }
     }
 
-    /// This instant, later by a duration; stays at the last representable instant instead of overflowing.
+    /// Returns this instant plus a duration. Saturates at the last representable instant.
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// Whether it lies in the years 0 to 9999, as RFC 3339 has it. Any other is printed too, but can't be read back.
+    /// Returns true if the instant lies in the years 0 to 9999, the range of RFC 3339. Other
+    /// instants can be printed, but not parsed.
     pub(crate) fn is_printable(self) -> bool {
         (-62_167_219_200_000_000..253_402_300_800_000_000).contains(&self.0)
     }
 
-    /// How long after `earlier` this instant is; zero when it is not after it.
+    /// Returns the time elapsed since `earlier`; zero if this instant is not after it.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Reads an RFC 3339 instant, with any offset. `None` when the text is not one.
+    /// Parses an RFC 3339 instant with any offset. Returns `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
@@ -126,7 +127,7 @@ impl fmt::Display for Timestamp {
         if !(0..10_000).contains(&year) {
             return write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z");
         }
-        // Written for each message that is sent: without the machinery of formatting.
+        // Runs for each sent message, so it avoids the formatting machinery.
         let mut text = *b"0000-00-00T00:00:00.000000Z";
         for (end, mut number) in
             [(4, year), (7, month), (10, day), (13, hour), (16, minute), (19, second), (26, micros)]
@@ -143,7 +144,8 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Days since 1970-01-01 of a date in the proleptic Gregorian calendar: years counted from March, in eras of 400.
+/// Days from 1970-01-01 to a date in the proleptic Gregorian calendar: years start in March, in
+/// eras of 400.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -173,23 +175,25 @@ fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// The clock that a relay measures its own leases with. A seam: tests put a clock under their own control here.
+/// The clock by which a relay measures its own leases. Tests inject a clock under their control.
 ///
-/// Leases themselves live on the database's clock; this one only tells a relay when to stop *before* that.
+/// Leases themselves live on the database's clock. This clock only tells a relay when to stop
+/// *before* they expire.
 pub trait Clock: Send + Sync + 'static {
-    /// Time passed since some fixed instant in this process's life. Never goes back, and goes on while the machine is
-    /// suspended: a relay that slept through its lease must know it when it wakes.
+    /// Time since a fixed instant in this process's life. It never goes back, and it includes time
+    /// in suspend: a relay that slept through its lease must notice that when it wakes.
     fn elapsed(&self) -> Duration;
 
-    /// The wall clock, for what people read.
+    /// The wall clock, for output that people read.
     fn now(&self) -> Timestamp;
 }
 
 /// The machine's own clock.
 ///
-/// The monotonic clock of most systems stands still during suspend. Linux has one that goes on (`CLOCK_BOOTTIME`) and can't be set. Elsewhere the
-/// wall clock is asked too: a step forward of more than a second counts as time that passed, for it may have been a suspend, and a step back counts
-/// as nothing. A suspend of less than a second is not seen there.
+/// On most systems the monotonic clock stops during suspend. Linux has one that includes suspend
+/// (`CLOCK_BOOTTIME`) and can't be set. On other systems this type also reads the wall clock. A
+/// step forward of more than a second counts as time passed, because it may have been a suspend. A
+/// step back counts as nothing. A suspend of less than a second is not detected there.
 #[derive(Debug)]
 pub struct SystemClock {
     started: tokio::time::Instant,
@@ -204,7 +208,7 @@ impl SystemClock {
     }
 }
 
-/// A clock of the system's that goes on during suspend.
+/// A system clock that includes suspend.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[derive(Debug)]
 struct Asleep {
@@ -219,22 +223,23 @@ impl Asleep {
 
     fn since_boot() -> Duration {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        // It counts up from zero, so neither part is negative.
+        // The clock counts up from zero, so neither part is negative.
         let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
         Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
     }
 
-    /// The time that passed, given what the monotonic clock says of it. The larger one: under tokio's paused clock that is the other.
+    /// Returns the elapsed time, given the monotonic clock's reading: the larger of the two. Under
+    /// tokio's paused clock that is the monotonic one.
     fn elapsed(&self, monotonic: Duration) -> Duration {
         monotonic.max(Self::since_boot().saturating_sub(self.started))
     }
 }
 
-/// The wall clock, against suspend, where there is nothing better.
+/// Suspend detection by the wall clock, for systems without a better clock.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[derive(Debug)]
 struct Asleep {
-    // A plain mutex: held for a few additions.
+    // A plain mutex, because it is held for a few additions only.
     readings: std::sync::Mutex<Readings>,
 }
 
@@ -250,7 +255,8 @@ impl Asleep {
     }
 }
 
-/// The last readings of a monotonic clock that may stand still and of a wall clock that may be set, and the time that they show together.
+/// The last readings of a monotonic clock that may stop and of a wall clock that may be set, and
+/// the elapsed time derived from both.
 #[cfg(any(test, not(any(target_os = "linux", target_os = "android"))))]
 #[derive(Debug)]
 struct Readings {
@@ -261,19 +267,21 @@ struct Readings {
 
 #[cfg(any(test, not(any(target_os = "linux", target_os = "android"))))]
 impl Readings {
-    /// By how much the wall clock must be ahead to be believed: what is less may be an adjustment, and these would add up.
+    /// Minimum lead of the wall clock that counts as a suspend. Smaller leads may be clock
+    /// adjustments, and these would add up.
     const SLACK: Duration = Duration::from_secs(1);
 
     fn new(wall: Timestamp) -> Self {
         Self { monotonic: Duration::ZERO, wall, elapsed: Duration::ZERO }
     }
 
-    /// Adds what has passed since the readings before these. Step by step: a wall clock that was set once must not count for or against it for ever.
+    /// Adds the time passed since the previous readings. It works step by step, so that setting the
+    /// wall clock once does not count for or against it forever.
     fn advance(&mut self, monotonic: Duration, wall: Timestamp) -> Duration {
         let passed = monotonic.saturating_sub(self.monotonic);
         let by_wall = wall.since(self.wall);
         self.elapsed += if by_wall > passed + Self::SLACK { by_wall } else { passed };
-        // Two threads may bring their readings in the other order.
+        // Two threads may deliver their readings out of order.
         self.monotonic = self.monotonic.max(monotonic);
         self.wall = wall;
         self.elapsed
@@ -335,7 +343,7 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    /// A monotonic clock and a wall clock, and what is read of them.
+    /// A monotonic clock, a wall clock, and their readings.
     struct Machine {
         monotonic: Duration,
         wall: i64,
@@ -357,7 +365,8 @@ mod tests {
             self.is_set(i64::from(seconds))
         }
 
-        /// The wall clock is moved by so many seconds. Says how much more time than before was shown to have passed.
+        /// Moves the wall clock by this many seconds. Returns how much additional elapsed time the
+        /// readings show.
         fn is_set(&mut self, seconds: i64) -> Duration {
             self.wall += seconds * 1_000_000;
             let before = self.readings.elapsed;

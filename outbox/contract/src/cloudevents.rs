@@ -1,7 +1,9 @@
-//! How a message stands on the wire: CloudEvents 1.0.2 in the binary mode of each protocol.
+//! Wire format of a message: CloudEvents 1.0.2 in the binary mode of each protocol.
 //!
-//! The payload is the body as it is; everything else is attributes, which a protocol prints with its own prefix (`ce_` on Kafka, `ce-` in
-//! HTTP, `cloudEvents:` on AMQP). One mapping for all transports, so that a consumer in any language finds the same things under the same names.
+//! The payload becomes the body unchanged. Everything else becomes attributes, which each protocol
+//! prints with its own prefix (`ce_` on Kafka, `ce-` in HTTP, `cloudEvents:` on AMQP). All
+//! transports share one mapping, so that a consumer in any language finds the same data under the
+//! same names.
 //!
 //! | attribute | from |
 //! |---|---|
@@ -15,11 +17,13 @@
 //! | `partitionkey` | the key (extension "Partitioning"), where there is one |
 //! | `topic` | the topic (extension of ours) |
 //!
-//! Where a protocol's own fields carry key and topic ([`Binding::is_addressed`]), the last two are left out: each header of each message costs everybody on its way.
-//! A record that is copied to another topic then takes that one's name as its topic.
+//! Protocols with their own fields for key and topic ([`Binding::is_addressed`]) omit the last two:
+//! every header of every message costs each reader on its way. A record that is copied to another
+//! topic then takes that topic's name as its topic.
 //!
-//! The content type is the protocol's own property. The message's headers stand beside the attributes under their own names;
-//! `traceparent` and `tracestate` among them, as W3C Trace Context wants it.
+//! The content type uses the protocol's own property. The message's headers travel beside the
+//! attributes under their own names. `traceparent` and `tracestate` are among them, as W3C Trace
+//! Context requires.
 
 use std::fmt::{self, Write as _};
 
@@ -32,12 +36,12 @@ use crate::message::Message;
 use crate::name::{Key, Topic};
 use crate::subscription::{Origin, Undecodable};
 
-/// How a protocol carries attributes.
+/// Mapping of attributes to a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// What their names begin with.
+    /// Prefix of attribute names.
     pub prefix: &'static str,
-    /// Whether the protocol has fields of its own for topic and key.
+    /// True if the protocol has its own fields for topic and key.
     pub is_addressed: bool,
 }
 
@@ -45,22 +49,23 @@ pub struct Binding {
 pub const KAFKA: Binding = Binding { prefix: "ce_", is_addressed: true };
 /// AMQP, in application properties.
 pub const AMQP: Binding = Binding { prefix: "cloudEvents:", is_addressed: false };
-/// HTTP, and where nothing says otherwise.
+/// HTTP, and the default for other protocols.
 pub const HTTP: Binding = Binding { prefix: "ce-", is_addressed: false };
 
-/// The header in which protocols without a property of their own for it carry the content type.
+/// Header that carries the content type, for protocols without their own property.
 pub const CONTENT_TYPE: &str = "content-type";
 
-/// The `source` of a relay to which none was given. Whoever sees it can't tell outboxes apart by it.
+/// The `source` of a relay without a configured one. Consumers can't distinguish outboxes by it.
 pub const DEFAULT_SOURCE: &str = "/outbox";
 
-/// How many attributes a message has at most.
+/// Maximum number of attributes of a message.
 pub const MOST_ATTRIBUTES: usize = 9;
 
-/// What the names of attributes begin with: on the protocols of ours, and on AMQP as JMS has it.
+/// Prefixes of attribute names: those of our protocols, and that of JMS on AMQP.
 const PREFIXES: [&str; 4] = ["ce_", "ce-", "cloudEvents:", "cloudEvents_"];
 
-/// Whether one protocol or another carries an attribute or the content type under this name. A header of it would be taken for that, or be hidden by it.
+/// Returns true if any protocol carries an attribute or the content type under this name. Such a
+/// header would be mistaken for the attribute, or hidden by it.
 pub(crate) fn is_reserved(name: &str) -> bool {
     let begins_with = |prefix: &&str| {
         name.get(..prefix.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(prefix))
@@ -69,8 +74,8 @@ pub(crate) fn is_reserved(name: &str) -> bool {
         && (name.eq_ignore_ascii_case(CONTENT_TYPE) || PREFIXES.iter().any(begins_with))
 }
 
-/// The attributes and headers of a message, as names and texts: attributes first, prefixed, then the message's own headers. One that has a name of
-/// the wire's is left out.
+/// Encodes a message's attributes and headers as names and texts: prefixed attributes first, then
+/// the message's own headers. Omits a header whose name the wire format reserves.
 ///
 /// ```
 /// use outbox_contract::{Message, Position, Topic, cloudevents};
@@ -92,8 +97,8 @@ pub fn encode(
     out
 }
 
-/// What [`encode`] gives, one after the other, for a transport that copies names and texts into a form of its own: two allocations for all of
-/// it.
+/// Visits the pairs of [`encode`] one by one, for a transport that copies names and texts into its
+/// own form. Makes two allocations in all.
 pub fn each(
     message: &Message,
     source: &str,
@@ -114,7 +119,7 @@ pub fn each(
     attribute("source", source);
     attribute("type", &message.event_type);
     attribute("time", printed(&mut text, format_args!("{}", message.occurred_at)));
-    // Twenty digits with leading zeros: the Sequence extension orders by text.
+    // Twenty digits with leading zeros: the Sequence extension orders values as text.
     attribute("sequence", printed(&mut text, format_args!("{:020}", position.0)));
     if message.schema_version != 1 {
         attribute("schemaversion", printed(&mut text, format_args!("{}", message.schema_version)));
@@ -128,21 +133,25 @@ pub fn each(
     message.headers.iter().filter(|(name, _)| !is_reserved(name)).for_each(|(name, value)| take(name, value));
 }
 
-/// A value as text, in place of what was there.
+/// Formats a value into the buffer, replacing its content.
 fn printed<'t>(text: &'t mut String, value: fmt::Arguments<'_>) -> &'t str {
     text.clear();
-    // Writing to a string does not fail.
+    // Writing to a string can't fail.
     let _ = text.write_fmt(value);
     text
 }
 
 /// Reads a message from its attributes, headers, content type and payload.
 ///
-/// What another producer leaves out is filled in where that is honest: schema version 1, `application/octet-stream`, the topic that it
-/// came from; the key is its `partitionkey`, or else its `subject`, whatever they are ([`Key::of_bytes`]). A protocol that has a field for the key reads by
-/// [`decode_keyed`]. CloudEvents tells events apart by source *and* id, so the id of what has no number as `sequence`, or that is no UUID, becomes one that
-/// is computed from both: the same event has the same id again, and those of two producers never have. What has a number keeps its id, as an outbox
-/// wrote it; whoever remembers ids goes by the [`identity`].
+/// Attributes that another producer omits get safe defaults: schema version 1,
+/// `application/octet-stream`, and the topic that the message came from. The key is the message's
+/// `partitionkey`, or else its `subject`, whatever their bytes ([`Key::of_bytes`]). A protocol with
+/// a field for the key uses [`decode_keyed`].
+///
+/// CloudEvents identifies an event by source *and* id. If `sequence` is not a number, or the id is
+/// not a UUID, this function computes the message id from both. The same event then always has the
+/// same id, and events of two producers never share one. If `sequence` is a number, the id stays as
+/// the outbox wrote it; code that remembers ids uses the [`identity`].
 ///
 /// # Errors
 ///
@@ -157,7 +166,8 @@ pub fn decode<'h>(
     decode_keyed(headers, content_type, payload, came_from, binding, None)
 }
 
-/// The same, where the protocol has a field for the key: the broker orders by it, so it goes before the `subject`. Only a `partitionkey` goes before it.
+/// Like [`decode`], for protocols with a field for the key. The broker orders by that field, so it
+/// takes precedence over `subject`. Only `partitionkey` takes precedence over it.
 ///
 /// # Errors
 ///
@@ -205,7 +215,7 @@ fn read<'h>(
         None => came_from.clone(),
     };
     let sequence = attribute("sequence").and_then(|sequence| sequence.parse().ok());
-    // With a number it looks like one of ours, whose handlers want to see the id that was written.
+    // A number marks it as a message of an outbox, whose handlers expect the original id.
     let own = id.parse().ok().filter(|_| sequence.is_some());
     let id = own.unwrap_or_else(|| foreign_id(source, id));
     let mut message = Message::of(id, topic, required("type")?)
@@ -236,16 +246,17 @@ fn read<'h>(
     Ok((message, origin))
 }
 
-/// The id that stands for an event among those of all sources: computed from its source and id. An event of the [`DEFAULT_SOURCE`], which tells
-/// nothing apart, keeps its id.
+/// Returns the id of an event among those of all sources, computed from its source and id. An event
+/// of the [`DEFAULT_SOURCE`], which distinguishes nothing, keeps its id.
 ///
-/// An inbox notes it as handled: two producers may use the same ids, and number their events as well.
+/// An inbox records this id as handled, because two producers may use the same ids and both may
+/// number their events.
 #[must_use]
 pub fn identity(source: &str, id: MessageId) -> MessageId {
     if source == DEFAULT_SOURCE { id } else { foreign_id(source, &id.to_string()) }
 }
 
-/// A UUID for an event of another producer: the same for the same source and id.
+/// UUID of another producer's event: the same for the same source and id.
 fn foreign_id(source: &str, id: &str) -> MessageId {
     use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();
@@ -343,7 +354,7 @@ mod tests {
             let wire = encode(&message, "/shop", Position(42), HTTP);
             assert_eq!(decode_pairs(&wire, HTTP).unwrap().0.occurred_at, message.occurred_at);
         }
-        // Nanoseconds in place of microseconds among them.
+        // Some of these are nanoseconds instead of microseconds.
         for micros in
             [i64::MIN, -62_167_219_200_000_001, 253_402_300_800_000_000, 1_700_000_000_000_000_000, i64::MAX]
         {
@@ -359,7 +370,7 @@ mod tests {
         assert_eq!(decode_pairs(&pairs, HTTP).unwrap().0.key.unwrap().as_str(), "k");
     }
 
-    /// What the broker orders by goes before what describes the event.
+    /// The broker's ordering key takes precedence over the event's description.
     #[test]
     fn the_key_of_the_protocol_goes_before_the_subject_and_behind_the_partition_key() {
         let key = |named: &[(&str, &str)], key: Option<&[u8]>| {
@@ -392,7 +403,8 @@ mod tests {
         assert_ne!(id("17"), id("18"));
     }
 
-    /// Among other producers an event is known by source *and* id: the second of two sources is no repeat of the first.
+    /// Other producers identify an event by source *and* id: equal ids from two sources are two
+    /// events, not a duplicate.
     #[test]
     fn the_same_id_of_two_producers_is_two_events() {
         let uuid = "0190a1b2-0000-7000-8000-000000000001";

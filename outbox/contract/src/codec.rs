@@ -1,4 +1,4 @@
-//! Codecs: how an event becomes bytes, and again an event.
+//! Codecs: encoding of events to bytes, and decoding.
 
 use std::fmt;
 
@@ -6,23 +6,24 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Turns events into payloads and back. [`Json`] unless another is chosen.
+/// Encodes events to payloads and decodes them. The default is [`Json`].
 pub trait Codec: Send + Sync + 'static {
-    /// The media type of what it writes, such as `application/json`.
+    /// Media type of the encoded payload, such as `application/json`.
     fn content_type(&self) -> &'static str;
 
-    /// Writes an event.
+    /// Encodes an event.
     ///
     /// # Errors
     ///
-    /// When the event does not encode: nothing was written, and the caller's transaction is untouched.
+    /// If the event does not encode. Nothing was written, and the caller's transaction is
+    /// untouched.
     fn encode<E: Serialize + ?Sized>(&self, event: &E) -> Result<Bytes, CodecError>;
 
-    /// Reads an event.
+    /// Decodes an event.
     ///
     /// # Errors
     ///
-    /// When the bytes are not an event of this type.
+    /// If the bytes are not an event of this type.
     fn decode<E: DeserializeOwned>(&self, payload: &[u8]) -> Result<E, CodecError>;
 }
 
@@ -47,7 +48,7 @@ impl Codec for Json {
     }
 }
 
-/// An event that could not be written or read.
+/// An event that could not be encoded or decoded.
 #[derive(Debug)]
 pub struct CodecError {
     action: &'static str,
@@ -57,7 +58,7 @@ pub struct CodecError {
 }
 
 impl CodecError {
-    /// An error of a codec: `action` is `write` or `read`, `what` the event's Rust type.
+    /// Creates a codec error: `action` is `write` or `read`, `what` the event's Rust type.
     pub fn new(
         action: &'static str,
         what: &'static str,

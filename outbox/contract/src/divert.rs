@@ -1,4 +1,5 @@
-//! Diversions: everything that takes a message out of its key without delivering it, or changes the state of a failing key.
+//! Key transitions: every step that takes a message out of its key without delivering it, or
+//! changes the state of a failing key.
 
 use std::time::Duration;
 
@@ -18,93 +19,97 @@ use crate::name::{KeyId, Route};
 ///    └── none is parked ┘
 /// ```
 ///
-/// `Fail` moves the failing message from the hot table to the parked ones and opens the key's row; `Park` moves what is behind it.
-/// Parked messages go out in order; `Resume` removes what was delivered of them and closes the row when none is left.
+/// `Fail` moves the failing message from the hot table to the parked messages and creates the key's
+/// row. `Park` moves the messages behind it. The relay delivers parked messages in order. `Resume`
+/// removes those that were delivered, and removes the key's row when none is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diversion {
     /// The route.
     pub route: Route,
-    /// Who asks.
+    /// The relay that requests the step.
     pub relay: RelayId,
     /// The bucket of the key.
     pub bucket: Bucket,
-    /// The ownership under which it is asked. Any other, or an expired lease: refused.
+    /// Epoch of the relay's lease. The store rejects any other epoch, and an expired lease.
     pub epoch: Epoch,
     /// The key.
     pub key: KeyId,
-    /// The state of the key's row that this step starts from. None: the row may or may not be there, in any state (the
-    /// messages concerned are in the hot table). Some other state: refused.
+    /// Version of the key's row from which this step starts; the store rejects a different version.
+    /// `None`: the row may be absent or in any state (the messages concerned are in the hot table).
     pub version: Option<i64>,
-    /// What to do.
+    /// The step.
     pub step: Step,
 }
 
-/// What a diversion does.
+/// The kind of a key transition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The key's first message failed. It is moved to the parked ones if it is not there yet, with `behind` behind it, and the
-    /// key's row is opened or brought up to date. A key that an operator holds stays held.
+    /// The key's first message failed. The store parks it, if it is not parked yet, with `behind`
+    /// behind it, and creates or updates the key's row. A key that an operator holds stays held.
     Fail {
         /// The message.
         row: RowId,
-        /// How often it was tried, this time included. Set, not added.
+        /// Number of attempts, this one included. Set, not added.
         attempts: u32,
-        /// How it failed the first time.
+        /// First failure.
         first: Failure,
-        /// How it failed now.
+        /// Current failure.
         last: Failure,
-        /// When it is tried again.
+        /// Time of the next attempt, or hold.
         then: Then,
-        /// Messages behind it that are known already, in order. Rows that are not there are passed over.
+        /// Messages known to be behind it, in order. Missing rows are skipped.
         behind: Vec<RowId>,
     },
-    /// These messages of a failing key are moved behind those parked. Rows that are not there are passed over. A key that has no row (it
-    /// flows again) is [`Stale`](Diverted::Stale): nobody would ever look at what was parked there. Keeps the version: what is being done
-    /// with the messages in front goes on.
+    /// Parks these messages of a failing key behind those already parked. Missing rows are skipped.
+    /// If the key has no row (it flows again), the answer is [`Stale`](Diverted::Stale), because no
+    /// relay would look at messages parked there. The version stays the same, so work on the
+    /// messages in front continues.
     Park {
         /// The messages, in order.
         rows: Vec<RowId>,
     },
-    /// The message becomes a dead letter, whether it is hot or parked; the attempts of the key start again at 0, and it is due at
-    /// once. A key without a row gets none.
+    /// The message, hot or parked, becomes a dead letter. The attempts of the key restart at 0, and
+    /// the key is due immediately. A key without a row gets none.
     Bury {
         /// The message.
         row: RowId,
-        /// Why, in a word that stands in the dead letter: `exhausted`, `rejected`, `malformed`.
+        /// The reason that the dead letter records: `exhausted`, `rejected`, `malformed`.
         reason: &'static str,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
-        /// How it failed the first time.
+        /// First failure.
         first: Failure,
-        /// How it failed last.
+        /// Last failure.
         last: Failure,
     },
-    /// These parked messages were delivered and are removed (to the history where one is kept). When none is left the key's row is
-    /// removed too, and the key flows again; else it is due at once. A key that an operator holds stays held, with or without messages.
-    /// Always names a version.
+    /// Removes these delivered messages from the parked ones (to the history, if the store keeps
+    /// one). If none is left, the store also removes the key's row, and the key flows again;
+    /// otherwise it is due immediately. A key that an operator holds stays held, with or without
+    /// messages. This step always names a version.
     Resume {
         /// The messages.
         delivered: Vec<RowId>,
     },
 }
 
-/// What becomes of a key whose first message failed.
+/// Next state of a key whose first message failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It is tried again after this long, by the database's clock.
+    /// The relay retries it after this delay, by the database's clock.
     RetryAfter(Duration),
     /// It waits for an operator.
     Hold,
 }
 
-/// The answer to one diversion.
+/// The answer to one key transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Diverted {
-    /// Done, durably. The key's row is in this state now; None: it has no row, the key flows.
+    /// Done, durably. Contains the new version of the key's row; `None`: the row is gone, and the
+    /// key flows.
     Done(Option<i64>),
-    /// Not done: the relay holds no such lease any more. It must forget the bucket.
+    /// Not done: the relay no longer holds this lease. It must forget the bucket.
     LeaseLost,
-    /// Not done: the key's row is in another state (an operator changed it), or the message is no longer where it was. The relay must forget
-    /// the key and read it again.
+    /// Not done: the key's row has another version (an operator changed it), or the message has
+    /// moved. The relay must forget the key and read it again.
     Stale,
 }

@@ -11,7 +11,8 @@ use crate::message::Message;
 use crate::name::{Key, Topic};
 use crate::raw::RawMessage;
 
-/// Fields of a dead letter that an operator replaces. `None` leaves a field as it is; the default changes nothing.
+/// Fields of a dead letter that an operator replaces. `None` keeps a field; the default changes
+/// nothing.
 ///
 /// ```
 /// use outbox_contract::{Key, admin::Edit};
@@ -21,32 +22,32 @@ use crate::raw::RawMessage;
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Edit {
-    /// Another id. Consumers that have handled the old one take the message for a new one.
+    /// New id. Consumers that handled the old one treat the message as new.
     pub id: Option<MessageId>,
-    /// Another topic.
+    /// New topic.
     pub topic: Option<Topic>,
-    /// Another key; `Some(None)` takes it away.
+    /// New key; `Some(None)` removes it.
     pub key: Option<Option<Key>>,
-    /// Another type of the event.
+    /// New event type.
     pub event_type: Option<String>,
-    /// Another version of the payload's schema.
+    /// New version of the payload's schema.
     pub schema_version: Option<u32>,
-    /// Another media type.
+    /// New media type.
     pub content_type: Option<String>,
-    /// Other headers, in place of all that it has.
+    /// New headers, replacing all existing ones.
     pub headers: Option<Headers>,
-    /// Another payload.
+    /// New payload.
     pub payload: Option<Bytes>,
-    /// Another instant at which it happened.
+    /// New time of occurrence.
     pub occurred_at: Option<Timestamp>,
 }
 
 impl Edit {
-    /// The message with these corrections: for stores whose dead letters are messages.
+    /// Applies these corrections to a message, for stores that keep dead letters as messages.
     ///
     /// # Errors
     ///
-    /// The first thing that is still wrong, with the column and the rule.
+    /// The first remaining fault, with column and rule.
     pub fn of_message(&self, message: &Message) -> Result<Message, String> {
         let headers = message.headers.to_bytes();
         self.of_row(RawMessage {
@@ -62,11 +63,11 @@ impl Edit {
         })
     }
 
-    /// The message that a row becomes with these corrections, whatever was wrong with what they replace.
+    /// Applies these corrections to a row, whatever was wrong with the replaced fields.
     ///
     /// # Errors
     ///
-    /// The first thing that is still wrong, with the column and the rule.
+    /// The first remaining fault, with column and rule.
     pub fn of_row(&self, row: RawMessage<'_>) -> Result<Message, String> {
         let id = self.id.map(|id| *id.as_uuid().as_bytes());
         let headers = self.headers.as_ref().map(Headers::to_bytes);
@@ -86,7 +87,7 @@ impl Edit {
     }
 }
 
-/// Without the payload and the values of headers, which may be nobody's business.
+/// Omits the payload and header values, which may be confidential.
 impl fmt::Debug for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Edit")

@@ -1,4 +1,4 @@
-//! Errors that a caller can act on: what kind, what was attempted, what to do.
+//! Errors that a caller can act on: kind, operation and remedy.
 
 use std::fmt;
 
@@ -18,25 +18,26 @@ macro_rules! error {
         }
 
         impl $name {
-            /// An error of a kind, met in an operation, in words that name the value and the remedy.
+            /// Creates an error from its kind, the operation, and a message that names the value
+            /// and the remedy.
             pub fn new(kind: $kind, operation: &'static str, message: impl Into<String>) -> Self {
                 Self { kind, operation, message: message.into(), source: None }
             }
 
-            /// Keeps the cause.
+            /// Attaches the cause.
             #[must_use]
             pub fn with_source(mut self, source: impl Into<Source>) -> Self {
                 self.source = Some(source.into());
                 self
             }
 
-            /// What kind of error this is: what a caller can act on.
+            /// Returns the kind of this error, on which a caller can act.
             #[must_use]
             pub const fn kind(&self) -> $kind {
                 self.kind
             }
 
-            /// What was attempted, such as `fetch`.
+            /// Returns the operation, such as `fetch`.
             #[must_use]
             pub const fn operation(&self) -> &'static str {
                 self.operation
@@ -46,7 +47,8 @@ macro_rules! error {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{}: {}", self.operation, self.message)?;
-                // The cause is part of the text: most people print errors without walking their sources.
+                // The cause is part of the text, because most people print errors without walking
+                // their sources.
                 if let Some(source) = &self.source {
                     write!(f, ": {source}")?;
                 }
@@ -63,96 +65,101 @@ macro_rules! error {
 }
 
 error! {
-    /// What went wrong in a store.
+    /// Error of a store.
     StoreError, StoreErrorKind
 }
 
 error! {
-    /// What went wrong in a transport, apart from the outcome of single messages.
+    /// Error of a transport, apart from the outcomes of single messages.
     TransportError, TransportErrorKind
 }
 
-/// What kind of error a store met.
+/// Kind of a store error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The database can't be reached, is busy, starting, read-only or out of room; or the connection was lost. What was
-    /// asked may or may not have happened. Try again later, and forget what was known of positions and leases.
+    /// The database is unreachable, busy, starting, read-only or out of space, or the connection
+    /// was lost. The operation may or may not have taken effect. Retry later, and discard what is
+    /// known of positions and leases.
     Unavailable,
-    /// A deadlock or a serialisation conflict ended the transaction. Start the whole transaction again; never only the
-    /// statement.
+    /// A deadlock or a serialization failure ended the transaction. Retry the whole transaction,
+    /// never only the statement.
     Conflict,
-    /// The tables are not there. Migrate.
+    /// The tables are missing. Run the migration.
     NotMigrated,
-    /// The tables were made by a newer version of the library. Upgrade the program.
+    /// A newer version of the library created the tables. Upgrade the program.
     SchemaTooNew,
-    /// The tables are not what the migrations made. Somebody altered them.
+    /// The tables differ from what the migrations created: they were altered.
     SchemaAltered,
-    /// The database refuses this user or this statement. Grant what is named.
+    /// The database denies permission to this user or for this statement. Grant the named right.
     NotPermitted,
-    /// The server can't do what this store needs: too old, or without transactions.
+    /// The server lacks a feature that this store needs: it is too old, or has no transactions.
     Unsupported,
-    /// The handle that was given is not in a transaction.
+    /// The given handle is not in a transaction.
     NotInTransaction,
-    /// What was asked makes no sense: a key that is not failing, a message that is not there.
+    /// The request is invalid: a key that is not failing, a message that does not exist.
     Invalid,
-    /// Anything else; see the words.
+    /// Any other error; see the message.
     Other,
 }
 
 impl StoreError {
-    /// Whether the same call, or for a [`Conflict`](StoreErrorKind::Conflict) the same transaction, can succeed later
-    /// without anybody changing anything.
+    /// Returns true if the same call, or for a [`Conflict`](StoreErrorKind::Conflict) the same
+    /// transaction, can succeed later without intervention.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Conflict)
     }
 }
 
-/// What kind of error a transport met.
+/// Kind of a transport error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransportErrorKind {
-    /// The broker can't be reached or does not take anything for now. Try again later.
+    /// The broker is unreachable or currently accepts nothing. Retry later.
     Unavailable,
-    /// A topic, queue, exchange or stream is missing. Create it, or let the transport declare it.
+    /// A topic, queue, exchange or stream does not exist. Create it, or let the transport declare
+    /// it.
     Missing,
-    /// The broker refuses these credentials or this user. Grant what is named.
+    /// The broker rejects these credentials or denies permission to this user. Grant the named
+    /// right.
     NotPermitted,
-    /// The server can't do what this transport needs.
+    /// The server lacks a feature that this transport needs.
     Unsupported,
-    /// The configuration makes no sense; the words name the value.
+    /// The configuration is invalid; the message names the value.
     Invalid,
-    /// This subscription is over: it was closed, or its place was taken.
+    /// This subscription has ended: it was closed, or another member took its place.
     Closed,
-    /// Anything else; see the words.
+    /// Any other error; see the message.
     Other,
 }
 
 impl TransportError {
-    /// Whether the same call can succeed later without anybody changing anything.
+    /// Returns true if the same call can succeed later without intervention.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         matches!(self.kind, TransportErrorKind::Unavailable)
     }
 }
 
-/// Why a message was not appended. The user's transaction is theirs to roll back.
+/// Error of an append. The user decides to roll back the transaction.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// The message can't be one. Nothing was written, and the transaction can go on.
+    /// The message is invalid. Nothing was written, and the transaction can continue.
     Message(MessageError),
-    /// A deadlock or a conflict with another writer **has ended the transaction**. Roll it back, and start it again from its beginning; appending again
-    /// would commit a message without the rest (on MySQL it would go through). After a lock that did not come in time MySQL and SQLite have undone the
-    /// statement alone: committed all the same, the rest would be without its message.
+    /// A deadlock or a conflict with another writer **has ended the transaction**. Roll it back,
+    /// and retry it from its beginning. Appending again would commit the message without the rest
+    /// (MySQL accepts this). After a lock timeout, MySQL and SQLite undo only the statement: a
+    /// commit would then write the rest without its message.
     Conflict(StoreError),
-    /// The store failed. Roll the transaction back.
+    /// The store failed. Roll back the transaction.
     Store(StoreError),
 }
 
 impl AppendError {
-    /// Whether the same transaction, started again from its beginning, can succeed without anybody changing anything.
+    /// Returns true if the same transaction, retried from its beginning, can succeed without
+    /// intervention.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-/// A fact about the domain that others may want to hear of. Derive it: `#[derive(DomainEvent)]`.
+/// A fact about the domain that others may want to know. Derive it: `#[derive(DomainEvent)]`.
 ///
-/// The derive takes topic, type, version and key from attributes and checks at compile time that they are there. By
-/// hand it looks like this:
+/// The derive macro takes topic, type, version and key from attributes, and checks at compile time
+/// that they are present. A manual implementation looks like this:
 ///
 /// ```
 /// use std::borrow::Cow;
@@ -28,32 +28,33 @@ use std::borrow::Cow;
     note = "or append a `Message` with `append_message` when there is no type for it"
 )]
 pub trait DomainEvent {
-    /// Everything that a value of this type can be on the wire: one entry for a struct, one per variant for an enum.
-    /// Names are unique in it.
+    /// All wire types of this Rust type: one entry for a struct, one per variant for an enum. Names
+    /// are unique within it.
     const TYPES: &'static [EventType];
 
-    /// What this value is on the wire: one of [`TYPES`](Self::TYPES).
+    /// Returns the wire type of this value: one of [`TYPES`](Self::TYPES).
     fn event_type(&self) -> &'static EventType;
 
-    /// What it is ordered by within its topic; None when it is ordered with nothing.
+    /// Returns the ordering key within the topic; `None` if the event is unordered.
     fn key(&self) -> Option<Cow<'_, str>>;
 }
 
-/// The name, topic and version of an event's type on the wire.
+/// Name, topic and version of an event's wire type.
 ///
-/// An event without a topic is *local*: it is for the handlers of a unit of work, in this process and transaction, and never a message.
+/// An event without a topic is *local*. Only the handlers of a unit of work receive it, in this
+/// process and transaction; it never becomes a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventType {
-    /// The topic that it is sent to. None: it is local, and never sent.
+    /// The topic to which it is sent. `None`: it is local, and never sent.
     pub topic: Option<&'static str>,
-    /// Its stable name, such as `order.placed`. Renaming the Rust type does not change it.
+    /// Stable name, such as `order.placed`. Renaming the Rust type does not change it.
     pub name: &'static str,
-    /// The version of its payload's schema, from 1.
+    /// Version of the payload's schema, from 1.
     pub version: u32,
 }
 
 impl EventType {
-    /// Whether events of this type stay in the process.
+    /// Returns true if events of this type stay in the process.
     #[must_use]
     pub const fn is_local(&self) -> bool {
         self.topic.is_none()

@@ -1,30 +1,32 @@
-//! A failure: what a broker, a handler or a codec said of a message, kept with it.
+//! A failure: the report of a broker, handler or codec about a message, stored with it.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a message was not delivered: a class that policies can name, and the words.
+/// Reason why a message was not delivered: a class that policies can name, and a text.
 ///
-/// Classes are short, lower-case and stable (`message-too-large`, `not-authorised`, `timeout`): they stand in retry
-/// policies, in metrics and in the dead letter. The words are for people.
+/// Classes are short, lower-case and stable (`message-too-large`, `not-authorised`, `timeout`):
+/// retry policies, metrics and dead letters use them. The text is for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What kind of failure, for policies and metrics. At most [`MOST_CLASS_BYTES`](Self::MOST_CLASS_BYTES).
+    /// Class of the failure, for policies and metrics. At most
+    /// [`MOST_CLASS_BYTES`](Self::MOST_CLASS_BYTES).
     pub class: Cow<'static, str>,
-    /// What was said, for people. At most [`MOST_BYTES`](Self::MOST_BYTES).
+    /// Failure text, for people. At most [`MOST_BYTES`](Self::MOST_BYTES).
     pub message: String,
 }
 
 impl Failure {
-    /// The most bytes of words that are kept.
+    /// Maximum size of the text, in bytes.
     pub const MOST_BYTES: usize = 1_000;
 
-    /// The most bytes of a class.
+    /// Maximum size of a class, in bytes.
     pub const MOST_CLASS_BYTES: usize = 64;
 
-    /// A failure of a class, with words. What is longer than it may be is cut, between two characters.
+    /// Creates a failure from a class and a text. Truncates each to its limit, at a character
+    /// boundary.
     #[must_use]
     pub fn new(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         let (mut class, mut message) = (class.into(), message.into());
@@ -40,13 +42,14 @@ impl Failure {
         Self { class, message }
     }
 
-    /// As JSON: how stores keep it in a column of text.
+    /// Returns the failure as JSON: the form that stores keep in a text column.
     #[must_use]
     pub fn to_text(&self) -> String {
         serde_json::json!({ "class": self.class, "message": self.message }).to_string()
     }
 
-    /// As it was kept. What is no failure is none: somebody else has written it.
+    /// Parses the stored form. Returns `None` for any other text, which another program must have
+    /// written.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
@@ -59,7 +62,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A message that a transport can never carry, and why.
+/// A message that a transport can never carry, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection(pub Failure);
 

@@ -1,4 +1,4 @@
-//! Fetching: what a relay reads of the outbox.
+//! Fetching: requests with which a relay reads the outbox, and the answers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,61 +10,65 @@ use crate::message::Message;
 use crate::name::{KeyId, Route, Topic};
 use crate::stripe::Stripe;
 
-/// How a store's positions relate to its commits: which rule keeps a reader from passing a message that is still to be
-/// committed.
+/// Relation between a store's positions and its commits: the rule that keeps a reader from passing
+/// a message that is yet to be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Ordering {
-    /// One writer at a time: when a position can be seen, nothing can be committed below it any more.
+    /// One writer at a time: once a position is visible, no lower position can be committed.
     Single,
-    /// Several writers: positions are taken under a lock on the key that is held to commit, so they are in order within a
-    /// key, but a lower position of *another* key may be committed later. [`Store::writers`](crate::Store::writers) tells who may.
+    /// Several writers. A writer takes positions under a lock on the key, held until commit.
+    /// Positions are therefore in order within a key, but a lower position of *another* key may be
+    /// committed later. [`Store::writers`](crate::Store::writers) returns the open writers.
     Writers,
-    /// Several writers, and every row carries a [`Stripe`]. Numbers and positions are taken under a lock on the stripe that is held to commit,
-    /// so both are in order within a stripe, but a lower position of *another* stripe may be committed later.
-    /// [`Store::stripes`](crate::Store::stripes) tells how far each stripe was committed.
+    /// Several writers, and every row carries a [`Stripe`]. A writer takes numbers and positions
+    /// under a lock on the stripe, held until commit. Both are therefore in order within a stripe,
+    /// but a lower position of *another* stripe may be committed later.
+    /// [`Store::stripes`](crate::Store::stripes) returns the committed mark of each stripe.
     Stripes,
 }
 
-/// Who was writing, and how far positions had been given out by then. Once none of `open` is left, nothing can be committed at or below
-/// `last` any more, whether or not anybody has read that far.
+/// Open writers, and the highest position assigned before. Once no member of `open` remains open,
+/// no row at or below `last` can be committed, whether or not a reader has read that far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Writers {
-    /// Transactions that have taken, or may have taken, positions and are not over yet. Opaque: compared only with an earlier answer.
+    /// Open transactions that have taken, or may have taken, positions. Opaque: compare only with
+    /// an earlier answer.
     pub open: BTreeSet<String>,
-    /// The highest position that was ever given out, read *before* `open` was: each position up to it belongs to a transaction that is over
-    /// or in `open`. [`Position::START`] while none was given out, or where the store can't tell.
+    /// The highest position ever assigned, read *before* `open`: each position up to it belongs to
+    /// a transaction that has ended or is in `open`. [`Position::START`] if none was assigned, or
+    /// if the store can't tell.
     pub last: Position,
 }
 
-/// One fetch.
+/// One fetch request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FetchRequest {
     /// The route.
     pub route: Route,
-    /// Who reads: only buckets whose unexpired lease this relay holds are read.
+    /// The relay that reads. Only buckets whose unexpired lease it holds are read.
     pub relay: RelayId,
-    /// Of those, only these.
+    /// Restriction to these buckets.
     pub buckets: BucketSet,
-    /// Of those, only this part.
+    /// Restriction to this scope.
     pub scope: Scope,
-    /// Only rows behind this position.
+    /// Only rows after this position.
     pub after: Position,
-    /// Only rows up to this position, it included.
+    /// Only rows up to and including this position.
     pub until: Position,
-    /// Not these rows: they are in flight. In ascending order.
+    /// Rows to exclude, because they are in flight. In ascending order.
     pub except: Vec<Position>,
-    /// Rows of these come as [`FetchedRow::Muted`], without their content.
+    /// Scopes whose rows are returned as [`FetchedRow::Muted`], without content.
     pub muted: Vec<Scope>,
-    /// At most this many rows of any kind, at least 1.
+    /// Maximum number of rows of any kind, at least 1.
     pub limit: usize,
-    /// At most this many bytes of payload and headers together; the first row comes whatever it has.
+    /// Maximum bytes of payload and headers together; the first row is always returned.
     pub bytes: usize,
 }
 
 impl FetchRequest {
-    /// A fetch of everything in these buckets: 1,000 rows, 8 MiB.
+    /// Creates a fetch of everything in these buckets: 1,000 rows, 8 MiB.
     #[must_use]
     pub fn new(route: Route, relay: RelayId, buckets: BucketSet) -> Self {
         Self {
@@ -82,10 +86,10 @@ impl FetchRequest {
     }
 }
 
-/// A part of what is read.
+/// A part of the messages to read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// All of it.
+    /// All messages.
     Everything,
     /// One topic.
     Topic(Topic),
@@ -94,7 +98,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Whether a key is in this part.
+    /// Returns true if the key is in this scope.
     #[must_use]
     pub fn covers(&self, key: &KeyId) -> bool {
         match self {
@@ -110,30 +114,34 @@ impl Scope {
 pub struct Fetched {
     /// The rows, in ascending order of position.
     pub rows: Vec<FetchedRow>,
-    /// Whether a limit cut it short: there may be more behind the last row.
+    /// True if a limit cut the fetch short: more rows may follow the last one.
     pub full: bool,
-    /// How far it has looked, where that is beyond the last row: in this snapshot, nothing that was asked for stands behind the last row up to
-    /// this position. Rows of other routes and of other relays' buckets need not be walked over again. [`Position::START`] when it was cut
-    /// short, when the relay did not hold every bucket that it asked for, or when the store can't tell.
+    /// End of the range that the fetch searched, if beyond the last row: in this snapshot, no
+    /// requested row exists between the last row and this position. Later fetches need not scan
+    /// rows of other routes and of other relays' buckets there again. [`Position::START`] if a
+    /// limit cut the fetch short, if the relay did not hold every requested bucket, or if the store
+    /// can't tell.
     pub reached: Position,
 }
 
-/// A row as a fetch saw it.
+/// A row as returned by a fetch.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum FetchedRow {
-    /// To be published.
+    /// A message to publish.
     Message(Arc<Stored>),
-    /// Its key is failing: to be parked behind it, not published. Content is not read.
+    /// A row whose key is failing: park it behind the key, don't publish it. Its content is not
+    /// read.
     Failing(Waiting),
-    /// Of a part that the request muted.
+    /// A row in a scope that the request muted.
     Muted(Position),
-    /// Something that is not a message (a program wrote nonsense): becomes a dead letter, with the reason.
+    /// A row that is not a valid message, because a program wrote invalid data. It becomes a dead
+    /// letter with this reason.
     Malformed(Waiting, String),
 }
 
 impl FetchedRow {
-    /// Where the row stands.
+    /// Returns the position of the row.
     #[must_use]
     pub fn position(&self) -> Position {
         match self {
@@ -144,49 +152,49 @@ impl FetchedRow {
     }
 }
 
-/// A message as it stands in the store.
+/// A message as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stored {
-    /// Where it stands.
+    /// Its position.
     pub position: Position,
     /// Its bucket, as stored.
     pub bucket: Bucket,
     /// Its number in its stripe, on stores that order by stripes.
     pub stripe: Option<Stripe>,
-    /// When it was appended, by the database's clock.
+    /// Time of the append, by the database's clock.
     pub appended_at: Timestamp,
     /// The message.
     pub message: Message,
 }
 
 impl Stored {
-    /// A message at a position, on a store that orders by position.
+    /// Creates a message at a position, on a store that orders by position.
     #[must_use]
     pub fn new(position: Position, appended_at: Timestamp, message: Message) -> Self {
         Self { position, bucket: message.bucket(), stripe: None, appended_at, message }
     }
 
-    /// The row, as statements that remove or move it name it.
+    /// Returns the row's name, as used by statements that remove or move it.
     #[must_use]
     pub fn row(&self) -> RowId {
         RowId { position: self.position, id: self.message.id }
     }
 }
 
-/// Names a row exactly: by position *and* id, because positions come back after a restore.
+/// Exact name of a row: position *and* id, because positions can be reused after a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowId {
-    /// Where it stands.
+    /// Position of the row.
     pub position: Position,
-    /// What stands there.
+    /// Id of the message at that position.
     pub id: MessageId,
 }
 
-/// A row that is not read whole.
+/// A row whose content is not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Which row.
+    /// The row.
     pub at: RowId,
     /// Its key.
     pub key: KeyId,
@@ -196,52 +204,54 @@ pub struct Waiting {
     pub stripe: Option<Stripe>,
 }
 
-/// A question for failing keys that are due.
+/// A request for failing keys that are due.
 #[derive(Clone, Debug)]
 pub struct DueRequest {
     /// The route.
     pub route: Route,
-    /// Who reads: only buckets whose unexpired lease this relay holds.
+    /// The relay that reads. Only buckets whose unexpired lease it holds are read.
     pub relay: RelayId,
-    /// Of those, only these.
+    /// Restriction to these buckets.
     pub buckets: BucketSet,
-    /// Not these keys: they are being worked on.
+    /// Keys to exclude, because they are in progress.
     pub except: Vec<KeyId>,
-    /// Not these parts: they are paused or broken.
+    /// Scopes to exclude, because they are paused or broken.
     pub muted: Vec<Scope>,
-    /// At most this many keys.
+    /// Maximum number of keys.
     pub keys: usize,
-    /// At most this many parked messages of each, the oldest ones.
+    /// Maximum number of parked messages per key, the oldest first.
     pub messages: usize,
-    /// At most this many bytes of payload and headers in all; only the first message of the first key comes whatever it has. A later key whose
-    /// first message does not fit is left for another call, and so is whatever is due after it.
+    /// Maximum bytes of payload and headers in total. Only the first message of the first key is
+    /// always returned. A later key whose first message does not fit is left for another call, and
+    /// so are all keys due after it.
     pub bytes: usize,
 }
 
-/// Failing keys whose time has come.
+/// Failing keys that are due.
 #[derive(Clone, Debug, Default)]
 pub struct Due {
     /// The keys, the longest due first.
     pub keys: Vec<DueKey>,
-    /// In how long the next key is due that is not among them. None: no such key. Zero: there are more now.
+    /// Time until the next key outside this answer is due. `None`: no such key. Zero: more are due
+    /// now.
     pub next: Option<std::time::Duration>,
 }
 
-/// A failing key whose time has come.
+/// A failing key that is due.
 #[derive(Clone, Debug)]
 pub struct DueKey {
-    /// Which key.
+    /// The key.
     pub key: KeyId,
     /// Its bucket.
     pub bucket: Bucket,
-    /// Which state of it: every change makes the next.
+    /// Version of its row: every change creates the next one.
     pub version: i64,
-    /// The message that failed, when it is still the first.
+    /// The message that failed, if it is still the first.
     pub failing: Option<MessageId>,
-    /// How often that message was tried.
+    /// Number of attempts for that message.
     pub attempts: u32,
-    /// How the first of these attempts failed.
+    /// Failure of the first of these attempts.
     pub first_failure: Option<crate::failure::Failure>,
-    /// Its parked messages, in order. Empty: nothing is parked, and the key may be released.
+    /// Its parked messages, in order. Empty: no message is parked, and the key may be released.
     pub parked: Vec<Arc<Stored>>,
 }

@@ -1,18 +1,20 @@
-//! Calls that are finished though nobody waits for them any more.
+//! Calls that run to completion after their caller has gone.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// What is left of a call that nobody waits for any more.
+/// Remainder of a call whose caller has gone.
 pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A call that runs to its end even when the one who waits for it is gone.
+/// A call that runs to completion even after its caller has dropped it.
 ///
-/// For authors of stores whose driver does not know what it has when a call is dropped half way: a `BEGIN` that was sent, say, and whose
-/// answer nobody read. Dropped before it is done, the rest goes to a function of the store, which spawns it where it can; what comes of the call
-/// is dropped with it. One that was never polled has begun nothing, and is just dropped.
+/// For authors of stores whose driver loses its state when a call is dropped halfway: for example,
+/// a `BEGIN` that was sent and whose answer was never read. If this future is dropped before
+/// completion, it passes the remainder to a function of the store, which spawns it where possible.
+/// The result of the call is dropped. A call that was never polled has not begun, and is simply
+/// dropped.
 ///
 /// sqlx 0.9 counts a transaction when its `BEGIN` is answered. Dropped before, the connection goes back to the pool with a transaction open, and on MySQL
 /// every later `begin` there is refused. A call that waits for a connection of the pool still takes its turn.
@@ -39,14 +41,15 @@ pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// ```
 #[must_use = "a call does nothing until it is awaited"]
 pub struct Finished<T: Send + 'static> {
-    // None when it is done.
+    // `None` once complete.
     call: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     begun: bool,
     spawn: fn(Rest),
 }
 
 impl<T: Send + 'static> Finished<T> {
-    /// Wraps a call, which begins when it is first polled, and names who finishes it.
+    /// Wraps a call, which begins at the first poll, and takes the function that spawns its
+    /// remainder.
     pub fn new(call: impl Future<Output = T> + Send + 'static, spawn: fn(Rest)) -> Self {
         Self { call: Some(Box::pin(call)), begun: false, spawn }
     }
@@ -57,7 +60,8 @@ impl<T: Send + 'static> Future for Finished<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         self.begun = true;
-        // Behind its end it is as any other future: it is not to be polled again, and never answers.
+        // After completion it behaves like any other future: it must not be polled again, and never
+        // answers.
         let Some(call) = &mut self.call else { return Poll::Pending };
         let polled = call.as_mut().poll(context);
         if polled.is_ready() {

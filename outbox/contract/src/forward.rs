@@ -1,4 +1,4 @@
-//! A shared store or transport is one too: `Arc<T>` forwards every method.
+//! Stores and transports behind `Arc`: `Arc<T>` forwards every method.
 
 use std::sync::Arc;
 use std::time::Duration;

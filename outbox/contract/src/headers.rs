@@ -1,4 +1,4 @@
-//! Headers: small named texts that travel with a message.
+//! Headers: small named text values that travel with a message.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::{self, NameError};
 
-/// The headers of a message, in the order of their names.
+/// The headers of a message, ordered by name.
 ///
-/// Names and values are text without control characters. Names are compared as they are; brokers that fold case may
-/// fold them, so write them in lower case.
+/// Names and values are text without control characters. Comparison of names is case-sensitive.
+/// Some brokers fold case, so write names in lower case.
 ///
-/// `content-type`, and names that begin with `ce_`, `ce-`, `cloudEvents:` or `cloudEvents_`, are how one protocol or another carries what a message has anyway
-/// ([`cloudevents`](crate::cloudevents)). [`Message::with_header`](crate::Message::with_header) refuses them; one that stands in a table nevertheless does not
-/// go out.
+/// `content-type`, and names that begin with `ce_`, `ce-`, `cloudEvents:` or `cloudEvents_`, are
+/// reserved: protocols use them for data that a message already has
+/// ([`cloudevents`](crate::cloudevents)). [`Message::with_header`](crate::Message::with_header)
+/// rejects them. A reserved header that is in a table anyway is not sent.
 ///
 /// ```
 /// use outbox_contract::Headers;
@@ -30,22 +31,24 @@ use crate::name::{self, NameError};
 pub struct Headers(BTreeMap<String, String>);
 
 impl Headers {
-    /// The most bytes that a header's name may have.
+    /// Maximum size of a header's name, in bytes.
     pub const MOST_NAME_BYTES: usize = 255;
-    /// The most bytes that a header's value may have. Not a broker's limit but a bound: headers are not for payloads.
+    /// Maximum size of a header's value, in bytes. Not a limit of a broker: headers are not meant
+    /// for payloads.
     pub const MOST_VALUE_BYTES: usize = 8_192;
 
-    /// No headers.
+    /// Creates empty headers.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets a header, in place of an earlier one of that name.
+    /// Sets a header, replacing an earlier one of the same name.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with a name that is empty, or a name or value that is too long or has a control character.
+    /// Describes a name that is empty, or a name or value that is too long or has a control
+    /// character.
     pub fn insert(&mut self, name: impl Into<String>, value: impl Into<String>) -> Result<(), NameError> {
         let (name, value) = (name.into(), value.into());
         Self::check(&name, &value)?;
@@ -53,35 +56,36 @@ impl Headers {
         Ok(())
     }
 
-    /// The value of a header.
+    /// Returns the value of a header.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Takes a header out.
+    /// Removes a header.
     pub fn remove(&mut self, name: &str) -> Option<String> {
         self.0.remove(name)
     }
 
-    /// How many headers there are.
+    /// Returns the number of headers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no headers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The headers, in the order of their names.
+    /// Iterates over the headers, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The headers as the bytes that a store keeps: a JSON object of strings; no bytes at all when there are none.
+    /// Returns the headers as the bytes that a store keeps: a JSON object of strings, or no bytes
+    /// if there are no headers.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         if self.0.is_empty() {
@@ -90,11 +94,12 @@ impl Headers {
         serde_json::to_vec(&self.0).unwrap_or_default()
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote, or what a program in another language put there.
+    /// Parses the output of [`to_bytes`](Self::to_bytes), or bytes that a program in another
+    /// language wrote.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with bytes that are neither empty nor a JSON object of strings.
+    /// Describes the fault of bytes that are neither empty nor a JSON object of strings.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         if bytes.is_empty() {
             return Ok(Self::default());
@@ -111,7 +116,7 @@ impl Headers {
         if value.is_empty() { Ok(()) } else { name::check_value(name, value, Self::MOST_VALUE_BYTES) }
     }
 
-    /// The bytes of all names and values together.
+    /// Returns the total size of all names and values, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
     }

@@ -1,4 +1,4 @@
-//! Hints: how an append in this process tells a relay in this process to look.
+//! Wake-up signals: an append in this process wakes a relay in this process.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,13 +8,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long after an append a commit may be of its transaction. Longer than nearly all transactions that write are open.
+/// Maximum time from an append to a commit that counts as its own. Nearly all writing transactions
+/// are shorter.
 const LATELY: Duration = Duration::from_secs(10);
 
-/// A bell that `append` rings and relays of the same process listen to.
+/// A wake-up signal that `append` sends to the relays of the same process.
 ///
-/// Only a wake-up: losing one costs a poll interval, never a message. Rings are coalesced. A plain `tx.commit()` can't be seen, so a
-/// ring at append says only "soon": listeners look at once, and again at growing intervals. A ring at commit is exact.
+/// A lost signal costs a poll interval, never a message. Signals are coalesced. A plain
+/// `tx.commit()` is invisible, so a signal at append means only "soon": listeners look immediately,
+/// and again at growing intervals. A signal at commit is exact.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -31,12 +33,13 @@ pub struct Hints {
     bell: Arc<Bell>,
 }
 
-/// Counters, and not a channel of values: who listens is woken in the order of waiting, so that a run can be replayed.
+/// Counters instead of a channel of values: listeners wake in the order in which they wait, so that
+/// a run can be replayed.
 #[derive(Debug, Default)]
 struct Bell {
     appended: AtomicU64,
     committed: AtomicU64,
-    // Held for a copy.
+    // Locked only for a copy.
     appended_at: Mutex<Option<Instant>>,
     rung: Notify,
 }
@@ -54,39 +57,40 @@ impl Bell {
     }
 }
 
-/// What a wake-up says.
+/// Meaning of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wakeup {
-    /// Something was appended and may be committed soon.
+    /// A message was appended and may be committed soon.
     Soon,
-    /// Something was committed.
+    /// A transaction was committed.
     Now,
 }
 
 impl Hints {
-    /// A bell that nobody has rung.
+    /// Creates a signal that has not been sent.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says that something was appended and will be committed, if at all, soon.
+    /// Signals that a message was appended and will be committed, if at all, soon.
     pub fn appended(&self) {
         *self.bell.appended_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.bell.appended.fetch_add(1, Ordering::SeqCst);
         self.bell.rung.notify_waiters();
     }
 
-    /// Says that something was committed.
+    /// Signals a commit.
     pub fn committed(&self) {
         self.bell.committed.fetch_add(1, Ordering::SeqCst);
         self.bell.rung.notify_waiters();
     }
 
-    /// Says that a transaction was committed, for stores that can't see whether anything was appended in it: rings where something was appended here
-    /// within the last 10 seconds. A consumer commits for each message, and mostly appends nothing: nobody has to look.
+    /// Signals a committed transaction, for stores that can't see whether it appended anything:
+    /// wakes listeners if this process appended within the last 10 seconds. A consumer commits for
+    /// each message, and mostly appends nothing, so most of its commits need no wake-up.
     ///
-    /// What was appended longer ago is found by polling.
+    /// Polling finds messages that were appended longer ago.
     pub fn transaction_committed(&self) {
         let appended_at = *self.bell.appended_at.lock().unwrap_or_else(PoisonError::into_inner);
         if appended_at.is_some_and(|at| at.elapsed() <= LATELY) {
@@ -101,7 +105,7 @@ impl Hints {
     }
 }
 
-/// Hears the rings of [`Hints`].
+/// Receives the signals of [`Hints`].
 #[derive(Debug)]
 pub struct HintListener {
     bell: Arc<Bell>,
@@ -109,10 +113,11 @@ pub struct HintListener {
 }
 
 impl HintListener {
-    /// Waits for the next ring, or several at once. Dropping the future loses nothing.
+    /// Waits for the next signal, or several coalesced ones. Cancel safe: dropping the future loses
+    /// nothing.
     pub async fn next(&mut self) -> Wakeup {
         loop {
-            // Waiting begins before the look, so that no ring falls in between.
+            // Waiting begins before the check, so that no signal falls in between.
             let mut rung = pin!(self.bell.rung.notified());
             rung.as_mut().enable();
             let rings = self.bell.rings();

@@ -1,4 +1,4 @@
-//! Identities: of a message, of a relay, of a place in the outbox, of one ownership of a bucket.
+//! Identifiers: of a message, a relay, a position in the outbox, and an ownership of a bucket.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Identifies a message for good, everywhere: in the store, on the wire and in the inbox.
+/// Permanent identifier of a message everywhere: in the store, on the wire and in the inbox.
 ///
-/// A UUID of version 7, made where the message is made. It says *which* message; it does not say in which order
-/// messages were committed (that is the [`Position`]'s work).
+/// A UUID of version 7, created with the message. It identifies the message; it does not reflect
+/// the order in which messages were committed (the [`Position`] does).
 ///
 /// ```
 /// use outbox_contract::MessageId;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 pub struct MessageId(Uuid);
 
 impl MessageId {
-    /// Makes a fresh identifier from the system clock and the system's randomness.
+    /// Creates a fresh identifier from the system clock and the system's randomness.
     #[must_use]
     #[expect(
         clippy::new_without_default,
@@ -32,27 +32,27 @@ impl MessageId {
         Self(Uuid::now_v7())
     }
 
-    /// Takes an identifier that was made elsewhere. Any UUID will do: only its uniqueness is relied on.
+    /// Takes an existing identifier. Any UUID works: only its uniqueness matters.
     #[must_use]
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self(uuid)
     }
 
-    /// The identifier as a UUID.
+    /// Returns the identifier as a UUID.
     #[must_use]
     pub const fn as_uuid(self) -> Uuid {
         self.0
     }
 }
 
-/// Identifies one life of one relay: made fresh at each start, never configured, so that no two processes, and no
-/// two lives of one process, can be taken for each other.
+/// Identifier of one life of one relay. Each start creates a fresh one; it is never configured. Two
+/// processes, or two lives of one process, can therefore never be mistaken for each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RelayId(Uuid);
 
 impl RelayId {
-    /// Makes a fresh identifier.
+    /// Creates a fresh identifier.
     #[must_use]
     #[expect(
         clippy::new_without_default,
@@ -62,13 +62,13 @@ impl RelayId {
         Self(Uuid::now_v7())
     }
 
-    /// Takes an identifier that was made elsewhere (by a seeded test).
+    /// Takes an existing identifier (of a seeded test).
     #[must_use]
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self(uuid)
     }
 
-    /// The identifier as a UUID.
+    /// Returns the identifier as a UUID.
     #[must_use]
     pub const fn as_uuid(self) -> Uuid {
         self.0
@@ -102,22 +102,23 @@ macro_rules! uuid_text {
 uuid_text!(MessageId);
 uuid_text!(RelayId);
 
-/// Where a message stands in its store. Positions start at 1; 0 stands before all of them.
+/// Position of a message in its store. Positions start at 1; 0 precedes all of them.
 ///
-/// For one topic and key, the order of positions is the order in which the transactions committed (each store says
-/// how it makes that true). Across keys it serves fairness only. Positions are reused after a restore from backup or a
-/// failover that lost commits, which is why nothing is ever removed by position alone.
+/// For one topic and key, the order of positions is the order in which the transactions committed
+/// (each store documents how it guarantees this). Across keys, positions serve fairness only. A
+/// restore from backup, or a failover that lost commits, reuses positions. This is why nothing is
+/// ever removed by position alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Position(pub i64);
 
 impl Position {
-    /// Before every message.
+    /// The position before every message.
     pub const START: Self = Self(0);
-    /// At or behind every message.
+    /// The position at or after every message.
     pub const END: Self = Self(i64::MAX);
 
-    /// The position just before this one; [`START`](Self::START) has none and stays.
+    /// Returns the preceding position; [`START`](Self::START) returns itself.
     #[must_use]
     pub const fn before(self) -> Self {
         if self.0 <= 0 { Self::START } else { Self(self.0 - 1) }
@@ -130,8 +131,8 @@ impl fmt::Display for Position {
     }
 }
 
-/// Counts the owners of a bucket: whoever acquires it gets the next number. A statement that carries an older number is
-/// refused (promise P7).
+/// Ownership counter of a bucket: each acquisition gets the next number. The store rejects a
+/// statement that carries an older number (promise P7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub i64);

@@ -1,8 +1,9 @@
-//! The key of an event: which types can be one, and how a type of the user's own becomes one.
+//! The key of an event: types that can be keys, and the trait for types of your own.
 //!
-//! A key is text on the wire, so a type can be a key if every value of it has one spelling, the same in every process
-//! and in every version of the program. That is why there is no implementation for floating-point numbers (`0.0` and
-//! `-0.0` are equal and read differently), for lists, or for `Option`: a key is always there, or the event has none.
+//! A key is text on the wire. A type can be a key if every value of it has one spelling, the same
+//! in every process and in every version of the program. For this reason floating-point numbers
+//! (`0.0` and `-0.0` are equal and print differently), lists and `Option` are not keys. An event
+//! always has its key, or it never has one.
 
 use std::borrow::Cow;
 use std::num::{
@@ -17,10 +18,11 @@ use uuid::Uuid;
 use crate::id::MessageId;
 use crate::name::Key;
 
-/// A type whose values can be the key of an event: what `#[event(key)]` may stand on.
+/// A type whose values can be the key of an event: a field marked `#[event(key)]`.
 ///
-/// Strings, integers and [`Uuid`]s are keys, and so is a reference or smart pointer to one. Make a type of your own one
-/// by saying how it reads; two values that mean the same thing must read the same, for messages are ordered by the text.
+/// Strings, integers and [`Uuid`]s are keys, and so is a reference or smart pointer to one. To make
+/// your own type a key, implement its text form. Two values that mean the same must have the same
+/// text, because messages are ordered by the text.
 ///
 /// ```
 /// use std::borrow::Cow;
@@ -35,8 +37,8 @@ use crate::name::Key;
 /// assert_eq!(OrderId(7).event_key(), "7");
 /// ```
 ///
-/// What no key can be (no text at all, more than 255 bytes, a control character) is refused when the event is appended:
-/// see [`Key`].
+/// The append rejects text that is not a valid key (empty, more than 255 bytes, a control
+/// character): see [`Key`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be the key of an event",
     label = "not a key",
@@ -44,7 +46,7 @@ use crate::name::Key;
     note = "make a type of your own a key: `impl EventKey for {Self} {{ fn event_key(&self) -> Cow<'_, str> {{ … }} }}`"
 )]
 pub trait EventKey {
-    /// The key as text. Never fails, and gives the same text for the same value, always.
+    /// Returns the key as text. Never fails, and always returns the same text for the same value.
     fn event_key(&self) -> Cow<'_, str>;
 }
 

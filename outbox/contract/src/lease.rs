@@ -10,79 +10,86 @@ use crate::name::{Route, Topic};
 /// One heartbeat of a relay.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
-    /// Who asks: an id made fresh by each life of a relay.
+    /// The relay that asks: each life of a relay has a fresh id.
     pub relay: RelayId,
-    /// What people call this relay. It decides nothing.
+    /// Human-readable name of this relay. It affects no decision.
     pub label: String,
     /// The route whose buckets are asked for.
     pub route: Route,
-    /// How long leases last from this heartbeat on, by the database's clock.
+    /// Duration of leases from this heartbeat on, by the database's clock.
     pub lasts: Duration,
-    /// Whether this relay's transport is to be had. One that says no for longer than a lease is counted out when the share
-    /// is computed, as long as another says yes.
+    /// True if this relay's transport is reachable. A relay whose transport is unreachable for
+    /// longer than a lease is excluded from the share computation, while another relay's transport
+    /// is reachable.
     pub transport_available: bool,
-    /// A fingerprint of this relay's routes and policies; relays of one route should agree.
+    /// Fingerprint of this relay's routes and policies; the relays of one route should agree.
     pub fingerprint: i64,
-    /// How far the relay has come, and with which of its buckets. Saved for whoever takes them over.
+    /// Read progress of the relay, and the buckets that it covers. Saved for the next owner.
     pub low_water: LowWater,
-    /// Buckets that the relay is giving up: not to be renewed beyond what they have, not to be acquired again now.
+    /// Buckets that the relay is giving up: the store neither extends their leases nor lets the
+    /// relay acquire them again now.
     pub yielding: BucketSet,
 }
 
-/// A low-water mark: nothing stands at or below it any more, or can be committed there, in the leases that it covers.
+/// A low-water mark: in the leases that it covers, no row exists at or below it, and none can be
+/// committed there.
 ///
-/// It is believed of these alone. A relay may own more than it knows: by a heartbeat whose answer it never had, or did not look at yet. Of
-/// whatever is not covered a store keeps and reports the mark that it has; a relay that has read nothing yet covers nothing.
+/// The mark is valid for these leases only. A relay may own more than it knows: by a heartbeat
+/// whose answer was lost, or has not been processed yet. For a lease that is not covered, the store
+/// keeps and reports its existing mark. A relay that has read nothing yet covers nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LowWater {
     /// The mark.
     pub position: Position,
-    /// The leases that it speaks of.
+    /// The leases that the mark covers.
     pub covered: BTreeMap<Bucket, Epoch>,
-    /// In which life of the database it was found: what the answers to heartbeats said at the time. In another one, the positions that it
-    /// passes may have come back for other messages, so it counts for nothing there.
+    /// The life of the database in which the relay found the mark, as the heartbeat answers
+    /// reported it. In another life, other messages may have reused the positions that the mark
+    /// passes, so the store ignores the mark.
     pub life: i64,
 }
 
 impl LowWater {
-    /// The mark of this lease, if it speaks of that.
+    /// Returns the mark for this lease, if the mark covers it.
     #[must_use]
     pub fn of(&self, bucket: Bucket, epoch: Epoch) -> Option<Position> {
         (self.covered.get(&bucket) == Some(&epoch)).then_some(self.position)
     }
 }
 
-/// A bucket that is owned.
+/// An owned bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Which bucket.
+    /// The bucket.
     pub bucket: Bucket,
-    /// Which ownership of it.
+    /// Epoch of the ownership.
     pub epoch: Epoch,
-    /// Where to start reading: nothing of the bucket stands at or below this position.
+    /// Position at which to start reading: the bucket has no row at or below it.
     pub low_water: Position,
 }
 
 /// The answer to a heartbeat.
 #[derive(Clone, Debug, Default)]
 pub struct Leased {
-    /// Every bucket that this relay owns now, lowest first. What is missing from it was lost.
+    /// Every bucket that this relay now owns, lowest first. A missing bucket was lost.
     pub leases: Vec<Lease>,
-    /// How many buckets are this relay's fair share: 256 divided by the live relays of the route, rounded up; 0 when it is counted
-    /// out. What it owns beyond that, it should finish and release.
+    /// This relay's fair share of buckets: 256 divided by the live relays of the route, rounded up;
+    /// 0 if the relay is excluded. It should finish and release the buckets that it owns beyond its
+    /// share.
     pub fair_share: usize,
-    /// How many live relays the route has, this one included.
+    /// Number of live relays of the route, this one included.
     pub relays: usize,
-    /// What operators have paused.
+    /// Pauses set by operators.
     pub paused: Paused,
-    /// Whether every live relay of the route sent the same fingerprint.
+    /// True if every live relay of the route sent the same fingerprint.
     pub fingerprints_agree: bool,
-    /// Which life of the database this is. Another one than in the answer before: what was committed in between may be lost, and nothing that
-    /// is known of positions is worth anything. Always 0 where that can't happen to a relay that goes on.
+    /// Identifies the current life of the database. If it differs from the previous answer, commits
+    /// in between may be lost, and all known positions are invalid. Always 0 on stores where a
+    /// running relay can't experience this.
     pub life: i64,
 }
 
-/// What operators have paused.
+/// Pauses set by operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Paused {
     /// The whole route.
@@ -92,7 +99,7 @@ pub struct Paused {
 }
 
 impl Paused {
-    /// Whether this topic is not to be published now.
+    /// Returns true if publishing of this topic is paused.
     #[must_use]
     pub fn covers(&self, topic: &Topic) -> bool {
         self.route || self.topics.contains(topic)

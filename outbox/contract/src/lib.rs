@@ -65,7 +65,7 @@ pub use transport::{Chunk, Transport};
 pub use unserved::Unserved;
 pub use writer::Outbox;
 
-/// What the output of `#[derive(DomainEvent)]` names, and nobody else: it may change in any release.
+/// Names used by the output of `#[derive(DomainEvent)]` only: they may change in any release.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::event::{DomainEvent, EventType};

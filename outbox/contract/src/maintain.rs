@@ -1,20 +1,21 @@
-//! Maintenance: what one elected relay does for all.
+//! Maintenance: periodic work of one elected relay on behalf of all.
 
 use std::time::Duration;
 
-/// What one round of maintenance did.
+/// Result of one round of maintenance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Maintained {
-    /// Scheduled messages that were due and joined their keys.
+    /// Number of scheduled messages that were due and joined their keys.
     pub promoted: u64,
-    /// Messages of the history that were removed because their time was over. Where whole partitions are dropped, an estimate.
+    /// Number of messages removed from the history at the end of their retention. An estimate if
+    /// the store drops whole partitions.
     pub history_removed: u64,
-    /// Admitted ids that were removed because their time was over.
+    /// Number of handled ids removed at the end of their retention.
     pub admissions_removed: u64,
-    /// Relays that were removed because they are long gone.
+    /// Number of relays removed because they have been gone for a long time.
     pub relays_removed: u64,
-    /// Whether a limit cut the round short: call again soon.
+    /// True if a limit cut the round short: call again soon.
     pub more: bool,
-    /// In how long the next scheduled message is due. None: none is scheduled.
+    /// Time until the next scheduled message is due. `None`: none is scheduled.
     pub next_due: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! The message: what is written with the transaction, relayed, and handled once.
+//! The message: written with the transaction, relayed, and handled once.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -14,9 +14,9 @@ use crate::headers::Headers;
 use crate::id::MessageId;
 use crate::name::{self, Key, KeyId, NameError, Route, Topic};
 
-/// One message: an event in the form in which it is stored and sent.
+/// One message: an event in its stored and sent form.
 ///
-/// Cheap to clone: its texts and its payload are shared.
+/// Cheap to clone: clones share texts and payload.
 ///
 /// ```
 /// use outbox_contract::{Message, Topic};
@@ -31,40 +31,42 @@ use crate::name::{self, Key, KeyId, NameError, Route, Topic};
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Message {
-    /// Which message this is, for good.
+    /// Permanent identifier.
     pub id: MessageId,
-    /// What it is about, and where consumers find it.
+    /// Subject of the message, and the name under which consumers find it.
     pub topic: Topic,
-    /// What it is ordered by. None: it is ordered with nothing.
+    /// Ordering key. `None`: the message is unordered.
     pub key: Option<Key>,
-    /// The stable name of the event's type on the wire, such as `order.placed`; never a Rust path.
+    /// Stable wire name of the event's type, such as `order.placed`; never a Rust path.
     pub event_type: Arc<str>,
-    /// The version of the payload's schema, from 1.
+    /// Version of the payload's schema, from 1.
     pub schema_version: u32,
-    /// The media type of the payload, such as `application/json`.
+    /// Media type of the payload, such as `application/json`.
     pub content_type: Arc<str>,
-    /// Named texts that travel along. W3C trace context is here, under `traceparent`.
+    /// Named text values. They include the W3C trace context, under `traceparent`.
     pub headers: Headers,
     /// The event, encoded.
     pub payload: Bytes,
-    /// When what it tells of happened, by the clock of the program that says so.
+    /// Time at which the reported fact happened, by the clock of the reporting program.
     pub occurred_at: Timestamp,
 }
 
 impl Message {
-    /// The most bytes that a payload may have: 16 MiB less a margin, the document size of MongoDB and more than what
-    /// brokers take by default (Kafka 1 MiB).
+    /// Maximum size of a payload, in bytes: 16 MiB, the document size of MongoDB, less a margin.
+    /// Brokers accept less by default (Kafka 1 MiB).
     pub const MOST_PAYLOAD_BYTES: usize = 15 * 1024 * 1024;
-    /// The most bytes that the name of an event's type may have.
+    /// Maximum size of an event type's name, in bytes.
     pub const MOST_TYPE_BYTES: usize = 255;
 
-    /// A message without key, headers and payload, made now, of schema version 1, `application/json`.
+    /// Creates a message without key, headers and payload: occurred now, schema version 1,
+    /// `application/json`.
     #[must_use]
     pub fn new(topic: Topic, event_type: impl Into<Arc<str>>) -> Self {
         Self { occurred_at: Timestamp::now(), ..Self::of(MessageId::new(), topic, event_type) }
     }
 
-    /// A message that was made before: as [`new`](Self::new) gives it, with nothing made that is known.
+    /// Recreates an existing message: like [`new`](Self::new), but generates no value that is
+    /// already known.
     pub(crate) fn of(id: MessageId, topic: Topic, event_type: impl Into<Arc<str>>) -> Self {
         static JSON: LazyLock<Arc<str>> = LazyLock::new(|| "application/json".into());
         Self {
@@ -84,7 +86,7 @@ impl Message {
     ///
     /// # Errors
     ///
-    /// Says what is wrong with a key that is empty, too long, or has control characters.
+    /// Describes a key that is empty, too long, or has control characters.
     pub fn with_key(mut self, key: impl AsRef<str>) -> Result<Self, NameError> {
         self.key = Some(Key::new(key)?);
         Ok(self)
@@ -118,7 +120,7 @@ impl Message {
         self
     }
 
-    /// Sets when it happened.
+    /// Sets the time of occurrence.
     #[must_use]
     pub fn with_occurred_at(mut self, at: Timestamp) -> Self {
         self.occurred_at = at;
@@ -129,7 +131,8 @@ impl Message {
     ///
     /// # Errors
     ///
-    /// Says what is wrong with a name or a value that can't be one, or with a name that the wire itself uses (see [`Headers`]):
+    /// Describes an invalid name or value, or a name that the wire format reserves (see
+    /// [`Headers`]):
     ///
     /// ```
     /// use outbox_contract::{Message, Topic};
@@ -152,13 +155,14 @@ impl Message {
         Ok(self)
     }
 
-    /// What this message is ordered by: its topic and key, or its own identifier where it has no key.
+    /// Returns the unit of ordering: topic and key, or the message's own identifier if it has no
+    /// key.
     #[must_use]
     pub fn key_id(&self) -> KeyId {
         KeyId { topic: self.topic.clone(), key: self.order_key() }
     }
 
-    /// The key, or for a message without one its identifier: what `bucket` is computed from.
+    /// Returns the key, or the identifier of a message without one. `bucket` is computed from it.
     #[must_use]
     pub fn order_key(&self) -> Key {
         self.key.clone().unwrap_or_else(|| {
@@ -168,13 +172,14 @@ impl Message {
         })
     }
 
-    /// The bucket of this message.
+    /// Returns the bucket of this message.
     #[must_use]
     pub fn bucket(&self) -> Bucket {
         Bucket::of(self.topic.as_str(), self.order_key().as_str())
     }
 
-    /// What this message takes in memory, about, in bytes: what credit is counted in.
+    /// Returns the approximate memory use of this message, in bytes. The limit on bytes in flight
+    /// counts these.
     #[must_use]
     pub fn bytes(&self) -> usize {
         const FIXED: usize = 256;
@@ -187,11 +192,12 @@ impl Message {
             + self.payload.len()
     }
 
-    /// Checks all that the types do not: names of types and media, headers, size. Every store's `append` calls it.
+    /// Checks the rules that the types do not enforce: names of types and media, headers, size.
+    /// Every store's `append` calls it.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong, with its value and the remedy.
+    /// The first fault, with its value and the remedy.
     pub fn validate(&self) -> Result<(), MessageError> {
         name::check("event type", &self.event_type, Self::MOST_TYPE_BYTES)?;
         name::check("content type", &self.content_type, Self::MOST_TYPE_BYTES)?;
@@ -209,7 +215,8 @@ impl Message {
     }
 }
 
-/// Shows everything but the payload and the values of headers: they are the user's, and may be secret.
+/// Shows everything except the payload and the values of headers: they are the user's, and may be
+/// secret.
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
@@ -226,30 +233,31 @@ impl fmt::Debug for Message {
     }
 }
 
-/// A message on its way into a store: with the route by which it leaves, and when.
+/// A message to append: with its route and its due time.
 ///
-/// A message that goes out by two routes is appended twice, with one `Outgoing` each.
+/// To send a message by two routes, append it twice, with one `Outgoing` each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outgoing {
     /// The message.
     pub message: Message,
-    /// The route by which it leaves.
+    /// The route that delivers it.
     pub route: Route,
-    /// When it joins its key, by the database's clock. None: at once, in the order of commits. A scheduled message is
-    /// appended by the store when it is due, behind everything that was committed before that.
+    /// Time at which it joins its key, by the database's clock. `None`: immediately, in commit
+    /// order. The store appends a scheduled message when it is due, behind everything committed
+    /// before.
     pub due_at: Option<Timestamp>,
 }
 
 impl Outgoing {
-    /// Sends the message by another route than `default`.
+    /// Sends the message by a route other than `default`.
     #[must_use]
     pub fn by(mut self, route: Route) -> Self {
         self.route = route;
         self
     }
 
-    /// Sends the message no earlier than this.
+    /// Sends the message no earlier than this time.
     #[must_use]
     pub fn due_at(mut self, due_at: Timestamp) -> Self {
         self.due_at = Some(due_at);
@@ -263,30 +271,31 @@ impl From<Message> for Outgoing {
     }
 }
 
-/// A message that can't be one, and why.
+/// Reason why a message is invalid.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// A topic, key, type or header that can't be one.
+    /// An invalid topic, key, type or header.
     Name(NameError),
-    /// The payload is over the limit of the library; a broker's may be lower.
+    /// The payload exceeds the library's limit; a broker's limit may be lower.
     TooLarge {
-        /// What it has.
+        /// Actual size.
         bytes: usize,
-        /// What it may have.
+        /// Maximum size.
         most: usize,
     },
     /// The schema version is 0.
     SchemaVersion,
-    /// It occurred outside of the years 0 to 9999: on the wire no consumer could read it.
+    /// The message occurred outside the years 0 to 9999, so no consumer could parse the time on the
+    /// wire.
     OccurredAt(Timestamp),
     /// The event did not encode.
     Codec(CodecError),
     /// The transport can never carry it.
     Rejected(Rejection),
-    /// The event has no topic: it is for the handlers of a unit of work alone.
+    /// The event has no topic: it is only for the handlers of a unit of work.
     Local {
-        /// The name of its type.
+        /// Name of its type.
         event_type: &'static str,
     },
 }

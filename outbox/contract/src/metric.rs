@@ -1,4 +1,4 @@
-//! The names of all metrics, with their units and labels: the one table that code, dashboard and book share.
+//! Names of all metrics, with units and labels: the one table that code, dashboard and book share.
 
 /// A metric: its name, kind, unit, labels and meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,16 +11,16 @@ pub struct Metric {
     pub unit: &'static str,
     /// The labels that it carries.
     pub labels: &'static [&'static str],
-    /// What it tells.
+    /// Description of the metric.
     pub help: &'static str,
 }
 
-/// What a metric is.
+/// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that rises and falls.
     Gauge,
     /// A distribution.
     Histogram,

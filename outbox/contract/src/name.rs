@@ -1,4 +1,5 @@
-//! Names that stand in tables, on the wire and in metrics: checked once, where they come in, and cheap to pass on.
+//! Names used in tables, on the wire and in metrics: validated once on creation, and cheap to pass
+//! on.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::bucket::Bucket;
 
-/// A name that can't be one, and why.
+/// Reason why a name is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameError {
     what: &'static str,
@@ -50,12 +51,13 @@ impl fmt::Display for NameError {
 
 impl std::error::Error for NameError {}
 
-/// What is wrong with a name that is not free.
+/// Error for a reserved name.
 pub(crate) fn reserved(what: &'static str, value: &str) -> NameError {
     NameError { what, value: value.to_owned(), problem: Problem::Reserved }
 }
 
-/// Checks the value of a header. The error names the header and does not show the value, which may be a secret.
+/// Checks the value of a header. The error names the header and does not show the value, which may
+/// be a secret.
 pub(crate) fn check_value(header: &str, value: &str, most: usize) -> Result<(), NameError> {
     check("value", value, most).map_err(|error| NameError {
         what: "value of the header",
@@ -64,14 +66,14 @@ pub(crate) fn check_value(header: &str, value: &str, most: usize) -> Result<(), 
     })
 }
 
-/// A text as an error shows it: not all of a long one.
+/// Text as shown in an error: a long one is truncated.
 fn shown(text: &str) -> String {
     text.char_indices().nth(64).map_or(text.to_owned(), |(end, _)| format!("{}…", &text[..end]))
 }
 
-/// Checks a text that will stand in a table, in a header and in a log line.
+/// Checks a text that appears in a table, a header and log lines.
 pub(crate) fn check(what: &'static str, value: &str, most: usize) -> Result<(), NameError> {
-    // Almost all are of printable ASCII, which is told a word at a time.
+    // Almost all names are printable ASCII, and this check works a word at a time.
     let plain = value.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if plain && (1..=most).contains(&value.len()) {
         return Ok(());
@@ -96,21 +98,22 @@ macro_rules! name {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The most bytes that this name may have, in UTF-8.
+            /// Maximum size of this name in UTF-8, in bytes.
             pub const MOST_BYTES: usize = $most;
 
-            /// Takes a name of 1 to [`MOST_BYTES`](Self::MOST_BYTES) bytes without control characters.
+            /// Creates a name of 1 to [`MOST_BYTES`](Self::MOST_BYTES) bytes without control
+            /// characters.
             ///
             /// # Errors
             ///
-            /// Says what is wrong with any other.
+            /// Describes the fault of any other name.
             pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
                 let name = name.as_ref();
                 check($what, name, Self::MOST_BYTES)?;
                 Ok(Self(name.into()))
             }
 
-            /// The name as text.
+            /// Returns the name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -180,24 +183,25 @@ macro_rules! name {
 }
 
 name! {
-    /// What a message is about, and where consumers find it. 1 to 249 bytes (the most that Kafka takes), no control
-    /// characters. Transports are stricter where their broker is; they say so when a message is appended or published.
+    /// Subject of a message, and the name under which consumers find it. 1 to 249 bytes (the
+    /// maximum of Kafka), no control characters. A transport whose broker is stricter reports this
+    /// when a message is appended or published.
     Topic, "topic", 249
 }
 
 name! {
-    /// What a message is ordered by: messages of one topic and key are delivered in the order in which they were
-    /// committed. 1 to 255 bytes, no control characters.
+    /// Ordering key of a message: messages of one topic and key are delivered in the order of their
+    /// commits. 1 to 255 bytes, no control characters.
     Key, "key", 255
 }
 
 name! {
-    /// The transport, or set of relays, that a row goes out by: `default` unless said. 1 to 64 bytes.
+    /// The transport, or set of relays, that delivers a row: `default` unless set. 1 to 64 bytes.
     Route, "route", 64
 }
 
 name! {
-    /// The name of one inbox subscription: what a message was handled *for*. 1 to 128 bytes.
+    /// Name of an inbox subscription: handled messages are recorded per consumer. 1 to 128 bytes.
     Consumer, "consumer", 128
 }
 
@@ -208,14 +212,15 @@ impl Default for Route {
 }
 
 impl Key {
-    /// How many bytes of a key that is too long are shown, in front of its hash.
+    /// Number of bytes shown of a key that is too long, in front of its hash.
     const SHOWN: usize = 120;
 
-    /// The key of a record of another producer, whatever bytes it is: equal bytes are equal keys, so that what a broker keeps in order by them can be
-    /// handled in order.
+    /// Converts the key of another producer's record, whatever its bytes. Equal bytes give equal
+    /// keys, so an order that the broker keeps by key can be kept in handling.
     ///
-    /// Text that can be a key is the key. Other bytes are shown in hex behind `0x`. What would be longer than [`MOST_BYTES`](Self::MOST_BYTES) is cut, and
-    /// ends in the SHA-256 of all of it.
+    /// Valid key text becomes the key unchanged. Other bytes are shown in hex after `0x`. A result
+    /// longer than [`MOST_BYTES`](Self::MOST_BYTES) is truncated, and ends in the SHA-256 of all
+    /// bytes.
     ///
     /// ```
     /// use outbox_contract::Key;
@@ -238,20 +243,20 @@ impl Key {
     }
 }
 
-/// Bytes in hex, behind a text.
+/// Appends bytes in hex to a text.
 fn hex(before: &str, bytes: &[u8]) -> String {
     let mut text = String::with_capacity(before.len() + 2 * bytes.len());
     text.push_str(before);
     for byte in bytes {
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = write!(text, "{byte:02x}");
     }
     text
 }
 
-/// A key within its topic: the thing that has an order.
+/// A key within its topic: the unit of ordering.
 ///
-/// A message without a key is alone in its order; its own identifier stands for the key here.
+/// A message without a key has an order of its own; its identifier replaces the key here.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyId {
     /// The topic.
@@ -261,13 +266,14 @@ pub struct KeyId {
 }
 
 impl KeyId {
-    /// The name of a key that stands in a store's own tables; none if somebody has made it what it can't be.
+    /// Parses a key from a store's own tables; returns `None` if another program has made it
+    /// invalid.
     #[must_use]
     pub fn from_texts(topic: &str, key: &str) -> Option<Self> {
         Some(Self { topic: Topic::new(topic).ok()?, key: Key::new(key).ok()? })
     }
 
-    /// The bucket that this key belongs to.
+    /// Returns the bucket to which this key belongs.
     #[must_use]
     pub fn bucket(&self) -> Bucket {
         Bucket::of(self.topic.as_str(), self.key.as_str())

@@ -1,29 +1,33 @@
-//! Outcomes: what became of each message of a chunk.
+//! Outcomes: the result for each message of a publish batch.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::failure::Failure;
 
-/// What became of one message of a chunk. Only [`Delivered`](Self::Delivered) settles it.
+/// Result for one message of a publish batch. Only [`Delivered`](Self::Delivered) settles it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The broker confirmed it. Nothing else counts as this: not a timeout, not a written socket.
+    /// The broker confirmed the message. Nothing else counts as confirmation: neither a timeout nor
+    /// a socket write.
     Delivered,
-    /// This message can never be delivered: too large, malformed. Exhausted at once.
+    /// This message can never be delivered: too large, malformed. Its attempts are exhausted
+    /// immediately.
     Rejected(Failure),
-    /// This message was not delivered, for a reason of its own; it may be next time. Counts as an attempt.
+    /// Not delivered, for a reason of the message itself; a retry may succeed. Counts as an
+    /// attempt.
     Failed(Failure),
-    /// Not delivered, for a reason that is not the message's: nothing is counted, the breaker opens.
+    /// Not delivered, for a reason outside the message: no attempt is counted, and the circuit
+    /// breaker opens.
     Unavailable(Unavailable, Failure),
-    /// It may or may not have been delivered: a timeout, a lost connection. Never counts, never lets a follower pass; is
-    /// sent again.
+    /// The message may or may not have been delivered: a timeout, a lost connection. Never counts
+    /// as an attempt, never lets a later message of its key pass; the relay resends the message.
     Unknown(Failure),
-    /// Not tried, because an earlier message of its key in the chunk was not delivered.
+    /// Not attempted, because an earlier message of its key in the batch was not delivered.
     Blocked,
 }
 
 impl Outcome {
-    /// Whether the broker itself has said so: it is there.
+    /// Returns true if the broker itself gave this outcome, which shows that it is reachable.
     #[must_use]
     pub const fn is_answer(&self) -> bool {
         match self {
@@ -36,19 +40,19 @@ impl Outcome {
     }
 }
 
-/// What is not to be had.
+/// Scope of an outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unavailable {
-    /// The broker, or all of this route.
+    /// The broker, or this whole route.
     Route,
-    /// This topic alone: unknown, unroutable, not authorised, not enough replicas.
+    /// Only this topic: unknown, unroutable, not authorized, too few replicas.
     Topic,
 }
 
-/// Where a transport reports what became of a chunk: one slot per message, no future for each.
+/// Collects the outcomes of a publish batch: one slot per message, without a future for each.
 ///
-/// Clones share the slots. A slot that nobody filled counts as unknown. The first report of a slot stands: a later one
-/// is ignored, so a transport may sweep over all slots with `Unknown` when it gives up.
+/// Clones share the slots. An empty slot counts as unknown. The first report for a slot wins; later
+/// ones are ignored. A transport that gives up may therefore fill all slots with `Unknown`.
 ///
 /// ```
 /// use outbox_contract::{Outcome, Outcomes};
@@ -61,20 +65,20 @@ pub enum Unavailable {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Outcomes {
-    // A plain mutex: held for a store into a slot, never across an await. Written by the transport (often from a
-    // thread of the client library), read once by the publisher.
+    // A plain mutex: held for a store into a slot, never across an await. The transport writes it
+    // (often from a thread of the client library), and the publisher reads it once.
     slots: Arc<Mutex<Vec<Option<Outcome>>>>,
 }
 
 impl Outcomes {
-    /// Empty slots for a chunk of `len` messages.
+    /// Creates empty slots for a batch of `len` messages.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self { slots: Arc::new(Mutex::new(vec![None; len])) }
     }
 
-    /// Says what became of the message at `index` of the chunk. Ignored when it was said before, or after the outcomes
-    /// were taken, or for an index beyond the chunk.
+    /// Reports the outcome of the message at `index` of the batch. Ignored if the slot is already
+    /// filled, if the outcomes were taken, or if the index is beyond the batch.
     pub fn report(&self, index: usize, outcome: Outcome) {
         if let Some(slot) = self.slots().get_mut(index)
             && slot.is_none()
@@ -83,39 +87,41 @@ impl Outcomes {
         }
     }
 
-    /// Says the same of every message that nothing was said of yet.
+    /// Reports the same outcome for every message without one.
     pub fn report_rest(&self, outcome: &Outcome) {
         for slot in self.slots().iter_mut().filter(|slot| slot.is_none()) {
             *slot = Some(outcome.clone());
         }
     }
 
-    /// Whether something was said of every message.
+    /// Returns true if every message has an outcome.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.slots().iter().all(Option::is_some)
     }
 
-    /// Of how many messages the broker itself has spoken so far: not of those that are unknown or blocked, nor where it was away.
+    /// Returns the number of messages for which the broker itself has answered so far. Excludes
+    /// unknown and blocked messages, and outages.
     #[must_use]
     pub fn answered(&self) -> usize {
         self.slots().iter().flatten().filter(|outcome| outcome.is_answer()).count()
     }
 
-    /// Which messages were delivered so far, one answer for each message of the chunk; empty once the outcomes were taken.
+    /// Returns one flag per message of the batch: true if it was delivered so far. Empty after the
+    /// outcomes were taken.
     #[must_use]
     pub fn delivered(&self) -> Vec<bool> {
         self.slots().iter().map(|slot| *slot == Some(Outcome::Delivered)).collect()
     }
 
-    /// Takes what was said; later reports go nowhere.
+    /// Takes the outcomes; later reports have no effect.
     #[must_use]
     pub fn take(&self) -> Vec<Option<Outcome>> {
         std::mem::take(&mut *self.slots())
     }
 
     fn slots(&self) -> MutexGuard<'_, Vec<Option<Outcome>>> {
-        // A panic between lock and unlock leaves the slots valid: each is written in one assignment.
+        // A panic between lock and unlock leaves the slots valid: one assignment writes each slot.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
-//! For authors of stores: rows, of which nothing is trusted, for any program can write them.
+//! Untrusted rows, for authors of stores: any program can write to the tables.
 //!
-//! Read strictly, a row is a message, or it is said what is wrong with it. Read leniently, something presentable is made of it, for the dead
-//! letter that it becomes.
+//! A strict read returns a message, or the fault of the row. A lenient read returns a presentable
+//! message, for the dead letter that the row becomes.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{Key, NameError, Topic};
 
-/// What a row says of a message, as it was read. A column of texts or bytes that is null, or can't be read, is `None`.
+/// The columns of a message, as read from a row. `None`: a text or bytes column is null or
+/// unreadable.
 ///
 /// ```
 /// use outbox_contract::raw::RawMessage;
@@ -46,7 +47,7 @@ pub struct RawMessage<'r> {
     pub occurred_at: i64,
 }
 
-/// Without the payload, which may be nobody's business.
+/// Omits the payload, which may be confidential.
 impl fmt::Debug for RawMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RawMessage").field(&self.names()).finish()
@@ -54,17 +55,19 @@ impl fmt::Debug for RawMessage<'_> {
 }
 
 impl RawMessage<'_> {
-    /// The message.
+    /// Returns the message.
     ///
     /// # Errors
     ///
-    /// What is wrong with the row, where it is none: the reason of [`FetchedRow::Malformed`](crate::FetchedRow::Malformed).
+    /// The fault of an invalid row: the reason of
+    /// [`FetchedRow::Malformed`](crate::FetchedRow::Malformed).
     pub fn message(&self) -> Result<Message, String> {
         self.message_like(None)
     }
 
-    /// The message. Topic and type of the event are shared with those of another message where they are the same, so that they are neither checked
-    /// nor copied: for the rows of a fetch, each of which is mostly like the one before.
+    /// Returns the message. If topic and event type equal those of another message, it shares them,
+    /// and neither checks nor copies them. For the rows of a fetch, most of which resemble the
+    /// previous one.
     ///
     /// # Errors
     ///
@@ -86,7 +89,7 @@ impl RawMessage<'_> {
             message.key = Some(Key::new(text("key", self.key)?).map_err(shown)?);
         }
         let content_type = text("content_type", self.content_type)?;
-        // Most are what a new message has, which need not be made again.
+        // Most values equal those of a new message, and need no copy.
         if *message.content_type != *content_type {
             message.content_type = content_type.into();
         }
@@ -100,7 +103,8 @@ impl RawMessage<'_> {
         Ok(message)
     }
 
-    /// What can be shown of the row, message or not: control characters of its names are replaced, long ones cut.
+    /// Returns a presentable form of the row, valid message or not: control characters in names are
+    /// replaced, long names are truncated.
     #[must_use]
     pub fn presentable(&self) -> Message {
         let mut message = self.names();
@@ -112,7 +116,7 @@ impl RawMessage<'_> {
         message
     }
 
-    /// As [`presentable`](Self::presentable), with id, topic, key and type of the event alone.
+    /// Like [`presentable`](Self::presentable), with id, topic, key and event type only.
     #[must_use]
     pub fn names(&self) -> Message {
         let topic = named(presentable(self.topic, Topic::MOST_BYTES), Topic::new);
@@ -233,7 +237,7 @@ mod tests {
 
     #[test]
     fn something_presentable_is_made_of_any_row() {
-        // Two bytes a character: the limit falls into the middle of one.
+        // Two bytes per character: the limit splits a character.
         let long = "é".repeat(Topic::MOST_BYTES);
         let row = RawMessage {
             topic: Some(long.as_bytes()),

@@ -1,14 +1,15 @@
-//! When a failed message is tried again, as a pure function.
+//! Retry schedule of a failed message, as a pure function.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// How often a failing message is tried, how long to wait in between, and what happens when it is exhausted.
+/// Retry policy: number of attempts, delays between them, and the action on exhaustion.
 ///
-/// The wait is exponential with *full jitter* (a uniform draw between nothing and the exponential bound; "Exponential
-/// Backoff And Jitter", AWS Architecture Blog, 2015): of all the usual forms it spreads a crowd of failing keys best.
-/// The policy holds no state and draws no randomness of its own: the attempts are stored with the key, so that the
-/// schedule is the same whichever relay owns it, and the draw is an argument, so that a seed replays it.
+/// The delay is exponential with *full jitter*: a uniform draw between zero and the exponential
+/// bound ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015). Of the usual forms it
+/// spreads a crowd of failing keys best. The policy holds no state and draws no randomness. The
+/// store keeps the attempts with the key, so that the schedule is the same whichever relay owns the
+/// key. The draw is an argument, so that a seed replays it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,26 +21,29 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryPolicy {
-    /// How many times a message is tried in all, from 1. Default 12. With the other defaults that is over after about nine minutes, for the waits are
-    /// drawn, and after 18.5 minutes at most, what the attempts themselves take apart.
+    /// Maximum number of attempts in total, from 1. Default 12. With the other defaults the
+    /// attempts end after about nine minutes, because delays are drawn at random, and after 18.5
+    /// minutes at most. Both exclude the duration of the attempts themselves.
     pub most_attempts: u32,
-    /// The bound of the first wait, at most 30 days. Default 1 s.
+    /// Bound of the first delay, at most 30 days. Default 1 s.
     pub first_delay: Duration,
-    /// The bound that waits grow to, at most 30 days. Default 5 minutes.
+    /// Bound to which delays grow, at most 30 days. Default 5 minutes.
     pub most_delay: Duration,
-    /// What happens to a message whose attempts are used up. Default: dead letter.
+    /// Action when the attempts are exhausted. Default: dead letter.
     pub exhausted: Exhausted,
-    /// Classes of failure that are tried fewer or more times than `most_attempts`.
+    /// Failure classes with fewer or more attempts than `most_attempts`.
     pub by_class: Vec<(Cow<'static, str>, u32)>,
 }
 
-/// The longest that a bound may be: far beyond what anybody waits for, and within the dates of every database.
+/// Maximum bound of a delay: far beyond any useful wait, and within the date range of every
+/// database.
 const MOST_DELAY: Duration = Duration::from_secs(30 * 86_400);
 
-/// What happens to a message whose attempts are used up, or which the broker rejected for good.
+/// Action for a message whose attempts are exhausted, or which the broker rejected permanently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Exhausted {
-    /// The message becomes a dead letter, and its key goes on with the next one: there is a gap.
+    /// The message becomes a dead letter, and its key continues with the next one, which leaves a
+    /// gap.
     #[default]
     DeadLetter,
     /// The key waits, in order and without a gap, until an operator retries, skips or discards.
@@ -59,23 +63,26 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Whether a message that has failed `attempts` times, the last time with this class, is to be tried no more.
+    /// Returns true if the attempts are exhausted after `attempts` failures, the last of this
+    /// class.
     #[must_use]
     pub fn is_exhausted(&self, attempts: u32, class: &str) -> bool {
         let by_class = self.by_class.iter().find(|(name, _)| name == class);
         attempts >= by_class.map_or(self.most_attempts, |(_, most)| *most)
     }
 
-    /// How long to wait after the `attempts`-th failure (from 1), given a uniform draw from 0 (included) to 1.
+    /// Returns the delay after the `attempts`-th failure (from 1), given a uniform draw from 0
+    /// (included) to 1.
     #[must_use]
     pub fn delay(&self, attempts: u32, draw: f64) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
         let bound = self.first_delay.saturating_mul(1 << doublings).min(self.most_delay);
-        // Of a bound that is longer than any clock, which `problems` refuses, the product may not be a duration.
+        // A bound longer than any clock, which `problems` rejects, may overflow a duration in this
+        // product.
         Duration::try_from_secs_f64(bound.as_secs_f64() * draw.clamp(0.0, 1.0)).unwrap_or(bound)
     }
 
-    /// Everything that is wrong with this policy; empty when nothing is.
+    /// Lists all faults of this policy; empty if it is valid.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -136,7 +143,7 @@ mod tests {
         assert_eq!((most.problems().len(), most.delay(9, 1.0)), (0, MOST_DELAY));
     }
 
-    /// What the documentation says of the defaults.
+    /// The values that the documentation states for the defaults.
     #[test]
     fn the_defaults_give_up_after_nine_minutes_or_nineteen_at_most() {
         let policy = RetryPolicy::default();

@@ -1,4 +1,5 @@
-//! Stripes: how databases in which several transactions write at once, and which can't say who is writing, number what they commit.
+//! Stripes: sequence shards. They number commits on databases in which several transactions write
+//! at once, and which can't list their writers.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -6,12 +7,14 @@ use sha2::{Digest, Sha256};
 use crate::bucket::Bucket;
 use crate::id::Position;
 
-/// How many stripes a route has. A constant of the wire format: tables carry their numbers.
+/// Number of stripes of a route. A constant of the wire format: tables carry their numbers.
 pub const STRIPES: u16 = 1_024;
 
-/// A share of all keys whose writers stand in line, on stores that order by [`Ordering::Stripes`](crate::fetch::Ordering::Stripes).
+/// A share of all keys whose writers queue for one lock, on stores that order by
+/// [`Ordering::Stripes`](crate::fetch::Ordering::Stripes).
 ///
-/// It is the first ten bits of the hash whose first eight are the [`Bucket`]: each bucket has four stripes, and none is shared by two.
+/// It is the first ten bits of the hash whose first eight bits are the [`Bucket`]: each bucket has
+/// four stripes, and two buckets never share one.
 ///
 /// ```
 /// use outbox_contract::{Bucket, StripeId};
@@ -24,7 +27,8 @@ pub const STRIPES: u16 = 1_024;
 pub struct StripeId(pub u16);
 
 impl StripeId {
-    /// The stripe of a topic and key. A message without a key takes its own identifier (hyphenated, lower case) for one.
+    /// Returns the stripe of a topic and key. A message without a key uses its own identifier
+    /// (hyphenated, lower case) as the key.
     #[must_use]
     pub fn of(topic: &str, key: &str) -> Self {
         let mut hash = Sha256::new();
@@ -35,36 +39,37 @@ impl StripeId {
         Self(u16::from_be_bytes([hash[0], hash[1]]) >> 6)
     }
 
-    /// The bucket that the stripe belongs to.
+    /// Returns the bucket to which the stripe belongs.
     #[must_use]
     pub fn bucket(self) -> Bucket {
         Bucket(u8::try_from(self.0 >> 2).unwrap_or(u8::MAX))
     }
 }
 
-/// A row's number within the stripe of its key. Committed numbers of a stripe and route have no gaps: a number is taken under a lock on the
-/// stripe that is held until the transaction ends.
+/// Number of a row within the stripe of its key. Committed numbers of a stripe and route have no
+/// gaps: a writer takes a number under a lock on the stripe, held until the transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stripe {
-    /// Which stripe.
+    /// The stripe.
     pub stripe: StripeId,
-    /// Which row of it, from 1.
+    /// Number of the row within it, from 1.
     pub number: i64,
 }
 
-/// How far a stripe was committed when its row was read.
+/// Committed mark of a stripe, at the time its row was read.
 ///
-/// Whatever is committed in this stripe later has a higher number *and* a higher position: a position, too, is taken under the lock, and is
-/// above the last one of the stripe, whatever the clock says.
+/// Every later commit in this stripe has a higher number *and* a higher position: the writer also
+/// takes the position under the lock, above the last one of the stripe, whatever the clock shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeMark {
-    /// The last row that was committed.
+    /// The last committed row.
     pub last: Stripe,
-    /// Where it stands, or stood.
+    /// Current or former position of that row.
     pub position: Position,
-    /// The number of the first row of the append that wrote the last one: `last.number` when that appended one row.
+    /// Number of the first row of the append that wrote the last one: `last.number` if that append
+    /// wrote one row.
     pub first_number: i64,
-    /// Where that first row stands, or stood.
+    /// Current or former position of that first row.
     pub first_position: Position,
 }
 

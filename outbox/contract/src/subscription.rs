@@ -12,22 +12,23 @@ use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{Consumer, Topic};
 
-/// What a consumer wants to receive.
+/// Subscription of a consumer: topics and limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Subscription {
-    /// The consumer: its members share the deliveries. The group on Kafka and Redis, the prefix of queues on RabbitMQ.
+    /// The consumer: its members share the deliveries. The group on Kafka and Redis, the prefix of
+    /// queues on RabbitMQ.
     pub consumer: Consumer,
     /// The topics.
     pub topics: Vec<Topic>,
-    /// How many deliveries may be unacknowledged at once. Default 1,000.
+    /// Maximum number of unacknowledged deliveries. Default 1,000.
     pub prefetch: usize,
-    /// How many bytes of them. Default 16 MiB. A delivery larger than this comes alone.
+    /// Maximum bytes of unacknowledged deliveries. Default 16 MiB. A larger delivery comes alone.
     pub prefetch_bytes: usize,
 }
 
 impl Subscription {
-    /// A subscription of a consumer to topics, with the default bounds.
+    /// Creates a subscription of a consumer to topics, with the default limits.
     #[must_use]
     pub fn new(consumer: Consumer, topics: impl IntoIterator<Item = Topic>) -> Self {
         Self {
@@ -38,14 +39,14 @@ impl Subscription {
         }
     }
 
-    /// Sets how many deliveries may be unacknowledged at once.
+    /// Sets the maximum number of unacknowledged deliveries.
     #[must_use]
     pub fn with_prefetch(mut self, prefetch: usize) -> Self {
         self.prefetch = prefetch;
         self
     }
 
-    /// Sets how many bytes of them.
+    /// Sets the maximum bytes of unacknowledged deliveries.
     #[must_use]
     pub fn with_prefetch_bytes(mut self, bytes: usize) -> Self {
         self.prefetch_bytes = bytes;
@@ -53,12 +54,13 @@ impl Subscription {
     }
 }
 
-/// An ordering unit of a transport: a partition, a queue, a stream. One member of a consumer has it at a time.
+/// An ordering unit of a transport: a partition, a queue, a stream. One member of a consumer owns
+/// it at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit {
     /// The topic.
     pub topic: Topic,
-    /// Which partition, queue or stream of it, from 0.
+    /// Number of the partition, queue or stream within the topic, from 0.
     pub number: u32,
 }
 
@@ -68,88 +70,92 @@ impl fmt::Display for Unit {
     }
 }
 
-/// Names one delivery, for its acknowledgement.
+/// Identifies one delivery, for its acknowledgment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag {
-    /// Where it came from.
+    /// Unit from which it came.
     pub unit: Unit,
-    /// One ownership of the unit by this member: counts up each time that the unit is assigned again or its connection is made anew. An
-    /// acknowledgement of an earlier one is ignored; the delivery comes again.
+    /// One ownership of the unit by this member: increases each time the unit is reassigned or its
+    /// connection is reopened. An acknowledgment for an earlier one is ignored; the delivery is
+    /// redelivered.
     pub incarnation: u64,
-    /// Which delivery: grows along the unit.
+    /// Number of the delivery: grows along the unit.
     pub number: u64,
 }
 
-/// A message as it came from the broker.
+/// A message as received from the broker.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Delivery {
-    /// What to acknowledge.
+    /// Tag to acknowledge.
     pub tag: Tag,
-    /// The message; or why what came is none, with what could be read of it.
+    /// The message, or the reason why it is undecodable, with its readable parts.
     pub message: Result<Message, Undecodable>,
-    /// The `source` and `sequence` of CloudEvents, where they came along. A consumer without an inbox drops repeats by them, per topic and key: the
-    /// book says how, under "Repeats without an inbox".
+    /// The CloudEvents `source` and `sequence`, if the message had them. A consumer without an
+    /// inbox drops duplicates by them, per topic and key: the book explains this under "Repeats
+    /// without an inbox".
     pub origin: Option<Origin>,
 }
 
 impl Delivery {
-    /// A delivery.
+    /// Creates a delivery.
     #[must_use]
     pub fn new(tag: Tag, message: Result<Message, Undecodable>, origin: Option<Origin>) -> Self {
         Self { tag, message, origin }
     }
 }
 
-/// Where a message came from, and where it stood there.
+/// Source of a message, and its position there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The `source` of CloudEvents.
+    /// The CloudEvents `source`.
     pub source: Arc<str>,
-    /// The `sequence`: the position in the outbox of that source.
+    /// The CloudEvents `sequence`: the position in the outbox of that source.
     pub sequence: i64,
 }
 
-/// Something on the broker that is not one of our messages.
+/// A record on the broker that is not a valid message.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Undecodable {
-    /// What is wrong with it.
+    /// Fault of the record.
     pub reason: String,
     /// Its payload, for the dead letter.
     pub payload: bytes::Bytes,
-    /// Its headers. A name or value that is no text is [escaped](Self::text).
+    /// Its headers. A name or value that is not text is [escaped](Self::text).
     pub headers: Vec<(String, String)>,
     /// Its key at the broker, if it has one.
     pub key: Option<Box<[u8]>>,
-    /// The place of the record on the broker, which stays the same when it is delivered again: `kafka orders/3@1234`, say. With the content it is the
-    /// identity of the record: one record is one dead letter. None: the broker has no such place, and the content alone has to do.
+    /// Location of the record on the broker, stable across redelivery: `kafka orders/3@1234`, for
+    /// example. Location and content together identify the record: one record is one dead letter.
+    /// `None`: the broker has no such location, and the content alone identifies the record.
     pub place: Option<Box<str>>,
 }
 
 impl Undecodable {
-    /// Something that is not a message, and why.
+    /// Creates an undecodable record with its reason.
     #[must_use]
     pub fn new(reason: impl Into<String>, payload: bytes::Bytes, headers: Vec<(String, String)>) -> Self {
         Self { reason: reason.into(), payload, headers, key: None, place: None }
     }
 
-    /// Keeps its key.
+    /// Sets its key.
     #[must_use]
     pub fn with_key(mut self, key: impl AsRef<[u8]>) -> Self {
         self.key = Some(key.as_ref().into());
         self
     }
 
-    /// Says where it stands on the broker.
+    /// Sets its location on the broker.
     #[must_use]
     pub fn at(mut self, place: impl Into<Box<str>>) -> Self {
         self.place = Some(place.into());
         self
     }
 
-    /// The id that stands for the record among those of its topic: computed from its place and its content. The place alone would not do: a topic that
-    /// was deleted and made anew has its places again.
+    /// Returns the record's id among those of its topic, computed from its location and content.
+    /// The location alone is not enough: a topic that was deleted and recreated reuses its
+    /// locations.
     #[must_use]
     pub fn identity(&self, topic: &Topic) -> MessageId {
         use sha2::{Digest, Sha256};
@@ -172,7 +178,8 @@ impl Undecodable {
         MessageId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
 
-    /// Bytes as text: as they are, where they are UTF-8; else with `\xff` for each byte that is not printable ASCII.
+    /// Converts bytes to text: unchanged if they are UTF-8; otherwise with `\xff` for each byte
+    /// that is not printable ASCII.
     #[must_use]
     pub fn text(bytes: &[u8]) -> String {
         match std::str::from_utf8(bytes) {
@@ -190,35 +197,37 @@ impl fmt::Display for Undecodable {
 
 impl std::error::Error for Undecodable {}
 
-/// What a subscription has to say.
+/// An item received from a subscription.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Received {
     /// Deliveries, in order within each unit. Never empty.
     Deliveries(Vec<Delivery>),
-    /// These units belong to this member no more (or their connection was made anew): drop what waits of them, finish
-    /// nothing more of them. Their unacknowledged deliveries go to the next owner, or come again.
+    /// These units no longer belong to this member, or their connection was reopened. Drop their
+    /// waiting deliveries, and finish no more of them. The broker redelivers unacknowledged
+    /// deliveries to the next owner, or to this member.
     Revoked(Vec<Unit>),
-    /// Nothing more comes: the subscription was drained or closed.
+    /// End of deliveries: the subscription was drained or closed.
     Ended,
 }
 
-/// A topic, or one unit of it, that gives nothing to this member for now, while the rest of the subscription goes on.
+/// A topic, or one unit of it, that currently delivers nothing to this member, while the rest of
+/// the subscription works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
     /// The topic.
     pub topic: Topic,
-    /// The unit of the topic: partition, queue or stream. None: all of the topic.
+    /// The unit of the topic: partition, queue or stream. `None`: the whole topic.
     pub number: Option<u32>,
-    /// The cause, with the remedy where there is one.
+    /// The cause, with the remedy if there is one.
     pub error: String,
     /// Time at which the member first saw it, by this machine's clock.
     pub since: Timestamp,
 }
 
 impl Problem {
-    /// A problem of a topic, or of one unit of it, seen first now.
+    /// Creates a problem of a topic, or of one unit of it, first seen now.
     #[must_use]
     pub fn new(topic: Topic, number: Option<u32>, error: impl Into<String>) -> Self {
         Self { topic, number, error: error.into(), since: Timestamp::now() }
@@ -238,50 +247,61 @@ impl fmt::Display for Problem {
 ///
 /// # Lifecycle
 ///
-/// `next` until done; then `drain` (no more is dispatched, `next` says `Ended`), acknowledge what is still being handled,
-/// `close`. Dropping it instead is a crash: what was not acknowledged comes again, to this member or to another.
+/// Call `next` until done, then `drain` (dispatching stops, `next` returns `Ended`). Acknowledge
+/// what is still being handled, then `close`. Dropping it instead acts like a crash: the broker
+/// redelivers everything unacknowledged, to this member or to another.
 #[async_trait]
 pub trait Deliveries: Send + Sync {
-    /// Waits for the next deliveries, or for units to be taken away.
+    /// Waits for the next deliveries, or for the revocation of units.
     ///
     /// - *Effect*: takes from the prefetch. *Ordering*: by unit, from the first unacknowledged.
-    /// - *Units and limits*: no more than the subscription's prefetch is unacknowledged at any time.
-    /// - *Errors*: only when nothing at all can be received: [`Unavailable`](crate::TransportErrorKind::Unavailable) while the broker is away: call again,
-    ///   with a pause. Others are final. What concerns one topic or unit is told by [`problems`](Self::problems), and delays no other.
+    /// - *Units and limits*: never more unacknowledged deliveries than the subscription's prefetch.
+    /// - *Errors*: only if the whole subscription can't receive:
+    ///   [`Unavailable`](crate::TransportErrorKind::Unavailable) while the broker is unreachable:
+    ///   call again, after a pause. Others are final. [`problems`](Self::problems) reports errors
+    ///   of one topic or unit, and these delay no other.
     /// - *Cancellation*: safe: nothing is lost, the next call returns it.
     /// - *Concurrency*: one call at a time. `acknowledge`, `pause` and `resume` may run beside it.
     async fn next(&self) -> Result<Received, TransportError>;
 
-    /// Says that these deliveries are finished and must not come again.
+    /// Acknowledges finished deliveries, so that the broker does not redeliver them.
     ///
-    /// - *Effect*: after it returns they are not delivered again, *unless* the broker, the connection or the unit's ownership is lost
-    ///   meanwhile: it is a wish, and a handler's effect must be once without it.
-    /// - *Ordering*: any order; where the broker has only an offset, it advances over what is finished without a gap.
-    /// - *Errors*: `Unavailable`: unknown; they may come again. A stale incarnation is no error.
+    /// - *Effect*: after it returns, the broker does not redeliver them, *unless* the broker, the
+    ///   connection or the unit's ownership is lost meanwhile. It is a request only: a handler's
+    ///   effect must happen once without it.
+    /// - *Ordering*: any order; if the broker has only an offset, the offset advances over finished
+    ///   deliveries without a gap.
+    /// - *Errors*: `Unavailable`: unknown; they may be redelivered. A stale incarnation is not an
+    ///   error.
     /// - *Cancellation*: safe, unknown. *Concurrency*: any. *Repeat*: harmless.
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError>;
 
-    /// How long acknowledgements may wait for others, so that one call names several: for brokers to which each call costs as much as one that names
-    /// many. Default: not at all, but what is finished while a call is under way goes into the next. Pure.
+    /// Returns how long an acknowledgment may wait for others, so that one call covers several: for
+    /// brokers at which a call costs the same however many it names. Default: zero. Deliveries that
+    /// finish while a call is running still share the next one. Pure.
     fn acknowledgement_delay(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Topics and units of this member that give nothing for now, while others may: one that is missing, or that it may not read. The member tries
-    /// them again by itself. Pure and quick. Default: none, for a broker whose units fail all together.
+    /// Returns topics and units of this member that currently deliver nothing, while others may: a
+    /// missing topic, or one that it may not read. The member retries them by itself. Pure and
+    /// quick. Default: none, for a broker whose units fail all together.
     fn problems(&self) -> Vec<Problem> {
         Vec::new()
     }
 
-    /// Stops dispatching from these units until [`resume`](Self::resume), without losing them. Repeat: harmless.
+    /// Stops dispatching from these units until [`resume`](Self::resume), without losing them.
+    /// Repeat: harmless.
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError>;
 
     /// Dispatches from these units again.
     async fn resume(&self, units: &[Unit]) -> Result<(), TransportError>;
 
-    /// Dispatches no more; `next` says [`Ended`](Received::Ended) from now on. Acknowledgements still work. Repeat: harmless.
+    /// Stops dispatching; `next` returns [`Ended`](Received::Ended) from now on. Acknowledgments
+    /// still work. Repeat: harmless.
     async fn drain(&self) -> Result<(), TransportError>;
 
-    /// Leaves. What was not acknowledged goes to another member, from the first unacknowledged of each unit, in order.
+    /// Leaves the consumer. Unacknowledged deliveries go to another member, from the first
+    /// unacknowledged of each unit, in order.
     async fn close(self: Box<Self>) -> Result<(), TransportError>;
 }

@@ -1,19 +1,22 @@
-//! Trace context: how a message carries the trace of the span that appended it.
+//! Trace context: propagation of the trace of the span that appended a message.
 //!
-//! On the wire and in the store it is two headers, as [W3C Trace Context](https://www.w3.org/TR/trace-context/) has them. Everybody can carry
-//! and copy these. To write and to read them takes the feature `opentelemetry`; without it nothing is done and nothing is paid.
+//! On the wire and in the store it is two headers, as defined by [W3C Trace
+//! Context](https://www.w3.org/TR/trace-context/). Any program can carry and copy them. Writing and
+//! reading them requires the feature `opentelemetry`; without it these functions do nothing and
+//! cost nothing.
 
 use crate::headers::Headers;
 
-/// The header that names the trace and the span that appended: `00-<32 digits>-<16 digits>-<2 digits>`.
+/// Header that names the trace and the appending span: `00-<32 digits>-<16 digits>-<2 digits>`.
 pub const TRACEPARENT: &str = "traceparent";
-/// The header with what tracing systems add to it.
+/// Header with additions of tracing systems.
 pub const TRACESTATE: &str = "tracestate";
 
 /// Writes the context of the current span into headers that have none.
 ///
-/// That of `tracing`, where a layer of `tracing-opentelemetry` is installed; else the current context of OpenTelemetry. Nothing is written
-/// outside of any span, nor without the feature `opentelemetry`. [`Outbox`](crate::Outbox) calls it for everything that it encodes.
+/// The context is that of `tracing`, if a layer of `tracing-opentelemetry` is installed; otherwise
+/// OpenTelemetry's current context. Outside any span, or without the feature `opentelemetry`,
+/// nothing is written. [`Outbox`](crate::Outbox) calls it for every event that it encodes.
 #[cfg_attr(not(feature = "opentelemetry"), inline(always))]
 pub fn inject(headers: &mut Headers) {
     #[cfg(feature = "opentelemetry")]
@@ -48,7 +51,7 @@ mod otel {
             return;
         }
         let (trace, span, flags) = (context.trace_id(), context.span_id(), context.trace_flags().to_u8());
-        // What can't be a header is left out: a trace is no reason to refuse an event.
+        // An invalid header is omitted: a trace is no reason to reject an event.
         let written = headers.insert(TRACEPARENT, format!("00-{trace}-{span}-{flags:02x}"));
         let state = context.trace_state().header();
         if written.is_ok() && !state.is_empty() {
@@ -56,14 +59,15 @@ mod otel {
         }
     }
 
-    /// The span that appended a message, by its headers: the parent of whatever handles it, and what a relay's span links to.
+    /// Returns the span that appended a message, from its headers: the parent of the handler's
+    /// span, and the link target of a relay's span.
     ///
-    /// None where there is no such header or where it is not as W3C wants it.
+    /// Returns `None` if the header is missing or does not conform to W3C Trace Context.
     #[must_use]
     pub fn span_context(headers: &Headers) -> Option<SpanContext> {
         let mut parts = headers.get(TRACEPARENT)?.split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        // Of later versions the first four parts are known, and others may follow; of this one they may not.
+        // Later versions share the first four parts and may add more; this version may not.
         let known = match version {
             "00" => parts.next().is_none(),
             other => is_hex(other, 2) && other != "ff",

@@ -1,4 +1,4 @@
-//! The transport: a broker, as the relay and the inbox see it.
+//! The transport: a broker, from the point of view of the relay and the inbox.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,31 +18,36 @@ use crate::subscription::{Deliveries, Subscription};
 
 /// Messages to be published together.
 ///
-/// A key is in at most one unconfirmed chunk of a relay; a chunk may hold several messages of a key, in order.
+/// A key is in at most one unconfirmed batch of a relay; a batch may hold several messages of a
+/// key, in order.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Chunk {
-    /// The route by which they go out.
+    /// The route that delivers them.
     pub route: Route,
     /// The relay that sends them, for transports that can fence at the broker.
     pub relay: RelayId,
-    /// Under which epochs the relay owns the buckets of these messages, for transports that can fence at the broker: there, an epoch below one
-    /// that was seen belongs to a relay that lost the bucket. A bucket that is missing here can't be fenced.
+    /// Epochs under which the relay owns the buckets of these messages, for transports that can
+    /// fence at the broker. There, an epoch below one already seen belongs to a relay that lost the
+    /// bucket. A bucket that is missing here can't be fenced.
     pub epochs: BTreeMap<Bucket, Epoch>,
-    /// The `source` attribute of CloudEvents: a URI reference that names the service. With the position as `sequence`
-    /// it lets a consumer without an inbox drop repeats of a key. After a restore of the outbox it should be another one.
+    /// The CloudEvents `source` attribute: a URI reference that names the service. Together with
+    /// the position as `sequence`, it lets a consumer without an inbox drop duplicates of a key.
+    /// Change it after a restore of the outbox.
     pub source: Arc<str>,
     /// The messages, in the order in which they must appear, key by key.
     pub messages: Vec<Arc<Stored>>,
-    /// After this long the relay stops waiting and takes everything unreported as unknown, unless what is reported shows that the broker is at it. Shorter
-    /// than the lease, and never longer than the lease lasts.
+    /// Time after which the relay stops waiting and treats everything unreported as unknown, unless
+    /// the reports so far show that the broker is making progress. Shorter than the lease, and
+    /// never beyond its end.
     pub deadline: Duration,
-    /// How often the first message was tried before, as stored with its key. One that was, goes alone; 0 for all others.
+    /// Number of earlier attempts for the first message, as stored with its key. A message that was
+    /// tried before goes alone; 0 for all others.
     pub tried: u32,
 }
 
 impl Chunk {
-    /// A chunk of these messages, whose epochs are not known.
+    /// Creates a batch of these messages, with unknown epochs.
     #[must_use]
     pub fn new(
         route: Route,
@@ -54,14 +59,14 @@ impl Chunk {
         Self { route, relay, epochs: BTreeMap::new(), source, messages, deadline, tried: 0 }
     }
 
-    /// Says under which epochs the relay owns the buckets of these messages.
+    /// Sets the epochs under which the relay owns the buckets of these messages.
     #[must_use]
     pub fn with_epochs(mut self, epochs: BTreeMap<Bucket, Epoch>) -> Self {
         self.epochs = epochs;
         self
     }
 
-    /// Says how often the first message was tried before.
+    /// Sets the number of earlier attempts for the first message.
     #[must_use]
     pub const fn with_tried(mut self, tried: u32) -> Self {
         self.tried = tried;
@@ -73,60 +78,68 @@ impl Chunk {
 ///
 /// # The key-prefix property
 ///
-/// What every implementation must keep, whatever fails: **if a message of a chunk is not delivered, no later message of
-/// its key in that chunk is delivered either**. On it rests the order of keys (promise P3). A transport that can't pipeline
-/// several messages of a key under this rule sends them one after the other.
+/// Every implementation must keep this, whatever fails: **if a message of a batch is not delivered,
+/// no later message of its key in that batch is delivered either**. The order of keys rests on it
+/// (promise P3). A transport that can't pipeline several messages of a key under this rule sends
+/// them one after the other.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// What this transport is called in logs and metrics, such as `kafka`.
+    /// Returns the name of this transport in logs and metrics, such as `kafka`.
     fn name(&self) -> &'static str;
 
-    /// Looks at the broker: can it be reached, are the credentials good, is what it needs there?
+    /// Checks the broker: it is reachable, the credentials are valid, and what the transport needs
+    /// exists.
     ///
-    /// - *Effect*: none that can be seen; connects.
+    /// - *Effect*: none visible; connects.
     /// - *Ordering*, *Units and limits*: none.
-    /// - *Errors*: what `publish` would meet, in the same kinds, with the remedy.
+    /// - *Errors*: those of `publish`, in the same kinds, with the remedy.
     /// - *Cancellation*: safe. *Concurrency*: any. *Repeat*: the same again.
     async fn check(&self) -> Result<(), TransportError>;
 
-    /// Says early what can never succeed: a payload that is too large for this broker, a topic name that it forbids.
+    /// Rejects early what can never succeed: a payload too large for this broker, a topic name that
+    /// it forbids.
     ///
-    /// Pure and quick: called for each message before it is published, and at append where the writer knows the
-    /// transport.
+    /// Pure and quick: called for each message before it is published, and at append if the writer
+    /// knows the transport.
     ///
     /// # Errors
     ///
-    /// Why this message can't go out by this transport, ever.
+    /// The reason why this transport can never deliver this message.
     fn validate(&self, message: &Message) -> Result<(), Rejection>;
 
-    /// Publishes the messages of a chunk and reports an outcome for each, as soon as it is known.
+    /// Publishes the messages of a batch and reports an outcome for each, as soon as it is known.
     ///
-    /// - *Effect*: each message is on the broker when [`Delivered`](crate::Outcome::Delivered) is reported for it, safely as far as
-    ///   this broker keeps what it confirmed. A message that reached no queue was not delivered.
-    /// - *Ordering*: messages of one key appear in the order of the chunk, under the key-prefix property. Across keys: none.
-    /// - *Units and limits*: one chunk holds up to the relay's `chunk` messages.
-    /// - *Errors*: none as such: everything is an outcome. Returning with slots empty means *unknown* for them.
-    /// - *Cancellation*: the relay drops the future when it gives up the chunk. What was reported stands; the rest is unknown and may
-    ///   arrive later. The transport must not go on to *start* messages of this chunk after that.
-    /// - *Concurrency*: several chunks at once, never two with the same key.
+    /// - *Effect*: each message is on the broker when [`Delivered`](crate::Outcome::Delivered) is
+    ///   reported for it, as safely as this broker keeps what it confirmed. A message that reached
+    ///   no queue was not delivered.
+    /// - *Ordering*: messages of one key appear in the order of the batch, under the key-prefix
+    ///   property. Across keys: none.
+    /// - *Units and limits*: one batch holds up to the relay's `chunk` messages.
+    /// - *Errors*: none as such: everything is an outcome. Empty slots at return mean *unknown*.
+    /// - *Cancellation*: the relay drops the future when it gives up the batch. Reported outcomes
+    ///   stay valid; the rest is unknown and may arrive later. After that, the transport must not
+    ///   *start* further messages of this batch.
+    /// - *Concurrency*: several batches at once, never two with the same key.
     /// - *Repeat*: the messages appear again.
     async fn publish(&self, chunk: Chunk, outcomes: &Outcomes);
 
     /// Begins to receive.
     ///
-    /// - *Effect*: joins the subscription's group; from now on the deliveries come.
-    /// - *Ordering*: at any time one live consumer per ordering unit (partition, queue). A new owner starts at or before the first
-    ///   unacknowledged delivery, in order.
+    /// - *Effect*: joins the subscription's group; deliveries arrive from now on.
+    /// - *Ordering*: at any time one live consumer per ordering unit (partition, queue). A new
+    ///   owner starts at or before the first unacknowledged delivery, in order.
     /// - *Units and limits*: at most `prefetch` deliveries unacknowledged.
-    /// - *Errors*: where no topic of the subscription can be received from: [`Missing`](crate::TransportErrorKind::Missing) for one that is not there,
-    ///   where topics are not made by naming them, and what `check` meets. Where others can, it is one of their
-    ///   [`problems`](Deliveries::problems), until it is there.
-    /// - *Cancellation*: safe; nothing was joined, or it leaves again.
-    /// - *Concurrency*: any; each call is a member of its own.
+    /// - *Errors*: if no topic of the subscription can be received from:
+    ///   [`Missing`](crate::TransportErrorKind::Missing) for a topic that does not exist, on
+    ///   brokers that do not create topics on first use, and the errors of `check`. If other topics
+    ///   can be received from, the missing one is among their [`problems`](Deliveries::problems),
+    ///   until it exists.
+    /// - *Cancellation*: safe; it has not joined, or it leaves again.
+    /// - *Concurrency*: any; each call creates a member of its own.
     /// - *Repeat*: another member of the group.
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError>;
 
-    /// Lets go of connections after sending what was confirmed to be sent. Later calls fail with
+    /// Closes connections after sending what was confirmed to be sent. Later calls fail with
     /// [`Closed`](crate::TransportErrorKind::Closed). Safe to repeat.
     async fn close(&self);
 }

@@ -1,4 +1,4 @@
-//! Routes with messages that no relay serves.
+//! Unserved routes: routes with messages and without a running relay.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,37 +6,41 @@ use std::time::Duration;
 
 use crate::name::Route;
 
-/// A route with messages that wait, and no live relay: its name was changed or mistyped, or nobody has started its relay.
+/// A route with waiting messages and no live relay: its name was changed or mistyped, or its relay
+/// was never started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unserved {
-    /// The route. A name that no relay could be given stands here as near to it as one can be: control characters are replaced (U+FFFD), and what is
-    /// too long is cut.
+    /// The route. For a name that is not a valid route, the nearest valid one: control characters
+    /// are replaced (U+FFFD), and the excess length is truncated.
     pub route: Route,
-    /// How long the oldest message that was looked at has been there, or a scheduled one has been due, by the database's clock.
+    /// Age of the oldest examined message, or the time since a scheduled one became due, by the
+    /// database's clock.
     pub oldest_age: Duration,
-    /// Whether a relay could serve it. If not, a program has written a name that no route can have, and its rows need another one.
+    /// True if a relay could serve it. Otherwise a program has written an invalid route name, and
+    /// its rows need another one.
     pub can_be_served: bool,
 }
 
 impl Unserved {
-    /// The most routes of one answer.
+    /// Maximum number of routes in one answer.
     pub const MOST: usize = 1_000;
 
-    /// A route that a relay could serve, and how long its oldest message has waited.
+    /// Creates a route that a relay could serve, with the age of its oldest message.
     #[must_use]
     pub fn new(route: Route, oldest_age: Duration) -> Self {
         Self { route, oldest_age, can_be_served: true }
     }
 
-    /// What a store answers: of all that it has found, a route as often as it likes, those whose oldest message is older than this. The longest
-    /// waiting first, at most [`MOST`](Self::MOST).
+    /// Computes the answer of a store from all routes that it found, duplicates allowed: those
+    /// whose oldest message is older than `after`. The longest waiting first, at most
+    /// [`MOST`](Self::MOST).
     #[must_use]
     pub fn gather<N: AsRef<str>>(
         found: impl IntoIterator<Item = (N, Duration)>,
         after: Duration,
     ) -> Vec<Self> {
-        // By the route and whether it is the name that was found.
+        // Keyed by the route and whether it is the original name.
         let mut oldest: BTreeMap<(Route, bool), Duration> = BTreeMap::new();
         for (name, age) in found.into_iter().filter(|(_, age)| *age > after) {
             let Some(route) = nearest(name.as_ref()) else { continue };
@@ -54,8 +58,8 @@ impl Unserved {
     }
 }
 
-/// The route of this name, or of the nearest one that a route can have: other programs write to the tables too, and what they have mistyped is to
-/// be seen. None: no name at all.
+/// Returns the route of this name, or the nearest valid one: other programs also write to the
+/// tables, and their typing errors should be visible. `None`: the name is empty.
 fn nearest(name: &str) -> Option<Route> {
     Route::new(name).ok().or_else(|| {
         let mut near = String::new();

@@ -1,4 +1,4 @@
-//! The outbox: what a service appends its events to.
+//! The outbox: the object to which a service appends its events.
 
 use std::sync::Arc;
 
@@ -15,12 +15,14 @@ use crate::trace;
 use crate::transactional::Transactional;
 use crate::transport::Transport;
 
-/// Turns events into messages and appends them to a store, in the user's own transaction. A value, not a global: a process may have many.
+/// Turns events into messages and appends them to a store, in the user's own transaction. A value,
+/// not a global: a process may have many.
 ///
 /// Cheap to clone.
 ///
-/// The transaction has to be one of the store's own database. The compiler knows only its kind: a transaction of *another* database of that kind
-/// compiles as well, and writes there, where no relay of this store looks, or fails for want of tables.
+/// The transaction must belong to the store's own database. The compiler checks only its kind. A
+/// transaction of *another* database of that kind compiles as well. It then writes to that
+/// database, where no relay of this store looks, or fails because of missing tables.
 ///
 /// ```ignore
 /// let outbox = Outbox::new(store);
@@ -58,9 +60,10 @@ impl<S, C> Clone for Outbox<S, C> {
 }
 
 impl<S: Transactional> Outbox<S> {
-    /// An outbox in this store that writes JSON and sends everything by the route `default`.
+    /// Creates an outbox in this store that writes JSON and sends everything by the route
+    /// `default`.
     ///
-    /// A store is cheap to clone: give this one a clone, and the relay another.
+    /// A store is cheap to clone: give this outbox one clone, and the relay another.
     pub fn new(store: S) -> Self {
         Self {
             store: Arc::new(store),
@@ -72,18 +75,19 @@ impl<S: Transactional> Outbox<S> {
 }
 
 impl<S: Transactional, C: Codec> Outbox<S, C> {
-    /// Writes events with another codec.
+    /// Sets another codec for events.
     #[must_use]
     pub fn with_codec<D: Codec>(self, codec: D) -> Outbox<S, D> {
         Outbox { store: self.store, codec: Arc::new(codec), routes: self.routes, limits: self.limits }
     }
 
-    /// Sends a topic by a route of its own **instead of** `default`. Called twice for one topic with two routes: by both, as two rows. For one of
-    /// its own beside `default`, name `default` too.
+    /// Sends a topic by a route of its own **instead of** `default`. Two calls for one topic with
+    /// two routes send it by both, as two rows. To add a route beside `default`, name `default`
+    /// too.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with a topic or a route that can't be one.
+    /// Describes an invalid topic or route.
     pub fn with_route(mut self, topic: impl AsRef<str>, route: impl AsRef<str>) -> Result<Self, NameError> {
         let pair = (Topic::new(topic)?, Route::new(route)?);
         if !self.routes.contains(&pair) {
@@ -92,26 +96,28 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         Ok(self)
     }
 
-    /// Refuses at append what this transport can never carry (a payload over the broker's limit), instead of making it a dead letter later.
+    /// Rejects at append what this transport can never carry (a payload over the broker's limit),
+    /// instead of making it a dead letter later.
     #[must_use]
     pub fn with_limits_of(mut self, transport: impl Transport) -> Self {
         self.limits = Limits(Some(Arc::new(transport)));
         self
     }
 
-    /// The same codec, routes and limits on another store, or on another handle of the same.
+    /// Returns the same codec, routes and limits on another store, or on another handle of the same
+    /// store.
     #[must_use]
     pub fn with_store<T: Transactional>(self, store: T) -> Outbox<T, C> {
         Outbox { store: Arc::new(store), codec: self.codec, routes: self.routes, limits: self.limits }
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// What it writes events with.
+    /// Returns the codec for events.
     #[must_use]
     pub fn codec(&self) -> &C {
         &self.codec
@@ -121,7 +127,8 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
     ///
     /// # Errors
     ///
-    /// See [`AppendError`]: a conflict has ended the transaction; an event that can't be a message leaves it as it was.
+    /// See [`AppendError`]: a conflict has ended the transaction; an event that is not a valid
+    /// message leaves the transaction unchanged.
     pub async fn append<E>(&self, tx: &mut S::Tx<'_>, event: &E) -> Result<MessageId, AppendError>
     where
         E: DomainEvent + Serialize + Sync + ?Sized,
@@ -129,11 +136,12 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         self.append_message(tx, self.encode(event)?).await
     }
 
-    /// Appends several events in a transaction, in this order, in one round trip where the driver can.
+    /// Appends several events in a transaction, in this order, in one round trip where the driver
+    /// can.
     ///
     /// # Errors
     ///
-    /// As [`append`](Self::append); an event that can't be a message means that none was written.
+    /// As [`append`](Self::append); if one event is not a valid message, none was written.
     pub async fn append_all<'e, E, I>(
         &self,
         tx: &mut S::Tx<'_>,
@@ -147,10 +155,12 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         self.append_messages(tx, messages).await
     }
 
-    /// Appends an event that joins its key no earlier than `due_at`, behind everything committed before that.
+    /// Appends an event that joins its key no earlier than `due_at`, behind everything committed
+    /// before that.
     ///
-    /// *Units*: `due_at` is compared with the **database's** clock, by a relay that looks at least every `maintain_every` (5 s), so it may be
-    /// sent that much later. An instant that has passed is due already.
+    /// *Units*: a relay compares `due_at` with the **database's** clock, at least every
+    /// `maintain_every` (5 s), so the event may be sent that much later. A time in the past is due
+    /// immediately.
     ///
     /// # Errors
     ///
@@ -171,7 +181,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         Ok(id)
     }
 
-    /// Appends a message that was made by hand.
+    /// Appends a message built by hand.
     ///
     /// # Errors
     ///
@@ -186,7 +196,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         Ok(id)
     }
 
-    /// Appends messages that were made by hand, in this order.
+    /// Appends messages built by hand, in this order.
     ///
     /// # Errors
     ///
@@ -205,11 +215,13 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
         Ok(ids)
     }
 
-    /// Turns an event into a message, without appending it. It carries the [`trace`](mod@crate::trace) of the current span.
+    /// Turns an event into a message, without appending it. The message carries the
+    /// [`trace`](mod@crate::trace) of the current span.
     ///
     /// # Errors
     ///
-    /// Says what of the event can't be: a key that is empty or too long, a payload that does not encode, no topic.
+    /// Describes the invalid part of the event: a key that is empty or too long, a payload that
+    /// does not encode, a missing topic.
     pub fn encode<E>(&self, event: &E) -> Result<Message, MessageError>
     where
         E: DomainEvent + Serialize + ?Sized,

@@ -1,4 +1,4 @@
-//! The user's type as the derive sees it: variants, fields, and what their attributes say.
+//! The user's type as the derive macro sees it: variants, fields, and their attributes.
 
 use syn::punctuated::Punctuated;
 use syn::{Data, DeriveInput, Fields, Ident, Member, Token, Type};
@@ -30,7 +30,7 @@ pub(crate) struct Field<'a> {
     pub(crate) member: Member,
     pub(crate) ty: &'a Type,
     pub(crate) attrs: Attrs,
-    /// What serde writes it as, where that is not its Rust name.
+    /// Name that serde writes, if it differs from the Rust name.
     pub(crate) wire_name: Option<String>,
 }
 

@@ -1,6 +1,6 @@
-//! Reads `#[event(...)]`: which attributes there are, where each may stand, and what its value looks like.
+//! Parser of `#[event(...)]`: known attributes, their allowed places, and the form of their values.
 //!
-//! Reading goes on behind a mistake, at the next comma: two mistakes are two errors in one build.
+//! After a mistake, parsing continues at the next comma: two mistakes are two errors in one build.
 
 use proc_macro2::{Span, TokenTree};
 use syn::ext::IdentExt;
@@ -9,7 +9,7 @@ use syn::{Attribute, Ident, LitInt, LitStr, Meta, Path, Token};
 
 use crate::error::Errors;
 
-/// What an `#[event(...)]` stands on.
+/// Item that carries an `#[event(...)]`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Struct,
@@ -29,7 +29,7 @@ impl Place {
     }
 }
 
-/// Every attribute, and where it may stand.
+/// Every attribute, and the places that allow it.
 const KNOWN: [(&str, &[Place]); 7] = [
     ("topic", &[Place::Struct, Place::Enum, Place::Variant]),
     ("local", &[Place::Struct, Place::Enum, Place::Variant]),
@@ -50,11 +50,11 @@ pub(crate) struct Attrs {
     pub(crate) version: Option<u32>,
     /// `key = "field"`, which names the field from outside.
     pub(crate) key_path: Option<LitStr>,
-    /// `key`, which stands on the field itself.
+    /// `key`, on the field itself.
     pub(crate) key_mark: Option<Span>,
     pub(crate) keyless: Option<Span>,
     pub(crate) krate: Option<Path>,
-    /// Whether there is an `#[event]` at all.
+    /// True if there is any `#[event]`.
     pub(crate) any: bool,
     seen: Vec<&'static str>,
 }
@@ -78,7 +78,7 @@ impl Attrs {
         all
     }
 
-    /// Whether `crate` was written, however wrongly.
+    /// Returns true if `crate` was written, valid or not.
     pub(crate) fn has_crate(&self) -> bool {
         self.seen.contains(&"crate")
     }
@@ -91,7 +91,7 @@ impl Attrs {
                 Err(error) => errors.push(error),
             }
             while !input.is_empty() && !input.peek(Token![,]) {
-                // Can't fail on input that is not empty; if it did, the loop must end all the same.
+                // Can't fail on input that is not empty; if it did, the loop must end anyway.
                 if input.parse::<TokenTree>().is_err() {
                     return;
                 }
@@ -154,7 +154,7 @@ fn unknown(name: &str, place: Place) -> String {
     }
 }
 
-/// The word that was probably meant: at most a third of it is wrong.
+/// Returns the word that the user probably meant: at most a third of it differs.
 fn closest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     words
         .into_iter()
@@ -183,7 +183,7 @@ fn text(name: &Ident, input: ParseStream<'_>, example: &str) -> syn::Result<LitS
     input.parse::<LitStr>().map_err(|error| syn::Error::new(error.span(), wanted))
 }
 
-/// `key = "field"` on what has fields.
+/// `key = "field"` on an item with fields.
 fn key_path(name: &Ident, input: ParseStream<'_>, place: Place) -> syn::Result<LitStr> {
     let wanted = format!(
         "`key` on {} names a field: `key = \"order_id\"`; a bare `#[event(key)]` goes on the field itself",
@@ -221,7 +221,7 @@ fn value(name: &Ident, input: ParseStream<'_>, wanted: &str) -> syn::Result<()> 
     input.parse::<Token![=]>().map(|_| ()).map_err(|_| syn::Error::new(name.span(), wanted))
 }
 
-/// No value.
+/// An attribute without a value.
 fn bare(name: &Ident, input: ParseStream<'_>, wanted: &str) -> syn::Result<()> {
     if input.is_empty() || input.peek(Token![,]) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Collects errors, so that the user sees all of them at once and not one per build.
+//! Error collector, so that the user sees all errors at once and not one per build.
 
 use std::fmt::Display;
 
@@ -9,12 +9,12 @@ use quote::ToTokens;
 pub(crate) struct Errors(Option<syn::Error>);
 
 impl Errors {
-    /// Notes what is wrong with these tokens.
+    /// Records an error at these tokens.
     pub(crate) fn on(&mut self, tokens: impl ToTokens, message: impl Display) {
         self.push(syn::Error::new_spanned(tokens, message));
     }
 
-    /// Notes what is wrong at this place.
+    /// Records an error at this span.
     pub(crate) fn at(&mut self, span: Span, message: impl Display) {
         self.push(syn::Error::new(span, message));
     }
@@ -26,12 +26,12 @@ impl Errors {
         }
     }
 
-    /// What came out, or its error noted.
+    /// Returns the value, or records its error.
     pub(crate) fn note<T>(&mut self, result: syn::Result<T>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }
 
-    /// The value, if nothing was wrong.
+    /// Returns the value if no error was recorded.
     pub(crate) fn finish<T>(self, value: T) -> syn::Result<T> {
         self.0.map_or(Ok(value), Err)
     }

@@ -1,7 +1,7 @@
 //! Writes the implementation.
 //!
-//! Nothing in it depends on what is in scope where the derive stands: paths are absolute, the one local name is the macro's
-//! own, and what belongs to a trait is named through the trait.
+//! The output does not depend on the scope of the derive: paths are absolute, the one local name is
+//! the macro's own, and trait items are named through the trait.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -72,7 +72,8 @@ fn variant_key(krate: &Path, variant: &Ident, kind: &Kind<'_>) -> TokenStream {
         return quote!(Self::#variant { .. } => ::core::option::Option::None,);
     };
     let member = key.member;
-    // A constant of the user's would be taken for a pattern whatever the hygiene: only an odd name keeps clear of it.
+    // A constant of the user would be taken for a pattern whatever the hygiene: only an odd name
+    // avoids this.
     let field = Ident::new("__outbox_key", Span::mixed_site());
     let text = some_text(krate, key, &field.to_token_stream());
     quote!(Self::#variant { #member: #field, .. } => #text,)
@@ -81,7 +82,8 @@ fn variant_key(krate: &Path, variant: &Ident, kind: &Kind<'_>) -> TokenStream {
 /// `field` is an expression of the type `&FieldType`.
 fn some_text(krate: &Path, key: &Key<'_>, field: &TokenStream) -> TokenStream {
     let ty = key.ty;
-    // Spans decide where the compiler points when the type is no key: at the field's type, or at the path to it.
+    // If the type is not a key, spans decide where the compiler points: at the field's type, or at
+    // the path to it.
     let text = if key.rest.is_empty() {
         quote!(<#ty as #krate::__private::EventKey>::event_key(#field))
     } else {
@@ -93,7 +95,7 @@ fn some_text(krate: &Path, key: &Key<'_>, field: &TokenStream) -> TokenStream {
     quote!(::core::option::Option::Some(#text))
 }
 
-/// The type's own generics, and that the type of a key is a key where that depends on a type parameter.
+/// Returns the type's own generics, with a key bound if the key's type depends on a type parameter.
 fn with_key_bounds(event: &Event<'_>) -> Generics {
     let krate = &event.krate;
     let mut generics = event.node.generics.clone();
@@ -113,7 +115,7 @@ fn with_key_bounds(event: &Event<'_>) -> Generics {
     generics
 }
 
-/// Whether any of these identifiers is in the tokens, at any depth.
+/// Returns true if the tokens contain any of these identifiers, at any depth.
 fn mentions(tokens: TokenStream, idents: &[&Ident]) -> bool {
     tokens.into_iter().any(|token| match token {
         TokenTree::Ident(ident) => idents.contains(&&ident),

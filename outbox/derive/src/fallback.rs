@@ -1,7 +1,7 @@
-//! What is written when something is wrong: the errors, and an implementation that does nothing.
+//! Output after an error: the errors, and an implementation that does nothing.
 //!
-//! Without the implementation, every place that appends the event would fail to compile too, and bury the one error that
-//! the user can do something about.
+//! Without the implementation, every place that appends the event would fail to compile too, and
+//! hide the one error that the user can fix.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -12,11 +12,11 @@ use crate::error::Errors;
 
 pub(crate) fn expand(node: &DeriveInput, error: &Error) -> TokenStream {
     let errors = error.to_compile_error();
-    // Its mistakes are among the errors already.
+    // Its mistakes are already among the errors.
     let attrs = Attrs::read(&node.attrs, Place::Struct, &mut Errors::default());
     let krate: Path = match attrs.krate {
         Some(krate) => krate,
-        // Written in a way that says nothing: an implementation of a guessed crate's trait would be one more error.
+        // An invalid path: implementing a guessed crate's trait would add one more error.
         None if attrs.has_crate() => return errors,
         None => syn::parse_quote!(::outbox),
     };

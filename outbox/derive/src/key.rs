@@ -1,4 +1,4 @@
-//! Finds the key: the field that an event is ordered by, or the user's word that there is none.
+//! Finds the key: the field by which an event is ordered, or the user's statement that it has none.
 
 use std::fmt::Display;
 
@@ -10,21 +10,22 @@ use crate::ast::Field;
 use crate::error::Errors;
 use crate::valid::Owner;
 
-/// Where the key is.
+/// Location of the key.
 pub(crate) struct Key<'a> {
     /// The field.
     pub(crate) member: &'a Member,
     /// The field's type.
     pub(crate) ty: &'a Type,
-    /// The way on from there: what follows the first dot of `customer.id`.
+    /// Path from there: the part after the first dot of `customer.id`.
     pub(crate) rest: Vec<Member>,
-    /// Where the user said so.
+    /// Place of the user's declaration.
     pub(crate) span: Span,
 }
 
-/// The key of a struct or variant; None if the user says that it has none.
+/// Returns the key of a struct or variant; `None` if the user states that it has none.
 ///
-/// What stands on a variant or on its fields comes before what stands on the enum. A local event is ordered with nothing unless said.
+/// An attribute on a variant or its fields takes precedence over one on the enum. A local event is
+/// unordered by default.
 pub(crate) fn of<'a>(owner: &Owner<'a>, local: bool) -> Result<Option<Key<'a>>> {
     let marked = marked(owner)?;
     agree(owner, marked)?;
@@ -47,7 +48,7 @@ pub(crate) fn of<'a>(owner: &Owner<'a>, local: bool) -> Result<Option<Key<'a>>> 
     }
 }
 
-/// The field that is marked `#[event(key)]`, and where.
+/// Returns the field that is marked `#[event(key)]`, and the place of the mark.
 fn marked<'a>(owner: &Owner<'a>) -> Result<Option<(&'a Field<'a>, Span)>> {
     let mut marked = owner.fields.iter().filter_map(|field| Some((field, field.attrs.key_mark?)));
     let Some((first, span)) = marked.next() else {
@@ -62,7 +63,7 @@ fn marked<'a>(owner: &Owner<'a>) -> Result<Option<(&'a Field<'a>, Span)>> {
     errors.finish(Some((first, span)))
 }
 
-/// That what is said in several places does not contradict itself.
+/// Checks that declarations in several places do not contradict each other.
 fn agree(owner: &Owner<'_>, marked: Option<(&Field<'_>, Span)>) -> Result<()> {
     let own = owner.attrs;
     let path = own.key_path.as_ref();
@@ -119,7 +120,7 @@ fn missing(owner: &Owner<'_>) -> Error {
     Error::new(owner.ident.span(), message)
 }
 
-/// The field itself is the key.
+/// Uses the field itself as the key.
 fn direct<'a>(field: &'a Field<'a>, span: Span) -> Result<Key<'a>> {
     match never_a_key(field.ty) {
         Some(why) => Err(Error::new_spanned(field.ty, why)),
@@ -127,11 +128,11 @@ fn direct<'a>(field: &'a Field<'a>, span: Span) -> Result<Key<'a>> {
     }
 }
 
-/// Follows `key = "customer.id"`: a field's Rust name or serde's name for it, then Rust names only, for of other types
-/// than this one nothing is known here.
+/// Follows `key = "customer.id"`: first a field's Rust name or serde's name, then only Rust names,
+/// because the macro knows nothing about other types.
 fn follow<'a>(owner: &Owner<'a>, path: &LitStr, blame: Span) -> Result<Key<'a>> {
     let written = path.value();
-    // A name that serde gave may have a dot in it, so the whole comes before its parts.
+    // serde's name may contain a dot, so the whole text is tried before its parts.
     if let Some(field) = find(owner, &written, blame)? {
         return direct(field, path.span());
     }
@@ -147,7 +148,7 @@ fn follow<'a>(owner: &Owner<'a>, path: &LitStr, blame: Span) -> Result<Key<'a>> 
     }
 }
 
-/// The field of this name, in Rust or by serde.
+/// Returns the field of this name, in Rust or by serde.
 fn find<'a>(owner: &Owner<'a>, name: &str, blame: Span) -> Result<Option<&'a Field<'a>>> {
     let mut found = owner
         .fields
@@ -185,8 +186,8 @@ fn no_field(owner: &Owner<'_>, name: &str) -> String {
     )
 }
 
-/// Why a type can't be a key, where that can be told from how it is written. What can't be told is left to the trait
-/// `EventKey`, which has a message of its own.
+/// Returns the reason why a type can't be a key, if its spelling shows that. Other types are left
+/// to the trait `EventKey`, which has its own error message.
 fn never_a_key(ty: &Type) -> Option<&'static str> {
     let path = match ty {
         Type::Reference(reference) => return never_a_key(&reference.elem),
@@ -218,7 +219,7 @@ fn never_a_key(ty: &Type) -> Option<&'static str> {
     }
 }
 
-/// A field's Rust name, as people say it.
+/// Returns a field's Rust name in readable form.
 fn shown(member: &Member) -> String {
     match member {
         Member::Named(ident) => ident.unraw().to_string(),
@@ -226,7 +227,7 @@ fn shown(member: &Member) -> String {
     }
 }
 
-/// A part of a dotted path.
+/// Parses a part of a dotted path.
 fn member(part: &str, span: Span) -> Option<Member> {
     if let Ok(index) = part.parse() {
         return Some(Member::Unnamed(Index { index, span }));

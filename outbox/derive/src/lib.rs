@@ -12,7 +12,8 @@ mod valid;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
-/// Implements `DomainEvent` for a struct or an enum. The attributes are described [above](crate).
+/// Implements `DomainEvent` for a struct or an enum. The [crate documentation](crate) describes the
+/// attributes.
 #[proc_macro_derive(DomainEvent, attributes(event))]
 pub fn derive_domain_event(input: TokenStream) -> TokenStream {
     derive(&parse_macro_input!(input as DeriveInput)).into()

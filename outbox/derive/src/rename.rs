@@ -1,19 +1,21 @@
-//! What serde calls things: `#[serde(rename)]`, `rename_all` and `rename_all_fields`, as far as *writing* goes.
+//! serde's names: `#[serde(rename)]`, `rename_all` and `rename_all_fields`, as far as
+//! *serialization* goes.
 //!
-//! Nothing is reported here. What serde does not understand, its own derive says; what is not about names is passed over.
+//! Nothing is reported here. serde's own derive reports what serde does not understand; attributes
+//! unrelated to names are skipped.
 
 use syn::ext::IdentExt;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Expr, ExprLit, Ident, Lit, LitStr, Meta, Token};
 
-/// The names that serde's attributes on one item give.
+/// Names from serde's attributes on one item.
 #[derive(Default)]
 pub(crate) struct Names {
     /// The item's own name.
     pub(crate) rename: Option<LitStr>,
-    /// The rule for what is in it: the fields of a struct or variant, the variants of an enum.
+    /// Rule for the content: the fields of a struct or variant, the variants of an enum.
     pub(crate) rename_all: Option<Case>,
-    /// The rule for the fields of an enum's variants.
+    /// Rule for the fields of an enum's variants.
     pub(crate) rename_all_fields: Option<Case>,
 }
 
@@ -39,7 +41,7 @@ impl Names {
     }
 }
 
-/// The name that is written: of `= "name"`, or of `(serialize = "name", deserialize = "other")`.
+/// Returns the serialized name: of `= "name"`, or of `(serialize = "name", deserialize = "other")`.
 fn written(meta: &Meta) -> Option<LitStr> {
     match meta {
         Meta::NameValue(pair) => match &pair.value {
@@ -82,7 +84,7 @@ impl Case {
         })
     }
 
-    /// What the rule makes of a variant, which is written in PascalCase.
+    /// Applies the rule to a variant, which is written in PascalCase.
     pub(crate) fn of_variant(self, variant: &Ident) -> String {
         let name = variant.unraw().to_string();
         match self {
@@ -97,7 +99,7 @@ impl Case {
         }
     }
 
-    /// What the rule makes of a field, which is written in snake_case.
+    /// Applies the rule to a field, which is written in snake_case.
     pub(crate) fn of_field(self, field: &Ident) -> String {
         let name = field.unraw().to_string();
         match self {
@@ -111,7 +113,8 @@ impl Case {
     }
 }
 
-/// The name that an event of this Rust name might have on the wire: `OrderPlaced` as `order.placed`. For advice only.
+/// Suggests a wire name for an event of this Rust name: `OrderPlaced` as `order.placed`. For advice
+/// only.
 pub(crate) fn suggested(name: &Ident) -> String {
     words(&name.unraw().to_string(), '.')
 }

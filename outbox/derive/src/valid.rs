@@ -1,4 +1,5 @@
-//! Checks what the user wrote, and says on the very token what is wrong. What comes out can be expanded without a doubt.
+//! Validates the user's input, and reports each error on the exact token. The result can be
+//! expanded without further checks.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -13,12 +14,12 @@ use crate::error::Errors;
 use crate::key::{self, Key};
 use crate::rename::{self, Names};
 
-/// The most bytes of a topic. The contract's limit, which a test compares with this one.
+/// Maximum size of a topic, in bytes. The contract's limit; a test compares the two.
 const MOST_TOPIC_BYTES: usize = 249;
-/// The most bytes of a type's name on the wire. The contract's limit likewise.
+/// Maximum size of a wire type's name, in bytes. Likewise the contract's limit.
 const MOST_TYPE_BYTES: usize = 255;
 
-/// An event that is as it should be.
+/// A valid event.
 pub(crate) struct Event<'a> {
     pub(crate) node: &'a DeriveInput,
     pub(crate) krate: Path,
@@ -30,16 +31,16 @@ pub(crate) enum Checked<'a> {
     Enum(Vec<(&'a Ident, Kind<'a>)>),
 }
 
-/// What one struct or variant is on the wire.
+/// Wire form of one struct or variant.
 pub(crate) struct Kind<'a> {
-    /// None: the event is local.
+    /// `None`: the event is local.
     pub(crate) topic: Option<String>,
     pub(crate) name: String,
     pub(crate) version: u32,
     pub(crate) key: Option<Key<'a>>,
 }
 
-/// A struct or a variant: what has a type of its own on the wire.
+/// A struct or a variant: an item with a wire type of its own.
 pub(crate) struct Owner<'a> {
     pub(crate) ident: &'a Ident,
     pub(crate) attrs: &'a Attrs,
@@ -63,7 +64,7 @@ pub(crate) fn check<'a>(input: &'a Input<'a>) -> syn::Result<Event<'a>> {
         Shape::Enum(variants) => check_enum(input, variants, &mut errors).map(Checked::Enum),
     };
     let shape = errors.finish(shape)?;
-    // Whoever gives no shape has said why; this stands in case one forgets.
+    // Without a shape there is already an error; this one is a safeguard.
     let shape = shape.ok_or_else(|| syn::Error::new(input.node.ident.span(), "not an event"))?;
     Ok(Event { node: input.node, krate, shape })
 }
@@ -163,18 +164,18 @@ fn check_enum<'a>(
     kinds.into_iter().collect()
 }
 
-/// Where an event goes.
+/// Destination of an event.
 #[derive(Clone)]
 enum Goes {
     To(String),
-    /// Nowhere: it is local.
+    /// No destination: it is local.
     Nowhere,
-    /// What is said can't be, and that is among the errors.
+    /// The declared destination is invalid, and that is among the errors.
     Astray,
 }
 
 impl Goes {
-    /// The topic, or that there is none. None: it is not known.
+    /// Returns the topic, or that there is none. `None`: it is not known.
     fn topic(self) -> Option<Option<String>> {
         match self {
             Self::To(topic) => Some(Some(topic)),
@@ -184,7 +185,7 @@ impl Goes {
     }
 }
 
-/// Where it goes, if that is said here.
+/// Returns the destination, if it is declared here.
 fn goes(attrs: &Attrs, errors: &mut Errors) -> Option<Goes> {
     match (&attrs.topic, attrs.local) {
         (Some(topic), Some(local)) => {
@@ -200,8 +201,9 @@ fn goes(attrs: &Attrs, errors: &mut Errors) -> Option<Goes> {
     }
 }
 
-/// The name on the wire, and where it was said: by `type`, by serde's `rename`, or by its `rename_all` on the enum. A local event, which is on no
-/// wire, needs none and is called after its Rust name.
+/// Returns the wire name and the place of its declaration: `type`, serde's `rename`, or its
+/// `rename_all` on the enum. A local event never goes on the wire, so it needs none and uses its
+/// Rust name.
 fn name_of(
     owner: &Owner<'_>,
     own: &Names,
@@ -220,8 +222,8 @@ fn name_of(
     if local {
         return Some((suggested, owner.ident.span()));
     }
-    // A variant's name is in the payload too, unless serde is told otherwise: so serde is named first there. It is not insisted on, since codecs and tagging
-    // are the user's.
+    // A variant's name also appears in the payload, unless serde renames it: so the message names
+    // serde first there. It does not insist on it, because codecs and tagging are the user's choice.
     let message = match container {
         None => format!(
             "{owned} has no name on the wire; add `#[event(type = \"{suggested}\")]` (or `#[serde(rename = \"…\")]`): \
@@ -236,7 +238,7 @@ fn name_of(
     None
 }
 
-/// A text that will stand in tables and headers, by the contract's rules and in its words.
+/// Checks a text for tables and headers, by the contract's rules and with its messages.
 fn checked(what: &str, text: &LitStr, most: usize, errors: &mut Errors) -> Option<String> {
     let value = text.value();
     let mut wrong = |problem: &dyn Display| errors.at(text.span(), problem);

@@ -1,4 +1,5 @@
-//! What can be set of an in-process transport: its builder, with the default and the reason of each value.
+//! Configuration of an in-process transport: its builder, with the default and the reason of each
+//! value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +9,12 @@ use outbox_contract::{BUCKETS, Consumer, Failure, Message, Topic};
 use crate::load::Load;
 use crate::transport::MemoryTransport;
 
-/// When a message counts as delivered.
+/// Point at which a message counts as delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirm {
-    /// When every consumer of its topic has acknowledged it.
+    /// After every consumer of its topic has acknowledged it.
     Acknowledged,
-    /// When it is in the buffer of every consumer of its topic.
+    /// After it is in the buffer of every consumer of its topic.
     Enqueued,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Whether this message can ever be taken.
+    /// Rejects a message that can never be delivered.
     pub(crate) fn validate(&self, message: &Message) -> Result<(), Rejection> {
         match self.max_message_bytes {
             Some(most) if message.bytes() > most => Err(Rejection(Failure::new(
@@ -73,51 +74,54 @@ impl MemoryTransportBuilder {
         }
     }
 
-    /// Says that this consumer belongs to this topic, before it subscribes for the first time.
+    /// Declares that this consumer belongs to this topic, before it subscribes for the first time.
     ///
-    /// Without it a consumer gets what is published after its first subscription. With it nothing of the topic is
-    /// confirmed without this consumer, so the order in which the parts of a program start does not matter.
+    /// An undeclared consumer receives messages published after its first subscription. With the
+    /// declaration, no message of the topic is confirmed without this consumer, so the start order
+    /// of the parts of a program does not matter.
     pub fn consumer(mut self, topic: Topic, consumer: Consumer) -> Self {
         self.config.declared.entry(topic).or_default().insert(consumer);
         self
     }
 
-    /// Confirms a message as soon as it is in the buffer of every consumer of its topic, whether or not one of them is
-    /// there. Default: when every consumer has acknowledged it.
+    /// Confirms a message as soon as it is in the buffer of every consumer of its topic, whether or
+    /// not a member is connected. Default: after every consumer has acknowledged it.
     ///
-    /// For tests and benchmarks that want the behaviour of a broker. What is in the buffers is lost with the process.
+    /// For tests and benchmarks that need the behavior of a broker. The content of the buffers is
+    /// lost with the process.
     pub fn confirm_on_enqueue(mut self) -> Self {
         self.config.confirm = Confirm::Enqueued;
         self
     }
 
-    /// How many partitions a topic has: how many members of a consumer can work side by side. 1 to 256, default 8.
+    /// Sets the number of partitions of a topic: the maximum number of members of a consumer that
+    /// work in parallel. 1 to 256, default 8.
     pub fn partitions(mut self, partitions: usize) -> Self {
         self.config.partitions = partitions.clamp(1, BUCKETS);
         self
     }
 
-    /// How many messages may wait, unacknowledged, for one consumer of one topic. At least 1, default 10,000. Publishing
-    /// waits for room.
+    /// Sets the maximum number of unacknowledged messages for one consumer of one topic. At least
+    /// 1, default 10,000. Publishing waits for room.
     pub fn buffer_messages(mut self, messages: usize) -> Self {
         self.config.buffer.messages = messages.max(1);
         self
     }
 
-    /// How many bytes of messages may wait, unacknowledged, for one consumer of one topic. Default 64 MiB. A message that
-    /// is larger than this waits alone.
+    /// Sets the maximum bytes of unacknowledged messages for one consumer of one topic. Default 64
+    /// MiB. A larger message waits alone.
     pub fn buffer_bytes(mut self, bytes: usize) -> Self {
         self.config.buffer.bytes = bytes;
         self
     }
 
-    /// The most bytes that a message may have, headers and names included. Default: no limit.
+    /// Sets the maximum size of a message in bytes, headers and names included. Default: no limit.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.config.max_message_bytes = Some(bytes);
         self
     }
 
-    /// The transport.
+    /// Returns the transport.
     #[must_use]
     pub fn build(self) -> MemoryTransport {
         MemoryTransport::with_config(self.config)

@@ -1,4 +1,4 @@
-//! One member of a consumer: waits on its signal and takes from the machine in one step.
+//! One member of a consumer: waits on its signal and takes from the state machine in one step.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::transport::Shared;
 pub(crate) struct MemoryDeliveries {
     shared: Arc<Shared>,
     member: MemberId,
-    // Keeps one signal while nobody waits, so none is lost between looking and waiting, nor with a dropped `next`.
+    // Keeps one signal while no task waits, so none is lost between checking and waiting, nor with
+    // a dropped `next`.
     wake: Arc<Notify>,
 }
 
@@ -55,7 +56,7 @@ impl Deliveries for MemoryDeliveries {
     }
 
     async fn close(self: Box<Self>) -> Result<(), TransportError> {
-        // Leaving is what dropping does; after this point nothing can be acknowledged any more.
+        // Dropping leaves the consumer; after this point no acknowledgment is possible.
         self.shared.state().check("close")
     }
 }

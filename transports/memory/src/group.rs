@@ -1,7 +1,7 @@
-//! A consumer of one topic: its partitions, its members, and who of them has what.
+//! A consumer of one topic: its partitions, its members, and the assignment between them.
 //!
-//! Promises: each partition has at most one owner; the load is shared evenly; as few partitions move as possible, because
-//! each move repeats what is unacknowledged.
+//! Promises: each partition has at most one owner; the load is shared evenly; as few partitions
+//! move as possible, because each move redelivers unacknowledged messages.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::partition::{Entry, Partition};
 use crate::state::MemberId;
 use outbox_contract::Bucket;
 
-/// What a member does with its partitions.
+/// State of a member with respect to its partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Takes what comes.
+    /// Takes new messages.
     Taking,
-    /// Finishes what it has. It keeps its partitions until it leaves: moved earlier, what it is about to acknowledge
-    /// would be delivered again.
+    /// Finishes its messages. It keeps its partitions until it leaves: if one moved earlier,
+    /// messages that it is about to acknowledge would be redelivered.
     Draining,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Move {
 pub(crate) struct Group {
     partitions: Vec<Partition>,
     members: BTreeMap<MemberId, Standing>,
-    /// What is unacknowledged in all partitions together.
+    /// Unacknowledged load of all partitions together.
     load: Load,
 }
 
@@ -49,12 +49,12 @@ impl Group {
         self.load
     }
 
-    /// Whether somebody is there to take what comes.
+    /// Returns true if a member is taking messages.
     pub(crate) fn has_takers(&self) -> bool {
         self.takers().next().is_some()
     }
 
-    /// The partition of a key. The bucket is a hash of topic and key that never changes.
+    /// Returns the partition of a key. The bucket is a hash of topic and key that never changes.
     pub(crate) fn partition_of(&mut self, bucket: Bucket) -> &mut Partition {
         let number = usize::from(bucket.0) % self.partitions.len();
         &mut self.partitions[number]
@@ -64,12 +64,12 @@ impl Group {
         self.partitions.get_mut(usize::try_from(number).ok()?)
     }
 
-    /// The partitions of a member, with their numbers.
+    /// Returns the partitions of a member, with their numbers.
     pub(crate) fn owned(&self, by: MemberId) -> impl Iterator<Item = (u32, &Partition)> {
         (0..).zip(&self.partitions).filter(move |(_, partition)| partition.owner() == Some(by))
     }
 
-    /// Puts a message behind all others of its partition; says who has that.
+    /// Adds a message after all others of its partition; returns the partition's owner.
     pub(crate) fn push(&mut self, entry: Entry) -> Option<MemberId> {
         self.load.add(entry.load());
         let partition = self.partition_of(entry.stored.bucket);
@@ -77,7 +77,7 @@ impl Group {
         partition.owner()
     }
 
-    /// Takes out what a member finished.
+    /// Removes a message that a member finished.
     pub(crate) fn acknowledge(
         &mut self,
         by: MemberId,
@@ -110,14 +110,15 @@ impl Group {
         self.members.iter().filter(|(_, standing)| **standing == Standing::Taking).map(|(member, _)| *member)
     }
 
-    /// Gives every partition that no draining member keeps to a taker, each taker as many as the others or one more.
+    /// Assigns every partition that no draining member keeps to a taker, the same number to each
+    /// taker or one more.
     fn share_out(&mut self) -> Vec<Move> {
         let takers: Vec<MemberId> = self.takers().collect();
         let kept = |owner: Option<MemberId>| {
             owner.is_some_and(|owner| self.members.get(&owner) == Some(&Standing::Draining))
         };
         let to_share = self.partitions.iter().filter(|partition| !kept(partition.owner())).count();
-        // How many more each taker may have; the ones who came first take the remainder.
+        // Number of further partitions for each taker; the earliest members take the remainder.
         let mut open: BTreeMap<MemberId, usize> = takers
             .iter()
             .enumerate()

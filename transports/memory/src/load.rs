@@ -1,4 +1,4 @@
-//! A load: how many messages, and how many bytes of them. What bounds are expressed in.
+//! A load: a number of messages, and their bytes. Limits use it as their unit.
 
 /// Messages and their bytes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// The load of one message of this size.
+    /// Returns the load of one message of this size.
     pub(crate) const fn one(bytes: usize) -> Self {
         Self { messages: 1, bytes }
     }
@@ -24,8 +24,8 @@ impl Load {
         self.bytes = self.bytes.saturating_sub(other.bytes);
     }
 
-    /// Whether one more message of this size stays within a bound. Alone, a message of any size does: else one that is
-    /// larger than the bound would wait for ever.
+    /// Returns true if one more message of this size stays within a bound. A message of any size
+    /// fits alone: otherwise one larger than the bound would wait forever.
     pub(crate) const fn has_room_for(&self, bytes: usize, bound: Self) -> bool {
         if self.messages == 0 {
             return bound.messages > 0;

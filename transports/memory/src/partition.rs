@@ -1,7 +1,8 @@
-//! A partition of a topic, as one consumer sees it: what is unacknowledged, in order, and who has it.
+//! A partition of a topic, as one consumer sees it: its unacknowledged messages, in order, and its
+//! owner.
 //!
-//! Promises: numbers grow along the partition; a new owner starts at the first unacknowledged message; an acknowledgement
-//! of an earlier ownership changes nothing.
+//! Promises: numbers grow along the partition; a new owner starts at the first unacknowledged
+//! message; an acknowledgment of an earlier ownership changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +14,15 @@ use crate::load::Load;
 use crate::publication::PublicationId;
 use crate::state::MemberId;
 
-/// A publication that waits for the acknowledgement of a message, and where the message stands in its chunk.
+/// A publication that waits for the acknowledgment of a message, and the message's index in its
+/// batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub(crate) publication: PublicationId,
     pub(crate) index: usize,
 }
 
-/// A message that is not acknowledged.
+/// An unacknowledged message.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) stored: Arc<Stored>,
@@ -34,18 +36,19 @@ impl Entry {
     }
 }
 
-/// One ownership of a partition: who dispatches from it, and how far that came.
+/// One ownership of a partition: its owner, and the dispatch progress.
 #[derive(Debug)]
 pub(crate) struct Partition {
-    /// What is unacknowledged, by number. Acknowledgements come in any order, so there may be gaps.
+    /// Unacknowledged messages, by number. Acknowledgments arrive in any order, so there may be
+    /// gaps.
     entries: BTreeMap<u64, Entry>,
-    /// Where a message stands, so that one that is sent again is not put in twice.
+    /// Number of each message, so that a resent one is not added twice.
     places: BTreeMap<MessageId, u64>,
-    /// The number of the next message to come.
+    /// Number of the next message to arrive.
     end: u64,
     /// Everything below was dispatched to the owner.
     dispatched_to: u64,
-    /// The load of what was dispatched to the owner and is not acknowledged.
+    /// Load of the messages dispatched to the owner and not acknowledged.
     dispatched: Load,
     owner: Option<MemberId>,
     incarnation: u64,
@@ -76,7 +79,7 @@ impl Partition {
         self.dispatched
     }
 
-    /// The unacknowledged entry of this message.
+    /// Returns the unacknowledged entry of this message.
     pub(crate) fn find(&mut self, id: MessageId) -> Option<&mut Entry> {
         self.entries.get_mut(self.places.get(&id)?)
     }
@@ -85,7 +88,7 @@ impl Partition {
         self.places.contains_key(&id)
     }
 
-    /// Puts a message behind all others.
+    /// Adds a message after all others.
     pub(crate) fn push(&mut self, entry: Entry) {
         debug_assert!(!self.contains(entry.stored.message.id), "a message waits once");
         self.places.insert(entry.stored.message.id, self.end);
@@ -93,7 +96,8 @@ impl Partition {
         self.end += 1;
     }
 
-    /// Gives the partition to another owner, or to nobody: it starts at the first unacknowledged message.
+    /// Assigns the partition to another owner, or to none: it starts at the first unacknowledged
+    /// message.
     pub(crate) fn assign(&mut self, owner: Option<MemberId>) {
         self.owner = owner;
         self.incarnation += 1;
@@ -101,7 +105,7 @@ impl Partition {
         self.dispatched = Load::default();
     }
 
-    /// The next message that the owner has not got yet.
+    /// Returns the next message that was not dispatched to the owner.
     pub(crate) fn peek(&self) -> Option<&Entry> {
         self.entries.range(self.dispatched_to..).next().map(|(_, entry)| entry)
     }
@@ -114,7 +118,8 @@ impl Partition {
         Some((*number, entry))
     }
 
-    /// Takes out what the owner finished. Nothing when the ownership is another one by now, or it was finished before.
+    /// Removes a message that the owner finished. Does nothing if the ownership has changed, or if
+    /// the message was finished before.
     pub(crate) fn acknowledge(&mut self, by: MemberId, incarnation: u64, number: u64) -> Option<Entry> {
         if self.owner != Some(by) || self.incarnation != incarnation || number >= self.dispatched_to {
             return None;

@@ -1,7 +1,7 @@
-//! A chunk on its way: what of it is enqueued, what is acknowledged, and what was reported.
+//! A batch in flight: its enqueued, acknowledged and reported messages.
 //!
-//! Promises: one outcome per message; a message is reported delivered only after the earlier ones of its key were, and
-//! never after one of them failed.
+//! Promises: one outcome per message; a message is reported delivered only after the earlier ones
+//! of its key were, and never after one of them failed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use outbox_contract::fetch::Stored;
 use outbox_contract::{Chunk, KeyId, Outcome, Outcomes};
 use tokio::sync::Notify;
 
-/// Names a publication while it lasts.
+/// Identifies a publication during its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PublicationId(pub(crate) u64);
 
-/// How far one message came.
+/// Progress of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// It is in no buffer.
@@ -22,16 +22,16 @@ enum Stage {
     /// It is in the buffers, and this many consumers have yet to acknowledge it.
     Enqueued(usize),
     Delivered,
-    /// Not delivered, and nothing behind it of its key will be.
+    /// Not delivered, and no later message of its key will be.
     Failed,
 }
 
 #[derive(Debug)]
 struct Slot {
     stage: Stage,
-    /// The next message of the same key in the chunk.
+    /// The next message of the same key in the batch.
     follower: Option<usize>,
-    /// Whether there is an earlier message of the same key whose delivery was not reported yet.
+    /// True if there is an earlier message of the same key whose delivery was not reported yet.
     follows: bool,
 }
 
@@ -41,10 +41,10 @@ pub(crate) struct Publication {
     source: Arc<str>,
     outcomes: Outcomes,
     slots: Vec<Slot>,
-    /// Before this one, none waits.
+    /// No message before this index waits.
     next: usize,
     unreported: usize,
-    /// Whether it waits for room in a buffer. Set when it can't go on, cleared when it tries again.
+    /// True if it waits for room in a buffer. Set when it is blocked, cleared when it tries again.
     pub(crate) waits_for_room: bool,
     /// Wakes the future that publishes.
     pub(crate) wake: Arc<Notify>,
@@ -81,7 +81,7 @@ impl Publication {
         &self.source
     }
 
-    /// The first message to enqueue that stands at this place of the chunk or behind it, and where.
+    /// Returns the first message to enqueue at or after this index of the batch, and its index.
     pub(crate) fn next(&mut self, from: usize) -> Option<(usize, Arc<Stored>)> {
         while self.slots.get(self.next)?.stage != Stage::Waiting {
             self.next += 1;
@@ -91,13 +91,14 @@ impl Publication {
         Some((index, Arc::clone(self.messages.get(index)?)))
     }
 
-    /// The message is in the buffers now, and so many consumers have to acknowledge it.
+    /// Records that the message is in the buffers, and that this many consumers must acknowledge
+    /// it.
     pub(crate) fn enqueued(&mut self, index: usize, consumers: usize) {
         self.slots[index].stage = Stage::Enqueued(consumers);
         self.report_delivered(index);
     }
 
-    /// One consumer has acknowledged the message.
+    /// Records that one consumer has acknowledged the message.
     pub(crate) fn acknowledged(&mut self, index: usize) {
         if let Stage::Enqueued(left) = &mut self.slots[index].stage {
             *left = left.saturating_sub(1);
@@ -105,7 +106,7 @@ impl Publication {
         }
     }
 
-    /// The message is not delivered; those behind it of its key are not tried.
+    /// Records that the message is not delivered; later ones of its key are not tried.
     pub(crate) fn failed(&mut self, index: usize, outcome: Outcome) {
         self.fail_one(index, outcome);
         let mut at = self.slots[index].follower;
@@ -116,7 +117,8 @@ impl Publication {
         self.wake_if_complete();
     }
 
-    /// Nothing more will happen: what is in a buffer is unknown, the rest was not delivered.
+    /// Ends the publication: buffered messages get the first outcome (unknown), the rest the second
+    /// (not delivered).
     pub(crate) fn give_up(&mut self, enqueued: &Outcome, waiting: &Outcome) {
         for index in 0..self.slots.len() {
             match self.slots[index].stage {
@@ -135,10 +137,10 @@ impl Publication {
         self.outcomes.report(index, outcome);
     }
 
-    /// Reports what is acknowledged, from this message on along its key.
+    /// Reports acknowledged messages, from this message on along its key.
     ///
-    /// A consumer may acknowledge a follower first. Reported then, it would be settled while its predecessor is not, and
-    /// after a crash the predecessor alone would be sent again.
+    /// A consumer may acknowledge a later message first. Reporting it then would settle it before
+    /// its predecessor, and after a crash the relay would resend the predecessor alone.
     fn report_delivered(&mut self, index: usize) {
         let mut at = Some(index);
         while let Some(index) = at {

@@ -1,7 +1,9 @@
-//! All that the transport knows, as one machine without async: topics, consumers, members, and chunks on their way.
+//! The whole state of the transport, as one state machine without async: topics, consumers,
+//! members, and batches in flight.
 //!
-//! The shell around it holds the lock, calls one method, and waits on the signals that the methods give. Ordered maps
-//! throughout, so that the same calls give the same answers in every run.
+//! The shell around it holds the lock, calls one method, and waits on the signals that the methods
+//! return. It uses ordered maps throughout, so that the same calls give the same answers in every
+//! run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use crate::load::Load;
 use crate::partition::{Entry, Waiter};
 use crate::publication::{Publication, PublicationId};
 
-/// Names one subscription; later ones have higher numbers.
+/// Identifies one subscription; later ones have higher numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MemberId(pub(crate) u64);
 
@@ -31,15 +33,15 @@ struct Member {
     topics: BTreeSet<Topic>,
     prefetch: Load,
     paused: BTreeSet<Unit>,
-    /// Units that were taken away and that the member does not know of yet.
+    /// Revoked units that the member does not know of yet.
     revoked: BTreeSet<Unit>,
     draining: bool,
-    /// Which of its units goes first next time, so that none starves behind a busy one.
+    /// Index of the unit that goes first next time, so that none starves behind a busy one.
     turn: usize,
     wake: Arc<Notify>,
 }
 
-/// What there is for a member.
+/// An answer to a member.
 #[derive(Debug)]
 pub(crate) enum Taken {
     Deliveries(Vec<Delivery>),
@@ -92,7 +94,7 @@ impl State {
 
     // ---- publishing
 
-    /// Takes a chunk in; `advance` moves it.
+    /// Opens a publication of a batch; `advance` moves it.
     pub(crate) fn open(&mut self, chunk: Chunk, outcomes: Outcomes) -> (PublicationId, Arc<Notify>) {
         let id = PublicationId(self.take_id());
         let publication = Publication::new(chunk, outcomes);
@@ -101,14 +103,14 @@ impl State {
         (id, wake)
     }
 
-    /// Enqueues as much of a chunk as there is room for. Says whether the chunk is done with.
+    /// Enqueues as much of a batch as there is room for. Returns true if the batch is complete.
     pub(crate) fn advance(&mut self, id: PublicationId) -> bool {
         let Some(mut publication) = self.publications.remove(&id) else { return true };
         if self.closed {
             give_up(&mut publication);
         }
         let mut owners = BTreeSet::new();
-        // Topics without room: what is behind of theirs waits too, and what is of others does not.
+        // Topics without room: their later messages wait too, and those of other topics do not.
         let (mut full, mut from) = (BTreeSet::new(), 0);
         while let Some((index, stored)) = publication.next(from) {
             from = index + 1;
@@ -143,8 +145,9 @@ impl State {
             let mut unfinished = 0;
             for group in groups.values_mut() {
                 match group.partition_of(stored.bucket).find(id_of_message) {
-                    // Sent again while it still waits: another copy would only pile up behind it. Publications that
-                    // were given up are forgotten here, so that a consumer who hangs does not collect them.
+                    // Resent while it still waits: another copy would only pile up behind it.
+                    // Publications that were given up are removed here, so that a hanging consumer
+                    // does not collect them.
                     Some(entry) => {
                         entry.waiters.retain(|waiter| self.publications.contains_key(&waiter.publication));
                         entry.waiters.extend(waiter);
@@ -170,7 +173,7 @@ impl State {
         complete
     }
 
-    /// Forgets a chunk: its future is gone. What is in a buffer stays there and arrives.
+    /// Forgets a batch whose future is gone. Buffered messages stay there and arrive.
     pub(crate) fn abandon(&mut self, id: PublicationId) {
         self.publications.remove(&id);
     }
@@ -213,7 +216,8 @@ impl State {
         Ok((id, wake))
     }
 
-    /// What there is for a member now. Nothing is lost with the answer's future: it is given in one step.
+    /// Takes the current items for a member. One step returns them, so dropping the answer's future
+    /// loses nothing.
     pub(crate) fn take(&mut self, id: MemberId) -> Result<Taken, TransportError> {
         self.check("receive")?;
         let Some(member) = self.members.get_mut(&id) else { return Ok(Taken::Ended) };
@@ -246,7 +250,7 @@ impl State {
         ready.rotate_left(first);
 
         let mut deliveries = Vec::new();
-        // Rounds: each unit gives its share of the room, and what is left over goes round again.
+        // Rounds: each unit gives its share of the room, and the next round shares the rest.
         while !ready.is_empty() {
             let share = (member.prefetch.messages.saturating_sub(outstanding.messages) / ready.len()).max(1);
             ready.retain(|unit| {
@@ -288,7 +292,7 @@ impl State {
                 }
             }
         }
-        // There is room again: in the prefetch of this member, and in the buffer for those who publish.
+        // There is room again: in the prefetch of this member, and in the buffer for publishers.
         member.wake.notify_one();
         self.wake_publications();
         Ok(())
@@ -321,12 +325,13 @@ impl State {
                 group.drain(id);
             }
         }
-        // Nobody may be left to take what waits for room.
+        // There may be no member left to take the messages that wait for room.
         self.wake_publications();
         Ok(())
     }
 
-    /// The member is gone, politely or not: its units go to others, from the first unacknowledged on.
+    /// Removes a member, after a clean exit or a crash: its units go to others, from the first
+    /// unacknowledged message on.
     pub(crate) fn leave(&mut self, id: MemberId) {
         let Some(member) = self.members.remove(&id) else { return };
         member.wake.notify_one();
@@ -340,7 +345,7 @@ impl State {
 
     // ---- closing
 
-    /// Ends everything. What is in the buffers is gone with it.
+    /// Closes everything. The content of the buffers is lost.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         self.publications.values_mut().for_each(give_up);
@@ -353,7 +358,7 @@ impl State {
         for Move { partition, from, to } in moves {
             let unit = Unit { topic: topic.clone(), number: partition };
             if let Some(member) = from.and_then(|from| self.members.get_mut(&from)) {
-                // A pause belongs to the ownership that it was asked for.
+                // A pause belongs to the ownership for which it was requested.
                 member.paused.remove(&unit);
                 member.revoked.insert(unit);
                 member.wake.notify_one();
@@ -387,7 +392,7 @@ fn give_up(publication: &mut Publication) {
     publication.give_up(&unknown, &Outcome::Unavailable(Unavailable::Route, failure));
 }
 
-/// The consumers that a message of this topic has to reach, or why it can't.
+/// Returns the consumers that a message of this topic must reach, or the reason why it can't.
 fn groups_to_reach<'t>(
     topics: &'t mut BTreeMap<Topic, BTreeMap<Consumer, Group>>,
     topic: &Topic,

@@ -1,4 +1,4 @@
-//! The transport itself: a lock around the machine, and futures that wait on its signals.
+//! The transport itself: a lock around the state machine, and futures that wait on its signals.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::deliveries::MemoryDeliveries;
 use crate::publication::PublicationId;
 use crate::state::State;
 
-/// Topics, consumers and acknowledgements within one process.
+/// An in-process transport: topics, consumers and acknowledgments within one process.
 ///
 /// Clones share everything.
 #[derive(Clone, Debug)]
@@ -28,14 +28,14 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // No step of the machine runs foreign code, so a poisoned lock could only come from a bug in it; the state is
-        // still the best that there is.
+        // No step of the state machine runs foreign code, so only a bug in it could poison the
+        // lock; its state is still the best available.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl MemoryTransport {
-    /// A transport with the defaults of its [builder](Self::builder).
+    /// Creates a transport with the defaults of its [builder](Self::builder).
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
@@ -90,7 +90,7 @@ impl Transport for MemoryTransport {
     }
 }
 
-/// Forgets a chunk when its future ends or is dropped: from then on nothing more of it is enqueued.
+/// Forgets a batch when its future ends or is dropped: from then on nothing more of it is enqueued.
 struct OnItsWay<'a> {
     shared: &'a Shared,
     id: PublicationId,

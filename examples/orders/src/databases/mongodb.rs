@@ -1,4 +1,4 @@
-//! MongoDB: collections, and updates that make the document where it is missing.
+//! MongoDB: collections, and updates that create a missing document.
 
 use examples_shared::transports::Failed;
 use futures_util::TryStreamExt;
@@ -10,7 +10,7 @@ use outbox::prelude::*;
 
 use super::{Account, Database, OrderRow};
 
-/// A collection of the database that the URL names.
+/// Returns a collection of the database that the URL names.
 fn collection(client: &mongodb::Client, name: &str) -> Result<Collection<Document>, Failed> {
     let database = client.default_database().ok_or("the URL names no database")?;
     Ok(database.collection(name))
@@ -27,7 +27,7 @@ async fn make(store: &MongoDbStore, names: &[&str]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Changes the document of a name in a transaction, and gives what it is then.
+/// Changes the named document in a transaction, and returns its new state.
 async fn change(
     tx: &mut ClientSession,
     name: &str,

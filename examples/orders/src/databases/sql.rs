@@ -1,4 +1,4 @@
-//! SQLite and PostgreSQL, which understand the same words.
+//! SQLite and PostgreSQL, which understand the same statements.
 
 use examples_shared::transports::Failed;
 use outbox::prelude::*;

@@ -9,13 +9,13 @@ use outbox::prelude::*;
 
 use super::{Database, State};
 
-/// A collection of the database that the URL names.
+/// Returns a collection of the database that the URL names.
 fn collection(client: &Client, name: &str) -> Result<Collection<Document>, Failed> {
     let database = client.default_database().ok_or("the URL names no database")?;
     Ok(database.collection(name))
 }
 
-/// Makes it before anybody writes: the transactions of some servers can't.
+/// Creates the collection before any write: on some servers a transaction can't.
 async fn make(client: &Client, name: &str) -> Result<(), Failed> {
     let database = client.default_database().ok_or("the URL names no database")?;
     Ok(database.create_collection(name).await?)
@@ -55,7 +55,7 @@ impl Database for MongoDbStore {
     }
 
     async fn reserve(tx: &mut Self::Tx<'static>, order: i64, item: i64) -> Result<(), HandlerError> {
-        // No unique order: that each is reserved once is what is being shown.
+        // No unique order: the example shows that each is reserved once.
         let reservation = doc! { "order": order, "item": item };
         collection(&tx.client(), "reservations")?.insert_one(reservation).session(tx).await?;
         Ok(())

@@ -7,7 +7,7 @@ use sqlx::Row;
 use super::{Database, State};
 
 macro_rules! database {
-    // MySQL numbers no arguments: they come in the order in which they stand.
+    // MySQL has no numbered arguments: they appear in statement order.
     ($store:ty, $integer:literal, $words:expr) => {
         impl Sql for $store {
             const STOCK: &'static str = concat!(
@@ -49,22 +49,23 @@ database!(outbox::mysql::MySqlStore, "signed", |sql: &str| ["$1", "$2", "$3"]
     .iter()
     .fold(sql.to_owned(), |sql, number| sql.replace(number, "?")));
 
-/// A store whose transactions take SQL.
+/// A store whose transactions accept SQL.
 trait Sql: Transactional + Clone {
-    /// The sums of the stock. What a sum is, and what a number of 64 bits is called, each database says in its own way.
+    /// Query for the sums of the stock. The databases differ in the type of a sum, and in the name
+    /// of a 64-bit integer.
     const STOCK: &'static str;
 
-    /// Makes a table. Not in a transaction: on MySQL that would end it.
+    /// Creates a table. Not in a transaction: on MySQL that would end it.
     fn create(&self, table: &'static str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// How many rows a statement changes. Its arguments stand in it in their order.
+    /// Returns the number of rows that a statement changes. Its arguments appear in order.
     fn execute(
         tx: &mut Self::Tx<'static>,
         sql: &'static str,
         values: &[i64],
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 
-    /// The two numbers of a query.
+    /// Returns the two numbers of a query.
     fn pair(&self, sql: &'static str) -> impl Future<Output = Result<(i64, i64), sqlx::Error>> + Send;
 }
 
@@ -78,7 +79,7 @@ impl<S: Sql> Database for S {
     async fn make_stock(&self, items: i64, each: i64) -> Result<(), Failed> {
         for table in [
             "create table stock (item bigint primary key, free bigint not null, reserved bigint not null)",
-            // No key on the order: that each is reserved once is what is being shown.
+            // No key on the order: the example shows that each is reserved once.
             "create table reservations (order_id bigint not null, item bigint not null)",
         ] {
             self.create(table).await?;

@@ -1,13 +1,13 @@
-//! The events of one unit of work: which is handled next, what caused what, and when it is too much. Pure.
+//! The events of one unit of work: the next one to handle, their causes, and their limits. Pure.
 
 use std::collections::VecDeque;
 
-/// What a unit of work may have.
+/// Limits of a unit of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// How many events a chain may have that cause one another.
+    /// Maximum length of a chain of events that cause one another.
     pub(crate) depth: usize,
-    /// How many events in all.
+    /// Maximum number of events in total.
     pub(crate) events: usize,
 }
 
@@ -17,23 +17,24 @@ impl Default for Limits {
     }
 }
 
-/// Why no more events are taken. It stays: whoever swallows it in a handler can't commit.
+/// Reason why no more events are taken. It persists: a unit of work can't commit even if a handler
+/// ignores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Overrun {
-    /// These events caused one another, the first first.
+    /// These events caused one another, in order.
     Deep(Vec<&'static str>),
-    /// There are more than this in all.
+    /// More than this many in total.
     Many(usize),
 }
 
-/// Events in the order in which they are handled: that in which they were recorded.
+/// Events in the order of handling: the order in which they were recorded.
 #[derive(Debug)]
 pub(crate) struct Cascade<T> {
     limits: Limits,
-    /// All that were recorded, by number: what is left of a handled one is where it came from.
+    /// All recorded events, by number: of a handled one only its cause remains.
     raised: Vec<Raised>,
     waiting: VecDeque<(usize, T)>,
-    /// The one that is being handled: what is recorded meanwhile was caused by it.
+    /// The event being handled: it causes the events recorded meanwhile.
     cause: Option<usize>,
     overrun: Option<Overrun>,
 }
@@ -41,7 +42,7 @@ pub(crate) struct Cascade<T> {
 #[derive(Debug)]
 struct Raised {
     name: &'static str,
-    /// How many events are in its chain, itself included.
+    /// Number of events in its chain, itself included.
     depth: usize,
     cause: Option<usize>,
 }
@@ -51,7 +52,7 @@ impl<T> Cascade<T> {
         Self { limits, raised: Vec::new(), waiting: VecDeque::new(), cause: None, overrun: None }
     }
 
-    /// Records an event, caused by the one that is being handled, if one is.
+    /// Records an event, caused by the one being handled, if any.
     pub(crate) fn record(&mut self, name: &'static str, event: T) -> Result<(), Overrun> {
         let depth = 1 + self.cause.map_or(0, |cause| self.raised[cause].depth);
         if depth > self.limits.depth {
@@ -67,19 +68,20 @@ impl<T> Cascade<T> {
         Ok(())
     }
 
-    /// The next event to handle, with its name. None: all are handled, and what is recorded from now on was caused by none.
+    /// Returns the next event to handle, with its name. `None`: all are handled, and events
+    /// recorded from now on have no cause.
     pub(crate) fn next(&mut self) -> Option<(&'static str, T)> {
         let next = self.waiting.pop_front();
         self.cause = next.as_ref().map(|(number, _)| *number);
         next.map(|(number, event)| (self.raised[number].name, event))
     }
 
-    /// Whether too much was recorded, at any time.
+    /// Returns the overrun, if a limit was ever exceeded.
     pub(crate) fn overrun(&self) -> Option<&Overrun> {
         self.overrun.as_ref()
     }
 
-    /// The event that is being handled and those that led to it, the first first.
+    /// Returns the event being handled and those that led to it, in order.
     fn chain(&self) -> Vec<&'static str> {
         let mut chain = Vec::new();
         let mut at = self.cause;
@@ -137,7 +139,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever each event causes, it ends, within both bounds.
+        /// Every cascade ends, within both bounds, whatever each event causes.
         #[test]
         fn every_cascade_ends(causes in proptest::collection::vec(0_usize..4, 1..40), depth in 1_usize..6, events in 1_usize..60) {
             let mut cascade = Cascade::new(Limits { depth, events });

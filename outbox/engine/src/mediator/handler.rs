@@ -1,4 +1,4 @@
-//! What handles an event inside a unit of work.
+//! Handlers of events inside a unit of work.
 
 use std::any::Any;
 use std::future::Future;
@@ -8,12 +8,13 @@ use outbox_contract::{Codec, Json, Transactional};
 
 use crate::unit_of_work::UnitOfWork;
 
-/// The error of a handler: whatever `?` takes. It rolls the unit of work back.
+/// Error of a handler: any error that `?` converts. It rolls back the unit of work.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Handles events of one type, in the unit of work that recorded them, before it commits.
 ///
-/// An `async fn` of the event and the unit of work is a handler. So is a value that implements this, which may hold what it needs:
+/// An `async fn` of the event and the unit of work is a handler. So is a value that implements this
+/// trait, which may hold its dependencies:
 ///
 /// ```
 /// use outbox_contract::async_trait;
@@ -34,7 +35,7 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// }
 /// ```
 ///
-/// It names its store, because what it does with the transaction is that store's language.
+/// It names its store, because it uses the transaction through that store's driver.
 #[async_trait]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no handler of `{E}`",
@@ -43,17 +44,20 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
     note = "a closure is none: its future would have to name a borrow of its arguments; make it a function, or a struct that implements `EventHandler`"
 )]
 pub trait EventHandler<E, S: Transactional, C: Codec = Json>: Send + Sync + 'static {
-    /// Handles one event. Runs in the unit's transaction, which [`UnitOfWork::tx`] lends; what it [records](UnitOfWork::record) is handled too.
+    /// Handles one event. Runs in the unit's transaction, which [`UnitOfWork::tx`] lends. The
+    /// mediator also handles the events that it [records](UnitOfWork::record).
     ///
-    /// Effects outside of the transaction are not taken back when it rolls back: record an event for them instead.
+    /// A rollback does not undo effects outside the transaction: record an event for them instead.
     ///
     /// # Errors
     ///
-    /// Any: the unit of work rolls back and returns it in [`WorkError::Handler`](crate::WorkError::Handler).
+    /// Any: the unit of work rolls back and returns it in
+    /// [`WorkError::Handler`](crate::WorkError::Handler).
     async fn handle(&self, event: &E, work: &mut UnitOfWork<S, C>) -> Result<(), HandlerError>;
 }
 
-/// An `async fn` that can be an [`EventHandler`]. Implemented for all of them, and by nobody else.
+/// An `async fn` that can be an [`EventHandler`]. Implemented for all of them; not for implementing
+/// yourself.
 pub trait EventHandlerFn<'a, E, S: Transactional, C: Codec>: Send + Sync + 'static {
     /// Its future.
     type Handling: Future<Output = Result<(), HandlerError>> + Send + 'a;
@@ -90,7 +94,7 @@ where
     }
 }
 
-/// A handler whose event's type is forgotten.
+/// A handler with its event type erased.
 pub(crate) struct Registered<S: Transactional, C: Codec> {
     /// Its Rust name, for errors and spans.
     pub(crate) name: &'static str,
@@ -103,7 +107,7 @@ impl<S: Transactional, C: Codec> Registered<S, C> {
         Self { name: std::any::type_name::<H>(), handler: Box::new(handler) }
     }
 
-    /// Handles an event of the type that it was registered for; others are no event of its.
+    /// Handles an event of the type for which it was registered; ignores other types.
     pub(crate) async fn handle(
         &self,
         event: &(dyn Any + Send + Sync),

@@ -1,6 +1,8 @@
-//! The mediator: gives the events of a unit of work to their handlers in this process, before the commit.
+//! The mediator: passes the events of a unit of work to their handlers in this process, before the
+//! commit.
 //!
-//! It is made once, when the program starts, from the outbox and the handlers; units of work begin with it.
+//! The program creates it once, at startup, from the outbox and the handlers; it begins the units
+//! of work.
 
 mod cascade;
 mod handler;
@@ -20,10 +22,11 @@ pub use handler::{EventHandler, EventHandlerFn, HandlerError};
 
 use crate::unit_of_work::{UnitOfWork, WorkError, blame};
 
-/// Begins units of work, and gives the events of each to their handlers before it commits.
+/// Begins units of work, and passes the events of each to their handlers before it commits.
 ///
-/// Handlers are registered by the event's Rust type and run one after the other, in the order of registration, in the unit's own transaction.
-/// What they record is given to handlers too, in the order in which it was recorded. An error of any of them rolls everything back.
+/// Handlers are registered by the event's Rust type and run one after the other, in the order of
+/// registration, in the unit's own transaction. The events that they record go to handlers too, in
+/// the order of recording. An error of any handler rolls everything back.
 ///
 /// Cheap to clone: clones share the handlers.
 ///
@@ -62,7 +65,7 @@ pub struct Mediator<S: Transactional, C: Codec = Json> {
     core: Arc<Core<S, C>>,
 }
 
-/// What clones share. Changed only while there is a single one.
+/// State shared by clones. Changed only while there is a single one.
 struct Core<S: Transactional, C: Codec> {
     outbox: Outbox<S, C>,
     handlers: HashMap<TypeId, Vec<Arc<Registered<S, C>>>>,
@@ -71,17 +74,18 @@ struct Core<S: Transactional, C: Codec> {
 }
 
 impl<S: Transactional, C: Codec> Mediator<S, C> {
-    /// A mediator without handlers: units of work that only collect events and append them.
+    /// Creates a mediator without handlers: its units of work only collect events and append them.
     #[must_use]
     pub fn new(outbox: Outbox<S, C>) -> Self {
         let core = Core { outbox, handlers: HashMap::new(), limits: Limits::default(), attempts: 10 };
         Self { core: Arc::new(core) }
     }
 
-    /// Registers a handler of events of one type, behind those that it has.
+    /// Registers a handler of events of one type, after the type's existing handlers.
     ///
-    /// An `async fn` of the event and the unit of work is one; a value that holds something implements [`EventHandler`]. The type is that of the value
-    /// that was recorded: a handler of an enum gets all of its variants.
+    /// An `async fn` of the event and the unit of work is a handler; a value with dependencies
+    /// implements [`EventHandler`]. The type is that of the recorded value: a handler of an enum
+    /// receives all of its variants.
     #[must_use]
     pub fn on<E, H>(self, handler: H) -> Self
     where
@@ -94,57 +98,63 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
         })
     }
 
-    /// How long a chain of events may be that handlers record because of one another. Default 16: chains of a domain are short, and one that is
-    /// not goes in a circle.
+    /// Sets the maximum length of a chain of events that handlers record because of one another.
+    /// Default 16: chains of a domain are short, and a longer one is probably circular.
     #[must_use]
     pub fn most_depth(self, depth: usize) -> Self {
         self.changed(|core| core.limits.depth = depth)
     }
 
-    /// How many events one unit of work may have. Default 10,000: they are in memory until the commit, and written in one go.
+    /// Sets the maximum number of events in one unit of work. Default 10,000: they are in memory
+    /// until the commit, and written at once.
     #[must_use]
     pub fn most_events(self, events: usize) -> Self {
         self.changed(|core| core.limits.events = events)
     }
 
-    /// How many times [`run`](Self::run) tries in all when others are in the way, from 1. Default 10: with pauses that grow to a second, a few
-    /// seconds.
+    /// Sets the maximum number of attempts of [`run`](Self::run) on conflicts, from 1. Default 10:
+    /// with pauses that grow to a second, a few seconds in total.
     #[must_use]
     pub fn most_attempts(self, attempts: u32) -> Self {
         self.changed(|core| core.attempts = attempts.max(1))
     }
 
-    /// The outbox that events with a topic are appended to.
+    /// Returns the outbox to which events with a topic are appended.
     #[must_use]
     pub fn outbox(&self) -> &Outbox<S, C> {
         &self.core.outbox
     }
 
-    /// Begins a unit of work in a transaction of the store's pool, which is yours if you gave the store one.
+    /// Begins a unit of work in a transaction of the store's pool, which is yours if you gave the
+    /// store one.
     ///
-    /// *Cancellation*: nothing began.
+    /// *Cancellation*: no transaction began.
     ///
     /// # Errors
     ///
-    /// [`WorkError::Store`] when the database can't be had.
+    /// [`WorkError::Store`] if the database is not available.
     pub async fn begin(&self) -> Result<UnitOfWork<S, C>, WorkError> {
         let begun = self.core.outbox.store().begin().await;
         begun.map(|tx| self.adopt(tx)).map_err(|error| self.classified(WorkError::Store(error)))
     }
 
-    /// Makes a unit of work of a transaction that you have begun. [`UnitOfWork::commit`] commits it; [`UnitOfWork::finish`] gives it back.
+    /// Creates a unit of work from a transaction that you have begun. [`UnitOfWork::commit`]
+    /// commits it; [`UnitOfWork::finish`] returns it.
     #[must_use]
     pub fn adopt(&self, tx: S::Tx<'static>) -> UnitOfWork<S, C> {
         UnitOfWork::new(self.clone(), tx, self.core.limits)
     }
 
-    /// Begins a unit of work, has the closure do it, and commits. When another transaction was in the way ([`WorkError::Conflict`], which a
-    /// [`VersionMismatch`](crate::VersionMismatch) is too), all of it is rolled back and begins again, closure and all, after a pause:
-    /// so what it does outside of the transaction is done again, and what it decides by must be read in it.
+    /// Begins a unit of work, runs the closure in it, and commits. On a conflict with another
+    /// transaction ([`WorkError::Conflict`], which includes a
+    /// [`VersionMismatch`](crate::VersionMismatch)), it rolls everything back, pauses, and restarts
+    /// everything, closure included. The closure's effects outside the transaction therefore
+    /// repeat, and it must read the data for its decisions inside the transaction.
     ///
-    /// On a task of its own (`tokio::spawn`, a handler of a web framework) the closure has to own what it uses: `async move |work| { … }`.
+    /// On a task of its own (`tokio::spawn`, a handler of a web framework) the closure must own the
+    /// values it uses: `async move |work| { … }`.
     ///
-    /// *Cancellation*: rolled back, or, while it commits, unknown.
+    /// *Cancellation*: rolled back, or unknown during the commit.
     ///
     /// ```
     /// # async fn run() -> Result<(), outbox_engine::WorkError> {
@@ -162,8 +172,9 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
     ///
     /// # Errors
     ///
-    /// [`WorkError::Failed`] with the closure's own; [`WorkError::Unknown`], which is not tried again, for it may be done; and whatever
-    /// [`UnitOfWork::commit`] returns, a conflict only after [`most_attempts`](Self::most_attempts).
+    /// [`WorkError::Failed`] with the closure's own error. [`WorkError::Unknown`], which is not
+    /// retried, because the work may be committed. Any error of [`UnitOfWork::commit`]; a conflict
+    /// only after [`most_attempts`](Self::most_attempts).
     pub async fn run<T, F>(&self, mut work: F) -> Result<T, WorkError>
     where
         F: AsyncFnMut(&mut UnitOfWork<S, C>) -> Result<T, HandlerError>,
@@ -200,7 +211,7 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
         self.core.handlers.get(&event).map_or(&[], Vec::as_slice)
     }
 
-    /// Puts an error that another transaction caused into the one variant that is tried again.
+    /// Converts an error that another transaction caused into the one variant that is retried.
     pub(crate) fn classified(&self, error: WorkError) -> WorkError {
         let store = self.core.outbox.store();
         match error {
@@ -225,7 +236,8 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
     }
 }
 
-/// How long to wait before a unit of work begins again: exponential with full jitter, from 10 ms to a second. `draw` is uniform between 0 and 1.
+/// Returns the pause before a unit of work restarts: exponential with full jitter, from 10 ms to a
+/// second. `draw` is uniform between 0 and 1.
 fn pause_after(attempt: u32, draw: f64) -> Duration {
     const FIRST: Duration = Duration::from_millis(10);
     const MOST: Duration = Duration::from_secs(1);

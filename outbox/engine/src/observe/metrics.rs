@@ -1,9 +1,10 @@
-//! What metrics mean, for the recorder of the program.
+//! Descriptions of metrics, for the recorder of the program.
 
 use metrics::Unit;
 use outbox_contract::metric::{ALL, Kind};
 
-/// Tells the recorder of this program units and meanings of all metrics. Without effect where it knows them, or where none is installed.
+/// Registers units and descriptions of all metrics with the recorder of this program. No effect if
+/// it knows them, or if none is installed.
 pub(crate) fn describe_metrics() {
     for metric in ALL {
         let unit = unit(metric.unit);
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
     use crate::{Inbox, Mode};
 
-    /// Remembers what it was told.
+    /// Records the descriptions it receives.
     #[derive(Default)]
     struct Told(Mutex<Vec<(String, Option<Unit>, String)>>);
 
@@ -71,7 +72,7 @@ mod tests {
         }
     }
 
-    /// Whichever part of the work this process does: it may have nothing else that describes them.
+    /// Every mode of an inbox describes them, because the process may have no other part that does.
     #[tokio::test]
     async fn an_inbox_of_every_mode_describes_them() {
         for mode in [Mode::Direct, Mode::Stored, Mode::Receive, Mode::Handle] {

@@ -1,4 +1,4 @@
-//! What the engine shows of itself: spans that belong to the trace of the messages that they are about.
+//! Telemetry of the engine: spans that belong to the trace of the messages they cover.
 
 mod metrics;
 mod propagation;

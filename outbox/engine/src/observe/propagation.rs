@@ -1,14 +1,16 @@
-//! Spans that go on with a message's trace.
+//! Spans that continue a message's trace.
 //!
-//! The span that appended an event is in the message's headers, and stays there: the relay adds a link and no parent, because its span is about
-//! many messages of many traces. So a consumer's span is a child of the span that appended, whatever lies between.
+//! The span that appended an event is in the message's headers, and stays there. The relay adds a
+//! link and no parent, because its span covers many messages of many traces. A consumer's span is
+//! therefore a child of the span that appended, whatever lies between.
 
 use std::sync::Arc;
 
 use outbox_contract::{Message, Route, Stored};
 use tracing::Span;
 
-/// The span of a relay that publishes these messages, linked to the spans that appended them.
+/// Creates the span of a relay that publishes these messages, linked to the spans that appended
+/// them.
 pub(crate) fn publish_span(route: &Route, messages: &[Arc<Stored>]) -> Span {
     let span = tracing::debug_span!(
         "publish",
@@ -30,9 +32,10 @@ pub(crate) fn publish_span(route: &Route, messages: &[Arc<Stored>]) -> Span {
     span
 }
 
-/// A span for handling a message: with the feature `opentelemetry`, a child of the span that appended it, in another process perhaps.
+/// Creates a span for handling a message: with the feature `opentelemetry`, a child of the span
+/// that appended it, possibly in another process.
 ///
-/// The inbox enters one for each message. Whoever subscribes without it does so by hand:
+/// The inbox enters one for each message. A subscriber without an inbox does so by hand:
 ///
 /// ```
 /// use outbox_contract::{Message, Topic};
@@ -60,7 +63,7 @@ pub fn consume_span(message: &Message) -> Span {
         if !span.is_disabled()
             && let Some(appended) = outbox_contract::trace::span_context(&message.headers)
         {
-            // Refused where no layer of OpenTelemetry listens: then there is no trace to go on with.
+            // Refused if no OpenTelemetry layer listens: then there is no trace to continue.
             let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(appended));
         }
     }

@@ -1,4 +1,4 @@
-//! Why a unit of work did not commit.
+//! Errors of a unit of work.
 
 use std::error::Error;
 use std::fmt;
@@ -9,50 +9,53 @@ use outbox_contract::{AppendError, MessageError, StoreError, StoreErrorKind};
 use super::version::VersionMismatch;
 use crate::mediator::{HandlerError, Overrun};
 
-/// Why a unit of work did not commit. Nothing of it is in the database, except perhaps after [`Unknown`](Self::Unknown).
+/// Reason why a unit of work did not commit. The database contains nothing of it, except perhaps
+/// after [`Unknown`](Self::Unknown).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WorkError {
-    /// Another transaction was in the way: a deadlock, a serialisation failure, a [`VersionMismatch`]. Begin again, reading included;
+    /// Conflict with another transaction: a deadlock, a serialization failure, a
+    /// [`VersionMismatch`]. Restart the whole work, reading included;
     /// [`Mediator::run`](crate::Mediator::run) does.
     Conflict(Box<WorkError>),
-    /// The connection was lost while it committed: **it may be committed or not**. Read what is in the database before doing it again.
+    /// The connection was lost during the commit: **it may be committed or not**. Read the database
+    /// before you repeat the work.
     Unknown(StoreError),
     /// A handler failed.
     Handler {
-        /// The type of the event on the wire.
+        /// Wire type of the event.
         event: &'static str,
-        /// The Rust name of the handler.
+        /// Rust name of the handler.
         handler: &'static str,
-        /// What it said.
+        /// The handler's error.
         source: HandlerError,
     },
     /// The closure of [`Mediator::run`](crate::Mediator::run) failed.
     Failed(HandlerError),
-    /// Handlers record events because of one another without an end in sight.
+    /// Handlers record events because of one another, beyond the maximum chain length.
     TooDeep {
-        /// The event types, the first first, down to the one that was too much.
+        /// The event types in order, down to the one that exceeded the limit.
         chain: Vec<&'static str>,
     },
-    /// More events than one unit of work may have.
+    /// The unit of work has more events than the limit.
     TooMany {
-        /// How many it may have.
+        /// The limit.
         most: usize,
     },
-    /// An event can't be a message, or was not appended.
+    /// An event is not a valid message, or was not appended.
     Append(AppendError),
     /// The store failed.
     Store(StoreError),
 }
 
 impl WorkError {
-    /// The error of a closure. What is one of ours already stays what it is.
+    /// Converts the error of a closure. An error of this type stays unchanged.
     pub(crate) fn of_closure(error: HandlerError) -> Self {
         error.downcast::<Self>().map_or_else(Self::Failed, |ours| *ours)
     }
 
-    /// Whether the same unit of work, begun again from its beginning, can succeed without anybody changing anything. False when the result is
-    /// unknown: then it may be done already.
+    /// Returns true if the same unit of work, retried from its beginning, can succeed without
+    /// intervention. False if the result is unknown: then it may be committed already.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
@@ -67,19 +70,21 @@ impl WorkError {
         }
     }
 
-    /// The first error of this type among this one and its causes: how a caller gets at its own, or at a [`VersionMismatch`].
+    /// Returns the first error of this type among this one and its causes: for a caller's own error
+    /// type, or a [`VersionMismatch`].
     #[must_use]
     pub fn find<T: Error + 'static>(&self) -> Option<&T> {
         causes(self).find_map(|error| error.downcast_ref())
     }
 }
 
-/// An error, its cause, the cause of that, and so on.
+/// Iterates over an error, its cause, the cause of that, and so on.
 fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error| (**error).source())
 }
 
-/// The cause of an error: a conflict before anything else, if it or one of its causes says so. `by_driver` knows the errors of the store's driver.
+/// Returns the cause of an error: a conflict takes precedence, if the error or one of its causes is
+/// one. `by_driver` knows the errors of the store's driver.
 pub(crate) fn blame(
     error: &(dyn Error + 'static),
     by_driver: impl Fn(&(dyn Error + 'static)) -> Blame,

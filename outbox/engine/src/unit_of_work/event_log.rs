@@ -1,11 +1,13 @@
-//! What an aggregate remembers of its own changes until a unit of work collects it.
+//! Event log of an aggregate: its recorded changes until a unit of work collects them.
 
 use outbox_contract::DomainEvent;
 use serde::Serialize;
 
-/// The events that an aggregate has recorded and nobody has collected. A field of the aggregate.
+/// Events that an aggregate has recorded and no unit of work has collected. A field of the
+/// aggregate.
 ///
-/// Plain data: the domain model that has one needs neither a database nor a runtime, and its tests compare events.
+/// Plain data: a domain model with an event log needs neither a database nor a runtime, and its
+/// tests compare events.
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
@@ -30,7 +32,7 @@ use serde::Serialize;
 ///
 /// let mut contact = Contact { id: 1, name: "Ann".to_owned(), events: EventLog::new() };
 /// contact.rename("Anna");
-/// contact.rename("Hannah"); // nobody hears of Anna
+/// contact.rename("Hannah"); // replaces the event for Anna
 /// assert_eq!(contact.events.take(), [ContactEvent::Renamed { id: 1, name: "Hannah".to_owned() }]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,35 +47,35 @@ impl<E> Default for EventLog<E> {
 }
 
 impl<E> EventLog<E> {
-    /// A log without events.
+    /// Creates an empty log.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an event behind the others.
+    /// Adds an event after the others.
     pub fn append(&mut self, event: E) {
         self.events.push(event);
     }
 
-    /// Takes all events out, the first first.
+    /// Takes all events out, oldest first.
     #[must_use = "what is taken out is not in the log any more"]
     pub fn take(&mut self) -> Vec<E> {
         std::mem::take(&mut self.events)
     }
 
-    /// The events, the first first.
+    /// Iterates over the events, oldest first.
     pub fn iter(&self) -> std::slice::Iter<'_, E> {
         self.events.iter()
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
@@ -81,8 +83,8 @@ impl<E> EventLog<E> {
 }
 
 impl<E: DomainEvent> EventLog<E> {
-    /// Adds an event behind the others, and drops an earlier one of the same event type and key: for events that say how things are now, where
-    /// only the last of them matters.
+    /// Adds an event after the others, and drops an earlier one of the same event type and key: for
+    /// events that describe the current state, where only the last one matters.
     pub fn replace(&mut self, event: E) {
         let (kind, key) = (event.event_type(), event.key());
         self.events.retain(|earlier| earlier.event_type() != kind || earlier.key() != key);
@@ -91,12 +93,13 @@ impl<E: DomainEvent> EventLog<E> {
     }
 }
 
-/// Something that records events as it changes, so that a unit of work can [collect](crate::UnitOfWork::collect) them.
+/// An object that records events as it changes, so that a unit of work can
+/// [collect](crate::UnitOfWork::collect) them.
 pub trait Aggregate {
-    /// Its events: an enum, or a struct if there is one kind of them.
+    /// Its events: an enum, or a struct if there is only one kind.
     type Event: DomainEvent + Serialize + Send + Sync + 'static;
 
-    /// Where it records them.
+    /// Returns its event log.
     fn events(&mut self) -> &mut EventLog<Self::Event>;
 }
 

@@ -22,16 +22,18 @@ type Event = Box<dyn Any + Send + Sync>;
 
 /// A transaction and the events raised in it, which commit together or not at all.
 ///
-/// [`tx`](Self::tx) lends the driver's own transaction, for queries as usual. Events are [recorded](Self::record), or
-/// [collected](Self::collect) from aggregates. [`commit`](Self::commit) gives them to the handlers of the [`Mediator`], in the same transaction,
-/// appends those that have a topic, commits, and wakes the relay.
+/// [`tx`](Self::tx) lends the driver's own transaction, for queries as usual. Events are
+/// [recorded](Self::record), or [collected](Self::collect) from aggregates.
+/// [`commit`](Self::commit) passes them to the handlers of the [`Mediator`], in the same
+/// transaction, appends those that have a topic, commits, and wakes the relay.
 ///
 /// Dropping it rolls back.
 ///
 /// # Deadlocks
 ///
-/// Events are appended at the end, all at once and in the order of their keys, so that two units of work never wait for each other's keys. An
-/// `outbox.append(work.tx(), …)` in between takes its keys early, and then they can: the database ends one of the two with a conflict.
+/// Events are appended at the end, all at once and in the order of their keys. Two units of work
+/// therefore never wait for each other's keys. An `outbox.append(work.tx(), …)` in between takes
+/// its keys early, and then they can: the database ends one of the two with a conflict.
 pub struct UnitOfWork<S: Transactional, C: Codec = Json> {
     mediator: Mediator<S, C>,
     tx: S::Tx<'static>,
@@ -44,19 +46,22 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
         Self { mediator, tx, cascade: Cascade::new(limits), messages: Vec::new() }
     }
 
-    /// The driver's transaction, for your queries. Don't end it: that is [`commit`](Self::commit) and [`rollback`](Self::rollback).
+    /// Returns the driver's transaction, for your queries. Do not end it: use
+    /// [`commit`](Self::commit) or [`rollback`](Self::rollback).
     pub fn tx(&mut self) -> &mut S::Tx<'static> {
         &mut self.tx
     }
 
-    /// Records an event: its handlers get it before the commit, and if it has a topic it is appended.
+    /// Records an event: its handlers receive it before the commit, and if it has a topic it is
+    /// appended.
     ///
-    /// It is encoded now, and happens now: `occurred_at` is the time of this call.
+    /// It is encoded now, and occurs now: `occurred_at` is the time of this call.
     ///
     /// # Errors
     ///
-    /// [`WorkError::Append`] for what can't be a message, which leaves the unit as it was. [`WorkError::TooDeep`] and [`WorkError::TooMany`] at
-    /// the mediator's limits: the unit can't commit any more.
+    /// [`WorkError::Append`] for an invalid message, which leaves the unit of work unchanged.
+    /// [`WorkError::TooDeep`] and [`WorkError::TooMany`] at the mediator's limits: the unit can no
+    /// longer commit.
     pub fn record<E>(&mut self, event: E) -> Result<(), WorkError>
     where
         E: DomainEvent + Serialize + Send + Sync + 'static,
@@ -68,23 +73,26 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
         Ok(())
     }
 
-    /// Takes what an aggregate has recorded, in its order.
+    /// Takes the events that an aggregate has recorded, in its order.
     ///
     /// # Errors
     ///
-    /// As [`record`](Self::record). What was taken is not put back: read the aggregate again before another attempt.
+    /// As [`record`](Self::record). Taken events are not put back: read the aggregate again before
+    /// another attempt.
     pub fn collect<A: Aggregate>(&mut self, aggregate: &mut A) -> Result<(), WorkError> {
         aggregate.events().take().into_iter().try_for_each(|event| self.record(event))
     }
 
-    /// Gives the events to their handlers, appends those with a topic, commits, and wakes relays of this process.
+    /// Passes the events to their handlers, appends those with a topic, commits, and wakes relays
+    /// of this process.
     ///
-    /// *Cancellation*: rolled back while handlers run; unknown while it commits.
+    /// *Cancellation*: rolled back while handlers run; unknown during the commit.
     ///
     /// # Errors
     ///
-    /// Nothing is committed on any error but [`WorkError::Unknown`]: the connection was lost on the way, and it may be committed or not. Read what
-    /// is in the database before doing it again.
+    /// Any error but [`WorkError::Unknown`] means that nothing is committed. After `Unknown` the
+    /// connection was lost during the commit, which may or may not have happened. Read the database
+    /// before you repeat the work.
     pub async fn commit(mut self) -> Result<(), WorkError> {
         if let Err(error) = self.handle_and_append().await {
             let error = self.mediator.classified(error);
@@ -99,9 +107,10 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
         }
     }
 
-    /// Does what [`commit`](Self::commit) does before the commit, and gives the transaction back: commit it yourself.
+    /// Does what [`commit`](Self::commit) does before the commit, and returns the transaction:
+    /// commit it yourself.
     ///
-    /// A relay of this process then looks a little later than at a commit of ours, unless you ring
+    /// A relay of this process then looks a little later than after `commit`, unless you call
     /// [`hints().committed()`](outbox_contract::Hints::committed) of the store.
     ///
     /// *Cancellation*: rolled back.
@@ -122,7 +131,8 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
 
     /// Rolls back now. Dropping does the same, later on some drivers.
     pub async fn rollback(self) {
-        // It is rolled back whatever comes of this: at the latest when the database misses the connection.
+        // It is rolled back in any case: at the latest when the database notices the lost
+        // connection.
         if let Err(error) = self.mediator.outbox().store().rollback(self.tx).await {
             tracing::debug!(%error, "the rollback of a unit of work was not confirmed");
         }
@@ -130,11 +140,11 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
 
     async fn handle_and_append(&mut self) -> Result<(), WorkError> {
         while let Some((name, event)) = self.cascade.next() {
-            // Cloned, because a handler gets the unit of work whole.
+            // Cloned, because a handler receives the whole unit of work.
             let mediator = self.mediator.clone();
             for handler in mediator.handlers_of((*event).type_id()) {
                 let handled = handler.handle(&*event, self).await;
-                // An overrun comes first: a handler that passes it on has only put it in other words.
+                // An overrun comes first: a handler that passes it on has only reworded it.
                 self.check_overrun()?;
                 handled.map_err(|source| WorkError::Handler {
                     event: name,
@@ -148,7 +158,7 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
             return Ok(());
         }
         let mut messages = std::mem::take(&mut self.messages);
-        // Stable: within a key, the order of recording.
+        // A stable sort: within a key, the order of recording.
         messages.sort_by_cached_key(Message::key_id);
         let mediator = self.mediator.clone();
         mediator.outbox().append_messages(&mut self.tx, messages).await?;

@@ -1,24 +1,27 @@
-//! Optimistic concurrency: a version that must still be the one that was read.
+//! Optimistic concurrency: a version check on write.
 
 use std::fmt;
 
-/// Something has another version than the one that was read: somebody has changed it in between, or it is gone.
+/// The row's version differs from the one that was read: another writer has changed or removed the
+/// row.
 ///
-/// Nothing was written over. Read it again and decide again: inside of [`Mediator::run`](crate::Mediator::run) that happens by itself. Where the
-/// expected version came from outside (a form, an `If-Match`), trying again changes nothing: tell whoever sent it.
+/// Nothing was overwritten. Read the row and decide again: inside
+/// [`Mediator::run`](crate::Mediator::run) this happens automatically. If the expected version came
+/// from outside (a form, an `If-Match`), a retry changes nothing: report the mismatch to the
+/// sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionMismatch {
-    /// What it is about, such as `contact 7`.
+    /// Name of the object, such as `contact 7`.
     pub what: String,
-    /// The version that was read, or that was sent.
+    /// Version that was read or sent.
     pub expected: i64,
-    /// How many rows had it.
+    /// Number of rows with that version.
     pub rows: u64,
 }
 
 impl VersionMismatch {
-    /// Checks that a statement that names one row and its version (`… where id = ? and version = ?`) has changed exactly one, by the number of
-    /// rows that it says it changed.
+    /// Checks that a statement for one row and its version (`… where id = ? and version = ?`) has
+    /// changed exactly one row, by the number of affected rows.
     ///
     /// ```
     /// use outbox_engine::VersionMismatch;
@@ -30,7 +33,7 @@ impl VersionMismatch {
     ///
     /// # Errors
     ///
-    /// That it has not. Roll back: in a unit of work, return it.
+    /// If the number is not one. Roll back: in a unit of work, return the error.
     pub fn check(rows_affected: u64, what: impl Into<String>, expected: i64) -> Result<(), Self> {
         if rows_affected == 1 {
             return Ok(());
@@ -38,7 +41,8 @@ impl VersionMismatch {
         Err(Self { what: what.into(), expected, rows: rows_affected })
     }
 
-    /// Whether somebody else was in the way, so that doing it again can help; else the statement is wrong.
+    /// Returns true if another writer caused the mismatch, so that a retry can help; otherwise the
+    /// statement is wrong.
     #[must_use]
     pub const fn is_conflict(&self) -> bool {
         self.rows == 0

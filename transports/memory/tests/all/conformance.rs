@@ -1,5 +1,5 @@
-//! The suite of all transports, on the one within the process: in both of its modes, on a single thread in paused time and
-//! on several in real time.
+//! The suite of all transports, on the in-process one: in both of its modes, on a single thread in
+//! paused time and on several in real time.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

@@ -1,4 +1,5 @@
-//! What only the transport within the process does: confirmation by acknowledgement, declared consumers, bounded buffers.
+//! Behavior that only the in-process transport has: confirmation by acknowledgment, declared
+//! consumers, bounded buffers.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -70,7 +71,7 @@ fn sequences(deliveries: &[Delivery]) -> Vec<i64> {
     deliveries.iter().map(|delivery| delivery.origin.as_ref().unwrap().sequence).collect()
 }
 
-/// Lets everything that can go on go on: in paused time a sleep is over when nothing else can.
+/// Lets all tasks run until they wait: in paused time a sleep ends when no task can run.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
@@ -97,7 +98,8 @@ async fn a_message_is_delivered_when_every_consumer_has_acknowledged_it() {
     assert_eq!(outcomes.take(), [Some(Outcome::Delivered)]);
 }
 
-/// What is reported of three messages of a key when these of them were acknowledged, in this order.
+/// Returns the outcomes of three messages of a key after the acknowledgment of these, in this
+/// order.
 async fn reported_after(acknowledged: &[usize]) -> Vec<Option<Outcome>> {
     let transport = MemoryTransport::new();
     let member = join(&transport, "inventory").await;
@@ -167,7 +169,7 @@ async fn a_consumer_whose_members_are_gone_keeps_its_messages_when_enqueuing_con
     assert_eq!(sequences(&deliveries(&*back).await), [1, 2, 3]);
 }
 
-/// Publishing in the second mode, so that only the buffer holds it up.
+/// Asserts that publishing in the second mode waits, where only the buffer can block it.
 async fn assert_waits_for_room(builder: MemoryTransportBuilder) {
     let transport = builder.confirm_on_enqueue().build();
     let member = join(&transport, "inventory").await;
@@ -214,7 +216,7 @@ async fn a_message_larger_than_the_buffer_waits_alone() {
     finished(publishing).await;
 }
 
-/// P5: what waits for room, and whatever is behind it of its topic, waits alone.
+/// P5: a message that waits for room blocks only the later ones of its topic.
 #[tokio::test(start_paused = true)]
 async fn a_topic_without_room_holds_up_no_other() {
     let transport = MemoryTransport::builder().buffer_messages(1).build();

@@ -1,4 +1,4 @@
-//! A transport that breaks one promise: everything else is the transport within the process.
+//! A transport that breaks one promise, and otherwise acts as the in-process transport.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use outbox_transport_memory::MemoryTransport;
 
 const LIMIT: usize = 1024 * 1024;
 
-/// Which promise is broken.
+/// The broken promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sabotage {
     CutsPayloads,
@@ -140,7 +140,7 @@ impl Transport for Broken {
                 let last = chunk.messages.last().map(Arc::clone);
                 let mut out_of_turn = OutOfTurn { inner: &self.inner, chunk: chunk.clone(), last };
                 for (index, stored) in chunk.messages.iter().enumerate() {
-                    // Room for the future to be dropped between two messages.
+                    // Lets the future be dropped between two messages.
                     tokio::task::yield_now().await;
                     if let Some(outcome) = self.publish_one(&chunk, stored).await {
                         outcomes.report(index, outcome);
@@ -194,7 +194,7 @@ impl Transport for Broken {
     }
 }
 
-/// Sends the last message of a chunk when the publish is dropped.
+/// Sends the last message of a batch when the publish is dropped.
 struct OutOfTurn<'a> {
     inner: &'a MemoryTransport,
     chunk: Chunk,
@@ -210,10 +210,10 @@ impl Drop for OutOfTurn<'_> {
 }
 
 struct BrokenDeliveries {
-    // None: it has left.
+    // `None` after it has left.
     inner: Mutex<Option<Arc<dyn Deliveries>>>,
     sabotage: Sabotage,
-    /// What came of each unit: the latest incarnation, and the numbers.
+    /// Deliveries of each unit: the latest incarnation, and the numbers.
     seen: Mutex<BTreeMap<Unit, (u64, Vec<u64>)>>,
 }
 
@@ -255,7 +255,8 @@ impl Deliveries for BrokenDeliveries {
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
         let Some(inner) = self.inner() else { return Ok(()) };
         let tags: Vec<Tag> = match self.sabotage {
-            // The prefetch is given back all the same, so that only the crash shows what is missing.
+            // Releases the prefetch anyway, so that only the crash shows the missing
+            // acknowledgment.
             Sabotage::LosesAcknowledgements => return Ok(()),
             Sabotage::AcknowledgesAllBefore => {
                 let seen = self.seen.lock().unwrap();

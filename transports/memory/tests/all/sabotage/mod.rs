@@ -1,5 +1,5 @@
-//! The suite of all transports is worth what it catches: here a transport breaks one promise at a time, and the property that is
-//! named after it must fail, for the reason that is given.
+//! Tests of the suite of all transports: a transport breaks one promise at a time, and the property
+//! named after it must fail, for the given reason.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
