@@ -78,7 +78,7 @@ pub(crate) struct NotAnAddress(pub(crate) String);
 
 impl std::fmt::Display for NotAnAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} is no e-mail address; it has no @", self.0)
+        write!(f, "{:?} is not an e-mail address: it has no @", self.0)
     }
 }
 

@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 Ok(message) => {
                     println!("{}: {}", message.event_type, String::from_utf8_lossy(&message.payload));
                 }
-                Err(junk) => eprintln!("passed over: {junk}"),
+                Err(junk) => eprintln!("skipped: {junk}"),
             }
             newsletter.acknowledge(&[delivery.tag]).await?;
             left -= 1;

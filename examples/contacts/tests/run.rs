@@ -10,7 +10,7 @@ fn every_change_is_told_and_a_stale_one_is_refused() {
     assert_eq!(run.code, Some(0), "{run:#?}");
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(lines.len(), 6, "{run:#?}");
-    assert!(lines[0].starts_with("refused: rolled back: contact 1 is not at version 1 any more"), "{run:#?}");
+    assert!(lines[0].starts_with("refused: rolled back: contact 1 is no longer at version 1"), "{run:#?}");
     assert!(lines[1].starts_with("contact.added: "), "{run:#?}");
     assert!(lines[2].contains("ann@new.example") && lines[3].contains(r#""name":"Hannah""#), "{run:#?}");
     // The two concurrent changes arrive in either order.

@@ -218,7 +218,7 @@ impl fmt::Display for InputError {
             Self::NotAnOrder { number, why, begins } => {
                 write!(f, "line {number} is not an order: {why}; it begins {begins:?}")
             }
-            Self::Unreadable { after, error } => write!(f, "could not read on after line {after}: {error}"),
+            Self::Unreadable { after, error } => write!(f, "could not read past line {after}: {error}"),
         }
     }
 }
@@ -315,7 +315,7 @@ mod tests {
         let mut steps = Steps::new(io::BufReader::new(input));
         assert!(steps.next().unwrap().is_ok());
         let report = steps.next().unwrap().unwrap_err().to_string();
-        assert_eq!(report, "could not read on after line 1: the disk is gone");
+        assert_eq!(report, "could not read past line 1: the disk is gone");
         assert!(steps.next().is_none());
     }
 

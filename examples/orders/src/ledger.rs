@@ -117,7 +117,7 @@ impl<D: Database> Keeper<D> {
                         tags.push(delivery.tag);
                         match delivery.message {
                             Ok(message) => messages.push(self.saw(message)?),
-                            Err(junk) => eprintln!("orders: the ledger passed over {junk}"),
+                            Err(junk) => eprintln!("orders: the ledger skipped an {junk}"),
                         }
                     }
                     while let Err(error) = self.book(&messages).await {

@@ -110,10 +110,10 @@ fn what_cannot_be_done_is_said_in_words_with_what_it_is_about() {
     let (folder, file) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
     let wrong: &[(&[&str], &str)] = &[
         (&["no-such-orders.jsonl"], "orders: could not read no-such-orders.jsonl: "),
-        (&[folder], "orders: could not read on after line 0: "),
+        (&[folder], "orders: could not read past line 0: "),
         (&["--dir", file], "orders: could not make the folder "),
-        (&["--store", "filing-cabinet:a"], "orders: nothing here is reached by \"filing-cabinet\""),
-        (&["--transport", "pigeon://loft"], "orders: nothing here is reached by \"pigeon\""),
+        (&["--store", "filing-cabinet:a"], "orders: unsupported URL scheme \"filing-cabinet\""),
+        (&["--transport", "pigeon://loft"], "orders: unsupported URL scheme \"pigeon\""),
     ];
     for (arguments, words) in wrong {
         let run = run(PROGRAM, arguments, "");

@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                     String::from_utf8_lossy(&message.payload)
                 ),
                 // With `?` here, any foreign record on the broker would end the program.
-                Err(junk) => eprintln!("billing passed over {junk}"),
+                Err(junk) => eprintln!("billing skipped an {junk}"),
             }
             billing.acknowledge(&[delivery.tag]).await?;
         }

@@ -178,7 +178,7 @@ async fn main() -> Result<(), Failed> {
     println!("cancelled {}", store.cancel_scheduled(&[later]).await?);
     println!("requeued {}", requeue_topic(&store, topic).await?);
     if !eventually(patience, died).await {
-        return Err("what is still too large did not die again in time".into());
+        return Err("the oversized message did not become a dead letter again in time".into());
     }
     println!("purged {}", purge_older_than(&store, &Route::default(), 0).await?);
 

@@ -156,7 +156,7 @@ async fn send_mails(mails: Box<dyn Deliveries>) -> String {
                     String::from_utf8_lossy(&message.payload)
                 )),
                 // Any program can send anything to a broker: that must not stop all other mails.
-                Err(junk) => eprintln!("service: passed over: {junk}"),
+                Err(junk) => eprintln!("service: skipped: {junk}"),
             }
             // If this fails, the broker redelivers the message.
             if let Err(error) = mails.acknowledge(&[delivery.tag]).await {

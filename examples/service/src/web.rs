@@ -101,7 +101,7 @@ async fn place_order(
         Ok(order_id) => Ok((StatusCode::CREATED, Json(Order { order_id }))),
         Err(error) => {
             // The database's error text is for us; the client learns what to do.
-            eprintln!("service: an order was not taken: {error}");
+            eprintln!("service: could not store an order: {error}");
             Err(answer_to(&error))
         }
     }

@@ -37,7 +37,7 @@ pub fn open(url: &str, consumers: &[(&str, &str)]) -> Result<Arc<dyn Transport>,
 #[must_use]
 pub fn unknown(scheme: &str, features: &[&str]) -> Failed {
     let features = features.join(", ");
-    format!("nothing here is reached by {scheme:?}; if it should be, switch its feature on: cargo run --features … ({features})").into()
+    format!("unsupported URL scheme {scheme:?}; if it is a known one, enable its feature: cargo run --features … ({features})").into()
 }
 
 fn memory(consumers: &[(&str, &str)]) -> Result<Arc<dyn Transport>, Failed> {

@@ -57,5 +57,5 @@ fn mysql_takes_the_place_of_what_is_embedded() {
 fn what_is_reached_by_no_feature_is_refused_in_words() {
     let run = run(PROGRAM, &["--transport", "pigeon://loft"], "");
     assert_eq!(run.code, Some(1), "{run:#?}");
-    assert!(run.stderr.starts_with("two_services: nothing here is reached by \"pigeon\""), "{run:#?}");
+    assert!(run.stderr.starts_with("two_services: unsupported URL scheme \"pigeon\""), "{run:#?}");
 }

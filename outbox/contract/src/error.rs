@@ -177,7 +177,7 @@ impl fmt::Display for AppendError {
             Self::Conflict(error) => {
                 write!(
                     f,
-                    "not appended, and the transaction is over: start it again from its beginning: {error}"
+                    "not appended, and the transaction has ended; retry it from its beginning: {error}"
                 )
             }
             Self::Store(error) => write!(f, "not appended: {error}"),

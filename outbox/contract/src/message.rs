@@ -311,7 +311,7 @@ impl fmt::Display for MessageError {
             Self::SchemaVersion => f.write_str("the schema version is 0; versions count from 1"),
             Self::OccurredAt(at) => write!(
                 f,
-                "it occurred {} microseconds after 1970, outside of the years 0 to 9999; other units are a common reason",
+                "the time of occurrence is {} microseconds after 1970, outside the years 0 to 9999; check its unit",
                 at.as_micros()
             ),
             Self::Codec(error) => error.fmt(f),

@@ -42,7 +42,7 @@ impl fmt::Display for NameError {
             Problem::Reserved => {
                 write!(
                     f,
-                    "the {what} {value:?} is one under which the wire carries what a message has anyway; choose another"
+                    "the {what} {value:?} is reserved by the wire format; choose another"
                 )
             }
         }

@@ -191,7 +191,7 @@ impl Undecodable {
 
 impl fmt::Display for Undecodable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not a message of ours: {}", self.reason)
+        write!(f, "undecodable record: {}", self.reason)
     }
 }
 

@@ -190,7 +190,7 @@ impl State {
             return Err(invalid("the subscription has no topics; name at least one"));
         }
         if subscription.prefetch == 0 {
-            return Err(invalid("the prefetch is 0, so nothing would ever come; set it to 1 or more"));
+            return Err(invalid("the prefetch is 0, so no message could be delivered; set it to 1 or more"));
         }
         let id = MemberId(self.take_id());
         let member = Member {
@@ -399,12 +399,12 @@ fn groups_to_reach<'t>(
     confirm: Confirm,
 ) -> Result<&'t mut BTreeMap<Consumer, Group>, Failure> {
     let groups = topics.get_mut(topic).ok_or_else(|| {
-        no_subscriber(format!("nobody has subscribed to topic {topic}; subscribe, or declare its consumers"))
+        no_subscriber(format!("topic {topic} has no subscriber; subscribe, or declare its consumers"))
     })?;
     let absent = groups.iter().find(|(_, group)| !group.has_takers());
     match absent {
         Some((consumer, _)) if confirm == Confirm::Acknowledged => Err(no_subscriber(format!(
-            "consumer {consumer} of topic {topic} is not there; messages go on when it subscribes"
+            "consumer {consumer} of topic {topic} is not connected; delivery resumes when it subscribes"
         ))),
         _ => Ok(groups),
     }

@@ -38,10 +38,10 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// It names its store, because it uses the transaction through that store's driver.
 #[async_trait]
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no handler of `{E}`",
+    message = "`{Self}` is not a handler of `{E}`",
     label = "not a handler",
     note = "a handler is an `async fn(event: &{E}, work: &mut UnitOfWork<…>) -> Result<(), HandlerError>` whose future is `Send`, or a value that implements `EventHandler`",
-    note = "a closure is none: its future would have to name a borrow of its arguments; make it a function, or a struct that implements `EventHandler`"
+    note = "closures are not supported here, because the future borrows the arguments; use an `async fn`, or a struct that implements `EventHandler`"
 )]
 pub trait EventHandler<E, S: Transactional, C: Codec = Json>: Send + Sync + 'static {
     /// Handles one event. Runs in the unit's transaction, which [`UnitOfWork::tx`] lends. The

@@ -184,7 +184,7 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
             match self.run_once(&mut work).await {
                 Err(WorkError::Conflict(error)) if attempt < self.core.attempts => {
                     let pause = pause_after(attempt, fastrand::f64());
-                    tracing::debug!(%error, attempt, ?pause, "another transaction was in the way; the unit of work begins again");
+                    tracing::debug!(%error, attempt, ?pause, "conflict with another transaction; retrying the unit of work");
                     tokio::time::sleep(pause).await;
                     attempt += 1;
                 }

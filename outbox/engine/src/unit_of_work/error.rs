@@ -111,11 +111,11 @@ impl fmt::Display for WorkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Conflict(error) => {
-                write!(f, "rolled back, another transaction was in the way; begin again: {error}")
+                write!(f, "rolled back, conflict with another transaction; retry from the beginning: {error}")
             }
             Self::Unknown(error) => write!(
                 f,
-                "it is not known whether this is committed; read what is in the database before doing it again: {error}"
+                "the result of the commit is unknown; read the database before you repeat the work: {error}"
             ),
             Self::Handler { event, handler, source } => {
                 write!(f, "rolled back, the handler {handler} of {event} failed: {source}")
@@ -123,12 +123,12 @@ impl fmt::Display for WorkError {
             Self::Failed(error) => write!(f, "rolled back: {error}"),
             Self::TooDeep { chain } => write!(
                 f,
-                "rolled back, handlers record events because of one another without an end: {}; break the circle, or raise most_depth",
+                "rolled back, the chain of events that handlers record is too long: {}; break the cycle, or raise most_depth",
                 chain.join(" -> ")
             ),
             Self::TooMany { most } => write!(
                 f,
-                "rolled back, there are more than {most} events in one unit of work; divide it, or raise most_events"
+                "rolled back, more than {most} events in one unit of work; divide it, or raise most_events"
             ),
             Self::Append(error) => write!(f, "rolled back: {error}"),
             Self::Store(error) => write!(f, "not committed: {error}"),

@@ -28,7 +28,7 @@ impl VersionMismatch {
     ///
     /// let rows_affected = 0; // of `update contacts set …, version = version + 1 where id = 7 and version = 3`
     /// let error = VersionMismatch::check(rows_affected, "contact 7", 3).unwrap_err();
-    /// assert_eq!(error.to_string(), "contact 7 is not at version 3 any more, or is gone; read it again and decide again");
+    /// assert_eq!(error.to_string(), "contact 7 is no longer at version 3, or was removed; read it again and retry");
     /// ```
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl fmt::Display for VersionMismatch {
         if self.is_conflict() {
             return write!(
                 f,
-                "{what} is not at version {expected} any more, or is gone; read it again and decide again"
+                "{what} is no longer at version {expected}, or was removed; read it again and retry"
             );
         }
         write!(

@@ -130,7 +130,7 @@ async fn a_declared_consumer_that_is_not_there_yet_misses_nothing() {
     let (what, words) = class_of(outcomes.take()[0].as_ref());
     assert_eq!(what, Some(Unavailable::Topic));
     let expected =
-        "consumer billing of topic orders is not there; messages go on when it subscribes [no-subscriber]";
+        "consumer billing of topic orders is not connected; delivery resumes when it subscribes [no-subscriber]";
     assert_eq!(words, expected);
 
     let billing = join(&transport, "billing").await;
@@ -153,7 +153,7 @@ async fn a_topic_without_consumers_is_unavailable_and_says_what_to_do() {
     let (what, words) = class_of(taken[0].as_ref());
     assert_eq!(what, Some(Unavailable::Topic));
     let expected =
-        "nobody has subscribed to topic orders; subscribe, or declare its consumers [no-subscriber]";
+        "topic orders has no subscriber; subscribe, or declare its consumers [no-subscriber]";
     assert_eq!(words, expected);
     assert_eq!(taken[1], Some(Outcome::Blocked));
 }

@@ -70,7 +70,7 @@ async fn a_version_that_never_fits_holds_up_its_own_key_and_becomes_a_dead_lette
         within(S * 300, || world.tables.snapshot().dead > 0).await;
         let failure = world.dead().await.remove(0).last_failure.unwrap();
         assert_eq!(&*failure.class, "conflict");
-        assert!(failure.message.contains("x is not at version 1"), "{failure}");
+        assert!(failure.message.contains("x is no longer at version 1"), "{failure}");
     }
 }
 

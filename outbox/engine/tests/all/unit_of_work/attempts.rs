@@ -64,7 +64,7 @@ async fn a_version_that_never_matches_is_given_up_and_told() {
     assert!(matches!(error, WorkError::Conflict(_)) && error.is_retryable(), "{error}");
     let mismatch = error.find::<VersionMismatch>().unwrap();
     assert_eq!((mismatch.what.as_str(), mismatch.expected), ("contact 7", 3));
-    assert!(error.to_string().contains("contact 7 is not at version 3 any more"), "{error}");
+    assert!(error.to_string().contains("contact 7 is no longer at version 3"), "{error}");
     assert_eq!(attempts.into_inner(), 4);
 }
 
