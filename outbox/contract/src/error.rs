@@ -175,10 +175,7 @@ impl fmt::Display for AppendError {
         match self {
             Self::Message(error) => write!(f, "not appended: {error}"),
             Self::Conflict(error) => {
-                write!(
-                    f,
-                    "not appended, and the transaction has ended; retry it from its beginning: {error}"
-                )
+                write!(f, "not appended, and the transaction has ended; retry it from its beginning: {error}")
             }
             Self::Store(error) => write!(f, "not appended: {error}"),
         }

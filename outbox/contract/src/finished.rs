@@ -16,8 +16,9 @@ pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The result of the call is dropped. A call that was never polled has not begun, and is simply
 /// dropped.
 ///
-/// sqlx 0.9 counts a transaction when its `BEGIN` is answered. Dropped before, the connection goes back to the pool with a transaction open, and on MySQL
-/// every later `begin` there is refused. A call that waits for a connection of the pool still takes its turn.
+/// sqlx 0.9 counts a transaction only once its `BEGIN` is answered. If the call is dropped before,
+/// the connection returns to the pool with an open transaction, and MySQL rejects every later
+/// `begin` on it. A call that waits for a connection of the pool still takes its turn.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {

@@ -39,38 +39,38 @@ macro_rules! metrics {
 
 metrics! {
     DELIVERED = "outbox_delivered_total", Counter, "messages", ["route"], "Messages that the broker confirmed; of an inbox's route, messages that were handled from the store.";
-    FAILED = "outbox_failed_total", Counter, "messages", ["route"], "Attempts that failed for a reason of the message's own.";
-    UNKNOWN = "outbox_unknown_total", Counter, "messages", ["route"], "Attempts whose outcome is unknown; they are repeated.";
+    FAILED = "outbox_failed_total", Counter, "messages", ["route"], "Attempts that failed for a reason of the message itself.";
+    UNKNOWN = "outbox_unknown_total", Counter, "messages", ["route"], "Attempts whose outcome is unknown; the relay repeats them.";
     DEAD_LETTERED = "outbox_dead_lettered_total", Counter, "messages", ["route"], "Messages that became dead letters.";
-    PARKED = "outbox_parked_total", Counter, "messages", ["route"], "Messages that were set aside behind a failing key.";
-    REFUSED = "outbox_refused_total", Counter, "diversions", ["route"], "Diversions that the store refused: a lease was lost, or an operator was faster.";
-    RESETS = "outbox_resets_total", Counter, "resets", ["route"], "Times that a relay dropped what it knew and read again.";
-    RESTARTS = "outbox_restarts_total", Counter, "restarts", ["route"], "Publishers of a relay that failed and were started again; what else fails is a reset.";
-    OLDEST_AGE = "outbox_oldest_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message that waits, by the database's clock. While it can't be measured it grows, as if nothing moved.";
-    UNMEASURED = "outbox_unmeasured_seconds", Gauge, "seconds", ["route"], "For how long the figures of the backlog could not be measured; they are as old.";
-    UNSERVED_ROUTES = "outbox_unserved_routes", Gauge, "routes", [], "Routes with messages that have waited for over a minute, and no live relay in any program. Looked for once a minute.";
-    UNSERVED_AGE = "outbox_unserved_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message of a route that no relay serves; 0 again when one does. Of the first 20 such routes that a relay meets.";
-    PENDING = "outbox_pending", Gauge, "messages", ["route"], "Messages that wait to be published, up to the store's counting limit.";
-    PARKED_NOW = "outbox_parked", Gauge, "messages", ["route"], "Messages that wait behind a failing key.";
+    PARKED = "outbox_parked_total", Counter, "messages", ["route"], "Messages that were parked behind a failing key.";
+    REFUSED = "outbox_refused_total", Counter, "diversions", ["route"], "Key transitions that the store rejected: a lease was lost, or an operator changed the key first.";
+    RESETS = "outbox_resets_total", Counter, "resets", ["route"], "Restarts of a relay's pipeline, which reads the store again.";
+    RESTARTS = "outbox_restarts_total", Counter, "restarts", ["route"], "Publishers of a relay that failed and were restarted; failures of other parts count as resets.";
+    OLDEST_AGE = "outbox_oldest_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest waiting message, by the database's clock. While it can't be measured, it grows as if no message moved.";
+    UNMEASURED = "outbox_unmeasured_seconds", Gauge, "seconds", ["route"], "Time since the backlog was last measured, while measuring fails; its figures are as old.";
+    UNSERVED_ROUTES = "outbox_unserved_routes", Gauge, "routes", [], "Routes with messages that have waited for over a minute, and no live relay in any program. Checked once a minute.";
+    UNSERVED_AGE = "outbox_unserved_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest message of an unserved route; 0 once a relay serves it. Covers the first 20 such routes that a relay finds.";
+    PENDING = "outbox_pending", Gauge, "messages", ["route"], "Messages to publish, up to the store's counting limit.";
+    PARKED_NOW = "outbox_parked", Gauge, "messages", ["route"], "Messages parked behind a failing key.";
     HELD_KEYS = "outbox_held_keys", Gauge, "keys", ["route"], "Keys that wait for an operator.";
-    RETRYING_KEYS = "outbox_retrying_keys", Gauge, "keys", ["route"], "Keys that are failing and will be tried again.";
+    RETRYING_KEYS = "outbox_retrying_keys", Gauge, "keys", ["route"], "Failing keys that the relay will retry.";
     DEAD = "outbox_dead_letters", Gauge, "messages", ["route"], "Dead letters in the store.";
     BUCKETS = "outbox_buckets", Gauge, "buckets", ["route"], "Buckets that this relay owns.";
     IN_FLIGHT = "outbox_in_flight", Gauge, "messages", ["route"], "Messages that this relay has in memory.";
     IN_FLIGHT_BYTES = "outbox_in_flight_bytes", Gauge, "bytes", ["route"], "Bytes of messages that this relay has in memory.";
-    BREAKER_OPEN = "outbox_breaker_open", Gauge, "1 or 0", ["route"], "Whether the relay waits for an unavailable transport.";
-    LATENCY = "outbox_latency_seconds", Histogram, "seconds", ["route"], "Time from append, by the database's clock, to confirmation, by the relay's; of the oldest message of each chunk.";
-    INBOX_RECEIVED = "outbox_inbox_received_total", Counter, "messages", ["consumer"], "Deliveries that came in, repeats included.";
+    BREAKER_OPEN = "outbox_breaker_open", Gauge, "1 or 0", ["route"], "1 while the relay waits for an unavailable transport, otherwise 0.";
+    LATENCY = "outbox_latency_seconds", Histogram, "seconds", ["route"], "Time from append, by the database's clock, to confirmation, by the relay's, for the oldest message of each chunk.";
+    INBOX_RECEIVED = "outbox_inbox_received_total", Counter, "messages", ["consumer"], "Deliveries received, duplicates included.";
     INBOX_HANDLED = "outbox_inbox_handled_total", Counter, "messages", ["consumer"], "Messages whose handler's transaction was committed.";
-    INBOX_DUPLICATES = "outbox_inbox_duplicates_total", Counter, "messages", ["consumer"], "Messages that had been handled before.";
-    INBOX_IGNORED = "outbox_inbox_ignored_total", Counter, "messages", ["consumer"], "Messages that no handler wants, ignored by configuration.";
+    INBOX_DUPLICATES = "outbox_inbox_duplicates_total", Counter, "messages", ["consumer"], "Duplicates: messages that had been handled before.";
+    INBOX_IGNORED = "outbox_inbox_ignored_total", Counter, "messages", ["consumer"], "Messages without a handler, ignored by configuration.";
     INBOX_FAILED = "outbox_inbox_failed_total", Counter, "messages", ["consumer"], "Attempts of handlers that failed or were rejected.";
-    INBOX_CONFLICTS = "outbox_inbox_conflicts_total", Counter, "messages", ["consumer"], "Attempts that other transactions were in the way of; they are repeated, and not counted unless they last.";
-    INBOX_INTERRUPTED = "outbox_inbox_interrupted_total", Counter, "messages", ["consumer"], "Attempts that the database, or the way to it, cut short; they are repeated, and not counted unless one message alone meets them.";
-    INBOX_STORED = "outbox_inbox_stored_total", Counter, "messages", ["consumer"], "Messages that were written to the store, to wait there for their handler.";
-    INBOX_DROPPED = "outbox_inbox_dropped_total", Counter, "messages", ["consumer"], "Records that were no messages and were not kept: the consumer has as many dead letters as it may.";
-    INBOX_RESETS = "outbox_inbox_resets_total", Counter, "resets", ["consumer"], "Times that an inbox dropped what it had in memory and asked for it again.";
-    INBOX_PROBLEMS = "outbox_inbox_problems", Gauge, "problems", ["consumer", "topic"], "Topics and units (partitions, queues, streams) that can't be received from, while others can; 0 again when they can. The health check names the cause.";
+    INBOX_CONFLICTS = "outbox_inbox_conflicts_total", Counter, "messages", ["consumer"], "Attempts that conflicted with other transactions; the inbox repeats them, and counts them only if they persist.";
+    INBOX_INTERRUPTED = "outbox_inbox_interrupted_total", Counter, "messages", ["consumer"], "Attempts interrupted by the database or the connection to it; the inbox repeats them, and counts them only if one message alone meets them.";
+    INBOX_STORED = "outbox_inbox_stored_total", Counter, "messages", ["consumer"], "Messages written to the store, where they wait for their handler.";
+    INBOX_DROPPED = "outbox_inbox_dropped_total", Counter, "messages", ["consumer"], "Undecodable records that were not kept, because the consumer has reached its maximum number of dead letters.";
+    INBOX_RESETS = "outbox_inbox_resets_total", Counter, "resets", ["consumer"], "Restarts of an inbox, which drops its memory and requests redelivery.";
+    INBOX_PROBLEMS = "outbox_inbox_problems", Gauge, "problems", ["consumer", "topic"], "Topics and units (partitions, queues, streams) that can't be received from, while others can; 0 once they can. The health check names the cause.";
 }
 
 #[cfg(test)]

@@ -40,10 +40,7 @@ impl fmt::Display for NameError {
                 )
             }
             Problem::Reserved => {
-                write!(
-                    f,
-                    "the {what} {value:?} is reserved by the wire format; choose another"
-                )
+                write!(f, "the {what} {value:?} is reserved by the wire format; choose another")
             }
         }
     }

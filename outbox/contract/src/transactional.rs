@@ -61,8 +61,8 @@ pub trait Transactional: Store {
     ///   before the first is written.
     /// - *Errors*: see [`AppendError`]. Never retries: a conflict has ended the user's transaction,
     ///   and only the user can restart it. After any error, except an invalid message, roll back:
-    ///   some servers would commit the rest. A store does not roll back for its caller: the caller's
-    ///   next writes would be committed alone, and the caller's savepoint would be lost.
+    ///   some servers would commit the rest. A store does not roll back for its caller: the
+    ///   caller's next writes would be committed alone, and the caller's savepoint would be lost.
     /// - *Cancellation*: the transaction's state is unknown; roll it back. *Concurrency*: the
     ///   transaction is borrowed.
     /// - *Repeat*: writes the messages twice, under the same ids; an inbox handles them once.

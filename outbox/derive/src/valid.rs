@@ -223,7 +223,8 @@ fn name_of(
         return Some((suggested, owner.ident.span()));
     }
     // A variant's name also appears in the payload, unless serde renames it: so the message names
-    // serde first there. It does not insist on it, because codecs and tagging are the user's choice.
+    // serde first there. It does not insist on it, because codecs and tagging are the user's
+    // choice.
     let message = match container {
         None => format!(
             "{owned} has no name on the wire; add `#[event(type = \"{suggested}\")]` (or `#[serde(rename = \"…\")]`): \

@@ -129,8 +129,7 @@ async fn a_declared_consumer_that_is_not_there_yet_misses_nothing() {
     finished(publishing).await;
     let (what, words) = class_of(outcomes.take()[0].as_ref());
     assert_eq!(what, Some(Unavailable::Topic));
-    let expected =
-        "consumer billing of topic orders is not connected; delivery resumes when it subscribes [no-subscriber]";
+    let expected = "consumer billing of topic orders is not connected; delivery resumes when it subscribes [no-subscriber]";
     assert_eq!(words, expected);
 
     let billing = join(&transport, "billing").await;
@@ -152,8 +151,7 @@ async fn a_topic_without_consumers_is_unavailable_and_says_what_to_do() {
     let taken = outcomes.take();
     let (what, words) = class_of(taken[0].as_ref());
     assert_eq!(what, Some(Unavailable::Topic));
-    let expected =
-        "topic orders has no subscriber; subscribe, or declare its consumers [no-subscriber]";
+    let expected = "topic orders has no subscriber; subscribe, or declare its consumers [no-subscriber]";
     assert_eq!(words, expected);
     assert_eq!(taken[1], Some(Outcome::Blocked));
 }
