@@ -1,8 +1,10 @@
-//! A store that goes wrong on purpose, in every way that a database may, and from a seed.
+//! A store that injects faults on purpose: every kind of fault that a database may show, from a
+//! seed.
 //!
-//! Every method may fail before it has an effect, fail *after* it had its effect (the connection was lost on the way back), be
-//! slow, or never return. Whatever it does, it keeps the contract: it reports what it does as a store may, so everything that goes wrong
-//! behind it is the fault of who uses it.
+//! Every method may fail before its effect, fail *after* its effect (the connection was lost on the
+//! way back), be slow, or never return. The wrapper always keeps the store's contract: it reports
+//! results as a real store may. Anything that goes wrong behind it is therefore a fault of its
+//! user.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,64 +22,67 @@ use tokio::time::sleep;
 
 mod forward;
 
-/// What can go wrong with one call.
+/// Fault of a single call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StoreFault {
-    /// It fails as unavailable and has had no effect.
+    /// The call fails as unavailable and has no effect.
     Before,
-    /// It has its effect and fails as unavailable: the answer was lost.
+    /// The call has its effect and fails as unavailable: the answer was lost.
     After,
-    /// It has no effect and never returns.
+    /// The call has no effect and never returns.
     HangBefore,
-    /// It has its effect and never returns.
+    /// The call has its effect and never returns.
     HangAfter,
 }
 
-/// What can go wrong with a commit, exactly: what is told of it, and what it does.
+/// Exact fault of a commit: its reported result and its actual effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CommitFault {
-    /// It rolls back, and says so.
+    /// The commit rolls back and reports that it did.
     No,
-    /// It rolls back, and what became of it is unknown.
+    /// The commit rolls back; its reported result is unknown.
     Unknown,
-    /// It commits, and what became of it is unknown.
+    /// The transaction commits; its reported result is unknown.
     UnknownCommitted,
-    /// What becomes of it is unknown, and it commits this much later, on tokio's clock: the database goes on with what nobody waits for any
-    /// more. Until then the transaction holds what it holds.
+    /// The reported result is unknown, and the transaction commits this much later, on tokio's
+    /// clock: the database completes work that its client has given up. Until then the transaction
+    /// keeps its locks.
     UnknownCommitsLater(Duration),
 }
 
-/// How often calls go wrong, from 0 (never, the default) to 1 (always).
+/// Rates of faults, from 0 (never, the default) to 1 (always).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreFaultRates {
-    /// [`StoreFault::Before`].
+    /// Rate of [`StoreFault::Before`].
     pub before: f64,
-    /// [`StoreFault::After`].
+    /// Rate of [`StoreFault::After`].
     pub after: f64,
-    /// [`StoreFault::HangBefore`].
+    /// Rate of [`StoreFault::HangBefore`].
     pub hang_before: f64,
-    /// [`StoreFault::HangAfter`].
+    /// Rate of [`StoreFault::HangAfter`].
     pub hang_after: f64,
-    /// The longest that a call is held back before its effect, on tokio's clock; each one waits for a part of it.
+    /// Maximum delay of a call before its effect, on tokio's clock; each call waits for a random
+    /// part of it.
     pub delay: Duration,
 }
 
-/// What went wrong so far, in calls.
+/// Counts of the faults so far, in calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreFaultCounts {
-    /// Calls that came in.
+    /// Calls received.
     pub calls: u64,
-    /// Failed without an effect.
+    /// Calls that failed without an effect.
     pub before: u64,
-    /// Failed after their effect.
+    /// Calls that failed after their effect.
     pub after: u64,
-    /// Never returned, with or without an effect.
+    /// Calls that never returned, with or without an effect.
     pub hung: u64,
-    /// Commits that happened after it was told that nobody knows of them.
+    /// Commits that happened after their result was reported as unknown.
     pub late: u64,
 }
 
-/// A method of [`Store`], [`Admin`](outbox_contract::Admin) or [`Transactional`](outbox_contract::Transactional) that can go wrong.
+/// A method of [`Store`], [`Admin`](outbox_contract::Admin) or
+/// [`Transactional`](outbox_contract::Transactional) that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each is the method of that name")]
@@ -121,21 +126,25 @@ pub enum StoreCall {
     Admitted,
 }
 
-/// Wraps a store and lets things go wrong: at random from a seed, or for the next call of a method.
+/// Wraps a store and injects faults: at random from a seed, or into the next call of a method.
 ///
-/// Without rates and faults it passes everything on. [`calm`](Self::calm) ends all faults, so that a test can see the system heal.
+/// Without rates and injected faults it forwards every call. [`calm`](Self::calm) ends all faults,
+/// so that a test can see the system heal.
 ///
-/// - A failed `commit` without an effect has rolled back; it says `No` or, as often, `Unknown`. With an effect it says `Unknown`. Which of these
-///   it is can be [chosen](Self::inject_commit), and it may [commit later](Self::set_late_commits).
-/// - A `rollback` that fails has rolled back all the same.
-/// - A wake-up that goes wrong, in whatever way, is lost.
-/// - A call that hangs holds what it holds (an open transaction, its locks) until its future is dropped.
+/// - A failed `commit` without an effect has rolled back; it reports `No` or, as often, `Unknown`.
+///   With an effect it reports `Unknown`. A test can [choose](Self::inject_commit) which, and
+///   commits may [happen later](Self::set_late_commits).
+/// - A failed `rollback` has still rolled back.
+/// - A faulty wake-up is lost, whatever its fault.
+/// - A call that hangs keeps its resources (an open transaction, its locks) until its future is
+///   dropped.
 pub struct ChaosStore<S: ?Sized> {
-    // A plain mutex: held while a call's fate is decided, never across an await. Shared with streams of wake-ups.
+    // A plain mutex: locked while the fate of a call is decided, never across an await. Shared with
+    // streams of wake-ups.
     state: Arc<Mutex<State>>,
-    // Which messages are refused. Held while one is looked at.
+    // Predicate of the refused messages. Locked while it looks at one.
     refuses: Mutex<Option<Refuses>>,
-    /// Whether a call hangs for good.
+    /// True once a call hangs forever.
     hangs: watch::Sender<bool>,
     inner: Arc<S>,
 }
@@ -167,48 +176,49 @@ impl<S: ?Sized> ChaosStore<S> {
         Self { state: Arc::new(Mutex::new(state)), refuses, hangs, inner }
     }
 
-    /// Sets how often calls go wrong from the start.
+    /// Sets the rates of faults from the start.
     #[must_use]
     pub fn with_rates(self, rates: StoreFaultRates) -> Self {
         self.set_rates(rates);
         self
     }
 
-    /// Sets how often calls of this method go wrong from the start, whatever is set for all.
+    /// Sets the rates of faults of this method from the start; they override the general rates.
     #[must_use]
     pub fn with_rates_of(self, call: StoreCall, rates: StoreFaultRates) -> Self {
         self.set_rates_of(call, rates);
         self
     }
 
-    /// Sets how often calls go wrong from now on.
+    /// Sets the rates of faults from now on.
     pub fn set_rates(&self, rates: StoreFaultRates) {
         lock(&self.state).rates = rates;
     }
 
-    /// Sets how often calls of this method go wrong from now on, whatever is set for all.
+    /// Sets the rates of faults of this method from now on; they override the general rates.
     pub fn set_rates_of(&self, call: StoreCall, rates: StoreFaultRates) {
         lock(&self.state).rates_of.insert(call, rates);
     }
 
-    /// Lets this go wrong with the next `times` calls of a method.
+    /// Injects this fault into the next `times` calls of a method.
     pub fn inject(&self, call: StoreCall, fault: StoreFault, times: usize) {
         lock(&self.state).injected.insert(call, (fault, times));
     }
 
-    /// Lets exactly this go wrong with the next `times` commits to which nothing else happens.
+    /// Injects exactly this fault into the next `times` commits that have no other fault.
     pub fn inject_commit(&self, fault: CommitFault, times: usize) {
         lock(&self.state).commits = Some((fault, times));
     }
 
-    /// From now on so many commits, from 0 (none) to 1 (all), happen up to this much later than it is told that nobody knows of them
-    /// ([`CommitFault::UnknownCommitsLater`]).
+    /// Sets the share of commits, from 0 (none) to 1 (all), that happen up to this much later than
+    /// their result is reported as unknown ([`CommitFault::UnknownCommitsLater`]). Applies from now
+    /// on.
     pub fn set_late_commits(&self, rate: f64, most: Duration) {
         lock(&self.state).late = (rate, most);
     }
 
-    /// How many calls of this method are still to go wrong of those that were injected. A test that injects a fault and ends with some left has
-    /// not tried what it says.
+    /// Returns the number of injected faults of this method that are still to happen. A test that
+    /// ends with some left has not tested what it claims.
     #[must_use]
     pub fn unspent(&self, call: StoreCall) -> usize {
         let state = lock(&self.state);
@@ -216,7 +226,8 @@ impl<S: ?Sized> ChaosStore<S> {
         commits + state.injected.get(&call).map_or(0, |(_, times)| *times)
     }
 
-    /// Refuses to append these messages from now on, as [`Invalid`](StoreErrorKind::Invalid): as a database does what is above its limits.
+    /// Refuses to append these messages from now on, with [`Invalid`](StoreErrorKind::Invalid), as
+    /// a database refuses a message above its limits.
     pub fn refuse(&self, refuses: impl Fn(&Message) -> bool + Send + 'static) {
         *lock(&self.refuses) = Some(Box::new(refuses));
     }
@@ -233,7 +244,7 @@ impl<S: ?Sized> ChaosStore<S> {
         }
     }
 
-    /// Ends all faults: from now on everything is passed on. What hangs already hangs on.
+    /// Ends all faults: from now on every call is forwarded. Calls that already hang keep hanging.
     pub fn calm(&self) {
         let mut state = lock(&self.state);
         state.rates = StoreFaultRates::default();
@@ -244,19 +255,20 @@ impl<S: ?Sized> ChaosStore<S> {
         *lock(&self.refuses) = None;
     }
 
-    /// What went wrong so far.
+    /// Returns the counts of the faults so far.
     #[must_use]
     pub fn counts(&self) -> StoreFaultCounts {
         lock(&self.state).counts
     }
 
-    /// How often this method was called so far.
+    /// Returns the number of calls of this method so far.
     #[must_use]
     pub fn calls(&self, call: StoreCall) -> u64 {
         lock(&self.state).calls.get(&call).copied().unwrap_or_default()
     }
 
-    /// Waits until a call has begun to hang: one that has an effect, behind it. From the first one on it returns at once.
+    /// Waits until a call has begun to hang; a call with an effect hangs after its effect. From the
+    /// first hanging call on it returns at once.
     pub async fn hangs(&self) {
         // The sender is in this store, so it does not end.
         let _ = self.hangs.subscribe().wait_for(|hangs| *hangs).await;
@@ -267,13 +279,13 @@ impl<S: ?Sized> ChaosStore<S> {
         pending().await
     }
 
-    /// The store behind.
+    /// Returns the wrapped store.
     #[must_use]
     pub fn inner(&self) -> &Arc<S> {
         &self.inner
     }
 
-    /// One call: its delay, its effect, and what goes wrong.
+    /// Performs one call: its delay, its effect, and its fault.
     async fn act<T, E: From<StoreError>>(
         &self,
         call: StoreCall,
@@ -290,14 +302,14 @@ impl<S: ?Sized> ChaosStore<S> {
             }
             Some(StoreFault::HangBefore) => self.hang().await,
             Some(StoreFault::HangAfter) => {
-                // Whether it failed by itself can't be heard any more either.
+                // The caller can no longer hear of a failure of the call itself either.
                 let _ = effect.await;
                 self.hang().await
             }
         }
     }
 
-    /// Passes on the wake-ups that are not lost.
+    /// Forwards the wake-ups that are not lost.
     fn some_of(&self, wakeups: BoxStream<'static, Wakeup>) -> BoxStream<'static, Wakeup> {
         let state = Arc::clone(&self.state);
         wakeups
@@ -313,7 +325,7 @@ impl<S: ?Sized> ChaosStore<S> {
 }
 
 fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing of ours panics while it is held.
+    // Code of this type does not panic while the lock is held.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -321,12 +333,12 @@ fn injected(call: StoreCall) -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, "chaos", format!("a fault of {call:?} was injected"))
 }
 
-/// What happens to one call.
+/// Fate of one call.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     delay: Duration,
     fault: Option<StoreFault>,
-    /// A throw of a coin, for faults that can show in two ways.
+    /// A coin toss, for faults that can show in two ways.
     heads: bool,
 }
 
@@ -345,9 +357,9 @@ struct State {
     rates_of: BTreeMap<StoreCall, StoreFaultRates>,
     injected: BTreeMap<StoreCall, (StoreFault, usize)>,
     commits: Option<(CommitFault, usize)>,
-    /// How often commits happen later, and how much.
+    /// Rate and maximum delay of late commits.
     late: (f64, Duration),
-    // Of its own, so that what commits throw does not shift what other calls do.
+    // Separate, so that draws for commits do not shift the faults of other calls.
     late_rng: Rng,
     counts: StoreFaultCounts,
     calls: BTreeMap<StoreCall, u64>,
@@ -355,7 +367,8 @@ struct State {
 
 impl State {
     fn plan(&mut self, call: StoreCall) -> Plan {
-        // The same throws for each call, whatever is set, so that a chosen fault does not shift those that follow.
+        // The same draws for each call, whatever is set, so that a chosen fault does not shift
+        // later ones.
         let (wait, throw, heads) = (self.rng.f64(), self.rng.f64(), self.rng.bool());
         let rates = self.rates_of.get(&call).unwrap_or(&self.rates);
         let delay = rates.delay.mul_f64(wait);
@@ -371,7 +384,8 @@ impl State {
         Plan { delay, fault, heads }
     }
 
-    /// What exactly goes wrong with this commit, if that was chosen; else chance decides, as for every call.
+    /// Decides the exact fault of this commit if one was injected; else chance decides, as for
+    /// every call.
     fn plan_commit(&mut self) -> Option<CommitFault> {
         let (throw, part) = (self.late_rng.f64(), self.late_rng.f64());
         let chosen = self.commits.as_mut().filter(|(_, times)| *times > 0).map(|(fault, times)| {

@@ -1,7 +1,9 @@
-//! A transport that goes wrong on purpose, in every way that a broker may, and from a seed.
+//! A transport that injects faults on purpose: every kind of fault that a broker may show, from a
+//! seed.
 //!
-//! Whatever it does, it keeps the key-prefix property: behind a message that it does not send, no message of that key in
-//! the chunk is sent. So everything that goes wrong behind it is the fault of who uses it.
+//! The wrapper always keeps the key-prefix property: after a message that it does not send, it
+//! sends no message of that key in the chunk. Anything that goes wrong behind it is therefore a
+//! fault of its user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -19,82 +21,84 @@ use outbox_contract::{
 };
 use tokio::time::{Instant, sleep};
 
-/// What can go wrong with a message.
+/// Fault of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// It is reported failed, and not sent.
+    /// The message is reported failed, and not sent.
     Failed,
-    /// It is reported rejected, and not sent.
+    /// The message is reported rejected, and not sent.
     Rejected,
-    /// It is reported unknown, and not sent: the request was lost.
+    /// The message is reported unknown, and not sent: the request was lost.
     UnknownWithoutEffect,
-    /// It and what follows of its key in the chunk is sent, but reported unknown: the confirmation was lost.
+    /// The message and its followers of the same key in the chunk are sent, but reported unknown:
+    /// the confirmation was lost.
     UnknownWithEffect,
-    /// Neither it nor what follows of its key is sent or reported, and `publish` does not return.
+    /// The message and its followers of the same key are neither sent nor reported, and `publish`
+    /// does not return.
     Hang,
     /// `publish` panics before it sends anything of the chunk.
     PanicBefore,
-    /// `publish` panics after it has sent the chunk, and before it reports what became of what it sent.
+    /// `publish` panics after it has sent the chunk, and before it reports the outcomes.
     PanicAfter,
 }
 
-/// How often things go wrong, from 0 (never, the default) to 1 (always).
+/// Rates of faults, from 0 (never, the default) to 1 (always).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultRates {
-    /// [`Fault::Failed`], of messages.
+    /// Rate of [`Fault::Failed`], of messages.
     pub failed: f64,
-    /// [`Fault::Rejected`], of messages.
+    /// Rate of [`Fault::Rejected`], of messages.
     pub rejected: f64,
-    /// [`Fault::UnknownWithoutEffect`], of messages.
+    /// Rate of [`Fault::UnknownWithoutEffect`], of messages.
     pub unknown_without_effect: f64,
-    /// [`Fault::UnknownWithEffect`], of messages.
+    /// Rate of [`Fault::UnknownWithEffect`], of messages.
     pub unknown_with_effect: f64,
-    /// [`Fault::Hang`], of messages.
+    /// Rate of [`Fault::Hang`], of messages.
     pub hang: f64,
-    /// [`Fault::PanicBefore`], of messages.
+    /// Rate of [`Fault::PanicBefore`], of messages.
     pub panic_before: f64,
-    /// [`Fault::PanicAfter`], of messages.
+    /// Rate of [`Fault::PanicAfter`], of messages.
     pub panic_after: f64,
-    /// That the whole route becomes unavailable, of chunks.
+    /// Rate of outages of the whole route, of chunks.
     pub outage: f64,
-    /// How long such an outage lasts.
+    /// Duration of such an outage.
     pub outage_lasts: Duration,
-    /// The longest that a chunk is held back before it is sent; each one waits for a part of it.
+    /// Maximum delay of a chunk before it is sent; each chunk waits for a random part of it.
     pub delay: Duration,
 }
 
-/// What went wrong so far, in messages unless said otherwise.
+/// Counts of the faults so far, in messages unless noted otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Chunks that came in.
+    /// Chunks received.
     pub chunks: u64,
-    /// Given to the transport behind.
+    /// Messages given to the wrapped transport.
     pub sent: u64,
-    /// Reported failed.
+    /// Messages reported failed.
     pub failed: u64,
-    /// Reported rejected.
+    /// Messages reported rejected.
     pub rejected: u64,
-    /// Reported unknown and not sent.
+    /// Messages reported unknown and not sent.
     pub unknown_without_effect: u64,
-    /// Sent and reported unknown.
+    /// Messages sent and reported unknown.
     pub unknown_with_effect: u64,
-    /// Reported unavailable.
+    /// Messages reported unavailable.
     pub unavailable: u64,
-    /// Reported blocked.
+    /// Messages reported blocked.
     pub blocked: u64,
-    /// Neither sent nor reported.
+    /// Messages neither sent nor reported.
     pub hung: u64,
     /// Panics, in chunks.
     pub panics: u64,
 }
 
-/// Wraps a transport and lets things go wrong: at random from a seed, or for chosen messages.
+/// Wraps a transport and injects faults: at random from a seed, or into chosen messages.
 ///
-/// Without rates and faults it passes everything on. [`calm`](Self::calm) ends all faults, so that a test can see the
-/// system heal.
+/// Without rates and injected faults it forwards every message. [`calm`](Self::calm) ends all
+/// faults, so that a test can see the system heal.
 pub struct ChaosTransport {
     inner: Arc<dyn Transport>,
-    // A plain mutex: held while a chunk's fate is decided, never across an await.
+    // A plain mutex: locked while the fate of a chunk is decided, never across an await.
     state: Mutex<State>,
 }
 
@@ -111,29 +115,29 @@ impl ChaosTransport {
         Self { inner, state: Mutex::new(State::new(seed)) }
     }
 
-    /// Sets how often things go wrong from the start.
+    /// Sets the rates of faults from the start.
     #[must_use]
     pub fn with_rates(self, rates: FaultRates) -> Self {
         self.set_rates(rates);
         self
     }
 
-    /// Sets how often things go wrong from now on.
+    /// Sets the rates of faults from now on.
     pub fn set_rates(&self, rates: FaultRates) {
         self.state().rates = rates;
     }
 
-    /// Lets this go wrong with this message, each time that it comes, until [`lift`](Self::lift).
+    /// Injects this fault into every publish of this message until [`lift`](Self::lift).
     pub fn inject(&self, id: MessageId, fault: Fault) {
         self.inject_times(id, fault, usize::MAX);
     }
 
-    /// Lets this go wrong with this message the next `times` that it comes; after that it is sent.
+    /// Injects this fault into the next `times` publishes of this message; later publishes send it.
     pub fn inject_times(&self, id: MessageId, fault: Fault, times: usize) {
         self.state().injected.insert(id, (fault, times));
     }
 
-    /// Lets nothing chosen go wrong with this message any more.
+    /// Removes the injected fault of this message.
     pub fn lift(&self, id: MessageId) {
         self.state().injected.remove(&id);
     }
@@ -153,7 +157,7 @@ impl ChaosTransport {
         self.state().outage = Outage::UntilSaid;
     }
 
-    /// Makes the whole route unavailable for so long, on tokio's clock.
+    /// Makes the whole route unavailable for this span, on tokio's clock.
     pub fn go_down_for(&self, span: Duration) {
         self.state().outage = Outage::Until(Instant::now() + span);
     }
@@ -163,7 +167,8 @@ impl ChaosTransport {
         self.state().outage = Outage::None;
     }
 
-    /// Ends all faults: rates, chosen messages, broken topics and outages. What hangs already hangs on.
+    /// Ends all faults: rates, injected faults, broken topics and outages. Publishes that already
+    /// hang keep hanging.
     pub fn calm(&self) {
         let mut state = self.state();
         state.rates = FaultRates::default();
@@ -172,7 +177,7 @@ impl ChaosTransport {
         state.outage = Outage::None;
     }
 
-    /// What went wrong so far.
+    /// Returns the counts of the faults so far.
     #[must_use]
     pub fn counts(&self) -> FaultCounts {
         self.state().counts
@@ -226,7 +231,7 @@ impl Transport for ChaosTransport {
 
         let sent: Vec<usize> = (0..plan.fates.len()).filter(|index| plan.fates[*index].is_sent()).collect();
         if plan.fates.iter().all(|fate| *fate == Fate::Send) && plan.panics.is_none() {
-            // Nothing goes wrong: each outcome comes as soon as it is known.
+            // Without faults, each outcome is reported as soon as it is known.
             return self.inner.publish(chunk, outcomes).await;
         }
         let mut pass_on = PassOn { outcomes, inner: Outcomes::new(sent.len()), sent: &sent, plan: &plan };
@@ -255,7 +260,8 @@ impl Transport for ChaosTransport {
     }
 }
 
-/// Passes on what the transport behind reported: when it ends, and also when the chunk's future is dropped.
+/// Forwards the reports of the wrapped transport when it ends, and also when the chunk's future is
+/// dropped.
 struct PassOn<'a> {
     outcomes: &'a Outcomes,
     inner: Outcomes,
@@ -282,15 +288,15 @@ enum Outage {
     UntilSaid,
 }
 
-/// What happens to one message.
+/// Fate of one message.
 #[derive(Clone, Debug, PartialEq)]
 enum Fate {
     Send,
-    /// Sent, and reported unknown.
+    /// The message is sent, and reported unknown.
     SendInSilence,
-    /// Not sent, and this is reported.
+    /// The message is not sent, and this outcome is reported.
     Report(Outcome),
-    /// Neither.
+    /// The message is neither sent nor reported.
     Silence,
 }
 
@@ -300,7 +306,7 @@ impl Fate {
     }
 }
 
-/// What happens to one chunk.
+/// Fate of one chunk.
 #[derive(Debug)]
 struct Plan {
     fates: Vec<Fate>,
@@ -346,7 +352,7 @@ impl State {
         }
         let down = self.is_down();
         let mut plan = Plan { fates: Vec::with_capacity(messages.len()), delay, panics: None };
-        // What the messages that follow of a key share with the one that went wrong.
+        // Shared fate of the later messages of a key whose message failed.
         let mut followers: BTreeMap<KeyId, Fate> = BTreeMap::new();
         for stored in messages {
             let key = stored.message.key_id();
@@ -383,9 +389,10 @@ impl State {
         plan
     }
 
-    /// What goes wrong with this message, this time.
+    /// Decides the fault of this message for this publish.
     fn fault(&mut self, id: MessageId) -> Option<Fault> {
-        // One throw for each message, whatever else is set, so that a chosen fault does not shift those that follow.
+        // One draw for each message, whatever is set, so that a chosen fault does not shift later
+        // ones.
         let mut throw = self.rng.f64();
         if let Some((fault, times)) = self.injected.get_mut(&id) {
             let fault = *fault;

@@ -1,4 +1,5 @@
-//! A broker that a test plays: it delivers what it is told, and again until it is acknowledged.
+//! A broker scripted by a test: it delivers the test's messages, and redelivers them until they are
+//! acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,11 +17,13 @@ use tokio::sync::Notify;
 type Content = Result<Message, Undecodable>;
 type Watch = Box<dyn Fn(&Message) + Send>;
 
-/// A broker for consumers alone: a test says what it delivers, how often, and when it goes away. Clones share it.
+/// A broker for consumers only: the test decides which messages it delivers, how often, and when it
+/// becomes unavailable. Clones share it.
 ///
-/// Units are queues with one owner, as RabbitMQ's and Kafka's: a new owner starts at the first unacknowledged delivery, in order. One
-/// subscription after the other is a consumer that is started again; several at once are its members. Every subscription belongs to the same
-/// consumer, whatever it is called. Nothing can be published through it: each message is *rejected*.
+/// Units are queues with one owner, as in RabbitMQ and Kafka: a new owner starts at the first
+/// unacknowledged delivery, in order. Subscriptions one after another model a restarted consumer;
+/// several at once are its members. Every subscription belongs to the same consumer, whatever its
+/// name. It accepts no publishes: each message is *rejected*.
 #[derive(Clone, Default)]
 pub struct Feed(Arc<Shared>);
 
@@ -35,12 +38,12 @@ struct State {
     units: BTreeMap<Unit, Queue>,
     members: u64,
     away: bool,
-    /// Topics that give nothing.
+    /// Topics that deliver nothing, with their problem.
     problems: BTreeMap<Topic, Problem>,
     acknowledgement_delay: Duration,
-    /// How often members have acknowledged something.
+    /// Number of acknowledgements by members.
     acknowledgements: u64,
-    /// Called with each message that is acknowledged, for a test that wants to look around at that moment.
+    /// Called with each acknowledged message, for a test that inspects its state at that moment.
     watch: Option<Watch>,
 }
 
@@ -50,7 +53,7 @@ struct Queue {
     owner: Option<u64>,
     incarnation: u64,
     delivered: usize,
-    /// The owner has to be told that it owns it no more.
+    /// The owner has to hear that it no longer owns the unit.
     revoked_from: Option<u64>,
 }
 
@@ -67,35 +70,35 @@ impl fmt::Debug for Feed {
 }
 
 impl Feed {
-    /// A broker with nothing to deliver.
+    /// Creates a broker with nothing to deliver.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A test's own look at a message may panic while it is held.
+        // The test's watch function may panic while the lock is held.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a message at the end of a unit of its topic.
+    /// Appends a message to a unit of its topic.
     pub fn send_to(&self, number: u32, message: Message) {
         let unit = Unit { topic: message.topic.clone(), number };
         self.put(unit, Ok(message), None);
     }
 
-    /// Puts a message of a source, which numbers its events, at the end of its topic's only unit.
+    /// Appends a message of a source that numbers its events to its topic's only unit.
     pub fn send_from(&self, source: &str, sequence: i64, message: Message) {
         let unit = Unit { topic: message.topic.clone(), number: 0 };
         self.put(unit, Ok(message), Some(Origin { source: source.into(), sequence }));
     }
 
-    /// Puts a message at the end of its topic's only unit.
+    /// Appends a message to its topic's only unit.
     pub fn send(&self, message: Message) {
         self.send_to(0, message);
     }
 
-    /// Puts something at the end of a topic's only unit that is no message.
+    /// Appends an undecodable record to a topic's only unit.
     pub fn send_junk(&self, topic: Topic, junk: Undecodable) {
         self.put(Unit { topic, number: 0 }, Err(junk), None);
     }
@@ -106,7 +109,8 @@ impl Feed {
         self.0.changed.notify_waiters();
     }
 
-    /// Takes all units from whoever has them; who asks next gets them, this member or another.
+    /// Revokes all units from their owners; the next member to ask gets them, the same one or
+    /// another.
     pub fn rebalance(&self) {
         for queue in self.state().units.values_mut() {
             queue.revoked_from = queue.owner.take();
@@ -114,13 +118,13 @@ impl Feed {
         self.0.changed.notify_waiters();
     }
 
-    /// Makes the broker answer that it is away, or be there again.
+    /// Makes the broker unavailable, or available again.
     pub fn away(&self, away: bool) {
         self.state().away = away;
         self.0.changed.notify_waiters();
     }
 
-    /// Makes a topic give nothing, for this reason, or deliver again.
+    /// Makes a topic fail with this error, or deliver again.
     pub fn fail_topic(&self, topic: &Topic, error: Option<&str>) {
         let mut state = self.state();
         match error {
@@ -133,30 +137,32 @@ impl Feed {
         self.0.changed.notify_waiters();
     }
 
-    /// Looks at each message when it is acknowledged. The broker waits for that: so it must not be called from there.
+    /// Calls `watch` with each message when it is acknowledged. The broker waits for the call, so
+    /// the function must not call the broker.
     pub fn watch(&self, watch: impl Fn(&Message) + Send + 'static) {
         self.state().watch = Some(Box::new(watch));
     }
 
-    /// Lets members gather acknowledgements for this long, as RabbitMQ does. For those that subscribe from now on.
+    /// Lets members gather acknowledgements for this long, as RabbitMQ does. Applies to later
+    /// subscriptions.
     pub fn delay_acknowledgements(&self, delay: Duration) {
         self.state().acknowledgement_delay = delay;
     }
 
-    /// How many acknowledgements came, each of one delivery or of several.
+    /// Returns the number of acknowledgements received, each for one delivery or several.
     #[must_use]
     pub fn acknowledgements(&self) -> u64 {
         self.state().acknowledgements
     }
 
-    /// How many deliveries are not acknowledged.
+    /// Returns the number of unacknowledged deliveries.
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
         let state = self.state();
         state.units.values().flat_map(|queue| &queue.entries).filter(|entry| !entry.acknowledged).count()
     }
 
-    /// The messages that are acknowledged, in the order in which they were sent, repeats included.
+    /// Returns the acknowledged messages in the order in which they were sent, repeats included.
     #[must_use]
     pub fn acknowledged(&self) -> Vec<MessageId> {
         let state = self.state();
@@ -165,7 +171,7 @@ impl Feed {
         acknowledged.filter_map(|entry| Some(entry.content.as_ref().ok()?.id)).collect()
     }
 
-    /// How many deliveries their owners have, unacknowledged.
+    /// Returns the number of deliveries that their owners hold unacknowledged.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         let state = self.state();

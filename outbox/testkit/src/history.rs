@@ -1,19 +1,25 @@
-//! The checker: compares what was committed with what consumers saw (promises P1 to P4).
+//! The checker: compares committed messages with the messages that consumers saw (promises P1 to
+//! P4).
 //!
-//! A test records what its writers do and what its consumers receive in a [`History`] and asks it for a [`Report`]. Order is judged by real
-//! time: message A is before message B if both have one topic and key, and A's commit had returned before B's append began, or
-//! one transaction appended both, A first. Never by position or time stamp, for those are what is on trial; and messages of
-//! which neither is before the other may come in any order. Only *first* deliveries can be out of order; a repeat behind a newer
-//! message is a *stale repeat*, any other a *duplicate*.
+//! A test records the operations of its writers and the deliveries of its consumers in a
+//! [`History`] and asks it for a [`Report`]. Real time decides order. Message A is before message B
+//! if both have one topic and key and A's commit had returned before B's append began, or if one
+//! transaction appended both, A first. Positions and time stamps never decide, because they are
+//! under test. Messages of which neither is before the other may arrive in any order. Only *first*
+//! deliveries can be out of order; a repeat behind a newer message is a *stale repeat*, any other
+//! repeat a *duplicate*.
 //!
-//! A commit whose result is unknown makes a message that may be delivered and may be missing. What comes before its transaction was
-//! committing was never committed: a reader that sees what nobody has committed is found by that.
+//! A commit with an unknown result makes messages that may be delivered and may be missing. A
+//! delivery before the transaction began to commit is a phantom: this finds readers that see
+//! uncommitted messages.
 //!
-//! A dead letter may be missing. It keeps its place as long as it certainly lived: what comes ahead of it until then is out of order,
-//! for what leaves its key undelivered leaves it before its follower is sent. Requeued, it is owed again.
+//! A dead letter may be missing. It keeps its place in the order as long as it was certainly not
+//! dead: deliveries ahead of it until then are out of order, because an undelivered message leaves
+//! its key before its follower is sent. A requeued dead letter must be delivered again.
 //!
-//! It takes about 60 bytes for a message and 32 for a delivery, and while it checks, 64 more for a message. Where writers number the
-//! messages of each key themselves, [`KeySequences`] finds the same defects in a few bytes for a key.
+//! The checker uses about 60 bytes for a message and 32 for a delivery, and 64 more for a message
+//! during the check. Where writers number the messages of each key themselves, [`KeySequences`]
+//! finds the same defects in a few bytes for a key.
 
 mod merge;
 mod report;
@@ -30,10 +36,11 @@ pub use sequences::KeySequences;
 
 use merge::{Check, Merged};
 
-/// A point in the order of what happened. Compared, never subtracted.
+/// A point in the order of events. Compared, never subtracted.
 ///
-/// [`History::now`] gives them, for one process. The parts of a history that several processes recorded take one clock that
-/// all of them can read, such as the nanoseconds of the machine's monotonic clock.
+/// [`History::now`] returns moments for one process. The parts of a history that several processes
+/// recorded use one clock that all of them can read, such as the nanoseconds of the machine's
+/// monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub u64);
 
@@ -41,28 +48,30 @@ pub struct Moment(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConsumerId(usize);
 
-/// What became of a transaction, as far as its writer knows.
+/// Fate of a transaction, as far as its writer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Its commit had returned at this moment.
+    /// The commit had returned at this moment.
     Committed(Moment),
-    /// It was rolled back: nothing of it may ever be delivered.
+    /// The transaction was rolled back: none of its messages may ever be delivered.
     RolledBack,
-    /// Nobody knows: its messages may be delivered, and may be missing.
+    /// The result is unknown: the messages may be delivered, and may be missing.
     Unknown,
 }
 
-/// A transaction, as it was recorded.
+/// A recorded transaction.
 #[derive(Clone, Copy, Debug)]
 struct Transaction {
-    /// Before it nothing of the transaction can be committed. None: nobody said when; then it is the append of each message.
+    /// Before this moment no part of the transaction can be committed. None: not recorded; then the
+    /// append of each message counts.
     committing: Option<Moment>,
     fate: Fate,
 }
 
-/// What writers did and what consumers saw.
+/// Record of the writers' operations and the consumers' deliveries.
 ///
-/// Shared by reference among the tasks of a test. Recording takes a lock for less than a microsecond.
+/// Shared by reference among the tasks of a test. Recording takes a lock for less than a
+/// microsecond.
 ///
 /// ```
 /// use outbox_contract::{Message, Topic};
@@ -83,9 +92,11 @@ struct Transaction {
 /// ```
 #[derive(Debug, Default)]
 pub struct History {
-    // Ahead of everything recorded so far: taking the next one is what orders events of different tasks.
+    // Ahead of everything recorded so far: taking the next moment orders the events of different
+    // tasks.
     clock: AtomicU64,
-    // A plain mutex: held for a push, never across an await. Written by every task of the test, read by `check`.
+    // A plain mutex: locked for a push, never across an await. Written by every task of the test,
+    // read by `check`.
     events: Mutex<Events>,
 }
 
@@ -99,7 +110,7 @@ struct Events {
     requeued: Vec<Requeued>,
 }
 
-/// That a message became a dead letter, at this moment or later.
+/// A message that became a dead letter, at this moment or later.
 #[derive(Clone, Copy, Debug)]
 struct Died {
     id: MessageId,
@@ -107,14 +118,14 @@ struct Died {
     key: u32,
 }
 
-/// That a dead letter joined its key again, at this moment or later.
+/// A dead letter that joined its key again, at this moment or later.
 #[derive(Clone, Copy, Debug)]
 struct Requeued {
     id: MessageId,
     since: Moment,
 }
 
-/// One append of one message. An id may have several: a transaction that was started again appends it again.
+/// One append of one message. An id may have several: a restarted transaction appends it again.
 #[derive(Clone, Debug)]
 struct Appended {
     id: MessageId,
@@ -139,7 +150,7 @@ struct Delivered {
     key: u32,
 }
 
-/// What a message is ordered by; messages of a topic that have no key are in no order.
+/// Key of the order; messages of a topic without a key are unordered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct OrderKey {
     topic: Topic,
@@ -147,18 +158,19 @@ struct OrderKey {
 }
 
 impl History {
-    /// A history in which nothing has happened.
+    /// Creates an empty history.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The next moment.
+    /// Returns the next moment.
     pub fn now(&self) -> Moment {
         Moment(self.clock.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// Begins to record a transaction. Dropped without a verdict, its fate is unknown, as a cancelled commit's is.
+    /// Begins to record a transaction. If it is dropped without a verdict, its fate is unknown, as
+    /// that of a canceled commit is.
     pub fn begin(&self) -> Writing<'_> {
         let mut events = self.events();
         let transaction = index(events.transactions.len());
@@ -166,8 +178,9 @@ impl History {
         Writing { history: self, transaction, order: 0 }
     }
 
-    /// Records a whole transaction that another process reports: its messages in order, with the moment at which the append of each
-    /// began; a moment before it was committing, if that is known; and its fate.
+    /// Records a whole transaction that another process reports: its messages in order, with the
+    /// moment at which the append of each began; a moment before it began to commit, if known; and
+    /// its fate.
     pub fn record(&self, appended: &[(Moment, &Message)], committing: Option<Moment>, fate: Fate) {
         let mut writing = self.begin();
         for (began, message) in appended {
@@ -176,12 +189,13 @@ impl History {
         self.events().transactions[writing.transaction as usize] = Transaction { committing, fate };
     }
 
-    /// Introduces a consumer that is to receive every message.
+    /// Adds a consumer that must receive every message.
     pub fn consumer(&self, name: impl Into<String>) -> ConsumerId {
         self.consumer_of(name, &[])
     }
 
-    /// Introduces a consumer that is to receive every message of these topics; of no other, if any is named.
+    /// Adds a consumer that must receive every message of these topics, and of no other, if any is
+    /// named.
     pub fn consumer_of(&self, name: impl Into<String>, topics: &[Topic]) -> ConsumerId {
         let mut events = self.events();
         events.consumers.push(Consumer {
@@ -192,16 +206,17 @@ impl History {
         ConsumerId(events.consumers.len() - 1)
     }
 
-    /// Records that a consumer received a message, now. Call it in the order in which it received them.
+    /// Records that a consumer received a message, now. Call it in the order of reception.
     pub fn delivered(&self, consumer: ConsumerId, message: &Message) {
         self.delivered_id(consumer, message.id, &message.topic, message.key.as_ref(), None);
     }
 
-    /// Records that a consumer received a message of this id, topic and key; at this moment, or now.
+    /// Records that a consumer received a message of this id, topic and key; at this moment, or
+    /// now.
     ///
     /// # Panics
     ///
-    /// When the consumer is of another history.
+    /// If the consumer belongs to another history.
     pub fn delivered_id(
         &self,
         consumer: ConsumerId,
@@ -211,7 +226,7 @@ impl History {
         at: Option<Moment>,
     ) {
         let mut events = self.events();
-        // Taken under the lock, so that deliveries and their moments are in one order.
+        // Read under the lock, so that deliveries and their moments are in one order.
         let at = at.unwrap_or_else(|| self.now());
         let key = events.key(topic, key);
         let consumer =
@@ -219,23 +234,27 @@ impl History {
         consumer.deliveries.push(Delivered { id, at, key });
     }
 
-    /// Records that a message became a dead letter: it may be missing, and has no place in the order any more.
+    /// Records that a message became a dead letter: it may be missing, and no longer has a place in
+    /// the order.
     ///
-    /// `since` is a moment at which it was none yet, the later the better: until then what comes ahead of it is out of order. Who looks
-    /// for dead letters from time to time takes one from before the last look that did not show it.
+    /// `since` is a moment at which the message was not dead yet, the later the better: deliveries
+    /// ahead of it until then are out of order. A poller of dead letters passes a moment before its
+    /// last look that did not show the message.
     pub fn dead_lettered(&self, message: &Message, since: Moment) {
         let mut events = self.events();
         let key = events.key(&message.topic, message.key.as_ref());
         events.dead.push(Died { id: message.id, since, key });
     }
 
-    /// Records that a dead letter was requeued: it joins its key again at the end, and is owed once more, whether it was delivered
-    /// before or not. `since` is a moment before the store was asked to.
+    /// Records that a dead letter was requeued: it joins the end of its key again and must be
+    /// delivered once more, delivered before or not. `since` is a moment before the request to the
+    /// store.
     pub fn requeued(&self, id: MessageId, since: Moment) {
         self.events().requeued.push(Requeued { id, since });
     }
 
-    /// Compares what was committed with what each consumer saw. Takes a time that grows as n log n; more can be recorded afterwards.
+    /// Compares the committed messages with each consumer's deliveries. Runs in O(n log n) time;
+    /// recording may continue afterwards.
     #[must_use]
     pub fn check(&self) -> Report {
         let mut events = self.events();
@@ -252,7 +271,8 @@ impl History {
     }
 
     fn events(&self) -> MutexGuard<'_, Events> {
-        // A panic of a test's task between lock and unlock leaves whole entries only: each is pushed at once.
+        // A task that panics while it holds the lock leaves whole entries only: each is pushed at
+        // once.
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -270,7 +290,8 @@ impl Events {
     }
 }
 
-/// Histories have fewer than 4 thousand million of anything: each takes some bytes.
+/// Converts a length to an index. Histories have fewer than 4 billion of anything: each entry takes
+/// some bytes.
 fn index(len: usize) -> u32 {
     u32::try_from(len).expect("a history has fewer than 2^32 entries of a kind")
 }
@@ -290,14 +311,14 @@ impl Writing<'_> {
         self.push(message, self.history.now(), false);
     }
 
-    /// As [`append`](Self::append), for a message that is due later: when it joins its key is the store's affair, so it has no place in the
-    /// order.
+    /// Like [`append`](Self::append), for a message that is due later. The store decides when it
+    /// joins its key, so it has no place in the order.
     pub fn schedule(&mut self, message: &Message) {
         self.push(message, self.history.now(), true);
     }
 
-    /// Records that the transaction is about to commit. Call it *before* the store's commit: what was delivered earlier had not been
-    /// committed.
+    /// Records that the transaction is about to commit. Call it *before* the store's commit: an
+    /// earlier delivery was of an uncommitted message.
     pub fn committing(&mut self) {
         let now = self.history.now();
         self.history.events().transactions[self.transaction as usize].committing = Some(now);
@@ -314,7 +335,7 @@ impl Writing<'_> {
         self.end(Fate::RolledBack);
     }
 
-    /// Records that nobody knows whether it committed.
+    /// Records that the result of the commit is unknown.
     pub fn unknown(self) {
         self.end(Fate::Unknown);
     }

@@ -1,4 +1,4 @@
-//! A transport that goes nowhere: for benchmarks of everything before it.
+//! A transport that discards messages: for benchmarks of everything before it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,28 +11,28 @@ use outbox_contract::{
 
 /// Confirms every message at once, and counts.
 ///
-/// It keeps nothing, so it costs next to nothing: what a benchmark measures with it is everything else.
+/// It keeps nothing, so it costs almost nothing: a benchmark with it measures everything else.
 #[derive(Debug, Default)]
 pub struct NullTransport {
-    // Relaxed: a figure that is read when all is done, nothing is inferred from it about other memory.
+    // Relaxed: the count is read when all is done, and implies nothing about other memory.
     messages: AtomicU64,
     chunks: AtomicU64,
 }
 
 impl NullTransport {
-    /// A transport that has counted nothing yet.
+    /// Creates a transport that has counted nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many messages were published.
+    /// Returns the number of published messages.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
     }
 
-    /// In how many chunks.
+    /// Returns the number of published chunks.
     #[must_use]
     pub fn chunks(&self) -> u64 {
         self.chunks.load(Ordering::Relaxed)
@@ -66,7 +66,7 @@ impl Transport for NullTransport {
     async fn close(&self) {}
 }
 
-/// What a transport that only takes says to those who want to receive.
+/// Error of a publish-only transport for a subscriber.
 pub(crate) fn nothing_to_receive() -> TransportError {
     TransportError::new(
         TransportErrorKind::Unsupported,

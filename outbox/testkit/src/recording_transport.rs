@@ -1,4 +1,4 @@
-//! A transport that writes down what it was given: for tests of what a relay sends, and in which order.
+//! A transport that records its messages: for tests of what a relay sends, and in which order.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,20 +15,21 @@ use crate::null_transport::nothing_to_receive;
 /// One message as it was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Which message.
+    /// Id of the message.
     pub id: MessageId,
     /// Its topic and key.
     pub key: KeyId,
-    /// Where it stood in its store.
+    /// Its position in its store.
     pub position: Position,
-    /// Under which epoch the relay said that it owns its bucket.
+    /// Epoch under which the relay claimed to own its bucket.
     pub epoch: Option<Epoch>,
 }
 
 /// Confirms every message at once, and records it.
 ///
-/// Put a [`ChaosTransport`](crate::ChaosTransport) around it, and it records what really went out: a message that was sent but reported
-/// unknown is here, one that was reported failed is not.
+/// Put a [`ChaosTransport`](crate::ChaosTransport) around it to record the messages that were
+/// really sent: a message that was sent but reported unknown is recorded, one that was reported
+/// failed is not.
 #[derive(Debug)]
 pub struct RecordingTransport {
     published: Mutex<Vec<Published>>,
@@ -36,37 +37,38 @@ pub struct RecordingTransport {
 }
 
 impl RecordingTransport {
-    /// A transport that has recorded nothing yet.
+    /// Creates a transport that has recorded nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self { published: Mutex::new(Vec::new()), count: watch::Sender::new(0) }
     }
 
-    /// What was published so far, in order, repeats included.
+    /// Returns the published messages so far, in order, repeats included.
     #[must_use]
     pub fn published(&self) -> Vec<Published> {
         self.lock().clone()
     }
 
-    /// The positions of one key that were published so far, in order, repeats included.
+    /// Returns the published positions of one key so far, in order, repeats included.
     #[must_use]
     pub fn positions_of(&self, key: &KeyId) -> Vec<Position> {
         self.lock().iter().filter(|it| it.key == *key).map(|it| it.position).collect()
     }
 
-    /// How many messages were published so far, repeats included.
+    /// Returns the number of published messages so far, repeats included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether nothing was published so far.
+    /// Returns true if nothing was published so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// Waits until this many messages were published, repeats included. Wrap it in a timeout. Dropping it is safe.
+    /// Waits until this many messages were published, repeats included. Wrap it in a timeout.
+    /// Dropping it is safe.
     pub async fn wait_for(&self, count: usize) {
         // The sender lives as long as self, so waiting can't fail.
         let _ = self.count.subscribe().wait_for(|published| *published >= count).await;
@@ -106,7 +108,7 @@ impl Transport for RecordingTransport {
             epoch: chunk.epochs.get(&stored.bucket).copied(),
         }));
         outcomes.report_rest(&Outcome::Delivered);
-        // Told under the lock, so that the count never goes back.
+        // Sent under the lock, so that the count never decreases.
         self.count.send_replace(published.len());
     }
 

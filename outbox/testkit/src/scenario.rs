@@ -1,4 +1,5 @@
-//! A scenario: do this, expect these events, let time go by, have the broker repeat itself. For the tests of services.
+//! A scenario: act, expect these events, let time pass, make the broker redeliver. For the tests of
+//! services.
 
 mod expectation;
 
@@ -20,14 +21,17 @@ use tokio::task::JoinHandle;
 pub use expectation::Expect;
 use expectation::{Expected, compare};
 
-/// Watches what goes over a transport while a service does things, and holds it against what should.
+/// Watches the messages of a transport while a service acts, and compares them with the expected
+/// ones.
 ///
-/// Made for the backends in memory and paused time (`#[tokio::test(start_paused = true)]`), where an hour is over at once and nothing depends on
-/// the speed of a machine. On other stores and in real time it works too; only [`after`](Self::after) and
+/// Made for the backends in memory and paused time (`#[tokio::test(start_paused = true)]`), where
+/// an hour passes at once and nothing depends on the speed of a machine. It also works on other
+/// stores and in real time; only [`after`](Self::after) and
 /// [`expect_nothing_else`](Self::expect_nothing_else) then take as long as they say.
 ///
-/// It is a consumer of its own, and acknowledges all that it sees. Events are compared as JSON, key by key: between keys there is no order. An
-/// event that comes again is the same event; only its first delivery counts.
+/// It is a consumer of its own, and acknowledges all that it sees. Events are compared as JSON, key
+/// by key: events of different keys are unordered. A redelivered event is the same event; only its
+/// first delivery counts.
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
@@ -64,11 +68,12 @@ use expectation::{Expected, compare};
 ///
 /// # Panics
 ///
-/// An expectation that is not met panics with what was expected and what was seen, and so does a transport that fails.
+/// A failed expectation panics with the expected and the actual events, and so does a transport
+/// that fails.
 pub struct Scenario {
     transport: Arc<dyn Transport>,
     seen: Arc<Seen>,
-    /// How many of the first deliveries earlier expectations have dealt with.
+    /// Number of first deliveries that earlier expectations have covered.
     met: usize,
     step: String,
     patience: Duration,
@@ -77,26 +82,28 @@ pub struct Scenario {
 
 #[derive(Default)]
 struct Seen {
-    // A plain mutex: held for a look, never across an await. Written by the task that watches, read by the test.
+    // A plain mutex: locked for a look, never across an await. Written by the task that watches,
+    // read by the test.
     deliveries: Mutex<Vec<Delivered>>,
-    /// How many deliveries there are: what expectations wait for.
+    /// Number of deliveries: expectations wait for it.
     count: watch::Sender<usize>,
 }
 
 struct Delivered {
     message: Message,
-    /// Of its event: a repeat is one only under the same source.
+    /// Source of its event: a delivery is a repeat only under the same source.
     source: Arc<str>,
     position: Position,
     first: bool,
 }
 
 impl Scenario {
-    /// Begins to watch these topics, as a consumer called `scenario`. Do it before anything happens.
+    /// Begins to watch these topics, as a consumer called `scenario`. Call it before anything
+    /// happens.
     ///
     /// # Panics
     ///
-    /// When a topic's name can't be one, or the transport can't be subscribed to.
+    /// If a topic name is invalid, or the subscription fails.
     pub async fn new<T>(transport: T, topics: impl IntoIterator<Item = impl AsRef<str>>) -> Self
     where
         T: Transport,
@@ -123,15 +130,16 @@ impl Scenario {
         }
     }
 
-    /// How long an expectation waits for its events, on tokio's clock. Default two minutes: in paused time that is nothing, and in real time it is
-    /// only waited out by a test that fails.
+    /// Sets the timeout of an expectation, on tokio's clock. Default two minutes: in paused time
+    /// that is nothing, and in real time only a failing test waits for it.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Does something before what is tested begins: waits until all that follows from it has been seen, and expects none of it.
+    /// Runs a precondition of the test: waits until all events that follow from it have been seen,
+    /// and expects none of them.
     pub async fn given<T>(&mut self, what: &str, doing: impl Future<Output = T>) -> T {
         let done = self.when(what, doing).await;
         self.settle().await;
@@ -139,23 +147,24 @@ impl Scenario {
         done
     }
 
-    /// Does something. The words name it in the messages of expectations that are not met.
+    /// Runs an action. `what` names it in the messages of failed expectations.
     pub async fn when<T>(&mut self, what: &str, doing: impl Future<Output = T>) -> T {
         what.clone_into(&mut self.step);
         doing.await
     }
 
-    /// Lets time go by.
+    /// Lets time pass.
     pub async fn after(&mut self, time: Duration) {
         self.step = format!("{}, and {time:?} later", self.step);
         tokio::time::sleep(time).await;
     }
 
-    /// Expects exactly these events since the last expectation: of each topic and key these, in this order. Waits until as many have come.
+    /// Expects exactly these events since the last expectation: of each topic and key these, in
+    /// this order. Waits until as many have arrived.
     ///
     /// # Panics
     ///
-    /// When others came, or fewer within the [patience](Self::with_patience).
+    /// If others arrived, or fewer within the [patience](Self::with_patience).
     pub async fn expect(&mut self, events: &[&dyn Expect]) {
         let expected: Vec<Expected> = events.iter().map(|event| event.expected()).collect();
         let until = self.met + expected.len();
@@ -172,11 +181,11 @@ impl Scenario {
         }
     }
 
-    /// Expects that no event comes that was not expected before, for a minute.
+    /// Expects that no unexpected event arrives for a minute.
     ///
     /// # Panics
     ///
-    /// When one does.
+    /// If one does.
     pub async fn expect_nothing_else(&mut self) {
         self.settle().await;
         let seen = self.firsts().split_off(self.met);
@@ -185,28 +194,29 @@ impl Scenario {
         }
     }
 
-    /// Has the last event delivered once more to everybody, as a broker does when an acknowledgement was lost. Returns when it was.
+    /// Redelivers the last event to every consumer, as a broker does when an acknowledgement was
+    /// lost. Returns when it was delivered.
     ///
     /// # Panics
     ///
-    /// When the transport does not deliver it.
+    /// If the transport does not deliver it.
     pub async fn repeat_last(&mut self) {
         let last = self.seen.lock().last().map(Delivered::sent);
         self.repeat(last.into_iter().collect()).await;
     }
 
-    /// Has everything delivered once more to everybody, from the first: stale repeats, older events behind newer ones, as after a takeover.
-    /// Returns when they were.
+    /// Redelivers everything to every consumer, from the first: stale repeats, older events behind
+    /// newer ones, as after a takeover. Returns when they were delivered.
     ///
     /// # Panics
     ///
-    /// When the transport does not deliver them.
+    /// If the transport does not deliver them.
     pub async fn repeat_all(&mut self) {
         let all = self.seen.lock().iter().filter(|delivered| delivered.first).map(Delivered::sent).collect();
         self.repeat(all).await;
     }
 
-    /// How many deliveries were repeats of an earlier one.
+    /// Returns the number of deliveries that repeated an earlier one.
     #[must_use]
     pub fn repeats(&self) -> usize {
         self.seen.lock().iter().filter(|delivered| !delivered.first).count()
@@ -230,7 +240,8 @@ impl Scenario {
         assert!(undelivered.is_none(), "after {}: not delivered: {undelivered:?}", self.step);
     }
 
-    /// Long enough for everything that a step brings about: longer than any pause of a relay that meets no errors.
+    /// Waits long enough for all results of a step: longer than any pause of a relay that meets no
+    /// errors.
     async fn settle(&self) {
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
@@ -274,7 +285,8 @@ impl Delivered {
     }
 }
 
-/// Notes and acknowledges everything. A transport that confirms what its consumers have acknowledged must not wait for a test to look.
+/// Records and acknowledges everything. A transport that confirms after its consumers acknowledge
+/// must not wait for a test to look.
 async fn watch_all(deliveries: Box<dyn Deliveries>, seen: Arc<Seen>) {
     let mut known: HashSet<MessageId> = HashSet::new();
     loop {
@@ -287,14 +299,14 @@ async fn watch_all(deliveries: Box<dyn Deliveries>, seen: Arc<Seen>) {
                         || (Arc::from(DEFAULT_SOURCE), Position::START),
                         |origin| (origin.source, Position(origin.sequence)),
                     );
-                    // What is no message of ours is another's, and no expectation is about it.
+                    // An undecodable record is another program's, and no expectation is about it.
                     let Ok(message) = delivery.message else { continue };
                     let first = known.insert(message.id);
                     seen.lock().push(Delivered { message, source, position, first });
                 }
                 let count = seen.lock().len();
                 seen.count.send_replace(count);
-                // One that is lost comes again, as a repeat.
+                // A lost delivery arrives again, as a repeat.
                 let _lost = deliveries.acknowledge(&tags).await;
             }
             Ok(Received::Ended) => return,

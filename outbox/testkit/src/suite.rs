@@ -1,19 +1,20 @@
-//! What the suites share: a named test for each property of a list, run with an end, and the check that the list has every property.
+//! Shared parts of the suites: a named test for each property of a list, run with a time limit, and
+//! the check that the list has every property.
 
 use std::future::Future;
 use std::io::Write as _;
 use std::time::Duration;
 
 tokio::task_local! {
-    /// The property that is being tried.
+    /// The property under test.
     static PROPERTY: String;
 }
 
-/// Whether a test is not to be run here, for this reason; says so if it is not.
+/// Returns true if a test can't run here, for this reason, and reports that it is skipped.
 ///
 /// # Panics
 ///
-/// When there is a reason, and `REQUIRE_BACKENDS` is 1.
+/// If there is a reason, and `REQUIRE_BACKENDS` is 1.
 pub(crate) fn skips(test: &str, why: Option<String>) -> bool {
     let Some(why) = why else { return false };
     let required = std::env::var_os("REQUIRE_BACKENDS").is_some_and(|value| value == "1");
@@ -22,18 +23,18 @@ pub(crate) fn skips(test: &str, why: Option<String>) -> bool {
     true
 }
 
-/// Says that a property does not apply to what this harness tests, and writes it into the file that `OUTBOX_NOT_APPLICABLE` names, if it
-/// names one: a property that was not tried must not pass for one that holds.
+/// Reports that a property does not apply to this harness, and appends it to the file that
+/// `OUTBOX_NOT_APPLICABLE` names, if any: an untested property must not count as one that holds.
 ///
 /// # Panics
 ///
-/// When the file can't be written.
+/// If the file can't be written.
 pub(crate) fn not_applicable<H>(why: &str) {
-    // Else somebody calls a function of the suite himself, and hears of it.
+    // Otherwise a caller ran a function of the suite directly, and reads this.
     let Ok(property) = PROPERTY.try_with(Clone::clone) else { return eprintln!("not applicable: {why}") };
     eprintln!("not applicable: {property}: {why}");
     let Some(path) = std::env::var_os("OUTBOX_NOT_APPLICABLE") else { return };
-    // Cargo says so of each test program that it runs.
+    // Cargo sets it for each test program that it runs.
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
     let line = format!("{package} {} {property}: {why}\n", std::any::type_name::<H>());
     let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
@@ -89,7 +90,8 @@ macro_rules! sources {
 #[cfg(test)]
 pub(crate) use {listed, sources};
 
-/// Asserts that the list of a suite names every property that is written in its modules, in the order in which they are written.
+/// Asserts that the list of a suite names every property that is written in its modules, in the
+/// order in which they are written.
 #[cfg(test)]
 #[track_caller]
 pub(crate) fn assert_listed(listed: &[(&str, &[&str])], sources: &[(&str, &str)]) {

@@ -1,4 +1,5 @@
-//! Time and identity under a test's control: a clock that runs with tokio's, ids from a seed, and waiting with a limit.
+//! Time and identity under a test's control: a clock that follows tokio's, ids from a seed, and
+//! waits with a limit.
 
 use std::future::Future;
 use std::sync::Mutex;
@@ -10,9 +11,11 @@ use fastrand::Rng;
 use outbox_contract::{Clock, MessageId, RelayId, Timestamp};
 use tokio::time::Instant;
 
-/// A clock that runs with tokio's: in paused time it stands still until everybody waits, and then jumps to the next timer.
+/// A clock that follows tokio's: in paused time it stands still until every task waits, and then
+/// jumps to the next timer.
 ///
-/// The wall clock starts at an instant that the seed chooses, so that nothing works by the date of the day alone.
+/// The wall clock starts at an instant that the seed chooses, so that nothing depends on today's
+/// date.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
@@ -31,9 +34,10 @@ use tokio::time::Instant;
 pub struct TestClock {
     started: Instant,
     wall: Timestamp,
-    // Microseconds that passed without tokio's clock noticing. Only ever grows; read and written by any thread.
+    // Microseconds that passed without tokio's clock noticing. Only ever grows; read and written by
+    // any thread.
     suspended: AtomicU64,
-    // By how many microseconds the wall clock was set back. Only ever grows.
+    // Microseconds by which the wall clock was set back. Only ever grows.
     set_back: AtomicU64,
 }
 
@@ -57,7 +61,8 @@ impl TestClock {
         self.suspended.fetch_add(micros(span), Ordering::SeqCst);
     }
 
-    /// Sets the wall clock back, as an operator does, or a failover to a machine whose clock is behind. Time that passed has passed all the same.
+    /// Sets the wall clock back, as an operator does, or a failover to a machine whose clock is
+    /// behind. Elapsed time is not affected.
     pub fn set_back(&self, by: Duration) {
         self.set_back.fetch_add(micros(by), Ordering::SeqCst);
     }
@@ -78,26 +83,26 @@ impl Clock for TestClock {
     }
 }
 
-/// Gives ids from a seed, so that a run can be repeated to the last byte.
+/// Generates ids from a seed, so that a run can be repeated to the last byte.
 #[derive(Debug)]
 pub struct Ids {
-    // A plain mutex: held for one draw.
+    // A plain mutex: locked for one draw.
     rng: Mutex<Rng>,
 }
 
 impl Ids {
-    /// Ids of this seed.
+    /// Creates a generator of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { rng: Mutex::new(Rng::with_seed(seed)) }
     }
 
-    /// The next message id. Looks like one of version 7; its order says nothing.
+    /// Returns the next message id. It has the form of version 7; its order means nothing.
     pub fn message(&self) -> MessageId {
         MessageId::from_uuid(self.next())
     }
 
-    /// The next relay id.
+    /// Returns the next relay id.
     pub fn relay(&self) -> RelayId {
         RelayId::from_uuid(self.next())
     }
@@ -112,9 +117,10 @@ impl Ids {
     }
 }
 
-/// Asks again and again until the answer is yes, at most for so long; says whether it came.
+/// Polls a condition until it is true, at most for this long; returns true if it became true.
 ///
-/// For what has no signal to wait for: files, processes, real servers. It asks every few milliseconds, less often the longer it takes.
+/// For conditions without a signal to wait for: files, processes, real servers. Polls every few
+/// milliseconds, less often the longer it takes.
 pub async fn eventually<F: Future<Output = bool>>(within: Duration, mut ask: impl FnMut() -> F) -> bool {
     let deadline = Instant::now() + within;
     let mut pause = Duration::from_millis(2);

@@ -1,8 +1,9 @@
-//! Names that nothing else has.
+//! Unique names.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The name of a database, a virtual host or a prefix of one test. No other test of any program has it, also on a server that outlives them.
+/// Returns the name of a database, a virtual host or a prefix for one test. No other test of any
+/// program uses it, even on a server that outlives them.
 pub(crate) fn name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

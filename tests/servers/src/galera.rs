@@ -12,13 +12,14 @@ use crate::program::Program;
 use crate::server::Shared;
 use crate::until::until;
 
-/// How many nodes there are: of two, none would go on without the other.
+/// Number of nodes: of two, neither would continue without the other.
 const NODES: usize = 3;
 const NAME: &str = "a Galera cluster";
-/// How long nodes may take to be in step. On a quiet machine it is two seconds.
+/// Time limit for nodes to get in sync. On a quiet machine it takes two seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// All nodes begin with copies of one data folder, so that what a node lacks can always be sent to it write by write.
+/// All nodes begin with copies of one data folder, so that missing writes can always be sent to a
+/// node one by one.
 const SETTINGS: &str = "
 wsrep-on = ON
 wsrep-provider = /usr/lib/galera/libgalera_smm.so
@@ -30,12 +31,13 @@ binlog-format = ROW
 default-storage-engine = InnoDB
 innodb-autoinc-lock-mode = 2
 ";
-/// A node that was killed or cut off is given up after two seconds.
+/// A node that was killed or isolated is given up after two seconds.
 const PROVIDER: &str = "gcache.size=32M; evs.keepalive_period=PT0.3S; evs.suspect_timeout=PT2S; evs.inactive_timeout=PT4S; \
                         evs.inactive_check_period=PT0.3S; evs.install_timeout=PT4S; gmcast.peer_timeout=PT2S";
 
-/// Run by `sh`, with the server's program and how the cluster is begun. A node that was killed has to be told how far it came: its tables know. The
-/// server looks for the program of `records` in its path.
+/// Run by `sh`, with the server's program and the arguments that start the cluster. A node that was
+/// killed needs its last position: it is recovered from its tables. The server looks for the
+/// program of `records` in its path.
 const SERVE: &str = r#"
 export PATH="$PWD:$PATH"
 [ -e joined ] || { touch joined && exec "$0" --defaults-file=my.cnf $1; }
@@ -45,8 +47,9 @@ rm -f recovered.err
 exec "$0" --defaults-file=my.cnf ${at:+--wsrep-start-position="$at"}
 "#;
 
-/// What a node that joins and one that gives run beside themselves, with the path of a file as their address. All nodes have the same tables, so there is
-/// nothing to do but to say where the records begin; one that lacks more than there are records of fails.
+/// Programs that a joining node and its donor run beside themselves, with the path of a file as
+/// their address. All nodes have the same tables, so they only exchange where the records begin. A
+/// node that lacks more than the records hold fails.
 const TRANSFER: &str = r#"#!/bin/sh
 while [ $# -gt 0 ]; do
   case $1 in --role) role=$2 ;; --address) address=$2 ;; --gtid) gtid=$2 ;; --bypass) bypass=yes ;; esac
@@ -63,7 +66,8 @@ else
 fi
 "#;
 
-/// A wish for a Galera cluster: three nodes of MariaDB 10.11, on each the user `root`, from 127.0.0.1, without a password.
+/// Request for a Galera cluster: three nodes of MariaDB 10.11, on each the user `root`, from
+/// 127.0.0.1, without a password.
 #[derive(Clone, Debug, Default)]
 pub struct Galera {
     config: Vec<String>,
@@ -83,26 +87,27 @@ impl Galera {
         self
     }
 
-    /// The cluster that all tests of this program share.
+    /// Returns the cluster that all tests of this program share.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the cluster is unavailable, or did not start.
     pub fn shared(self) -> Result<GaleraCluster, Missing> {
         static SHARED: Shared<GaleraCluster> = Shared::new();
         SHARED.get(format!("{self:?}"), || self.start())
     }
 
-    /// A cluster of the test's own, whose nodes it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    /// Starts a cluster of the test's own, whose nodes it may stop, kill and pause. It ends when
+    /// the handle and its clones are dropped.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the cluster is unavailable, or did not start.
     pub fn start(self) -> Result<GaleraCluster, Missing> {
         let ports = || Port::take_some(NODES).map_err(|reason| Missing::failed(NAME, reason));
         let (group, transfer) = (ports()?, ports()?);
         let members = group.iter().map(|port| format!("127.0.0.1:{}", port.number())).collect::<Vec<_>>();
-        // One after another: each that joins is given what came before, by one that is in step.
+        // One after another: each joining node receives the earlier writes from a node in sync.
         let mut nodes = Vec::with_capacity(NODES);
         for (at, (group, transfer)) in group.into_iter().zip(transfer).enumerate() {
             let member = Group {
@@ -120,16 +125,16 @@ impl Galera {
     }
 }
 
-/// What a node has to know of its cluster.
+/// A node's knowledge of its cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// Whether the cluster begins with it.
+    /// True if the node starts the cluster.
     begins: bool,
     /// The addresses of all nodes among themselves.
     members: Vec<String>,
-    /// The port of its own.
+    /// Its own port.
     port: u16,
-    /// The port on which it is sent what it lacks.
+    /// The port on which it receives missing writes.
     transfer: u16,
 }
 
@@ -145,7 +150,7 @@ impl Group {
         )
     }
 
-    /// The command that runs it in the foreground.
+    /// Returns the command that runs it in the foreground.
     pub(crate) fn command(&self, home: &Home, server: &str) -> Program {
         let mut command = home.tree().command(home.user(), &home.inside(""), "/bin/sh");
         command.args(["-c", SERVE, server, if self.begins { "--wsrep-new-cluster" } else { "" }]);
@@ -171,18 +176,18 @@ pub struct GaleraCluster {
 }
 
 impl GaleraCluster {
-    /// How many nodes there are, dead ones too.
+    /// Returns the number of nodes, dead ones included.
     #[must_use]
     pub fn size(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A node, from 0 on. It may be stopped, killed and paused, and be started again while others go on: then see
-    /// [`until_in_step`](Self::until_in_step).
+    /// Returns a node, from 0 on. A test may stop, kill and pause it, and start it again while
+    /// others run: then see [`until_in_step`](Self::until_in_step).
     ///
     /// # Panics
     ///
-    /// When there are fewer.
+    /// If there are fewer nodes.
     #[must_use]
     #[track_caller]
     pub fn node(&self, number: usize) -> &MySqlServer {
@@ -192,11 +197,11 @@ impl GaleraCluster {
             .server
     }
 
-    /// Makes an empty database, and gives its URL on each node. No other test has it.
+    /// Creates an empty database, and returns its URL on each node. No other test uses it.
     ///
     /// # Panics
     ///
-    /// When a node does not make it.
+    /// If a node does not create it.
     #[must_use]
     #[track_caller]
     pub fn fresh_database(&self) -> Vec<String> {
@@ -205,18 +210,19 @@ impl GaleraCluster {
         let urls = self.nodes.iter().map(|node| given::with_path(&node.server.url(), name));
         let urls: Vec<String> = urls.collect();
         for node in self.nodes.iter() {
-            // A node that lags has not made it yet.
+            // A node that lags has not created it yet.
             node.server
                 .query(&node.server.url(), &format!("set wsrep_sync_wait = 15; show create database {name}"));
         }
         urls
     }
 
-    /// Cuts a node off from the others, though not from its clients: it has no quorum, and they go on without it. Returns when all know.
+    /// Isolates a node from the others, though not from its clients: it has no quorum, and the
+    /// others continue without it. Returns when all nodes know.
     ///
     /// # Panics
     ///
-    /// When they do not notice.
+    /// If the nodes do not notice.
     #[track_caller]
     pub fn isolate(&self, number: usize) {
         self.set_isolated(number, true);
@@ -230,11 +236,12 @@ impl GaleraCluster {
         );
     }
 
-    /// Lets a node that was [isolated](Self::isolate) back; returns when all are in step.
+    /// Ends the isolation of a node that was [isolated](Self::isolate); returns when all are in
+    /// sync.
     ///
     /// # Panics
     ///
-    /// When it does not come back.
+    /// If the node does not return.
     #[track_caller]
     pub fn rejoin(&self, number: usize) {
         self.set_isolated(number, false);
@@ -242,11 +249,11 @@ impl GaleraCluster {
         self.until_in_step(&all);
     }
 
-    /// Cuts a node off, or no more, and does not wait for anything.
+    /// Isolates a node or ends its isolation, and waits for nothing.
     ///
     /// # Panics
     ///
-    /// When the node refuses.
+    /// If the node refuses.
     #[track_caller]
     pub fn set_isolated(&self, number: usize, isolated: bool) {
         let node = self.node(number);
@@ -258,7 +265,7 @@ impl GaleraCluster {
     ///
     /// # Panics
     ///
-    /// When they do not get there.
+    /// If they do not get there.
     #[track_caller]
     pub fn until_in_step(&self, nodes: &[usize]) {
         self.expect("get in step", self.in_step(nodes));

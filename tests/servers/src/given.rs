@@ -1,11 +1,11 @@
-//! Servers that are given by a URL in the environment, and the parts of such a URL.
+//! Servers given by a URL in the environment, and the parts of such a URL.
 
-/// The URL in a variable of the environment; an empty one is none.
+/// Returns the URL in an environment variable; an empty one counts as unset.
 pub(crate) fn url(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|url| !url.is_empty())
 }
 
-/// The same URL with another path: the name of a database or of a virtual host.
+/// Returns the same URL with another path: the name of a database or of a virtual host.
 pub(crate) fn with_path(url: &str, path: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (before, options) =
@@ -15,7 +15,7 @@ pub(crate) fn with_path(url: &str, path: &str) -> String {
     format!("{scheme}://{authority}/{path}{options}")
 }
 
-/// The same URL with another host and port.
+/// Returns the same URL with another host and port.
 pub(crate) fn with_address(url: &str, address: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -24,7 +24,7 @@ pub(crate) fn with_address(url: &str, address: &str) -> String {
     format!("{scheme}://{user}{address}{path}")
 }
 
-/// The user of a URL.
+/// Returns the user of a URL.
 pub(crate) fn user(url: &str) -> Option<&str> {
     let (_, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?']).next()?;
@@ -32,7 +32,8 @@ pub(crate) fn user(url: &str) -> Option<&str> {
     user.split(':').next()
 }
 
-/// The parts of `scheme://user:password@host:port/path?name=value&name=value`. What is not there is empty.
+/// The parts of `scheme://user:password@host:port/path?name=value&name=value`. Missing parts are
+/// empty.
 #[derive(Default)]
 pub(crate) struct Parts {
     pub(crate) user: String,
@@ -62,13 +63,13 @@ impl Parts {
         }
     }
 
-    /// The value of an option.
+    /// Returns the value of an option.
     pub(crate) fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(is, _)| is == name).map(|(_, value)| value.as_str())
     }
 }
 
-/// A text in which `%41` stands for `A`. What is no such code stays as it is.
+/// Decodes percent-encoding, such as `%41` for `A`. Text that is no such code stays unchanged.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

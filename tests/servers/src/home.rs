@@ -11,29 +11,30 @@ use tempfile::TempDir;
 use crate::program::Program;
 use crate::tree::Tree;
 
-/// Where programs are had from that are in no container.
+/// Source of programs that are in no container.
 const PREPARED: &str = "tests/servers/prepare";
 
-/// A new folder inside of a tree that belongs to the user the server runs as. It is deleted with this value; when the test program is
-/// killed, by the server's watchdog.
+/// A new folder inside of a tree that belongs to the user the server runs as. It is deleted with
+/// this value; when the test program is killed, by the server's watchdog.
 ///
-/// Every process of the server has its working folder in here: by that they are known (see `Processes`).
+/// Every process of the server has its working folder in here: this identifies them (see
+/// `Processes`).
 #[derive(Debug)]
 pub(crate) struct Home {
     tree: Tree,
     user: &'static str,
-    /// Whose files are in it.
+    /// Owner of its files.
     owner: (u32, u32),
     from: String,
     folder: Folder,
 }
 
-/// Whose folder it is.
+/// Ownership of the folder.
 #[derive(Debug)]
 enum Folder {
-    /// This home's: it goes with it.
+    /// This home's own: it is deleted with it.
     Own(TempDir),
-    /// That of a server which outlives this program.
+    /// Folder of a server that outlives this program.
     Lasting(PathBuf),
 }
 
@@ -69,7 +70,7 @@ impl Home {
         Ok(Self { tree, user, owner, from: format!("container of {image}"), folder: Folder::Own(folder) })
     }
 
-    /// Where its programs were had from.
+    /// Source of its programs.
     pub(crate) fn from(&self) -> &str {
         &self.from
     }
@@ -82,7 +83,7 @@ impl Home {
         self.user
     }
 
-    /// The folder on this machine.
+    /// Returns the folder on this machine.
     pub(crate) fn path(&self) -> &Path {
         match &self.folder {
             Folder::Own(folder) => folder.path(),
@@ -90,24 +91,24 @@ impl Home {
         }
     }
 
-    /// All that its server has logged, over all starts.
+    /// Returns the whole log of its server, over all starts.
     pub(crate) fn log(&self) -> String {
         let bytes = fs::read(self.outside("log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// A path on this machine.
+    /// Returns a path on this machine.
     pub(crate) fn outside(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
 
-    /// The same path as the server sees it.
+    /// Returns the same path as the server sees it.
     pub(crate) fn inside(&self, name: &str) -> String {
         let path = if name.is_empty() { self.path().to_owned() } else { self.outside(name) };
         self.tree.inside(&path)
     }
 
-    /// Copies a folder into this one, with the owners that its files have.
+    /// Copies a folder into this one, with the owners of its files.
     pub(crate) fn copy(&self, from: &Path, name: &str) -> Result<(), String> {
         let mut copy = Command::new("cp");
         copy.args(["--archive", "--reflink=auto", "--sparse=always"]);
@@ -115,19 +116,20 @@ impl Home {
         Program::here(copy).run().map(drop)
     }
 
-    /// Takes a file that nobody ever writes to in here, without a copy of its content.
+    /// Links a read-only file into this folder, without a copy of its content.
     pub(crate) fn link(&self, from: &Path, name: &str) -> Result<(), String> {
         fs::hard_link(from, self.outside(name)).map_err(|error| format!("{}: {error}", from.display()))
     }
 
-    /// Makes a folder of the server's user.
+    /// Creates a folder of the server's user.
     pub(crate) fn make_folder(&self, name: &str) -> Result<(), String> {
         let path = self.outside(name);
         let made = fs::create_dir(&path).and_then(|()| give(&path, self.owner));
         made.map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Writes a file that only the server's user may read (PostgreSQL refuses a key that others can read).
+    /// Writes a file that only the server's user may read (PostgreSQL refuses a key that others can
+    /// read).
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), String> {
         self.write_for(0o600, name, text)
     }
@@ -152,7 +154,7 @@ impl Home {
 #[cfg(feature = "containers")]
 const CONTAINED: u32 = 54_321;
 
-/// Makes a folder in another one.
+/// Creates a folder in another one.
 fn folder(place: &Path, owner: (u32, u32)) -> Result<TempDir, String> {
     let made = || -> io::Result<TempDir> {
         let folder = tempfile::Builder::new().prefix("server-").tempdir_in(place)?;
@@ -163,7 +165,7 @@ fn folder(place: &Path, owner: (u32, u32)) -> Result<TempDir, String> {
     made().map_err(|error| format!("a folder in {}: {error}", place.display()))
 }
 
-/// Makes a file a user's. Who is not root has no others.
+/// Gives a file to a user. A user other than root has no other users' files.
 fn give(path: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
     if rustix::process::geteuid().is_root() { chown(path, Some(uid), Some(gid)) } else { Ok(()) }
 }

@@ -16,10 +16,11 @@ use crate::tls;
 use crate::wishes::Wishes;
 
 const URL: &str = "OUTBOX_KAFKA_URL";
-/// The users of a Kafka that checks them, each with its password.
+/// The users of a Kafka with authentication, each with its password.
 const USERS: [(&str, &str); 2] = [Kafka::ADMIN, Kafka::NOBODY];
 
-/// A wish for an Apache Kafka: one broker, or a cluster of three; without TLS and passwords, if not asked for.
+/// Request for an Apache Kafka: one broker, or a cluster of three; by default without TLS and
+/// passwords.
 #[derive(Clone, Debug)]
 pub struct Kafka {
     wishes: Wishes,
@@ -30,12 +31,14 @@ pub struct Kafka {
 }
 
 impl Kafka {
-    /// With [`authorised`](Self::authorised): the name and the password of a user that may do everything.
+    /// Name and password of a user that may do everything, with [`authorised`](Self::authorised).
     pub const ADMIN: (&str, &str) = ("admin", "secret-of-admin");
-    /// With [`authorised`](Self::authorised): the name and the password of a user that may do nothing but log in.
+    /// Name and password of a user that may do nothing but log in, with
+    /// [`authorised`](Self::authorised).
     pub const NOBODY: (&str, &str) = ("nobody", "secret-of-nobody");
 
-    /// Apache Kafka 4.3; by URL what `OUTBOX_KAFKA_URL` names, such as `127.0.0.1:9092`.
+    /// Apache Kafka 4.3; by URL, the server that `OUTBOX_KAFKA_URL` names, such as
+    /// `127.0.0.1:9092`.
     #[must_use]
     pub fn newest() -> Self {
         Self {
@@ -47,7 +50,7 @@ impl Kafka {
         }
     }
 
-    /// Adds a line to `server.properties`, of a cluster to that of every node.
+    /// Adds a line to `server.properties`; in a cluster, to that of every node.
     #[must_use]
     pub fn config(mut self, line: &str) -> Self {
         self.wishes.config.push(line.to_owned());
@@ -61,41 +64,45 @@ impl Kafka {
         self
     }
 
-    /// Listens with TLS too, and there lets in only whom the same authority gave a certificate: see [`KafkaServer::identity`].
+    /// Listens with TLS too, and there accepts only clients with a certificate of the same
+    /// authority: see [`KafkaServer::identity`].
     #[must_use]
     pub fn asks_for_certificates(mut self) -> Self {
         self.asks_for_certificates = true;
         self.tls()
     }
 
-    /// Listens with TLS too, with a certificate that has this name alone, and not the one that it is reached by.
+    /// Listens with TLS too, with a certificate that holds only this name, and not the one that
+    /// clients connect to.
     #[must_use]
     pub fn certified_as(mut self, name: &str) -> Self {
         self.certified_as = Some(name.to_owned());
         self.tls()
     }
 
-    /// Lets clients in with a password only (SASL/PLAIN; SCRAM too, of users that [`KafkaServer::tool`] made), and do only what they have a right to (`StandardAuthorizer`): see [`Kafka::ADMIN`]
-    /// and [`Kafka::NOBODY`].
+    /// Requires a password of clients (SASL/PLAIN; SCRAM too, of users that [`KafkaServer::tool`]
+    /// created), and checks their permissions (`StandardAuthorizer`): see [`Kafka::ADMIN`] and
+    /// [`Kafka::NOBODY`].
     #[must_use]
     pub fn authorised(mut self) -> Self {
         self.authorised = true;
         self
     }
 
-    /// Puts a proxy in front of every broker, whose address clients are told: see [`KafkaServer::proxy`]. Brokers reach each other past it, and
-    /// so do clients with TLS.
+    /// Puts a proxy in front of every broker, and advertises its address to clients: see
+    /// [`KafkaServer::proxy`]. Brokers reach each other without it, and so do clients with TLS.
     #[must_use]
     pub fn proxied(mut self) -> Self {
         self.proxied = true;
         self
     }
 
-    /// The server that all tests of this program share: the one that the URL in the environment names, or one that the first test starts.
+    /// Returns the server that all tests of this program share: the one that the URL in the
+    /// environment names, or one that the first test starts.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn shared(self) -> Result<KafkaServer, Missing> {
         static SHARED: Shared<KafkaServer> = Shared::new();
         let is_plain = self.wishes.is_plain() && !self.authorised && !self.proxied;
@@ -113,21 +120,23 @@ impl Kafka {
         }
     }
 
-    /// A server of the test's own, of one broker, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    /// Starts a server of the test's own, of one broker, which it may stop, kill and pause. It ends
+    /// when the handle and its clones are dropped.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn start(self) -> Result<KafkaServer, Missing> {
         self.start_node(Role::Alone)
     }
 
-    /// A cluster of the test's own: three brokers, whose topics have three copies of which two must take a write (`min.insync.replicas`),
-    /// and a controller. It ends when the handle and its clones are dropped.
+    /// Starts a cluster of the test's own: three brokers, whose topics have three replicas of which
+    /// two must take a write (`min.insync.replicas`), and a controller. It ends when the handle and
+    /// its clones are dropped.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the cluster is unavailable, or did not start.
     pub fn start_cluster(self) -> Result<KafkaCluster, Missing> {
         KafkaCluster::start(&self)
     }
@@ -143,7 +152,8 @@ impl Kafka {
     }
 }
 
-/// One process of an Apache Kafka. Clones are the same server. What every server can do is in [`Server`].
+/// One process of an Apache Kafka. Clones are the same server. [`Server`] holds the methods common
+/// to every server.
 #[derive(Clone)]
 pub struct KafkaServer {
     server: Arc<Server>,
@@ -152,8 +162,8 @@ pub struct KafkaServer {
 }
 
 impl KafkaServer {
-    /// Its address, as clients want it: `127.0.0.1:9092`; or the one that was given. For a server that was asked for with [`Kafka::proxied`] it is
-    /// that of the proxy.
+    /// Returns its address for clients: `127.0.0.1:9092`; or the one that was given. For a server
+    /// that was requested with [`Kafka::proxied`] it is that of the proxy.
     #[must_use]
     pub fn url(&self) -> String {
         match &self.given {
@@ -163,40 +173,40 @@ impl KafkaServer {
         }
     }
 
-    /// Its address with TLS. For a server that was asked for with [`Kafka::tls`].
+    /// Returns its address with TLS. For a server that was requested with [`Kafka::tls`].
     ///
     /// # Panics
     ///
-    /// When the server was given by URL, or does not speak TLS.
+    /// If the server was given by URL, or does not speak TLS.
     #[must_use]
     #[track_caller]
     pub fn tls_url(&self) -> String {
         self.address("localhost", Listener::ClientsWithTls)
     }
 
-    /// The files (PEM) of a certificate that it takes of a client, and of its key. For a server that was asked for with
-    /// [`Kafka::asks_for_certificates`].
+    /// Returns the files (PEM) of a client certificate that it accepts, and of its key. For a
+    /// server that was requested with [`Kafka::asks_for_certificates`].
     #[must_use]
     pub fn identity(&self) -> (PathBuf, PathBuf) {
         (self.home().outside(tls::CLIENT), self.home().outside(tls::CLIENT_KEY))
     }
 
-    /// Its address for other brokers: nothing is asked of who comes there, and no proxy is before it.
+    /// Returns its address for other brokers: without authentication and without a proxy.
     ///
     /// # Panics
     ///
-    /// When the server was given by URL.
+    /// If the server was given by URL.
     #[must_use]
     #[track_caller]
     pub fn internal_url(&self) -> String {
         self.address("127.0.0.1", Listener::Brokers)
     }
 
-    /// The proxy before it. For a server that was asked for with [`Kafka::proxied`].
+    /// Returns the proxy in front of it. For a server that was requested with [`Kafka::proxied`].
     ///
     /// # Panics
     ///
-    /// When there is none.
+    /// If there is none.
     #[must_use]
     #[track_caller]
     pub fn proxy(&self) -> Arc<Proxy> {
@@ -207,19 +217,19 @@ impl KafkaServer {
         }
     }
 
-    /// Runs one of Kafka's own tools, such as `org.apache.kafka.tools.TopicCommand`, and gives what it writes. It takes seconds: each is a Java
-    /// of its own.
+    /// Runs one of Kafka's own tools, such as `org.apache.kafka.tools.TopicCommand`, and returns
+    /// its output. It takes seconds: each tool is a Java process of its own.
     ///
     /// # Errors
     ///
-    /// What the tool says, when it fails.
+    /// The tool's output, if it fails.
     ///
     /// # Panics
     ///
-    /// When the server was given by URL.
+    /// If the server was given by URL.
     pub fn tool(&self, class: &str, args: &[&str]) -> Result<String, String> {
         let home = self.home();
-        // Some tools say on standard error what failed, and end well.
+        // Some tools write their failure to standard error, and exit with 0.
         let mut java = home.tree().command(home.user(), "/", "/bin/sh");
         java.args(["-c", "exec java \"$@\" 2>&1", "sh"]);
         java.args(["-Xmx128m", "-XX:TieredStopAtLevel=1"]).args(shared_classes(home));

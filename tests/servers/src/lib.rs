@@ -1,6 +1,6 @@
 //! Real servers for tests: by URL, or as child processes on free ports.
 //!
-//! A test asks for a server and skips, by name, where there is none:
+//! A test requests a server and skips, by name, where it is unavailable:
 //!
 //! ```no_run
 //! use outbox_servers::{OrSkip, Postgres};
@@ -22,30 +22,37 @@
 //! | [`PgBouncer`] | a pool in front of a PostgreSQL |
 //! | [`Proxy`] | a TCP proxy that cuts, delays, holds and swallows |
 //!
-//! `shared()` gives one server to all tests of a test program; `start()` gives a test one of its own, which it may stop, kill and
-//! pause: see [`Server`]. Everything is synchronous, for a test has nothing else to do meanwhile, and can be called from async tests.
+//! `shared()` returns one server for all tests of a test program; `start()` starts one for a single
+//! test, which it may stop, kill and pause: see [`Server`]. Everything is synchronous, because a
+//! test has nothing else to do meanwhile, and can be called from async tests.
 //!
-//! Of Kafka and RabbitMQ, which take seconds to start, all test programs of one `tests/run` share one each: `OUTBOX_SERVERS_POOL` names the folder
-//! of the run. `shared()` gives it to whoever wants nothing special of it. It must be left alone even more: a test that changes its settings, or
-//! looks at all that is on it, starts one of its own. It ends with the run, whatever becomes of the program that has started it; one that has ended before is
-//! started anew for the next program. Without the variable, each program has its own.
+//! Kafka and RabbitMQ take seconds to start, so all test programs of one `tests/run` share one
+//! server each: `OUTBOX_SERVERS_POOL` names the folder of the run. `shared()` returns it to
+//! requests without special settings. Tests must not disturb it: a test that changes its settings,
+//! or looks at everything on it, starts one of its own. The server ends with the run, even if the
+//! program that started it has failed; one that has ended earlier is started anew for the next
+//! program. Without the variable, each program has its own.
 //!
-//! What takes long to set up is kept in `prepared/` beside the servers, and copied: the data folders of PostgreSQL and Kafka, and Kafka's classes. It is made
-//! again when the programs change, and can be deleted at any time while no tests run.
+//! Slow setups are cached in `prepared/` beside the servers, and copied: the data folders of
+//! PostgreSQL and Kafka, and Kafka's classes. The cache is rebuilt when the programs change, and
+//! can be deleted at any time while no tests run.
 //!
 //! Servers come from
 //!
-//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_MYSQL_URL`, `OUTBOX_MARIADB_URL`, `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`, `OUTBOX_KAFKA_URL`,
-//!    `OUTBOX_MONGODB_URL`. Only `shared()` without
-//!    special wishes is served by it, as nobody may stop or configure what belongs to somebody else;
+//! 1. a URL in the environment: `OUTBOX_POSTGRES_URL`, `OUTBOX_MYSQL_URL`, `OUTBOX_MARIADB_URL`,
+//!    `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`, `OUTBOX_KAFKA_URL`, `OUTBOX_MONGODB_URL`. It
+//!    serves only `shared()` without special settings, because tests may not stop or configure
+//!    other people's servers;
 //! 2. with the feature `containers`, an engine on this machine (`DOCKER_HOST`, or `/var/run/docker.sock`). Images are the official ones, or what
 //!    `OUTBOX_POSTGRES_IMAGE`, `OUTBOX_POSTGRES_OLDEST_IMAGE`, `OUTBOX_MYSQL_IMAGE`, `OUTBOX_MARIADB_IMAGE`, `OUTBOX_MARIADB_OLDEST_IMAGE`, `OUTBOX_RABBITMQ_IMAGE`, `OUTBOX_REDIS_IMAGE`,
 //!    `OUTBOX_REDIS_OLDEST_IMAGE`, `OUTBOX_VALKEY_IMAGE` and `OUTBOX_KAFKA_IMAGE` name. Containers use this machine's network, and need Linux. Tried
 //!    with podman and images that hold Debian's packages; not with the official images;
-//! 3. the folder that `tests/servers/prepare` makes: `target/servers`, or what `OUTBOX_SERVERS_DIR` names. It needs root.
+//! 3. the folder that `tests/servers/prepare` creates: `target/servers`, or the one that
+//!    `OUTBOX_SERVERS_DIR` names. It needs root.
 //!
-//! Where none has the server, [`OrSkip::or_skip`] skips, and says what each lacks; with `OUTBOX_REQUIRE_SERVERS=1` it fails. A server that is there
-//! and does not start always fails. Which servers were used is noted in the file that `OUTBOX_SERVERS_USED` names.
+//! Where none has the server, [`OrSkip::or_skip`] skips, and reports what each lacks; with
+//! `OUTBOX_REQUIRE_SERVERS=1` it fails. A server that is installed and does not start always fails.
+//! The file that `OUTBOX_SERVERS_USED` names records which servers were used.
 
 mod fresh;
 mod galera;

@@ -1,22 +1,22 @@
-//! A server that can't be had, and tests that skip because of it.
+//! Unavailable servers, and tests that skip because of them.
 
 use crate::notes;
 
-/// Why a server can't be had.
+/// Reason why a server is unavailable.
 #[derive(Clone, Debug)]
 pub enum Missing {
-    /// It is not on this machine: a test that needs it skips.
+    /// The server is not on this machine: a test that needs it skips.
     Absent {
-        /// Which server, such as `PostgreSQL 18`.
+        /// Name of the server, such as `PostgreSQL 18`.
         server: String,
-        /// What is missing, and what helps.
+        /// The missing part, and the remedy.
         reason: String,
     },
-    /// It is on this machine and did not start: a test that needs it fails.
+    /// The server is on this machine and did not start: a test that needs it fails.
     Failed {
-        /// Which server, such as `PostgreSQL 18`.
+        /// Name of the server, such as `PostgreSQL 18`.
         server: String,
-        /// What happened, with the end of its log.
+        /// The error, with the end of its log.
         reason: String,
     },
 }
@@ -42,13 +42,13 @@ impl std::fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-/// What a test does with a server that can't be had.
+/// Handling of an unavailable server by a test.
 pub trait OrSkip<T> {
-    /// The server; `None` when the test must skip, which is said then (see [`skip`]).
+    /// Returns the server; `None` if the test must skip, which is reported then (see [`skip`]).
     ///
     /// # Panics
     ///
-    /// When the server is there and did not start, and as [`skip`] does.
+    /// If the server is installed and did not start, and as [`skip`] does.
     fn or_skip(self) -> Option<T>;
 }
 
@@ -66,12 +66,12 @@ impl<T> OrSkip<T> for Result<T, Missing> {
     }
 }
 
-/// Notes that the running test skips: on standard error, and as a line of the file that `OUTBOX_SKIPS` names, which `tests/run` prints at
-/// its end. The test must return at once.
+/// Records that the running test skips: on standard error, and as a line of the file that
+/// `OUTBOX_SKIPS` names, which `tests/run` prints at its end. The test must return at once.
 ///
 /// # Panics
 ///
-/// When `OUTBOX_REQUIRE_SERVERS` is `1`: then a skip is a failure.
+/// If `OUTBOX_REQUIRE_SERVERS` is `1`: then a skip is a failure.
 #[track_caller]
 pub fn skip(reason: &str) {
     let thread = std::thread::current();

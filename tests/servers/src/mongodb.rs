@@ -12,13 +12,14 @@ use crate::{fresh, given, notes};
 
 const VARIABLE: &str = "OUTBOX_MONGODB_URL";
 const NAME: &str = "the stand-in for MongoDB";
-/// How many ports are tried when programs that know nothing of the locks take them.
+/// Number of ports to try when programs that know nothing of the locks take them.
 const TRIES: usize = 5;
 
-/// A wish for a MongoDB: the only member of replica set `rs0`, without a password.
+/// Request for a MongoDB: the only member of replica set `rs0`, without a password.
 ///
-/// MongoDB can't be installed from packages. What is started is a stand-in, which [`outbox_mongo_front`] describes: its wire protocol, in
-/// front of PostgreSQL 18 with the DocumentDB extension.
+/// MongoDB can't be installed from packages. A stand-in is started instead, which
+/// [`outbox_mongo_front`] describes: its wire protocol, in front of PostgreSQL 18 with the
+/// DocumentDB extension.
 #[derive(Clone, Debug, Default)]
 pub struct MongoDb {
     options: Options,
@@ -26,23 +27,24 @@ pub struct MongoDb {
 }
 
 impl MongoDb {
-    /// A MongoDB 7; by URL what `OUTBOX_MONGODB_URL` names.
+    /// A MongoDB 7; by URL, the server that `OUTBOX_MONGODB_URL` names.
     #[must_use]
     pub fn newest() -> Self {
         Self { options: Options::default(), plain: true }
     }
 
-    /// A stand-in of another kind. It is never one that was given by URL.
+    /// A stand-in with other options. It is never one that was given by URL.
     #[must_use]
     pub fn options(self, options: Options) -> Self {
         Self { options, plain: false }
     }
 
-    /// The server that all tests of this program share: the one that the URL in the environment names, or a stand-in that the first test starts.
+    /// Returns the server that all tests of this program share: the one that the URL in the
+    /// environment names, or a stand-in that the first test starts.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn shared(self) -> Result<MongoDbServer, Missing> {
         static SHARED: Shared<MongoDbServer> = Shared::new();
         if let Some(url) = given::url(VARIABLE).filter(|_| self.plain) {
@@ -52,19 +54,19 @@ impl MongoDb {
         SHARED.get(format!("{self:?}"), || self.start())
     }
 
-    /// A stand-in of the test's own, with an engine of its own, which it may stop, kill and pause. It ends when the handle and its clones
-    /// are dropped.
+    /// Starts a stand-in of the test's own, with an engine of its own, which it may stop, kill and
+    /// pause. It ends when the handle and its clones are dropped.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn start(self) -> Result<MongoDbServer, Missing> {
         let engine = Postgres::documentdb().start()?;
         self.in_front_of(&engine)
     }
 
-    /// Another stand-in in front of the same engine, and so with the same data. For tests that want one of their own for its kind, and not to
-    /// wait for an engine.
+    /// Starts another stand-in in front of the same engine, and so with the same data. For tests
+    /// that need other options, without waiting for an engine.
     ///
     /// # Errors
     ///
@@ -126,43 +128,47 @@ impl MongoDbServer {
         own
     }
 
-    /// Whether it is a stand-in that was started here, so that it can be stopped, killed and paused.
+    /// Returns true if it is a stand-in that was started here, so that it can be stopped, killed
+    /// and paused.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.own.is_some()
     }
 
-    /// The engine behind the stand-in.
+    /// Returns the engine behind the stand-in.
     ///
     /// # Panics
     ///
-    /// When it was given by URL.
+    /// If it was given by URL.
     #[must_use]
     #[track_caller]
     pub fn engine(&self) -> &PostgresServer {
         &self.own().engine
     }
 
-    /// Its URL, or the one that was given.
+    /// Returns its URL, or the one that was given.
     #[must_use]
     pub fn url(&self) -> String {
         self.own.as_ref().map_or_else(|| self.given.clone(), |own| own.front.url())
     }
 
-    /// Its URL for a user, in plain letters and digits. For a server that was asked for with [`Options::user`].
+    /// Returns its URL for a user; both in plain letters and digits. For a server that was
+    /// requested with [`Options::user`].
     #[must_use]
     pub fn url_of(&self, user: &str, password: &str) -> String {
         self.url().replace("mongodb://", &format!("mongodb://{user}:{password}@")) + "&authSource=admin"
     }
 
-    /// The name of a database that no other test uses, also on a server that outlives the test program. It comes to be with its first document.
+    /// Returns the name of a database that no other test uses, even on a server that outlives the
+    /// test program. Its first document creates it.
     #[must_use]
     pub fn fresh_database(&self) -> String {
         fresh::name()
     }
 
-    /// The same URL with another host and port, such as those of a [`Proxy`](crate::Proxy). A driver would leave a proxy for the address that the
-    /// server names in its handshake, so the URL tells it not to look around.
+    /// Returns the same URL with another host and port, such as those of a [`Proxy`](crate::Proxy).
+    /// A driver would leave a proxy for the address that the server names in its handshake, so the
+    /// URL disables discovery.
     #[must_use]
     pub fn url_at(&self, address: &str) -> String {
         let url = given::with_address(&self.url(), address);
@@ -170,23 +176,25 @@ impl MongoDbServer {
         if url.contains("directConnection=true") { url } else { format!("{url}&directConnection=true") }
     }
 
-    /// Ends it in order: commands that are being done end, transactions that are open are rolled back, connections are closed.
+    /// Stops it in order: running commands finish, open transactions are rolled back, connections
+    /// are closed.
     #[track_caller]
     pub fn stop(&self) {
         self.own().front.stop();
     }
 
-    /// Ends it at once, with every connection and every transaction.
+    /// Kills it at once, with every connection and every transaction.
     #[track_caller]
     pub fn kill(&self) {
         self.own().front.kill();
     }
 
-    /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), with the same data on the same port; returns when it serves.
+    /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), with the same data on
+    /// the same port; returns when it serves.
     ///
     /// # Panics
     ///
-    /// When it does not start.
+    /// If it does not start.
     #[track_caller]
     pub fn start_again(&self) {
         if let Err(error) = self.own().front.start_again() {
@@ -194,25 +202,25 @@ impl MongoDbServer {
         }
     }
 
-    /// Lets it answer nothing: connections stay, and new ones are taken.
+    /// Pauses it: connections stay, new ones are accepted, and no request is answered.
     #[track_caller]
     pub fn pause(&self) {
         self.own().front.pause();
     }
 
-    /// Lets it go on after [`pause`](Self::pause), with what was asked meanwhile.
+    /// Resumes it after [`pause`](Self::pause), with the requests that arrived meanwhile.
     #[track_caller]
     pub fn resume(&self) {
         self.own().front.resume();
     }
 
-    /// Puts in a fault of the next commands.
+    /// Injects a fault into the next commands.
     #[track_caller]
     pub fn fail_next(&self, fault: Fault) {
         self.own().front.fail_next(fault);
     }
 
-    /// Takes back the faults that have not happened yet.
+    /// Removes the injected faults that have not happened yet.
     #[track_caller]
     pub fn fail_no_more(&self) {
         self.own().front.fail_no_more();

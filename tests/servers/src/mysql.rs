@@ -16,8 +16,8 @@ use crate::server::{Kind, Server, Shared};
 use crate::wishes::Wishes;
 use crate::{fresh, galera, tls};
 
-/// What can be had: its name, its programs, the data folder that every server starts with a copy of, the variable of a URL, and in which settings
-/// it differs.
+/// An available version: its name, its programs, the data folder that every server starts with a
+/// copy of, the variable of a URL, and its own settings.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     name: &'static str,
@@ -32,7 +32,7 @@ struct Version {
 }
 
 impl Version {
-    /// Makes the data folder, as `tests/servers/prepare` does.
+    /// Creates the data folder, as `tests/servers/prepare` does.
     fn make_data(self, home: &Home) -> Result<(), String> {
         let mariadb = self.server == MARIADB.server;
         let program = if mariadb { "mariadb-install-db" } else { self.server };
@@ -62,7 +62,7 @@ const MYSQL: Version = Version {
     empty: "/var/lib/outbox-mysql",
     variable: "OUTBOX_MYSQL_URL",
     settings: "mysqlx = OFF\nsecure-file-priv = NULL\ninnodb-redo-log-capacity = 64M\n",
-    // One is made with the data folder and would be offered.
+    // One is created with the data folder and would be offered.
     without_tls: "tls-version =\n",
     without_binlog: "skip-log-bin\n",
 };
@@ -79,7 +79,7 @@ const MARIADB: Version = Version {
     empty: "/var/lib/outbox-mariadb11",
     variable: "OUTBOX_MARIADB_URL",
     settings: "innodb-log-file-size = 64M\n",
-    // It makes a certificate for itself.
+    // It creates a certificate for itself.
     without_tls: "skip-ssl\n",
     without_binlog: "",
 };
@@ -96,7 +96,7 @@ const MARIADB_OLDEST: Version = Version {
     without_tls: "",
     ..MARIADB
 };
-/// Of a node of a cluster: no URL gives one.
+/// Version of a node of a cluster: never given by URL.
 const GALERA: Version = Version {
     name: "MariaDB 10.11 with Galera 4",
     part: Part { name: "galera", image: None, ..MARIADB_OLDEST.part },
@@ -114,15 +114,16 @@ performance-schema = OFF
 innodb-buffer-pool-size = 64M
 innodb-log-buffer-size = 2M
 ";
-/// What was committed still survives the end of the server, though not that of the machine. The doublewrite buffer stays: a kill can
-/// tear a page in two.
+/// Commits still survive the end of the server, though not that of the machine. The doublewrite
+/// buffer stays: a kill can tear a page in two.
 const NOT_DURABLE: &str = "
 innodb-flush-log-at-trx-commit = 2
 innodb-flush-method = nosync
 sync-binlog = 0
 ";
 
-/// A wish for a MySQL: the user `root`, from 127.0.0.1, without a password; 200 connections; no binary log.
+/// Request for a MySQL: the user `root`, from 127.0.0.1, without a password; 200 connections; no
+/// binary log.
 #[derive(Clone, Debug)]
 pub struct MySql {
     version: Version,
@@ -131,18 +132,19 @@ pub struct MySql {
     group: Option<Group>,
 }
 
-/// A wish for a MariaDB.
+/// Request for a MariaDB.
 #[derive(Clone, Copy, Debug)]
 pub struct MariaDb;
 
 impl MariaDb {
-    /// MariaDB 10.11, the oldest that is tested. No URL gives one.
+    /// MariaDB 10.11, the oldest that is tested. Never given by URL.
     #[must_use]
     pub fn oldest() -> MySql {
         MySql { version: MARIADB_OLDEST, ..MySql::newest() }
     }
 
-    /// MariaDB 11.8; by URL what `OUTBOX_MARIADB_URL` names. All else is as with [`MySql`].
+    /// MariaDB 11.8; by URL, the server that `OUTBOX_MARIADB_URL` names. All else is as with
+    /// [`MySql`].
     #[must_use]
     pub fn newest() -> MySql {
         MySql { version: MARIADB, ..MySql::newest() }
@@ -150,7 +152,8 @@ impl MariaDb {
 }
 
 impl MySql {
-    /// MySQL 9; by URL what `OUTBOX_MYSQL_URL` names, such as `mysql://root@127.0.0.1:3306/mysql`.
+    /// MySQL 9; by URL, the server that `OUTBOX_MYSQL_URL` names, such as
+    /// `mysql://root@127.0.0.1:3306/mysql`.
     #[must_use]
     pub fn newest() -> Self {
         Self { version: MYSQL, wishes: Wishes::default(), binlog: false, group: None }
@@ -168,7 +171,8 @@ impl MySql {
         self
     }
 
-    /// Speaks TLS to those who ask for it: see [`MySqlServer::tls_url`]. Without this wish it does not.
+    /// Speaks TLS to clients that ask for it: see [`MySqlServer::tls_url`]. Without this setting it
+    /// does not.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.wishes.tls = true;
@@ -189,11 +193,12 @@ impl MySql {
         self
     }
 
-    /// The server that all tests of this program share: the one that the URL in the environment names, or one that the first test starts.
+    /// Returns the server that all tests of this program share: the one that the URL in the
+    /// environment names, or one that the first test starts.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn shared(self) -> Result<MySqlServer, Missing> {
         static SHARED: Shared<MySqlServer> = Shared::new();
         if let Some(url) = self.wishes.given(self.version.variable).filter(|_| !self.binlog) {
@@ -203,11 +208,12 @@ impl MySql {
         SHARED.get(format!("{self:?}"), || self.start())
     }
 
-    /// A server of the test's own, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    /// Starts a server of the test's own, which it may stop, kill and pause. It ends when the
+    /// handle and its clones are dropped.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn start(self) -> Result<MySqlServer, Missing> {
         let version = self.version;
         Ok(MySqlServer { server: version.part.start(self)?, version, given: None })
@@ -246,7 +252,7 @@ impl Kind for MySql {
         let mut lines = format!(
             "{SETTINGS}{settings}port = {port}\ndatadir = {}\ntmpdir = {}\nsocket = {}\npid-file = {}\n",
             home.inside("data"),
-            // Its own: a MariaDB that starts removes what others have there.
+            // Its own: a MariaDB that starts removes other servers' files there.
             home.inside(""),
             home.inside("socket"),
             home.inside("pid")
@@ -279,7 +285,8 @@ impl Kind for MySql {
 
     fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
         let port = ports.first().copied().unwrap_or_default();
-        // The log is its own, so another server on the port is not taken for it. A node of a cluster says it when it is in step with the others.
+        // The log is its own, so another server on the port does not count. A node of a cluster
+        // logs it when it is in sync with the others.
         said.contains("ready for connections") && std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
     }
 
@@ -288,7 +295,8 @@ impl Kind for MySql {
     }
 }
 
-/// A MySQL or a MariaDB. Clones are the same server. What every server can do is in [`Server`].
+/// A MySQL or a MariaDB. Clones are the same server. [`Server`] holds the methods common to every
+/// server.
 #[derive(Clone)]
 pub struct MySqlServer {
     server: Arc<Server>,
@@ -297,23 +305,24 @@ pub struct MySqlServer {
 }
 
 impl MySqlServer {
-    /// The URL of its database `mysql`, or the one that was given.
+    /// Returns the URL of its database `mysql`, or the one that was given.
     #[must_use]
     pub fn url(&self) -> String {
         self.given.clone().unwrap_or_else(|| format!("mysql://root@127.0.0.1:{}/mysql", self.port(0)))
     }
 
-    /// A URL with TLS that is checked in full. For a server that was asked for with [`MySql::tls`].
+    /// Returns a URL with fully verified TLS. For a server that was requested with [`MySql::tls`].
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("{}?ssl-mode=VERIFY_IDENTITY&ssl-ca={}", self.url(), self.authorities().display())
     }
 
-    /// Makes an empty database, and gives its URL. No other test has it; it goes with the server, and on one that was given by URL it stays.
+    /// Creates an empty database, and returns its URL. No other test uses it; it is deleted with
+    /// the server, and on a server that was given by URL it stays.
     ///
     /// # Panics
     ///
-    /// When the server does not make it.
+    /// If the server does not create it.
     #[must_use]
     #[track_caller]
     pub fn fresh_database(&self) -> String {
@@ -322,23 +331,25 @@ impl MySqlServer {
         given::with_path(&self.url(), &name)
     }
 
-    /// Runs statements with the command line client, and gives what they return: a line for each row, a tab between columns.
+    /// Runs statements with the command line client, and returns their output: a line for each row,
+    /// a tab between columns.
     ///
     /// # Panics
     ///
-    /// When a statement fails: see [`try_query`](Self::try_query).
+    /// If a statement fails: see [`try_query`](Self::try_query).
     #[track_caller]
     #[expect(clippy::must_use_candidate, reason = "most statements return nothing")]
     pub fn query(&self, url: &str, sql: &str) -> String {
         self.try_query(url, sql).unwrap_or_else(|error| panic!("{}: {sql}: {error}", self.name()))
     }
 
-    /// Runs statements with the command line client, and gives what they return: a line for each row, a tab between columns. Of the options of
-    /// a URL it knows `ssl-mode` and `ssl-ca`; MariaDB's client takes `REQUIRED` for a wish, and goes on without TLS where there is none.
+    /// Runs statements with the command line client, and returns their output: a line for each row,
+    /// a tab between columns. It supports the URL options `ssl-mode` and `ssl-ca`; MariaDB's client
+    /// treats `REQUIRED` as a preference, and continues without TLS if the server has none.
     ///
     /// # Errors
     ///
-    /// What the client says, when the server can't be reached or a statement fails.
+    /// The client's message, if the server can't be reached or a statement fails.
     pub fn try_query(&self, url: &str, sql: &str) -> Result<String, String> {
         let url = Parts::of(url);
         let mut client = self.server.client(self.version.part, self.version.client);
@@ -354,7 +365,7 @@ impl MySqlServer {
         client.run()
     }
 
-    /// The two clients say the same with other words.
+    /// Adds TLS options: the two clients have different names for them.
     fn add_tls(&self, client: &mut Program, url: &Parts) {
         if let Some(file) = url.option("ssl-ca") {
             let file = self.server.as_seen_by_client(self.version.part, file);
@@ -365,7 +376,7 @@ impl MySqlServer {
             client.args(mode.map(|mode| format!("--ssl-mode={mode}")));
             return;
         }
-        // By default that of MariaDB 11 insists on TLS, and on a certificate.
+        // By default MariaDB 11's client requires TLS, and a certificate.
         match mode {
             None | Some("DISABLED") => client.arg("--skip-ssl"),
             Some("VERIFY_IDENTITY") => client.args(["--ssl", "--ssl-verify-server-cert"]),

@@ -1,4 +1,5 @@
-//! What a test run tells at its end, beyond what passed and failed: which tests skipped, and which servers were used.
+//! Notes of a test run for its end, beyond passed and failed tests: which tests skipped, and which
+//! servers were used.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -8,11 +9,12 @@ pub(crate) const SKIPS: &str = "OUTBOX_SKIPS";
 /// The file for servers that were used.
 const USED: &str = "OUTBOX_SERVERS_USED";
 
-/// Adds a line to the file that a variable of the environment names. Without the variable there is nobody who would read it.
+/// Adds a line to the file that an environment variable names. Without the variable the line has no
+/// reader, and is dropped.
 ///
 /// # Panics
 ///
-/// When it can't be written: a skip that nobody learns of would look like a test that passed.
+/// If it can't be written: an unrecorded skip would look like a test that passed.
 #[track_caller]
 pub(crate) fn note(variable: &str, line: &str) {
     let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) else { return };
@@ -25,18 +27,18 @@ pub(crate) fn note(variable: &str, line: &str) {
     }
 }
 
-/// A server that serves, as it is noted: what it is, and where it was had from.
+/// Note of a running server: its name, and its source.
 pub(crate) fn of(server: &str, from: &str) -> String {
     format!("{server} ({from})")
 }
 
-/// Notes that a server was used: see [`of`].
+/// Records that a server was used: see [`of`].
 #[track_caller]
 pub(crate) fn used(server: &str) {
     note(USED, server);
 }
 
-/// The version that a server says it has, behind some words of its log.
+/// Returns the version in a server's log, behind some words of it.
 pub(crate) fn version<'l>(log: &'l str, behind: &str) -> Option<&'l str> {
     let (_, rest) = log.split_once(behind).filter(|_| !behind.is_empty())?;
     let end = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(rest.len());

@@ -1,4 +1,4 @@
-//! A server that this program has started: how it is set up, started, stopped and ended.
+//! A server that this program has started: setup, start, stop and end.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,11 +11,12 @@ use crate::processes::Processes;
 use crate::program::Started;
 use crate::server::Kind;
 
-/// How long a server may take to start or to stop. RabbitMQ needs a minute on a slow machine with other work.
+/// Time limit for a server to start or to stop. RabbitMQ needs a minute on a slow machine with
+/// other work.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often is looked.
+/// Interval of polling.
 const EVERY: Duration = Duration::from_millis(25);
-/// How many sets of ports are tried when programs that know nothing of the locks take them.
+/// Number of port sets to try when programs that know nothing of the locks take them.
 const TRIES: usize = 5;
 
 /// A server that was started here.
@@ -29,7 +30,7 @@ pub(crate) struct Own {
 
 impl Own {
     pub(crate) fn start(kind: Box<dyn Kind>, home: Home) -> Result<Self, String> {
-        // Watched from the first moment, as setting up starts processes too.
+        // Watched from the first moment, as the setup starts processes too.
         let processes = Processes::new(home.path())?;
         let mut own = Self { kind, started: Mutex::new(None), processes, ports: Vec::new(), home };
         own.kind.initialise(&own.home)?;
@@ -44,7 +45,7 @@ impl Own {
         own.launch().map(|()| own)
     }
 
-    /// Starts the command and waits until it serves. On an error nothing is left running.
+    /// Starts the command and waits until it serves. After an error no process is left running.
     fn launch(&self) -> Result<(), String> {
         let mut started = self.started();
         if started.is_some() {
@@ -81,7 +82,7 @@ impl Own {
         }
     }
 
-    /// What the run is told of its use.
+    /// Returns the note for the run that it was used.
     pub(crate) fn note(&self) -> String {
         let name = self.kind.name();
         let log = self.home.log();
@@ -92,7 +93,7 @@ impl Own {
         notes::of(&format!("{name}: {version}"), self.home.from())
     }
 
-    /// Where it is, for other programs.
+    /// Returns its address for other programs.
     pub(crate) fn record(&self) -> Record {
         let ports = self.ports.iter().map(Port::number).collect();
         Record { home: self.home.path().to_owned(), ports, note: self.note() }
@@ -142,7 +143,7 @@ impl Own {
     pub(crate) fn kill(&self) -> Result<(), String> {
         let mut started = self.started();
         if let Some(mut child) = started.take() {
-            // First the one that could start others. It may be gone already.
+            // First the one that could start others. It may have exited already.
             child.kill();
         }
         self.processes.kill()
@@ -155,7 +156,7 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // No wait for a polite end: nobody reads the data any more.
+        // No wait for an orderly end: the data has no more readers.
         let mut time = Duration::ZERO;
         let runs = self.started().is_some() && self.kind.holds_what_is_outside();
         if let Some(first) = self.processes.first().filter(|_| runs) {
@@ -169,7 +170,7 @@ impl Drop for Own {
     }
 }
 
-/// The end of a log, as much as one wants to read below a failed test.
+/// Returns the end of a log, as much as is useful below a failed test.
 pub(crate) fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let from = lines.len().saturating_sub(30);

@@ -11,7 +11,7 @@ use crate::program::Program;
 use crate::server::{Kind, Server};
 use crate::tree::Tree;
 
-/// A row of the table in `tests/servers/prepare`, and who runs its programs.
+/// A row of the table in `tests/servers/prepare`, and the user of its programs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// Its name there.
@@ -20,35 +20,35 @@ pub(crate) struct Part {
     pub(crate) release: &'static str,
     /// The user of that system that the server runs as.
     pub(crate) user: &'static str,
-    /// An image that has the same programs, with the variable of the environment that names another one.
+    /// An image that has the same programs, with the environment variable that names another one.
     #[cfg_attr(not(feature = "containers"), expect(dead_code, reason = "only containers have images"))]
     pub(crate) image: Option<(&'static str, &'static str)>,
 }
 
 impl Part {
-    /// The system that has it.
+    /// Returns the system that has it.
     ///
     /// # Errors
     ///
-    /// What is missing and what helps.
+    /// The missing part and the remedy.
     pub(crate) fn tree(self) -> Result<Tree, String> {
         Tree::with(self.name, self.release)
     }
 
-    /// Sets a server of this part up and starts it; returns when it serves.
+    /// Sets up and starts a server of this part; returns when it serves.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub(crate) fn start(self, kind: impl Kind + 'static) -> Result<Arc<Server>, Missing> {
         self.started(kind).map(Arc::new)
     }
 
-    /// A server that all programs of a run share; where there is no run, one of this program.
+    /// Returns a server that all programs of a run share; outside of a run, one of this program.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub(crate) fn shared(self, kind: impl Kind + 'static) -> Result<Arc<Server>, Missing> {
         match Pool::of_this_run() {
             Some(pool) => pool.server(self, kind).map(Arc::new),
@@ -56,19 +56,20 @@ impl Part {
         }
     }
 
-    /// As [`start`](Self::start), for one owner.
+    /// Like [`start`](Self::start), for one owner.
     pub(crate) fn started(self, kind: impl Kind + 'static) -> Result<Server, Missing> {
         let home = self.home(&kind.name())?;
         Server::start(Box::new(kind), home)
     }
 
-    /// The folder of a server that another program has started.
+    /// Returns the folder of a server that another program has started.
     pub(crate) fn home_at(self, server: &str, path: &Path) -> Result<Home, Missing> {
         let tree = self.tree().map_err(|reason| Missing::absent(server, reason))?;
         Home::at(tree, self.user, path).map_err(|reason| Missing::failed(server, reason))
     }
 
-    /// A folder for a server: of a container where an engine has the image, else in the prepared folder.
+    /// Returns a folder for a server: in a container where an engine has the image, else in the
+    /// prepared folder.
     fn home(self, server: &str) -> Result<Home, Missing> {
         let without = match self.contained() {
             Ok(home) => return Ok(home),
@@ -81,12 +82,14 @@ impl Part {
         Home::new(tree, self.user).map_err(|reason| Missing::failed(server, reason))
     }
 
-    /// A folder that a container sees too; or why there is none, where there could be one.
+    /// Returns a folder that a container sees too; or the reason why there is none, where there
+    /// could be one.
     #[cfg(feature = "containers")]
     fn contained(self) -> Result<Home, Option<String>> {
         use std::sync::{Mutex, PoisonError};
 
-        /// Images that could not be had. They are not tried again: a registry that does not answer takes minutes to say so.
+        /// Images that were unavailable. They are not tried again: an unresponsive registry takes
+        /// minutes to fail.
         static LOST: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
         let Some((image, variable)) = self.image else { return Err(None) };
@@ -109,8 +112,9 @@ impl Part {
         Err(None)
     }
 
-    /// A client of this part, such as `/usr/bin/redis-cli`. Without the part it is the one of this machine, for a server that was given by URL
-    /// may be asked where none can be started.
+    /// Returns a client of this part, such as `/usr/bin/redis-cli`. Without the part it is this
+    /// machine's client, because a server that was given by URL may be queried where none can be
+    /// started.
     pub(crate) fn client(self, program: &str) -> Program {
         self.tree().map_or_else(
             |_| Program::here(Command::new(program.rsplit('/').next().unwrap_or(program))),

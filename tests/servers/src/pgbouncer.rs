@@ -17,7 +17,8 @@ use crate::server::{Kind, Server};
 const NEWEST: Part = Part { name: "pgbouncer", release: "sid", user: "postgres", image: None };
 const OLDEST: Part = Part { name: "pgbouncer18", release: "bookworm", user: "postgres", image: None };
 
-/// A wish for a PgBouncer in transaction mode, with 20 connections to the server and room for 500 clients.
+/// Request for a PgBouncer in transaction mode, with 20 connections to the server and room for 500
+/// clients.
 #[derive(Clone, Debug)]
 pub struct PgBouncer {
     label: &'static str,
@@ -27,15 +28,15 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// The current version, in front of a server that was started here. It keeps prepared statements apart (its own
-    /// `max_prepared_statements`).
+    /// The current version, in front of a server that was started here. It keeps prepared
+    /// statements apart (its own `max_prepared_statements`).
     #[must_use]
     pub fn newest(server: &PostgresServer) -> Self {
         let server = server.clone();
         Self { label: "PgBouncer", part: NEWEST, server, config: Vec::new() }
     }
 
-    /// Version 1.18, which knows nothing of prepared statements.
+    /// Version 1.18, without support for prepared statements.
     #[must_use]
     pub fn oldest(server: &PostgresServer) -> Self {
         Self { label: "PgBouncer 1.18", part: OLDEST, ..Self::newest(server) }
@@ -52,7 +53,7 @@ impl PgBouncer {
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had (a server that was given by URL gets none), or did not start.
+    /// [`Missing`]: it is unavailable (a server that was given by URL gets none), or did not start.
     pub fn start(self) -> Result<PgBouncerServer, Missing> {
         if !self.server.is_own() {
             return Err(Missing::absent(self.label, "the PostgreSQL was given by URL"));
@@ -81,7 +82,7 @@ impl Kind for PgBouncer {
 
     fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {
         let port = ports.first().copied().unwrap_or_default();
-        // The last line of a setting wins, and so the wishes come last.
+        // The last line of a setting wins, so the requested lines come last.
         home.write(
             "pgbouncer.ini",
             &format!(
@@ -108,7 +109,7 @@ impl Kind for PgBouncer {
     }
 }
 
-/// A PgBouncer. What every server can do is in [`Server`].
+/// A PgBouncer. [`Server`] holds the methods common to every server.
 #[derive(Clone, Debug)]
 pub struct PgBouncerServer {
     server: Arc<Server>,
@@ -116,13 +117,13 @@ pub struct PgBouncerServer {
 }
 
 impl PgBouncerServer {
-    /// The URL of a database of the server behind, through the pool.
+    /// Returns the URL of a database of the server behind it, through the pool.
     #[must_use]
     pub fn url(&self, database: &str) -> String {
         given::with_address(database, &format!("127.0.0.1:{}", self.port(0)))
     }
 
-    /// The server behind.
+    /// Returns the server behind it.
     #[must_use]
     pub fn postgres(&self) -> &PostgresServer {
         &self.before

@@ -1,8 +1,9 @@
 //! Servers that all test programs of one run share.
 //!
-//! A run is a folder, which `OUTBOX_SERVERS_POOL` names, with a lock on its file `run` that `tests/run` holds while it lives. The first program that wants a
-//! server starts it, writes down where it is, and leaves its end to its watchdog, which waits for that lock. So servers end with the run, however
-//! that ends, and whatever becomes of the program that has started them.
+//! A run is a folder, which `OUTBOX_SERVERS_POOL` names, with a lock on its file `run` that
+//! `tests/run` holds while it lives. The first program that needs a server starts it and records
+//! its address. Its watchdog ends it after that lock is released. So servers end with the run,
+//! however the run ends, and even if the program that started them has failed.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -16,11 +17,11 @@ use crate::server::{Kind, Server};
 use crate::until::until;
 use crate::{given, notes, processes};
 
-/// The folder of a run.
+/// Environment variable of the folder of a run.
 const FOLDER: &str = "OUTBOX_SERVERS_POOL";
 /// The file in it that is locked while the run lives.
 const RUN: &str = "run";
-/// How long a server that has served may not answer before it counts as gone.
+/// Time without an answer after which a server that has served counts as gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The servers of a run.
@@ -30,7 +31,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// That of the run which this program is part of. Without one, and after its end, a program has servers of its own.
+    /// Returns the pool of this program's run. Outside of a run, and after its end, a program has
+    /// servers of its own.
     pub(crate) fn of_this_run() -> Option<Self> {
         Self::at(PathBuf::from(given::url(FOLDER)?))
     }
@@ -41,11 +43,12 @@ impl Pool {
         is_held.then_some(Self { folder })
     }
 
-    /// The run's server of a kind. The first program that asks starts it, while the others wait; one that has ended is started anew.
+    /// Returns the run's server of a kind. The first program that asks starts it, while the others
+    /// wait; one that has ended is started anew.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub(crate) fn server(&self, part: Part, kind: impl Kind + 'static) -> Result<Server, Missing> {
         let name = kind.name();
         let failed = |reason: String| Missing::failed(&name, reason);
@@ -56,7 +59,7 @@ impl Pool {
                 notes::used(&record.note);
                 return Ok(Server::of_run(name, record, home));
             }
-            // Whoever had it when it ended has failed: this is among what is printed there.
+            // The program that used it when it ended has failed: this is printed among its output.
             eprintln!(
                 "{name}, which all programs of this run share, has ended, and is started anew; it said:"
             );
@@ -66,9 +69,10 @@ impl Pool {
         let mut started = part.started(kind)?;
         let Some(record) = started.record() else { return Ok(started) };
         self.write(&name, &record).map_err(failed)?;
-        // Should this program be killed before, the server ends with it, and the next program finds it gone.
+        // If this program is killed before, the server ends with it, and the next program finds it
+        // gone.
         started.end_with(&self.folder.join(RUN)).map_err(failed)?;
-        // Nothing drops it: it outlives this program.
+        // Never dropped: it outlives this program.
         STARTED.lock().unwrap_or_else(PoisonError::into_inner).push(started);
         let home = part.home_at(&name, &record.home)?;
         Ok(Server::of_run(name, record, home))
@@ -86,7 +90,7 @@ impl Pool {
         Record::parse(&fs::read_to_string(self.path(name, "")).ok()?)
     }
 
-    /// In one step: a program may be killed at any moment.
+    /// Writes in one step: a program may be killed at any moment.
     fn write(&self, name: &str, record: &Record) -> Result<(), String> {
         let (part, path) = (self.path(name, ".part"), self.path(name, ""));
         let written = fs::write(&part, record.text()).and_then(|()| fs::rename(&part, &path));
@@ -101,12 +105,12 @@ impl Pool {
 /// Servers that this program has started for the whole run.
 static STARTED: Mutex<Vec<Server>> = Mutex::new(Vec::new());
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) home: PathBuf,
     pub(crate) ports: Vec<u16>,
-    /// What the run is told of servers that were used.
+    /// The note for the run on used servers.
     pub(crate) note: String,
 }
 

@@ -4,12 +4,14 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
-/// Below the ports that Linux gives to outgoing connections (32,768 and up): a stopped server finds its port free when it starts again.
+/// Below the ports that Linux assigns to outgoing connections (32,768 and up): a stopped server
+/// finds its port free when it starts again.
 const FIRST: u16 = 15_000;
 const COUNT: u16 = 17_000;
 
-/// A port of 127.0.0.1, kept by a lock on a file, so that no test program on this machine takes one that another's server has, or
-/// will have again after a restart. The lock ends with this value, or with the process.
+/// A port of 127.0.0.1, kept by a lock on a file, so that no test program on this machine takes a
+/// port that another's server uses now, or after a restart. The lock ends with this value, or with
+/// the process.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
@@ -22,8 +24,8 @@ impl Port {
         (0..count).map(|_| Self::take()).collect()
     }
 
-    /// Takes a free port. Other programs do not know of the locks: whoever starts a server on it must be ready to find it
-    /// taken, and to take another.
+    /// Takes a free port. Other programs do not know of the locks: the caller must expect the port
+    /// to be taken when the server starts, and take another.
     pub(crate) fn take() -> Result<Self, String> {
         let folder = folder()?;
         let start = u16::try_from(seed() % u64::from(COUNT)).unwrap_or_default();
@@ -43,14 +45,16 @@ impl Port {
     }
 }
 
-/// Where the locks are. The files stay: deleting one would let two hold a lock of the same name.
+/// Returns the folder of the locks. The files stay: deleting one would let two processes hold a
+/// lock of the same name.
 fn folder() -> Result<PathBuf, String> {
     let folder = std::env::temp_dir().join("outbox-servers-ports");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     Ok(folder)
 }
 
-/// Where the search begins: anywhere, so that test programs that start at once do not all try the same ports.
+/// Returns the random start of the search, so that test programs that start at once do not all try
+/// the same ports.
 fn seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(std::process::id())

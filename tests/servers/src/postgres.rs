@@ -16,7 +16,7 @@ use crate::tree::Tree;
 use crate::wishes::Wishes;
 use crate::{fresh, given, tls};
 
-/// The versions that can be had: the part of `tests/servers/prepare`, the variable of a URL.
+/// An available version: the part of `tests/servers/prepare`, the variable of a URL.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     number: u32,
@@ -45,7 +45,7 @@ const OLDEST: Version = Version {
     variable: "OUTBOX_POSTGRES_OLDEST_URL",
 };
 
-/// Never by URL: what is given is a MongoDB, and its engine is nobody's business.
+/// Never by URL: a given server is a MongoDB, and its engine is internal.
 #[cfg(feature = "mongodb")]
 const DOCUMENTDB: Version = Version {
     number: 18,
@@ -53,8 +53,9 @@ const DOCUMENTDB: Version = Version {
     variable: "",
 };
 
-/// Small, quick to start, and nothing of it outside of its folder. Without fsync what was committed still survives the end of the server, though
-/// not that of the machine; `synchronous_commit` keeps its meaning.
+/// Small, quick to start, and with no files outside of its folder. Without fsync commits still
+/// survive the end of the server, though not that of the machine; `synchronous_commit` keeps its
+/// meaning.
 const SETTINGS: &str = "
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
@@ -70,11 +71,12 @@ const NOT_DURABLE: &str = "
 fsync = off
 ";
 
-/// What an empty data folder is made with.
+/// Options that create an empty data folder.
 const INITDB: &str = "-U postgres -A trust -E UTF8 --locale=C --no-sync";
 
 impl Version {
-    /// Gives a server its data folder: a copy of one that was made once. Copies have one system identifier, by which nobody here tells servers apart.
+    /// Creates a server's data folder: a copy of a cached one. Copies have the same system
+    /// identifier, which no code here uses to distinguish servers.
     fn give_data(self, home: &Home) -> Result<(), String> {
         let server = format!("/usr/lib/postgresql/{}/bin/postgres", self.number);
         let recipe =
@@ -92,7 +94,8 @@ impl Version {
     }
 }
 
-/// A wish for a PostgreSQL: a superuser `postgres` without a password, 200 connections, prepared transactions allowed.
+/// Request for a PostgreSQL: a superuser `postgres` without a password, 200 connections, prepared
+/// transactions allowed.
 #[derive(Clone, Debug)]
 pub struct Postgres {
     version: Version,
@@ -100,13 +103,14 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// PostgreSQL 18; by URL what `OUTBOX_POSTGRES_URL` names.
+    /// PostgreSQL 18; by URL, the server that `OUTBOX_POSTGRES_URL` names.
     #[must_use]
     pub fn newest() -> Self {
         Self { version: NEWEST, wishes: Wishes::default() }
     }
 
-    /// PostgreSQL 13, the oldest that is supported; by URL what `OUTBOX_POSTGRES_OLDEST_URL` names.
+    /// PostgreSQL 13, the oldest that is supported; by URL, the server that
+    /// `OUTBOX_POSTGRES_OLDEST_URL` names.
     #[must_use]
     pub fn oldest() -> Self {
         Self { version: OLDEST, ..Self::newest() }
@@ -128,7 +132,7 @@ impl Postgres {
         self
     }
 
-    /// Speaks TLS to those who ask for it: see [`PostgresServer::tls_url`].
+    /// Speaks TLS to clients that ask for it: see [`PostgresServer::tls_url`].
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.wishes.tls = true;
@@ -142,11 +146,12 @@ impl Postgres {
         self
     }
 
-    /// The server that all tests of this program share: the one that the URL in the environment names, or one that the first test starts.
+    /// Returns the server that all tests of this program share: the one that the URL in the
+    /// environment names, or one that the first test starts.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn shared(self) -> Result<PostgresServer, Missing> {
         static SHARED: Shared<PostgresServer> = Shared::new();
         if let Some(url) = self.wishes.given(self.version.variable) {
@@ -156,11 +161,12 @@ impl Postgres {
         SHARED.get(format!("{self:?}"), || self.start())
     }
 
-    /// A server of the test's own, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    /// Starts a server of the test's own, which it may stop, kill and pause. It ends when the
+    /// handle and its clones are dropped.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn start(self) -> Result<PostgresServer, Missing> {
         let version = self.version;
         Ok(PostgresServer { server: version.part.start(self)?, version, given: None })
@@ -218,7 +224,7 @@ impl Kind for Postgres {
         send(pid, Signal::INT);
     }
 
-    /// Its shared memory.
+    /// True for its shared memory.
     fn holds_what_is_outside(&self) -> bool {
         true
     }
@@ -232,10 +238,10 @@ fn serve(version: Version, home: &Home, ports: &[u16]) -> Program {
     command
 }
 
-/// Whether the server on the port is the one with this folder, and answers.
+/// Returns true if the server on the port is the one with this folder, and answers.
 fn serves(version: Version, home: &Home, ports: &[u16]) -> bool {
     let port = ports.first().copied().unwrap_or_default();
-    // Only one that listens is asked: a client is a process.
+    // Only a listening port is queried: a client is a process.
     if std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
         return false;
     }
@@ -247,7 +253,7 @@ fn url_of(port: u16) -> String {
     format!("postgres://postgres@127.0.0.1:{port}/postgres")
 }
 
-/// A copy of another server that follows it.
+/// A standby that follows another server.
 #[derive(Debug)]
 struct Standby {
     version: Version,
@@ -270,7 +276,7 @@ impl Kind for Standby {
     fn initialise(&self, home: &Home) -> Result<(), String> {
         let mut backup = program(home.tree(), self.version.number, "pg_basebackup");
         backup.args(["-D", &home.inside("data"), "-d", &url_of(self.primary)]);
-        // The standby is told how to reach its primary, and nothing is synced.
+        // The standby receives the connection settings of its primary, and nothing is synced.
         backup.args(["-R", "-X", "stream", "-c", "fast", "--no-sync"]);
         backup.run().map(drop)
     }
@@ -287,13 +293,13 @@ impl Kind for Standby {
         send(pid, Signal::INT);
     }
 
-    /// Its shared memory.
+    /// True for its shared memory.
     fn holds_what_is_outside(&self) -> bool {
         true
     }
 }
 
-/// A PostgreSQL. Clones are the same server. What every server can do is in [`Server`].
+/// A PostgreSQL. Clones are the same server. [`Server`] holds the methods common to every server.
 #[derive(Clone)]
 pub struct PostgresServer {
     server: Arc<Server>,
@@ -302,49 +308,54 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// The URL of its database `postgres`, or the one that was given.
+    /// Returns the URL of its database `postgres`, or the one that was given.
     #[must_use]
     pub fn url(&self) -> String {
         self.given.clone().unwrap_or_else(|| url_of(self.port(0)))
     }
 
-    /// A URL with TLS that is checked in full. For a server that was asked for with [`Postgres::tls`].
+    /// Returns a URL with fully verified TLS. For a server that was requested with
+    /// [`Postgres::tls`].
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("{}?sslmode=verify-full&sslrootcert={}", self.url(), self.authorities().display())
     }
 
-    /// Makes an empty database, and gives its URL. No other test has it; it goes with the server, and on one that was given by URL it stays.
+    /// Creates an empty database, and returns its URL. No other test uses it; it is deleted with
+    /// the server, and on a server that was given by URL it stays.
     ///
     /// # Panics
     ///
-    /// When the server does not make it.
+    /// If the server does not create it.
     #[must_use]
     #[track_caller]
     pub fn fresh_database(&self) -> String {
         let name = fresh::name();
-        // A copy of the files costs half of what it costs to log all of them. Older servers know no other way, nor the words for it.
+        // Copying the files costs half as much as logging all of them. Older servers always copy,
+        // and lack the option.
         let by_copy = if self.is_own() && self.version.number >= 15 { " strategy file_copy" } else { "" };
         self.query(&self.url(), &format!("create database {name}{by_copy}"));
         given::with_path(&self.url(), &name)
     }
 
-    /// Runs statements with psql, and gives what they return: a line for each row, `|` between columns.
+    /// Runs statements with psql, and returns their output: a line for each row, `|` between
+    /// columns.
     ///
     /// # Panics
     ///
-    /// When a statement fails: see [`try_query`](Self::try_query).
+    /// If a statement fails: see [`try_query`](Self::try_query).
     #[track_caller]
     #[expect(clippy::must_use_candidate, reason = "most statements return nothing")]
     pub fn query(&self, url: &str, sql: &str) -> String {
         self.try_query(url, sql).unwrap_or_else(|error| panic!("{}: {sql}: {error}", self.name()))
     }
 
-    /// Runs statements with psql, and gives what they return: a line for each row, `|` between columns.
+    /// Runs statements with psql, and returns their output: a line for each row, `|` between
+    /// columns.
     ///
     /// # Errors
     ///
-    /// What psql says, when the server can't be reached or a statement fails.
+    /// The message of psql, if the server can't be reached or a statement fails.
     pub fn try_query(&self, url: &str, sql: &str) -> Result<String, String> {
         let (part, number) = (self.version.part, self.version.number);
         let client = self.server.client(part, &format!("/usr/lib/postgresql/{number}/bin/psql"));
@@ -352,12 +363,12 @@ impl PostgresServer {
         psql(client, &url, sql)
     }
 
-    /// Ends it at once, without a checkpoint and without writing what it has not written yet (immediate shutdown): commits with
-    /// `synchronous_commit = off` of the last moments are lost.
+    /// Ends it at once, without a checkpoint and without flushing pending writes (immediate
+    /// shutdown): the latest commits with `synchronous_commit = off` are lost.
     ///
     /// # Panics
     ///
-    /// When it does not end, or does not run.
+    /// If it does not end, or does not run.
     #[track_caller]
     pub fn stop_at_once(&self) {
         self.stop_by("stop at once", |pid| send(pid, Signal::QUIT));
@@ -371,18 +382,18 @@ impl PostgresServer {
     ///
     /// # Panics
     ///
-    /// When this server was given by URL.
+    /// If this server was given by URL.
     pub fn standby(&self) -> Result<Self, Missing> {
         let version = self.version;
         let standby = Standby { version, primary: self.port(0) };
         Ok(Self { server: version.part.start(standby)?, version, given: None })
     }
 
-    /// Makes a standby a server of its own; returns when it takes writes.
+    /// Promotes a standby to a primary; returns when it takes writes.
     ///
     /// # Panics
     ///
-    /// When it is none.
+    /// If it is no standby.
     #[track_caller]
     pub fn promote(&self) {
         let promoted = self.query(&self.url(), "select pg_promote(true, 120)");

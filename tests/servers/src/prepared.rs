@@ -1,4 +1,5 @@
-//! Folders that take long to make and none to copy: made by the first server of a kind, kept beside the trees for all later ones.
+//! Cached folders that take long to create and no time to copy: created by the first server of a
+//! kind, kept beside the trees for all later ones.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -8,32 +9,33 @@ use crate::home::Home;
 use crate::processes::Processes;
 use crate::tree::Tree;
 
-/// The folder of a home in which everything is made that is kept.
+/// The folder of a home in which the cached content is created.
 pub(crate) const MADE: &str = "made";
 
-/// What is made, and of what.
+/// A cached folder, and its inputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recipe<'r> {
     /// The part of `tests/servers/prepare`.
     pub(crate) part: &'static str,
-    /// Who owns what is made.
+    /// Owner of the result.
     pub(crate) user: &'static str,
     /// Files of the tree that another version of the programs would have changed.
     pub(crate) programs: &'r [&'r str],
-    /// All else that decides what comes out.
+    /// All other inputs that determine the result.
     pub(crate) settings: &'r str,
 }
 
 impl Recipe<'_> {
-    /// The folder that was made by this recipe; `None` where none can be kept, which is in a container, and where the folder of the servers can't be
-    /// written to.
+    /// Returns the folder that was created by this recipe; `None` where none can be kept: in a
+    /// container, and where the servers' folder is not writable.
     ///
-    /// `make` makes the content of [`MADE`] in a home of its own. It takes its place in one step, so that a half-made one is never seen; several that
-    /// want the same wait for the first. A folder that was made of other programs is removed.
+    /// `make` creates the content of [`MADE`] in a home of its own. The result is moved into place
+    /// in one step, so that an incomplete one is never seen; concurrent callers wait for the first.
+    /// A folder that was created from other programs is removed.
     ///
     /// # Errors
     ///
-    /// What `make` said.
+    /// The error of `make`.
     pub(crate) fn folder(
         self,
         tree: &Tree,
@@ -73,20 +75,21 @@ impl Recipe<'_> {
         Ok(hash(bytes))
     }
 
-    /// Removes what was made of other programs. Nobody is copying it: those programs are there no more.
+    /// Removes folders that were created from other programs. They have no users: those programs no
+    /// longer exist.
     fn remove_others(self, all: &Path, version: &str) {
         let of_part = format!("{}-", self.part);
         for entry in fs::read_dir(all).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.starts_with(&of_part) && !name.starts_with(version) {
-                // What can't be removed takes room, and does no other harm.
+                // A folder that can't be removed takes space, and does no other harm.
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
     }
 }
 
-/// Waits until no other process makes something of a part.
+/// Waits until no other process creates a folder of a part.
 fn lock(all: &Path, part: &str) -> std::io::Result<File> {
     fs::create_dir_all(all)?;
     let file = File::options().create(true).append(true).open(all.join(format!("{part}.lock")))?;

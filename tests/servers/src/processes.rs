@@ -1,4 +1,5 @@
-//! All processes of one server: finding, signalling and measuring them, and a watchdog that ends them with the test program.
+//! All processes of one server: finding, signaling and measuring them, and a watchdog that ends
+//! them with the test program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,14 +11,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long processes that got a signal may take to follow it.
+/// Time limit for signaled processes to react.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often is looked.
+/// Interval of polling.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// Run by `sh` with the server's folder as `$0`. A line on standard input says that the server was ended properly, or names a file: the server is to
-/// end when nobody locks it any more. The end of the input without a line says that the test program is gone. QUIT lets PostgreSQL give its
-/// shared memory back.
+/// Run by `sh` with the server's folder as `$0`. A line on standard input means that the server was
+/// ended properly, or names a file: the server must end when no process locks that file any more.
+/// The end of the input without a line means that the test program is gone. QUIT lets PostgreSQL
+/// release its shared memory.
 const WATCHDOG: &str = r#"
 if read -r line; then
   case $line in "until "*) flock --shared "${line#until }" true ;; *) exit ;; esac
@@ -35,17 +37,18 @@ done
 rm -rf --one-file-system "$folder"
 "#;
 
-/// What the processes of a server have used.
+/// Resources that the processes of a server have used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Processor time since they started, of those that live and of the children that they have waited for.
+    /// Processor time since they started, of those that live and of the children that they have
+    /// waited for.
     pub cpu: Duration,
-    /// Memory in bytes; what processes share counts once (PSS).
+    /// Memory in bytes; memory that processes share counts once (PSS).
     pub memory: u64,
 }
 
-/// The processes whose working folder is in one folder. Not a process group: PostgreSQL gives each of its processes a group of
-/// its own.
+/// The processes whose working folder is in one folder. Not a process group: PostgreSQL gives each
+/// of its processes a group of its own.
 #[derive(Debug)]
 pub(crate) struct Processes {
     folder: PathBuf,
@@ -53,7 +56,8 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Watches over a folder: should this program end without [`end`](Self::end), the processes are killed and the folder is deleted.
+    /// Watches over a folder: if this program ends without [`end`](Self::end), the processes are
+    /// killed and the folder is deleted.
     pub(crate) fn new(folder: &Path) -> Result<Self, String> {
         let mut command = Command::new("sh");
         command.args(["-c", WATCHDOG]).arg(folder).current_dir("/");
@@ -68,7 +72,7 @@ impl Processes {
         pids_in(&self.folder)
     }
 
-    /// The one that started the others.
+    /// The process that started the others.
     pub(crate) fn first(&self) -> Option<u32> {
         let pids = self.pids();
         let parent = |pid: u32| stat(pid)?.get(1)?.parse::<u32>().ok();
@@ -80,7 +84,7 @@ impl Processes {
         kill_in(&self.folder)
     }
 
-    /// Ends the processes when nobody locks a file any more, in place of when this program ends.
+    /// Ends the processes when no process locks a file any more, instead of when this program ends.
     pub(crate) fn end_with(&mut self, file: &Path) -> Result<(), String> {
         let Some(input) = &mut self.watchdog.stdin else { return Err("its watchdog is gone".to_owned()) };
         let line = format!("until {}\n", file.display());
@@ -99,17 +103,18 @@ impl Processes {
         signal_in(&self.folder, Signal::CONT);
     }
 
-    /// Gives the processes some time to end by themselves, kills what is left, and sends the watchdog home.
+    /// Gives the processes this much time to end by themselves, kills the rest, and dismisses the
+    /// watchdog.
     pub(crate) fn end_within(&mut self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time && self.pids().iter().any(|pid| !matches!(state(*pid), Some('T'))) {
             std::thread::sleep(EVERY);
         }
-        // What can't be killed is left to the watchdog.
+        // Processes that can't be killed are left to the watchdog.
         if self.kill().is_ok()
             && let Some(mut input) = self.watchdog.stdin.take()
         {
-            // It may be gone, killed by hand: then there is nobody to tell.
+            // It may have been killed by hand: then the message has no receiver.
             let _ = input.write_all(b"ended\n");
         }
         drop(self.watchdog.stdin.take());
@@ -117,7 +122,8 @@ impl Processes {
     }
 }
 
-/// The process of a folder that knows itself under a number, which in a container is another one than here.
+/// Returns the process of a folder whose own number is this one, which differs from its number here
+/// if it is in a container.
 pub(crate) fn known_to_itself_as(folder: &Path, number: u32) -> Option<u32> {
     let own = |pid: u32| -> Option<u32> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -127,7 +133,8 @@ pub(crate) fn known_to_itself_as(folder: &Path, number: u32) -> Option<u32> {
     pids_in(folder).into_iter().find(|pid| own(*pid) == Some(number))
 }
 
-/// Kills the processes of a folder until none is left. A process leaves its folder a moment before its ports are free.
+/// Kills the processes of a folder until none is left. A process leaves its folder a moment before
+/// its ports are free.
 pub(crate) fn kill_in(folder: &Path) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     until(folder, "gone after SIGKILL", || {
@@ -139,7 +146,7 @@ pub(crate) fn kill_in(folder: &Path) -> Result<(), String> {
     })
 }
 
-/// Sends a signal to every process of a folder, parents first as far as numbers tell.
+/// Sends a signal to every process of a folder, parents first as far as their numbers show.
 fn signal_in(folder: &Path, signal: Signal) {
     for pid in pids_in(folder) {
         send(pid, signal);
@@ -157,7 +164,7 @@ fn until(folder: &Path, what: &str, mut done: impl FnMut() -> bool) -> Result<()
     Ok(())
 }
 
-/// What the processes of a folder have used.
+/// Resources that the processes of a folder have used.
 pub(crate) fn usage_in(folder: &Path) -> Usage {
     let ticks = rustix::param::clock_ticks_per_second().max(1);
     pids_in(folder).into_iter().fold(Usage::default(), |sum, pid| Usage {
@@ -177,26 +184,28 @@ pub(crate) fn pids_in(folder: &Path) -> Vec<u32> {
 
 fn is_in(pid: u32, folder: &Path) -> bool {
     let within = |path: &Path| fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
-    // A killed process is not gone, and its ports are not free, while its first thread has ended and others have not.
+    // A killed process still exists, and its ports are not free, while its first thread has ended
+    // and others have not.
     let mut threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.any(|thread| within(&thread.path()))
 }
 
-/// Sends a signal to one process. One that is gone is no error: it is what was wanted.
+/// Sends a signal to one process. A process that is gone is no error: that was the aim.
 pub(crate) fn send(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// The fields of `/proc/PID/stat` after the name, which may hold anything, so that the last bracket counts.
+/// The fields of `/proc/PID/stat` after the name, which may hold anything, so that the last bracket
+/// counts.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(')')?;
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Whether no thread of a process does anything any more.
+/// Returns true if all threads of a process have ended.
 fn has_ended(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut numbers = threads.filter_map(|thread| thread.file_name().to_str()?.parse::<u32>().ok());

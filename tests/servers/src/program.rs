@@ -1,4 +1,5 @@
-//! A program that is run where the programs of a server are: in the prepared folder, in a container, or on this machine.
+//! A program that runs where the programs of a server are: in the prepared folder, in a container,
+//! or on this machine.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 #[cfg(feature = "containers")]
 use crate::room::{Room, Running};
 
-/// A command, and where it is run. It is built as [`Command`] is.
+/// A command, and the place where it runs. It is built as [`Command`] is.
 #[derive(Debug)]
 pub(crate) struct Program {
     command: Command,
@@ -18,7 +19,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// One that is a process of this machine.
+    /// A program that is a process of this machine.
     pub(crate) fn here(command: Command) -> Self {
         Self {
             command,
@@ -27,7 +28,7 @@ impl Program {
         }
     }
 
-    /// One in a container.
+    /// A program in a container.
     #[cfg(feature = "containers")]
     pub(crate) fn within(room: std::sync::Arc<Room>, folder: &str, program: &str) -> Self {
         Self { command: Command::new(program), room: Some((room, folder.to_owned())) }
@@ -48,11 +49,11 @@ impl Program {
         self
     }
 
-    /// Runs it to its end, and gives what it wrote.
+    /// Runs it to its end, and returns its output.
     ///
     /// # Errors
     ///
-    /// What it said, when it failed. Never its arguments: a password may be among them.
+    /// Its output, if it failed. Never its arguments: a password may be among them.
     pub(crate) fn run(mut self) -> Result<String, String> {
         #[cfg(feature = "containers")]
         if let Some((room, folder)) = &self.room {
@@ -63,11 +64,11 @@ impl Program {
         said(output.status.success(), &output.stdout, &output.stderr)
     }
 
-    /// Starts it, with what it writes added to a file.
+    /// Starts it, and appends its output to a file.
     ///
     /// # Errors
     ///
-    /// Why it can't be started.
+    /// The reason, if it can't be started.
     pub(crate) fn serve(mut self, log: &Path) -> Result<Started, String> {
         #[cfg(feature = "containers")]
         if let Some((room, folder)) = &self.room {
@@ -86,7 +87,7 @@ impl Program {
     }
 }
 
-/// What a program said that has ended.
+/// Output of a program that has ended.
 pub(crate) fn said(good: bool, out: &[u8], err: &[u8]) -> Result<String, String> {
     let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(bytes).trim_end().to_owned());
     if good {
@@ -104,7 +105,7 @@ pub(crate) enum Started {
 }
 
 impl Started {
-    /// How it ended, if it has.
+    /// Returns its exit, if it has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<String>, String> {
         match self {
             Self::Child(child) => {
@@ -116,7 +117,7 @@ impl Started {
         }
     }
 
-    /// The number of its process, where it is a child of this one.
+    /// Returns the number of its process, if it is a child of this one.
     pub(crate) fn child(&self) -> Option<u32> {
         match self {
             Self::Child(child) => Some(child.id()),
@@ -125,8 +126,8 @@ impl Started {
         }
     }
 
-    /// Kills it, and waits until it is gone. One that is gone already is no error; one in a container is killed with all others of its
-    /// server, by number.
+    /// Kills it, and waits until it is gone. A program that is gone already is no error; one in a
+    /// container is killed with all others of its server, by number.
     pub(crate) fn kill(&mut self) {
         match self {
             Self::Child(child) => {

@@ -1,4 +1,4 @@
-//! A TCP proxy that does to connections what networks do.
+//! A TCP proxy that disturbs connections as networks do.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -10,9 +10,9 @@ use crate::given;
 
 /// A TCP proxy on a port of 127.0.0.1 in front of one server.
 ///
-/// It passes everything on until it is told otherwise. [`hold`](Self::hold) and [`swallow`](Self::swallow) end with
-/// [`pass`](Self::pass); all hold for connections that are there and for those that come. A connection that lost bytes is broken for good: it stays
-/// silent until it is cut. Dropping the proxy cuts everything.
+/// It forwards everything by default. [`hold`](Self::hold) and [`swallow`](Self::swallow) end with
+/// [`pass`](Self::pass); all apply to existing and to new connections. A connection that lost bytes
+/// stays broken: it is silent until it is cut. Dropping the proxy cuts everything.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -34,7 +34,7 @@ struct State {
     closed: bool,
     /// Connections in both directions, each with its number.
     open: Vec<(u64, TcpStream, TcpStream)>,
-    /// How many connections came, refused ones included.
+    /// Number of connections accepted so far, refused ones included.
     came: u64,
 }
 
@@ -46,7 +46,7 @@ enum Mode {
     SwallowAnswers,
 }
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Request,
@@ -54,11 +54,11 @@ enum Way {
 }
 
 impl Proxy {
-    /// A proxy in front of `host:port`, or of the server of a URL.
+    /// Starts a proxy in front of `host:port`, or of the server of a URL.
     ///
     /// # Panics
     ///
-    /// When the address is none, or no port can be had.
+    /// If the address is invalid, or no port is free.
     #[must_use]
     #[track_caller]
     pub fn to(server: &str) -> Self {
@@ -88,25 +88,25 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// Where it listens.
+    /// Returns its listening address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// A URL of the server, through the proxy.
+    /// Returns a URL of the server, through the proxy.
     #[must_use]
     pub fn url(&self, server: &str) -> String {
         given::with_address(server, &self.address.to_string())
     }
 
-    /// Cuts every connection that is there, in the middle of whatever it carries. New ones may come.
+    /// Cuts every existing connection, in the middle of its data. New ones may be opened.
     pub fn cut(&self) {
         self.shared.state().cut();
         self.shared.changed.notify_all();
     }
 
-    /// Cuts the connection that is there longest.
+    /// Cuts the oldest connection.
     pub fn cut_oldest(&self) {
         let oldest = self.shared.state().open.iter().map(|(number, ..)| *number).min();
         if let Some(number) = oldest {
@@ -114,12 +114,13 @@ impl Proxy {
         }
     }
 
-    /// Whether of new connections nothing is passed on, either way, ever. Those that are there go on.
+    /// Sets whether new connections never forward anything, in either direction. Existing ones
+    /// continue.
     pub fn swallow_new(&self, swallow: bool) {
         self.shared.state().swallow_new = swallow;
     }
 
-    /// Whether new connections are closed as soon as they come. Those that are there stay.
+    /// Sets whether new connections are closed as soon as they arrive. Existing ones stay.
     pub fn refuse(&self, refuse: bool) {
         self.shared.state().refuse = refuse;
     }
@@ -129,33 +130,35 @@ impl Proxy {
         self.shared.state().delay = time;
     }
 
-    /// Passes nothing on, and loses nothing: as a network that is away for a while.
+    /// Forwards nothing, and loses nothing: like a network that is down for a while.
     pub fn hold(&self) {
         self.mode(Mode::Hold);
     }
 
-    /// Takes everything, in both directions, and passes none of it on: as a network that drops packets in silence.
+    /// Accepts everything, in both directions, and forwards none of it: like a network that drops
+    /// packets silently.
     pub fn swallow(&self) {
         self.mode(Mode::Swallow);
     }
 
-    /// Passes requests on, and takes the answers: the server does what it is asked to, and the client never learns of it.
+    /// Forwards requests, and drops the answers: the server performs the requests, and the client
+    /// never learns of it.
     pub fn swallow_answers(&self) {
         self.mode(Mode::SwallowAnswers);
     }
 
-    /// Passes everything on again, also what was held.
+    /// Forwards everything again, including held data.
     pub fn pass(&self) {
         self.mode(Mode::Pass);
     }
 
-    /// How many connections there are now.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.state().open.len()
     }
 
-    /// How many connections came since the start, refused ones included.
+    /// Returns the number of connections since the start, refused ones included.
     #[must_use]
     pub fn came(&self) -> u64 {
         self.shared.state().came
@@ -174,7 +177,7 @@ impl Drop for Proxy {
         state.cut();
         drop(state);
         self.shared.changed.notify_all();
-        // Wakes the thread that accepts, which then ends and lets the port go.
+        // Wakes the thread that accepts, which then ends and releases the port.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -206,7 +209,7 @@ impl Shared {
             }
             let number = state.came;
             drop(state);
-            // A client of a server that is away sees its connection closed.
+            // A client of an unavailable server sees its connection closed.
             let _ = self.connect(number, client, target);
         }
     }
@@ -229,7 +232,7 @@ impl Shared {
         for (from, to, way) in ways {
             let shared = Arc::clone(self);
             thread::spawn(move || {
-                // An error is the end of one of the two: the other is told.
+                // An error is the end of one of the two: the other is closed too.
                 let _ = shared.carry(number, &from, &to, way, broken);
                 shared.end(number);
             });
@@ -237,7 +240,7 @@ impl Shared {
         Ok(())
     }
 
-    /// `broken`: bytes of it were lost before.
+    /// `broken`: the connection lost bytes before.
     fn carry(
         &self,
         number: u64,

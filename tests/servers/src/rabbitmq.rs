@@ -25,7 +25,8 @@ const PART: Part = Part {
 const URL: &str = "OUTBOX_RABBITMQ_URL";
 const CTL: &str = "OUTBOX_RABBITMQ_CTL";
 
-/// The limits are those of a small machine. They are absolute: what share of a machine a test may have is nobody's business.
+/// The limits are those of a small machine. They are absolute, so that they do not depend on the
+/// size of the machine.
 const SETTINGS: &str = "
 distribution.listener.interface = 127.0.0.1
 vm_memory_high_watermark.absolute = 1GB
@@ -36,22 +37,24 @@ log.console.formatter.level_format = lc4
 log.file = false
 ";
 
-/// Erlang's port mapper is started first and in the foreground: RabbitMQ would start one of the whole machine that stays behind.
+/// Erlang's port mapper is started first and in the foreground: RabbitMQ would start one of the
+/// whole machine that stays behind.
 const SERVE: &str = "epmd & exec \"$SERVER\"";
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
-/// How many virtual hosts are made at a time: `rabbitmqctl` takes a second of processor time whatever it does.
+/// Number of virtual hosts created at a time: every call of `rabbitmqctl` takes a second of
+/// processor time.
 const HOSTS_AT_ONCE: u32 = 8;
 
-/// A wish for a RabbitMQ: the user `guest` with its usual password, no plugins.
+/// Request for a RabbitMQ: the user `guest` with its usual password, no plugins.
 #[derive(Clone, Debug)]
 pub struct RabbitMq {
     wishes: Wishes,
 }
 
 impl RabbitMq {
-    /// RabbitMQ 4; by URL what `OUTBOX_RABBITMQ_URL` names, with the command `OUTBOX_RABBITMQ_CTL` as its `rabbitmqctl`, such as
-    /// `docker exec rabbit rabbitmqctl`.
+    /// RabbitMQ 4; by URL, the server that `OUTBOX_RABBITMQ_URL` names, with the command
+    /// `OUTBOX_RABBITMQ_CTL` as its `rabbitmqctl`, such as `docker exec rabbit rabbitmqctl`.
     #[must_use]
     pub fn newest() -> Self {
         Self { wishes: Wishes::default() }
@@ -71,11 +74,12 @@ impl RabbitMq {
         self
     }
 
-    /// The server that all tests of this program share: the one that the URL in the environment names, or one that the first test starts.
+    /// Returns the server that all tests of this program share: the one that the URL in the
+    /// environment names, or one that the first test starts.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn shared(self) -> Result<RabbitMqServer, Missing> {
         static SHARED: Shared<RabbitMqServer> = Shared::new();
         let Some(url) = self.wishes.given(URL) else {
@@ -95,17 +99,18 @@ impl RabbitMq {
         })
     }
 
-    /// A server of the test's own, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    /// Starts a server of the test's own, which it may stop, kill and pause. It ends when the
+    /// handle and its clones are dropped.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn start(self) -> Result<RabbitMqServer, Missing> {
         Ok(RabbitMqServer { server: PART.start(self)?, given: None, hosts: Arc::default() })
     }
 }
 
-/// What the ports are for, in this order.
+/// Purposes of the ports, in this order.
 struct Ports {
     amqp: u16,
     mapper: u16,
@@ -120,7 +125,7 @@ impl Ports {
     }
 }
 
-/// A program of RabbitMQ, told which node is meant.
+/// Returns a program of RabbitMQ, with the name of its node.
 fn program(home: &Home, ports: &Ports, folder: &str, program: &str) -> Program {
     let mut command = home.tree().command(home.user(), folder, program);
     command.env("HOME", home.inside(""));
@@ -169,7 +174,7 @@ impl Kind for RabbitMq {
         }
         settings.push_str(&self.wishes.lines());
         home.write("rabbitmq.conf", &settings)?;
-        // What the last run left: its process is gone, and its number may be another's.
+        // A remnant of the last run: its process is gone, and its number may be another's.
         let _ = std::fs::remove_file(home.outside("pid"));
         let mut command = program(home, &ports, &home.inside(""), "/bin/sh");
         // Debian's program of that name in the path is another one, which becomes another user.
@@ -192,24 +197,24 @@ impl Kind for RabbitMq {
     }
 }
 
-/// A server that somebody else runs.
+/// A server that is run outside of the tests.
 #[derive(Clone, Debug)]
 struct Given {
     url: String,
     ctl: String,
 }
 
-/// A RabbitMQ. Clones are the same server. What every server can do is in [`Server`].
+/// A RabbitMQ. Clones are the same server. [`Server`] holds the methods common to every server.
 #[derive(Clone)]
 pub struct RabbitMqServer {
     server: Arc<Server>,
     given: Option<Given>,
-    /// Virtual hosts that were made and that no test has yet.
+    /// Unused virtual hosts that were already created.
     hosts: Arc<Mutex<Vec<String>>>,
 }
 
 impl RabbitMqServer {
-    /// The URL of its virtual host `/`, or the one that was given.
+    /// Returns the URL of its virtual host `/`, or the one that was given.
     #[must_use]
     pub fn url(&self) -> String {
         match &self.given {
@@ -218,18 +223,19 @@ impl RabbitMqServer {
         }
     }
 
-    /// A URL with TLS, of the virtual host `/`. For a server that was asked for with [`RabbitMq::tls`].
+    /// Returns a URL with TLS, of the virtual host `/`. For a server that was requested with
+    /// [`RabbitMq::tls`].
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("amqps://guest:guest@localhost:{}/%2f", self.port(3))
     }
 
-    /// Makes an empty virtual host, and gives its URL. No other test has it; it goes with the server, and on one that was given by URL
-    /// it stays.
+    /// Creates an empty virtual host, and returns its URL. No other test uses it; it is deleted
+    /// with the server, and on a server that was given by URL it stays.
     ///
     /// # Panics
     ///
-    /// When the server does not make it.
+    /// If the server does not create it.
     #[must_use]
     #[track_caller]
     pub fn fresh_vhost(&self) -> String {
@@ -255,11 +261,12 @@ impl RabbitMqServer {
         given::with_path(&self.url(), &name)
     }
 
-    /// Runs `rabbitmqctl`, and gives what it writes. The virtual host of a URL is its last part: `["-p", name, ...]`.
+    /// Runs `rabbitmqctl`, and returns its output. The virtual host of a URL is its last part:
+    /// `["-p", name, ...]`.
     ///
     /// # Panics
     ///
-    /// When it fails.
+    /// If it fails.
     #[track_caller]
     #[expect(clippy::must_use_candidate, reason = "most commands write nothing")]
     pub fn ctl(&self, args: &[&str]) -> String {

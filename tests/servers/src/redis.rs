@@ -17,8 +17,8 @@ use crate::server::{Kind, Server, Shared};
 use crate::wishes::Wishes;
 use crate::{fresh, tls};
 
-/// What can be had: its name, the part of `tests/servers/prepare`, how its programs are called, the words of
-/// its log before the version, the variable of a URL.
+/// An available version: its name, the part of `tests/servers/prepare`, the names of its programs,
+/// the words of its log before the version, the variable of a URL.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     name: &'static str,
@@ -65,7 +65,7 @@ const VALKEY: Version = Version {
     variable: "OUTBOX_VALKEY_URL",
 };
 
-/// Nothing is saved by itself, so that nothing disturbs a test that counts.
+/// Automatic saves are off, so that they do not disturb a test that counts.
 const SETTINGS: &str = "
 bind 127.0.0.1
 daemonize no
@@ -73,7 +73,7 @@ save \"\"
 appendonly no
 ";
 
-/// A wish for a Redis without a password, which keeps nothing on disk.
+/// Request for a Redis without a password, which keeps nothing on disk.
 #[derive(Clone, Debug)]
 pub struct Redis {
     version: Version,
@@ -82,19 +82,20 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Redis 8; by URL what `OUTBOX_REDIS_URL` names.
+    /// Redis 8; by URL, the server that `OUTBOX_REDIS_URL` names.
     #[must_use]
     pub fn newest() -> Self {
         Self { version: NEWEST, wishes: Wishes::default(), replica_of: None }
     }
 
-    /// Redis 7, the oldest that is supported; by URL what `OUTBOX_REDIS_OLDEST_URL` names.
+    /// Redis 7, the oldest that is supported; by URL, the server that `OUTBOX_REDIS_OLDEST_URL`
+    /// names.
     #[must_use]
     pub fn oldest() -> Self {
         Self { version: OLDEST, ..Self::newest() }
     }
 
-    /// Valkey 9; by URL what `OUTBOX_VALKEY_URL` names.
+    /// Valkey 9; by URL, the server that `OUTBOX_VALKEY_URL` names.
     #[must_use]
     pub fn valkey() -> Self {
         Self { version: VALKEY, ..Self::newest() }
@@ -114,11 +115,12 @@ impl Redis {
         self
     }
 
-    /// The server that all tests of this program share: the one that the URL in the environment names, or one that the first test starts.
+    /// Returns the server that all tests of this program share: the one that the URL in the
+    /// environment names, or one that the first test starts.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn shared(self) -> Result<RedisServer, Missing> {
         static SHARED: Shared<RedisServer> = Shared::new();
         if let Some(url) = self.wishes.given(self.version.variable) {
@@ -128,17 +130,19 @@ impl Redis {
         SHARED.get(format!("{self:?}"), || self.start())
     }
 
-    /// The one that all programs of a run share. Programs have one of their own: it is started in less time than it would take to clean up after tests.
+    /// Returns the server that all programs of a run share. Programs usually start one of their
+    /// own: that takes less time than a cleanup after tests.
     #[cfg(test)]
     pub(crate) fn of_run(self) -> Result<RedisServer, Missing> {
         Ok(RedisServer { server: self.version.part.shared(self.clone())?, wish: self, given: None })
     }
 
-    /// A server of the test's own, which it may stop, kill and pause. It ends when the handle and its clones are dropped.
+    /// Starts a server of the test's own, which it may stop, kill and pause. It ends when the
+    /// handle and its clones are dropped.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the server is unavailable, or did not start.
     pub fn start(self) -> Result<RedisServer, Missing> {
         let server = self.version.part.start(self.clone())?;
         Ok(RedisServer { server, wish: self, given: None })
@@ -187,7 +191,7 @@ impl Kind for Redis {
 
     fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
         let in_step = self.replica_of.is_none() || said.contains("Finished with success");
-        // The log is its own, so another server on the port is not taken for it.
+        // The log is its own, so another server on the port does not count.
         in_step
             && said.contains("Ready to accept connections")
             && answers(ports.first().copied().unwrap_or_default())
@@ -198,7 +202,7 @@ impl Kind for Redis {
     }
 }
 
-/// Whether a server on the port serves, be it that it wants a password.
+/// Returns true if a server on the port serves, even if it requires a password.
 fn answers(port: u16) -> bool {
     let ask = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
@@ -211,7 +215,7 @@ fn answers(port: u16) -> bool {
     ask().is_ok_and(|answer| answer.starts_with("+PONG") || answer.starts_with("-NOAUTH"))
 }
 
-/// A Redis. Clones are the same server. What every server can do is in [`Server`].
+/// A Redis. Clones are the same server. [`Server`] holds the methods common to every server.
 #[derive(Clone)]
 pub struct RedisServer {
     server: Arc<Server>,
@@ -220,53 +224,54 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Its URL, or the one that was given.
+    /// Returns its URL, or the one that was given.
     #[must_use]
     pub fn url(&self) -> String {
         self.given.clone().unwrap_or_else(|| format!("redis://127.0.0.1:{}", self.port(0)))
     }
 
-    /// Its URL with TLS. For a server that was asked for with [`Redis::tls`].
+    /// Returns its URL with TLS. For a server that was requested with [`Redis::tls`].
     ///
     /// # Panics
     ///
-    /// When the server was given by URL.
+    /// If the server was given by URL.
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("rediss://localhost:{}", self.port(1))
     }
 
-    /// The beginning of names that no other test uses, also on a server that outlives the test program.
+    /// Returns a prefix of names that no other test uses, even on a server that outlives the test
+    /// program.
     #[must_use]
     pub fn fresh_prefix(&self) -> String {
         fresh::name()
     }
 
-    /// Runs one command with its command-line client, and gives what that prints.
+    /// Runs one command with its command-line client, and returns its output.
     ///
     /// # Panics
     ///
-    /// When the server can't be reached, or refuses the command.
+    /// If the server can't be reached, or refuses the command.
     #[allow(clippy::must_use_candidate, reason = "many commands are given for what they do")]
     #[track_caller]
     pub fn cli(&self, command: &[&str]) -> String {
         self.try_cli(command).unwrap_or_else(|error| panic!("{}: {command:?}: {error}", self.name()))
     }
 
-    /// Runs one command with its command-line client, and gives what that prints.
+    /// Runs one command with its command-line client, and returns its output.
     ///
     /// # Errors
     ///
-    /// What the client says, when the server can't be reached or refuses the command.
+    /// The client's message, if the server can't be reached or refuses the command.
     pub fn try_cli(&self, command: &[&str]) -> Result<String, String> {
         let Version { part, program, .. } = self.wish.version;
         let mut cli = self.server.client(part, &format!("/usr/bin/{program}-cli"));
-        // `-e`: an error of the server is one of the command.
+        // `-e`: an error of the server becomes an error of the command.
         cli.args(["-e", "--raw", "-u", &self.url()]).args(command);
         cli.run()
     }
 
-    /// Starts a replica that follows this server; returns when it has all that this one had.
+    /// Starts a replica that follows this server; returns when it has all of this server's data.
     ///
     /// # Errors
     ///
@@ -274,7 +279,7 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// When this server was given by URL.
+    /// If this server was given by URL.
     pub fn replica(&self) -> Result<Self, Missing> {
         let mut replica = Redis { replica_of: Some(self.port(0)), ..self.wish.clone() };
         replica.wishes.tls = false;

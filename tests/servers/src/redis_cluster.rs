@@ -10,13 +10,14 @@ use crate::redis::{Redis, RedisServer};
 use crate::server::Shared;
 use crate::until::until;
 
-/// How many primaries deal with the slots.
+/// Number of primaries, which share the slots.
 const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
-/// How long nodes may take to agree on who they are. On a quiet machine it is two seconds.
+/// Time limit for nodes to agree on their identities. On a quiet machine it takes two seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A wish for a Redis Cluster of three primaries without a password, which keep nothing of messages on disk.
+/// Request for a Redis Cluster of three primaries without a password, which keep no messages on
+/// disk.
 #[derive(Clone, Debug)]
 pub struct RedisCluster {
     node: Redis,
@@ -35,21 +36,21 @@ impl RedisCluster {
         Self { node: self.node.config(line) }
     }
 
-    /// The cluster that all tests of this program share.
+    /// Returns the cluster that all tests of this program share.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the cluster is unavailable, or did not start.
     pub fn shared(self) -> Result<RedisClusterServer, Missing> {
         static SHARED: Shared<RedisClusterServer> = Shared::new();
         SHARED.get(format!("{self:?}"), || self.start())
     }
 
-    /// A cluster of the test's own. It ends when the handle and its clones are dropped.
+    /// Starts a cluster of the test's own. It ends when the handle and its clones are dropped.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: it can't be had, or did not start.
+    /// [`Missing`]: the cluster is unavailable, or did not start.
     pub fn start(self) -> Result<RedisClusterServer, Missing> {
         let nodes = (0..PRIMARIES).map(|_| self.node()).collect::<Result<Vec<_>, _>>()?;
         let cluster = RedisClusterServer { nodes: Arc::new(nodes) };
@@ -58,7 +59,8 @@ impl RedisCluster {
     }
 
     fn node(&self) -> Result<Node, Missing> {
-        // The nodes speak to each other on a port of their own. Redis would take one above those that are ours.
+        // The nodes speak to each other on a port of their own. Redis would take one above those
+        // that are ours.
         let bus = Port::take().map_err(|reason| Missing::failed("a Redis Cluster", reason))?;
         let node = self.node.clone().config("cluster-enabled yes").config("cluster-node-timeout 5000");
         let server = node.config(&format!("cluster-port {}", bus.number())).start()?;
@@ -79,40 +81,40 @@ pub struct RedisClusterServer {
 }
 
 impl RedisClusterServer {
-    /// The URL of its first node.
+    /// Returns the URL of its first node.
     #[must_use]
     pub fn url(&self) -> String {
         self.node(0).url()
     }
 
-    /// The URLs of all nodes.
+    /// Returns the URLs of all nodes.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.server.url()).collect()
     }
 
-    /// One of its three nodes, from 0 on.
+    /// Returns one of its three nodes, from 0 on.
     ///
     /// # Panics
     ///
-    /// When there are not so many.
+    /// If there are fewer.
     #[must_use]
     #[track_caller]
     pub fn node(&self, index: usize) -> &RedisServer {
         &self.nodes[index].server
     }
 
-    /// The beginning of names that no other test uses.
+    /// Returns a prefix of names that no other test uses.
     #[must_use]
     pub fn fresh_prefix(&self) -> String {
         fresh::name()
     }
 
-    /// Gives the slot of a key, with all keys in it, to another node; returns when all nodes know.
+    /// Moves the slot of a key, with all keys in it, to another node; returns when all nodes know.
     ///
     /// # Panics
     ///
-    /// When the nodes refuse.
+    /// If the nodes refuse.
     #[track_caller]
     pub fn move_slot(&self, key: &str, to: usize) {
         let slot = self.node(0).cli(&["CLUSTER", "KEYSLOT", key]);
@@ -134,18 +136,18 @@ impl RedisClusterServer {
             migrate.extend(keys);
             self.node(from).cli(&migrate);
         }
-        // The new owner first: were it the old one, nobody would have the slot for a moment.
+        // The new owner first: otherwise the slot would have no owner for a moment.
         for at in [to].into_iter().chain(0..PRIMARIES) {
             self.node(at).cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[to]]);
         }
         assert_eq!(self.owner(key), to, "slot {slot} did not move");
     }
 
-    /// The node that has the slot of a key: the others would send a client to it.
+    /// Returns the node that owns the slot of a key: the others would redirect a client to it.
     ///
     /// # Panics
     ///
-    /// When none has it.
+    /// If no node owns it.
     #[must_use]
     #[track_caller]
     pub fn owner(&self, key: &str) -> usize {
@@ -156,7 +158,7 @@ impl RedisClusterServer {
     fn join(&self) -> Result<(), String> {
         let share = SLOTS.div_ceil(PRIMARIES);
         for (at, node) in self.nodes.iter().enumerate() {
-            // Each has its own, so that nobody has to give way to another.
+            // Each has its own epoch, so that no node has to yield to another.
             let epoch = (at + 1).to_string();
             node.server.try_cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch])?;
             let (first, last) = (at * share, ((at + 1) * share).min(SLOTS) - 1);

@@ -1,7 +1,8 @@
-//! A container that programs are run in, as they are in the prepared folder.
+//! A container in which programs run as they do in the prepared folder.
 //!
-//! It has the network of this machine, and the server's folder under the same path. So a server in it is found by its folder, signalled and
-//! measured as any other, on 127.0.0.1; and it needs an engine on this machine, and Linux.
+//! It has the network of this machine, and the server's folder under the same path. So a server in
+//! it is found by its folder, signaled and measured like any other, on 127.0.0.1; and it needs an
+//! engine on this machine, and Linux.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -18,18 +19,20 @@ use testcontainers::{Container, GenericImage, ImageExt as _};
 
 use crate::program::said;
 
-/// Where an engine listens, if nothing else is said.
+/// Default socket of an engine.
 const SOCKET: &str = "/var/run/docker.sock";
 
-/// Keeps the container there for as long as the server's folder is: when the test program is killed, the server's watchdog deletes that. A
-/// file is looked for, as the folder itself is held by the container.
+/// Keeps the container running for as long as the server's folder exists: when the test program is
+/// killed, the server's watchdog deletes that folder. The script looks for a file, as the container
+/// itself keeps the folder.
 const STAY: &str = r#"trap exit TERM INT; while [ -e "$0/passwd" ]; do sleep 1; done"#;
-/// Only from within can a program's folder be chosen. Engines differ in what they tell of a program's end, and when; so the shell around it
-/// tells: as the last line on standard error, or as a file.
+/// A program's folder can be chosen only from within. Engines differ in their reports of a
+/// program's end, and in their timing; so the shell around it reports the end: as the last line on
+/// standard error, or as a file.
 const RUN: &str = r#"(cd "$0" && exec "$@"); printf '\n%s' $? >&2"#;
 const SERVE: &str = r#"log=$0 end=$1 && shift && (cd "$1" && shift && exec "$@") >>"$log" 2>&1 </dev/null; echo "exit code $?" >"$end""#;
 
-/// A container. It goes with this value.
+/// A container. It is removed with this value.
 pub(crate) struct Room {
     container: Option<Container<GenericImage>>,
 }
@@ -54,19 +57,19 @@ impl std::fmt::Debug for Running {
 }
 
 impl Running {
-    /// How it ended, if it has.
+    /// Returns its exit, if it has ended.
     pub(crate) fn ended(&self) -> Option<String> {
         let end = std::fs::read_to_string(&self.end).ok()?;
-        // The whole line, or it is just being written.
+        // Only a whole line: the file may be half written.
         end.strip_suffix('\n').map(str::to_owned)
     }
 }
 
-/// Whether an engine answers on this machine.
+/// Checks that an engine answers on this machine.
 ///
 /// # Errors
 ///
-/// Where none does.
+/// If none does.
 pub(crate) fn engine() -> Result<(), String> {
     let named = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
     let host = named.unwrap_or_else(|| format!("unix://{SOCKET}"));
@@ -83,11 +86,12 @@ pub(crate) fn engine() -> Result<(), String> {
 }
 
 impl Room {
-    /// Starts a container of an image, such as `redis:8`, for the server whose folder this is. An image that is not there is pulled.
+    /// Starts a container of an image, such as `redis:8`, for the server whose folder this is. A
+    /// missing image is pulled.
     ///
     /// # Errors
     ///
-    /// What the engine said.
+    /// The engine's error.
     pub(crate) fn open(image: &str, folder: &Path, user: (u32, u32)) -> Result<Self, String> {
         // A colon may be that of a port, too.
         let (name, tag) =
@@ -98,7 +102,7 @@ impl Room {
             .with_entrypoint("sh")
             .with_cmd(["-c", STAY, &path])
             .with_user(format!("{}:{}", user.0, user.1))
-            // Programs that ask for the name of their user find one.
+            // Programs that look up the name of their user find one.
             .with_mount(Mount::bind_mount(users, "/etc/passwd"))
             .with_mount(Mount::bind_mount(&path, &path))
             .with_startup_timeout(Duration::from_secs(600))
@@ -111,7 +115,7 @@ impl Room {
         Ok(Self { container: Some(container) })
     }
 
-    /// Runs a program to its end, and gives what it wrote.
+    /// Runs a program to its end, and returns its output.
     pub(crate) fn run(&self, folder: &str, command: &Command) -> Result<String, String> {
         aside(|| {
             let mut result = self.exec(&["sh", "-c", RUN, folder], command)?;
@@ -124,7 +128,7 @@ impl Room {
         })
     }
 
-    /// Starts a program, with what it writes added to a file.
+    /// Starts a program, and appends its output to a file.
     pub(crate) fn serve(&self, folder: &str, command: &Command, log: &Path) -> Result<Running, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // One for each start: the shell of the last one may still be about to write its own.
@@ -155,7 +159,8 @@ impl Drop for Room {
     }
 }
 
-/// Does something on a thread of its own: the client of the engine waits by a runtime of its own, which must not be within another, and tests are.
+/// Runs work on a separate thread: the engine's client blocks on a runtime of its own, which must
+/// not be nested in another, and tests run in one.
 fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }

@@ -1,4 +1,4 @@
-//! What every server handle can do, whatever the server: start, stop, kill, pause, look.
+//! Common methods of every server handle: start, stop, kill, pause, inspect.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,51 +16,55 @@ use crate::processes::{self, Usage};
 use crate::program::Program;
 use crate::tls;
 
-/// In what servers differ: how they are set up, run, and asked.
+/// Differences between servers: setup, command, and queries.
 pub(crate) trait Kind: fmt::Debug + Send + Sync {
-    /// Which server, such as `PostgreSQL 18`.
+    /// Name of the server, such as `PostgreSQL 18`.
     fn name(&self) -> String;
 
-    /// The words of its log that its version stands behind.
+    /// Words of its log that precede its version.
     fn version_is_behind(&self) -> &'static str;
 
-    /// How many ports it listens on.
+    /// Number of ports on which it listens.
     fn ports(&self) -> usize;
 
-    /// Makes its data folder. Called once.
+    /// Creates its data folder. Called once.
     fn initialise(&self, home: &Home) -> Result<(), String>;
 
-    /// The command that runs it in the foreground, with its working folder in `home`.
+    /// Returns the command that runs it in the foreground, with its working folder in `home`.
     fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String>;
 
-    /// Whether it serves. `said` is what it has logged since it was started.
+    /// Returns true if it serves. `said` is its log since it was started.
     fn is_ready(&self, home: &Home, ports: &[u16], said: &str) -> bool;
 
     /// Asks it to end. `pid` is the process that was started.
     fn ask_to_stop(&self, home: &Home, pid: u32);
 
-    /// Whether it has something outside of its folder, which it gives back when it ends by itself.
+    /// Returns true if it holds resources outside of its folder, which it releases when it ends by
+    /// itself.
     fn holds_what_is_outside(&self) -> bool {
         false
     }
 }
 
-/// A server, and what tests do to one.
+/// A server, and the operations of tests on it.
 ///
-/// One that a test started itself may be stopped and killed at will: it keeps its data folder, its ports and so its URL until it is
-/// dropped, which ends it. One that is shared must be left alone, and one that was given by URL can't be touched.
+/// A server that a test started itself may be stopped and killed at will: it keeps its data folder,
+/// its ports and so its URL until it is dropped, which ends it. A shared server must not be
+/// disturbed, and one that was given by URL can't be.
 ///
-/// When the test program ends without dropping it, or is killed, a watchdog kills the server and deletes its data.
+/// When the test program ends without dropping it, or is killed, a watchdog kills the server and
+/// deletes its data.
 ///
-/// Every method panics where it can't do what it says, with the server's name and the end of its log: the test has failed then.
+/// Every method panics where it can't do its work, with the server's name and the end of its log:
+/// the test has failed then.
 pub struct Server {
     name: String,
     runs: Runs,
 }
 
-/// Who runs a server.
+/// Runner of a server.
 enum Runs {
-    /// Somebody who gave its URL.
+    /// A server outside of the tests, given by its URL.
     Elsewhere,
     /// This program.
     Here(Own),
@@ -69,14 +73,14 @@ enum Runs {
 }
 
 impl Server {
-    /// A server that somebody else runs.
+    /// A server that is run outside of the tests.
     pub(crate) fn given(name: impl Into<String>) -> Self {
         let name = name.into();
         notes::used(&notes::of(&name, "given by URL"));
         Self { name, runs: Runs::Elsewhere }
     }
 
-    /// Sets a server up and starts it; returns when it serves.
+    /// Sets up and starts a server; returns when it serves.
     pub(crate) fn start(kind: Box<dyn Kind>, home: Home) -> Result<Self, Missing> {
         let name = kind.name();
         let own = Own::start(kind, home).map_err(|reason| Missing::failed(&name, reason))?;
@@ -89,7 +93,7 @@ impl Server {
         Self { name, runs: Runs::OfRun { home, ports: record.ports } }
     }
 
-    /// Where it is, for other programs. Nobody but this one can reach into a container.
+    /// Returns its address for other programs. No other program can reach into a container.
     pub(crate) fn record(&self) -> Option<Record> {
         match &self.runs {
             Runs::Here(own) if !own.home.tree().is_contained() => Some(own.record()),
@@ -97,7 +101,7 @@ impl Server {
         }
     }
 
-    /// Lets it live until nobody locks a file any more, whatever becomes of this program.
+    /// Lets it live until no process locks a file any more, whatever happens to this program.
     pub(crate) fn end_with(&mut self, file: &Path) -> Result<(), String> {
         match &mut self.runs {
             Runs::Here(own) => own.processes.end_with(file),
@@ -105,7 +109,7 @@ impl Server {
         }
     }
 
-    /// Which server it is, such as `PostgreSQL 18`.
+    /// Returns its name, such as `PostgreSQL 18`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -126,7 +130,7 @@ impl Server {
         }
     }
 
-    /// Its folder, where it is on this machine.
+    /// Returns its folder, if it is on this machine.
     fn place(&self) -> Option<&Home> {
         match &self.runs {
             Runs::Here(own) => Some(&own.home),
@@ -142,13 +146,14 @@ impl Server {
         }
     }
 
-    /// Whether it was started by the tests, so that they can look into it; and stop, kill and pause it if it is not a shared one.
+    /// Returns true if it was started by the tests, so that they can inspect it; and stop, kill and
+    /// pause it if it is not a shared one.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.place().is_some()
     }
 
-    /// Asks it to end (PostgreSQL: fast shutdown), and waits until it has, for five minutes at most.
+    /// Asks it to end (PostgreSQL: fast shutdown), and waits for its end, for five minutes at most.
     #[track_caller]
     pub fn stop(&self) {
         let own = self.own();
@@ -161,74 +166,79 @@ impl Server {
         self.expect("kill", self.own().kill());
     }
 
-    /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), with the same data on the same ports; returns when it serves.
+    /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), with the same data on
+    /// the same ports; returns when it serves.
     #[track_caller]
     pub fn start_again(&self) {
         self.expect("start again", self.own().start_again());
     }
 
-    /// [`stop`](Self::stop), then [`start_again`](Self::start_again).
+    /// Calls [`stop`](Self::stop), then [`start_again`](Self::start_again).
     #[track_caller]
     pub fn restart(&self) {
         self.stop();
         self.start_again();
     }
 
-    /// Freezes all of its processes (SIGSTOP): connections stay, and nothing is answered. Returns when they stand still.
+    /// Freezes all of its processes (SIGSTOP): connections stay, and requests are not answered.
+    /// Returns when all have stopped.
     #[track_caller]
     pub fn pause(&self) {
         self.expect("pause", self.own().processes.pause());
     }
 
-    /// Lets its processes go on after [`pause`](Self::pause).
+    /// Resumes its processes after [`pause`](Self::pause).
     #[track_caller]
     pub fn resume(&self) {
         self.own().processes.resume();
     }
 
-    /// Its processes, in ascending order. Empty when it is stopped.
+    /// Returns its processes, in ascending order. Empty when it is stopped.
     #[must_use]
     #[track_caller]
     pub fn pids(&self) -> Vec<u32> {
         processes::pids_in(self.home().path())
     }
 
-    /// What its processes have used since they were started.
+    /// Returns the resources that its processes have used since they were started.
     #[must_use]
     #[track_caller]
     pub fn usage(&self) -> Usage {
         processes::usage_in(self.home().path())
     }
 
-    /// All that it has logged, over all starts.
+    /// Returns its whole log, over all starts.
     #[must_use]
     #[track_caller]
     pub fn log(&self) -> String {
         self.home().log()
     }
 
-    /// The path of one of its files as the server itself and its tools see it: they run in a system of their own.
+    /// Returns the path of one of its files as the server itself and its tools see it: they run in
+    /// a system of their own.
     #[must_use]
     #[track_caller]
     pub fn inside(&self, file: &Path) -> String {
         self.home().tree().inside(file)
     }
 
-    /// Its port on 127.0.0.1; of several, that of clients without TLS.
+    /// Returns its port on 127.0.0.1; of several, that of clients without TLS.
     #[must_use]
     #[track_caller]
     pub fn tcp_port(&self) -> u16 {
         self.port(0)
     }
 
-    /// The file (PEM) of the authority that a client has to trust. It is there when the server was asked for with TLS.
+    /// Returns the file (PEM) of the authority that a client has to trust. It exists if the server
+    /// was requested with TLS.
     #[must_use]
     #[track_caller]
     pub fn authorities(&self) -> PathBuf {
         self.home().outside(tls::AUTHORITIES)
     }
 
-    /// A client that comes with it. One that was given is asked with the client that there is.
+    /// Returns the client that comes with it. A server given by URL is queried with this machine's
+    /// client.
     pub(crate) fn client(&self, part: Part, program: &str) -> Program {
         match self.place() {
             Some(home) => home.tree().command(home.user(), "/", program),
@@ -236,7 +246,7 @@ impl Server {
         }
     }
 
-    /// A text in which paths of this machine are as that client sees them.
+    /// Rewrites a text so that paths of this machine are as that client sees them.
     pub(crate) fn as_seen_by_client(&self, part: Part, text: &str) -> String {
         let tree = self.place().map_or_else(|| part.tree(), |home| Ok(home.tree().clone()));
         tree.map_or_else(|_| text.to_owned(), |tree| tree.inside_of(text))
@@ -271,8 +281,8 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Servers that all tests of a program share, each under the words of its request. They live until the program ends. One that could
-/// not be had is not tried again.
+/// Servers that all tests of a program share, each under the text of its request. They live until
+/// the program ends. An unavailable one is not tried again.
 #[derive(Debug)]
 pub(crate) struct Shared<S>(Mutex<BTreeMap<String, Result<S, Missing>>>);
 
@@ -281,7 +291,7 @@ impl<S: Clone> Shared<S> {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    /// The server of a request; started by the first that asks, while the others wait.
+    /// Returns the server of a request; started by the first that asks, while the others wait.
     pub(crate) fn get(&self, key: String, start: impl FnOnce() -> Result<S, Missing>) -> Result<S, Missing> {
         let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         servers.entry(key).or_insert_with(start).clone()

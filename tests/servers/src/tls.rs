@@ -1,4 +1,5 @@
-//! Certificates for servers that speak TLS, and for their clients: an authority of their own for each server, made when it is set up.
+//! Certificates for servers that speak TLS, and for their clients: an authority of their own for
+//! each server, created at its setup.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -11,18 +12,19 @@ use crate::home::Home;
 pub(crate) const AUTHORITIES: &str = "authorities.pem";
 pub(crate) const CERTIFICATE: &str = "server.pem";
 pub(crate) const KEY: &str = "server.key";
-/// The key, then the certificate, as Java wants them.
+/// The key, then the certificate, in the order that Java requires.
 pub(crate) const BOTH: &str = "both.pem";
 /// A client's, by the same authority.
 pub(crate) const CLIENT: &str = "client.pem";
 pub(crate) const CLIENT_KEY: &str = "client.key";
 
-/// Writes an authority, and certificates by it for `localhost` and `127.0.0.1` and for a client called `client`, into a server's folder.
+/// Writes an authority, and certificates by it for `localhost` and `127.0.0.1` and for a client
+/// called `client`, into a server's folder.
 pub(crate) fn write(home: &Home) -> Result<(), String> {
     write_of(home, &["localhost", "127.0.0.1"])
 }
 
-/// The same, for a server of these names.
+/// Like [`write`], for a server of these names.
 pub(crate) fn write_of(home: &Home, names: &[&str]) -> Result<(), String> {
     let made = made(names).map_err(|error| format!("certificates: {error}"))?;
     home.write(AUTHORITIES, &made.authorities)?;

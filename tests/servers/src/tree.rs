@@ -1,4 +1,5 @@
-//! Where the programs of servers are, and how one is run: in the folder that `tests/servers/prepare` makes, or in a container.
+//! Location of the programs of servers, and how one is run: in the folder that
+//! `tests/servers/prepare` creates, or in a container.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +7,8 @@ use std::process::Command;
 
 use crate::program::Program;
 
-/// Run by `sh`: /proc is mounted in a name space of this process and its children alone, so that the mount goes when they end. Everything is
-/// `exec`: the process that was started becomes the program.
+/// Run by `sh`: /proc is mounted in a name space of this process and its children alone, so that
+/// the mount ends with them. Every step is an `exec`: the started process becomes the program.
 const ENTER: &str = r#"
 root=$0 user=$1 folder=$2
 shift 2
@@ -17,18 +18,18 @@ mount -t proc proc "$root/proc" && exec chroot --userspec="$user:$user" "$root" 
 /// One Debian release of the prepared folder, with the packages of a part in it; or a container.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
-    /// In a container, paths are those of this machine: only the server's folder is looked at.
+    /// In a container, paths are those of this machine: only the server's folder is used.
     root: PathBuf,
     #[cfg(feature = "containers")]
     room: Option<std::sync::Arc<crate::room::Room>>,
 }
 
 impl Tree {
-    /// The release that has a part of `tests/servers/prepare`.
+    /// Returns the release that has a part of `tests/servers/prepare`.
     ///
     /// # Errors
     ///
-    /// What is missing and what helps.
+    /// The missing part and the remedy.
     pub(crate) fn with(part: &str, release: &str) -> Result<Self, String> {
         let folder = folder();
         let root = folder.join(release);
@@ -48,7 +49,7 @@ impl Tree {
         })
     }
 
-    /// A release that nothing was asked about.
+    /// A release without a check of its parts.
     #[cfg(test)]
     pub(crate) fn at(root: PathBuf) -> Self {
         Self {
@@ -58,13 +59,13 @@ impl Tree {
         }
     }
 
-    /// What a container holds.
+    /// The content of a container.
     #[cfg(feature = "containers")]
     pub(crate) fn of(room: crate::room::Room) -> Self {
         Self { root: PathBuf::from("/"), room: Some(std::sync::Arc::new(room)) }
     }
 
-    /// Whether it is a container, and so an image that others have made.
+    /// Returns true if it is a container, and so a foreign image.
     pub(crate) fn is_contained(&self) -> bool {
         #[cfg(feature = "containers")]
         return self.room.is_some();
@@ -72,24 +73,25 @@ impl Tree {
         return false;
     }
 
-    /// Where folders are kept that servers start with: beside the releases, so that a folder of one is moved there in one step. A container keeps nothing.
+    /// Returns the place of cached folders: beside the releases, so that a folder of one is moved
+    /// there in one step. A container keeps none.
     pub(crate) fn prepared(&self) -> Option<PathBuf> {
         let beside = self.root.parent().filter(|_| !self.is_contained())?;
         Some(beside.join("prepared"))
     }
 
-    /// The path on this machine of a path in the tree.
+    /// Returns the path on this machine of a path in the tree.
     pub(crate) fn outside(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// The path in the tree of a path on this machine.
+    /// Returns the path in the tree of a path on this machine.
     pub(crate) fn inside(&self, path: &Path) -> String {
         let inside = path.strip_prefix(&self.root).unwrap_or(path);
         format!("/{}", inside.display())
     }
 
-    /// A text in which paths of the tree are as a program in the tree sees them.
+    /// Rewrites a text so that paths of the tree are as a program in the tree sees them.
     pub(crate) fn inside_of(&self, text: &str) -> String {
         if self.is_contained() {
             return text.to_owned();
@@ -97,8 +99,9 @@ impl Tree {
         text.replace(&format!("{}/", self.root.display()), "/")
     }
 
-    /// A program in the tree, as one of the tree's users, in one of its folders, with nothing of this process's environment. In a container it is
-    /// found by its name alone, and there is one user.
+    /// Returns a program in the tree, as one of the tree's users, in one of its folders, with
+    /// nothing of this process's environment. In a container it is found by its name alone, and
+    /// there is one user.
     pub(crate) fn command(&self, user: &str, folder: &str, program: &str) -> Program {
         #[cfg(feature = "containers")]
         if let Some(room) = &self.room {
@@ -112,7 +115,7 @@ impl Tree {
         Program::here(command)
     }
 
-    /// The numbers of a user and of its group in the tree.
+    /// Returns the numbers of a user and of its group in the tree.
     pub(crate) fn user(&self, name: &str) -> Result<(u32, u32), String> {
         let path = self.outside("/etc/passwd");
         let users = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -124,7 +127,7 @@ impl Tree {
     }
 }
 
-/// `OUTBOX_SERVERS_DIR`, or `target/servers` of the repository.
+/// Returns `OUTBOX_SERVERS_DIR`, or `target/servers` of the repository.
 fn folder() -> PathBuf {
     let named = std::env::var_os("OUTBOX_SERVERS_DIR").filter(|folder| !folder.is_empty());
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));

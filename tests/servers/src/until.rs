@@ -1,11 +1,11 @@
-//! Waiting for programs that say nothing when something is so.
+//! Polling of conditions that programs do not report.
 
 use std::time::{Duration, Instant};
 
-/// How often is asked.
+/// Interval of polling.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// Asks until it is so, or the time is over; says whether it is.
+/// Polls until the condition is true, or the time is over; returns the result.
 pub(crate) fn until(within: Duration, done: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !done() {

@@ -1,30 +1,31 @@
-//! What every server can be asked for.
+//! Settings that every server supports.
 
 use crate::given;
 
-/// What a test wants of a server beside the server itself.
+/// A test's settings for a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wishes {
     /// Lines of its configuration.
     pub(crate) config: Vec<String>,
-    /// Whether it speaks TLS.
+    /// True if it speaks TLS.
     pub(crate) tls: bool,
-    /// Whether what it has confirmed survives the end of the machine.
+    /// True if confirmed writes survive the end of the machine.
     pub(crate) durable: bool,
 }
 
 impl Wishes {
-    /// The lines that were asked for, to stand at the end: the last line of a setting wins.
+    /// The requested lines, to be placed at the end: the last line of a setting wins.
     pub(crate) fn lines(&self) -> String {
         self.config.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub(crate) fn is_plain(&self) -> bool {
         self.config.is_empty() && !self.tls && !self.durable
     }
 
-    /// The URL in a variable of the environment. What somebody else runs serves only who has no wishes.
+    /// Returns the URL in an environment variable. A server outside of the tests serves only
+    /// requests without settings.
     pub(crate) fn given(&self, variable: &str) -> Option<String> {
         given::url(variable).filter(|_| self.is_plain())
     }

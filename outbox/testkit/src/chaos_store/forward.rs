@@ -1,4 +1,4 @@
-//! Every method of a store, with its faults.
+//! Forwarding of every method of a store, with its faults.
 
 #![deny(clippy::missing_trait_methods)]
 
@@ -172,7 +172,8 @@ impl<S: Store + ?Sized> Admin for ChaosStore<S> {
 }
 
 impl<S: Transactional> ChaosStore<S> {
-    /// What is told of a commit that goes wrong, if it does. Else the transaction is given back.
+    /// Returns the reported result of a commit that fails. Gives the transaction back if the commit
+    /// does not fail.
     async fn fail(&self, tx: S::Tx<'static>) -> Result<Committed, S::Tx<'static>> {
         let (plan, exactly) = {
             let mut state = lock(&self.state);
@@ -194,10 +195,10 @@ impl<S: Transactional> ChaosStore<S> {
             CommitFault::UnknownCommitted => self.fail_commit(tx, StoreFault::After, false).await,
             CommitFault::UnknownCommitsLater(after) => {
                 let inner = Arc::clone(&self.inner);
-                // It ends by itself: when it has slept and the store has answered.
+                // The task ends by itself: when it has slept and the store has answered.
                 tokio::spawn(async move {
                     tokio::time::sleep(after).await;
-                    // Nobody is left to hear what became of it.
+                    // The caller is gone, so the result has no reader.
                     let _ = inner.commit(tx).await;
                 });
                 Committed::Unknown(injected(StoreCall::Commit))
@@ -208,7 +209,7 @@ impl<S: Transactional> ChaosStore<S> {
     async fn fail_commit(&self, tx: S::Tx<'static>, fault: StoreFault, surely: bool) -> Committed {
         match fault {
             StoreFault::Before => {
-                // Whether the rollback succeeds does not matter: the transaction is over.
+                // The result of the rollback does not matter: the transaction is over.
                 let _ = self.inner.rollback(tx).await;
                 let error = injected(StoreCall::Commit);
                 if surely { Committed::No(error) } else { Committed::Unknown(error) }

@@ -1,4 +1,5 @@
-//! The comparison itself: appends merged by message, and one pass over the deliveries of each consumer.
+//! The comparison itself: appends merged by message, and one pass over the deliveries of each
+//! consumer.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,10 +9,11 @@ use outbox_contract::MessageId;
 use super::report::{Example, Report};
 use super::{Appended, Consumer, Delivered, Died, Fate, Moment, OrderKey, Requeued, Transaction};
 
-/// What is known of each message, in the order of ids.
+/// Merged knowledge of each message, in the order of ids.
 pub(super) struct Merged {
     messages: Vec<Known>,
-    /// What died, and how long it certainly lived before it did so first; in the order of these moments.
+    /// Dead messages, with the last moment at which each certainly lived before its first death; in
+    /// the order of these moments.
     deaths: Vec<(Moment, usize)>,
 }
 
@@ -20,27 +22,32 @@ pub(super) struct Merged {
 struct Known {
     id: MessageId,
     key: u32,
-    /// The earliest begin of an append that may have been committed: what it can come after.
+    /// Earliest begin of an append that may have been committed: a message committed before it is
+    /// before this one.
     began: Moment,
-    /// The earliest moment at which a transaction of it may have been committed: no delivery can be earlier.
+    /// Earliest moment at which a transaction of it may have been committed: no delivery can be
+    /// earlier.
     committing: Moment,
-    /// The earliest moment at which a commit of it had returned: what it must come before. None: no commit is certain.
+    /// Earliest moment at which a commit of it had returned: an append that began later is after
+    /// it. None: no commit is certain.
     committed: Option<Moment>,
-    /// Its transaction and its place in it, when that has others and only one append of it may have been committed.
+    /// Its transaction and its place in it, if the transaction has other messages and only one
+    /// append of it may have been committed.
     within: Option<(u32, u32)>,
-    /// Whether any append of it may have been committed.
+    /// True if any append of it may have been committed.
     possible: bool,
-    /// Whether it has a place: it has a key, and was not scheduled.
+    /// True if it has a place in the order: it has a key, and was not scheduled.
     ordered: bool,
     /// Until then it certainly was no dead letter. None: it never was one. A lower bound: what overtakes it until then is out of order, and an upper bound
     /// would accuse what is right.
     lived: Option<Moment>,
-    /// It was requeued behind this moment and did not die after it: it is owed from then on.
+    /// It was requeued after this moment and did not die after it: it must be delivered from then
+    /// on.
     owed_since: Option<Moment>,
 }
 
 impl Merged {
-    /// From appends that are sorted by id.
+    /// Merges appends that are sorted by id.
     pub(super) fn of(appended: &[Appended], transactions: &[Transaction], keys: &[OrderKey]) -> Self {
         // Most transactions have one message, and then nothing needs to be remembered about them.
         let mut sizes = vec![0_u32; transactions.len()];
@@ -60,7 +67,7 @@ impl Merged {
                 Fate::Committed(at) => Some(at),
             };
             let alone = known.possible || sizes[append.transaction as usize] == 1;
-            // A second append that may exist: of which of them a delivery is can't be told.
+            // A second append that may exist: a delivery does not tell of which one it is.
             known.within = (!alone).then_some((append.transaction, append.order));
             known.possible = true;
             known.ordered &= !append.scheduled;
@@ -74,7 +81,8 @@ impl Merged {
         Self { messages, deaths: Vec::new() }
     }
 
-    /// Takes in what died and what was requeued. Gives back the dead letters of messages that were never committed.
+    /// Adds dead and requeued messages. Returns the dead letters of messages that were never
+    /// committed.
     pub(super) fn bury(&mut self, dead: &[Died], requeued: &[Requeued]) -> Vec<Died> {
         let mut made_up = Vec::new();
         let mut died_last: HashMap<usize, Moment> = HashMap::new();
@@ -122,18 +130,19 @@ impl Known {
         }
     }
 
-    /// Whether it keeps its place at this moment: it has one, and is no dead letter for all that is known.
+    /// Returns true if it keeps its place at this moment: it has one, and it is not known to be a
+    /// dead letter.
     fn keeps_its_place(&self, at: Moment) -> bool {
         self.ordered && self.lived.is_none_or(|lived| at < lived)
     }
 }
 
-/// The newest messages that a consumer has been given so far.
+/// Newest messages delivered to a consumer so far.
 #[derive(Default)]
 struct Newest {
-    /// Of each key, the one whose append began last.
+    /// Of each key, the message whose append began last.
     of_key: HashMap<u32, (Moment, usize)>,
-    /// Of each transaction and key, the last one.
+    /// Of each transaction and key, the last message.
     in_transaction: HashMap<(u32, u32), (u32, usize)>,
 }
 
@@ -145,7 +154,7 @@ impl Newest {
         }
     }
 
-    /// A message that was given already, though this one is before it.
+    /// Returns an already delivered message that must come after this one.
     fn behind(&self, known: &Known) -> Option<usize> {
         let began_later = self
             .of_key
@@ -170,7 +179,7 @@ fn raise<K: Hash + Eq, T: Ord>(newest: &mut HashMap<K, T>, key: K, candidate: T)
     }
 }
 
-/// Goes over the deliveries of one consumer after the other.
+/// Checks the deliveries of one consumer after the other.
 pub(super) struct Check<'h> {
     merged: &'h Merged,
     keys: &'h [OrderKey],
@@ -203,11 +212,12 @@ impl<'h> Check<'h> {
             behind: behind.map(|at| merged.messages[at].id),
         };
         let report = &mut self.report;
-        // Of each message, when it came last.
+        // Moment of the last delivery of each message.
         let mut seen: Vec<Option<Moment>> = vec![None; merged.messages.len()];
         let mut newest = Newest::default();
         let mut deaths = merged.deaths.iter().peekable();
-        // What has not come while it certainly lived was overtaken by whatever came that it is before.
+        // A message that was not delivered while it certainly lived was overtaken by any delivery
+        // that comes after it in order.
         let overtaken = |report: &mut Report, seen: &[Option<Moment>], newest: &Newest, at: usize| {
             let known = &merged.messages[at];
             if seen[at].is_none()
@@ -265,14 +275,15 @@ impl<'h> Check<'h> {
 }
 
 impl Merged {
-    /// Which message this is a delivery of, if there can be one: committing before, not rolled back, with this topic and key.
+    /// Returns the message of this delivery, if one is possible: committing before, not rolled
+    /// back, with this topic and key.
     fn possible(&self, delivered: &Delivered) -> Option<usize> {
         let at = self.committable(delivered.id, delivered.key)?;
         let known = &self.messages[at];
         (known.began < delivered.at && known.committing < delivered.at).then_some(at)
     }
 
-    /// Which message has this id, if it may have been committed with this topic and key.
+    /// Returns the message of this id, if it may have been committed with this topic and key.
     fn committable(&self, id: MessageId, key: u32) -> Option<usize> {
         let at = self.find(id)?;
         let known = &self.messages[at];

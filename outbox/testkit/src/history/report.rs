@@ -1,47 +1,50 @@
-//! What a check found, with examples, in a form that people can read.
+//! Result of a check, with examples, in readable form.
 
 use std::fmt;
 
 use outbox_contract::{Key, MessageId, Topic};
 
-/// What a consumer was given, against what was committed; over all consumers of the history together.
+/// Comparison of deliveries with commits, over all consumers of the history together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// Messages that were certainly committed.
     pub committed: u64,
-    /// Messages whose transaction ended without anybody knowing how.
+    /// Messages whose transaction ended with an unknown result.
     pub unknown: u64,
     /// Messages that became dead letters: allowed to be missing.
     pub dead_lettered: u64,
-    /// Everything that arrived, repeats included.
+    /// All deliveries, repeats included.
     pub deliveries: u64,
     /// First deliveries.
     pub delivered: u64,
-    /// Committed, and never delivered; or requeued, and not delivered since (promises P1 and P2).
+    /// Messages committed and never delivered, or requeued and not delivered since (promises P1 and
+    /// P2).
     pub lost: Found,
-    /// Delivered, and never appended in this form, or rolled back, or not committed yet when it was delivered; and dead letters of such
-    /// messages (promise P1).
+    /// Messages delivered, and never appended in this form, or rolled back, or not committed yet
+    /// when they were delivered; and dead letters of such messages (promise P1).
     pub phantom: Found,
-    /// First delivered behind a message that it is before, or overtaken by one and a dead letter only later (promise P3).
+    /// Messages first delivered behind a message that must follow them, or overtaken by one and
+    /// dead only later (promise P3).
     pub out_of_order: Found,
-    /// Delivered again behind a newer message of its key. Allowed after a failure, for consumers without an inbox.
+    /// Messages delivered again behind a newer message of their key. Allowed after a failure, for
+    /// consumers without an inbox.
     pub stale_repeats: Found,
-    /// Delivered again otherwise. Allowed, for consumers without an inbox.
+    /// Messages delivered again otherwise. Allowed, for consumers without an inbox.
     pub duplicated: Found,
 }
 
-/// How often a defect was found, with the first of them.
+/// Number of occurrences of a defect, with the first examples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// How often.
+    /// Number of occurrences.
     pub count: u64,
-    /// The first ones, at most [`MOST_EXAMPLES`](Self::MOST_EXAMPLES).
+    /// The first occurrences, at most [`MOST_EXAMPLES`](Self::MOST_EXAMPLES).
     pub examples: Vec<Example>,
 }
 
 impl Found {
-    /// How many examples are kept.
+    /// Maximum number of examples kept.
     pub const MOST_EXAMPLES: usize = 5;
 
     pub(super) fn add(&mut self, example: impl FnOnce() -> Example) {
@@ -51,7 +54,7 @@ impl Found {
         }
     }
 
-    /// Whether there was none.
+    /// Returns true if the defect did not occur.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         self.count == 0
@@ -62,7 +65,7 @@ impl Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Example {
-    /// The consumer that met it.
+    /// The consumer that received it.
     pub consumer: String,
     /// The message.
     pub id: MessageId,
@@ -70,28 +73,29 @@ pub struct Example {
     pub topic: Topic,
     /// Its key.
     pub key: Option<Key>,
-    /// The newer message that it came behind.
+    /// The newer message that was delivered before it.
     pub behind: Option<MessageId>,
 }
 
 impl Report {
-    /// Whether nothing was lost, nothing invented, and every first delivery in order (promises P1, P2, P3). Repeats are allowed.
+    /// Returns true if nothing was lost or invented, and every first delivery was in order
+    /// (promises P1, P2, P3). Repeats are allowed.
     #[must_use]
     pub const fn is_at_least_once_in_order(&self) -> bool {
         self.lost.is_none() && self.phantom.is_none() && self.out_of_order.is_none()
     }
 
-    /// Whether, besides, nothing came twice (promise P4).
+    /// Returns true if, in addition, nothing was delivered twice (promise P4).
     #[must_use]
     pub const fn is_exactly_once(&self) -> bool {
         self.is_at_least_once_in_order() && self.stale_repeats.is_none() && self.duplicated.is_none()
     }
 
-    /// Panics with the report unless every consumer was given everything at least once and in order.
+    /// Panics with the report unless every consumer received everything at least once and in order.
     ///
     /// # Panics
     ///
-    /// When something was lost, invented or first delivered out of order.
+    /// If something was lost, invented or first delivered out of order.
     #[track_caller]
     pub fn assert_at_least_once_in_order(&self) {
         assert!(
@@ -100,11 +104,11 @@ impl Report {
         );
     }
 
-    /// Panics with the report unless every consumer was given everything exactly once and in order.
+    /// Panics with the report unless every consumer received everything exactly once and in order.
     ///
     /// # Panics
     ///
-    /// When something was lost, invented, repeated or out of order.
+    /// If something was lost, invented, repeated or out of order.
     #[track_caller]
     pub fn assert_exactly_once(&self) {
         assert!(self.is_exactly_once(), "not everything was delivered exactly once and in order\n{self}");

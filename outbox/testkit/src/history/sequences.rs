@@ -1,14 +1,17 @@
-//! The lean checker: numbers that the writers give stand for the order of commits, and a key costs a few bytes.
+//! The lean checker: sequence numbers from the writers define the order of commits, and a key costs
+//! a few bytes.
 
 use std::collections::HashMap;
 use std::fmt;
 
-/// Finds what was lost, repeated or out of order where the writers number the messages of each key 1, 2, 3 … in the order in which
-/// they commit (one writer a key, or a counter in the writer's own transaction).
+/// Finds lost, repeated and out-of-order messages where the writers number the messages of each key
+/// 1, 2, 3 … in the order in which they commit (one writer a key, or a counter in the writer's own
+/// transaction).
 ///
-/// Keeps about 80 bytes for a key, and 8 for each gap in it, which is there only while something is overtaken or lost: a run of a
-/// hundred thousand orders fits in some megabytes. It takes the writers' word for the order: whether the *store* gets it right is for
-/// [`History`](super::History) to say.
+/// Keeps about 80 bytes for a key, and 8 for each gap in it, which exists only while a message is
+/// overtaken or lost: a run of a hundred thousand orders fits in some megabytes. It trusts the
+/// writers' numbers for the order. [`History`](super::History) checks that the *store* gets the
+/// order right.
 ///
 /// ```
 /// use outbox_testkit::history::KeySequences;
@@ -33,13 +36,13 @@ pub struct KeySequences {
 struct Sequence {
     committed: u32,
     newest: u32,
-    // Runs of numbers below `newest` that were not delivered yet, first and last of each, ascending. Empty as long as
-    // nothing is overtaken.
+    // Ranges of numbers below `newest` that were not delivered yet, first and last of each,
+    // ascending. Empty as long as nothing is overtaken.
     missing: Vec<(u32, u32)>,
 }
 
 impl Sequence {
-    /// Takes a number out of the missing ones; says whether it was among them.
+    /// Removes a number from the missing ones; returns true if it was among them.
     fn found(&mut self, number: u32) -> bool {
         let at = self.missing.partition_point(|(_, last)| *last < number);
         let Some(&(first, last)) = self.missing.get(at).filter(|(first, _)| *first <= number) else {
@@ -51,7 +54,7 @@ impl Sequence {
         true
     }
 
-    /// How many numbers up to this one are missing.
+    /// Returns the number of missing messages up to this number.
     fn missing_up_to(&self, number: u32) -> u64 {
         let part = |(first, last): &(u32, u32)| {
             u64::from((*last).min(number).saturating_add(1).saturating_sub(*first))
@@ -61,19 +64,19 @@ impl Sequence {
 }
 
 impl KeySequences {
-    /// Nothing committed, nothing seen.
+    /// Creates a checker that has recorded nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says that the messages of a key up to this number are committed.
+    /// Records that the messages of a key up to this number are committed.
     pub fn committed(&mut self, key: &str, up_to: u32) {
         let sequence = self.of(key);
         sequence.committed = sequence.committed.max(up_to);
     }
 
-    /// Says that the message of this number, from 1, was received.
+    /// Records that the message of this number, from 1, was received.
     pub fn delivered(&mut self, key: &str, number: u32) {
         self.deliveries += 1;
         let sequence = self.of(key);
@@ -91,19 +94,19 @@ impl KeySequences {
         }
     }
 
-    /// How many arrived, repeats included.
+    /// Returns the number of deliveries, repeats included.
     #[must_use]
     pub const fn deliveries(&self) -> u64 {
         self.deliveries
     }
 
-    /// How many are committed.
+    /// Returns the number of committed messages.
     #[must_use]
     pub fn commits(&self) -> u64 {
         self.keys.values().map(|sequence| u64::from(sequence.committed)).sum()
     }
 
-    /// How many are committed and have not arrived.
+    /// Returns the number of messages that are committed and have not arrived.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let of = |sequence: &Sequence| {
@@ -113,42 +116,43 @@ impl KeySequences {
         self.keys.values().map(of).sum()
     }
 
-    /// How many arrived and are not committed.
+    /// Returns the number of messages that arrived and are not committed.
     #[must_use]
     pub fn phantom(&self) -> u64 {
         let of = |sequence: &Sequence| {
-            // What is missing beyond the last commit is what never arrived of a number that nobody committed.
+            // Gaps above the last commit are numbers that were neither committed nor delivered.
             let never = sequence.missing_up_to(u32::MAX) - sequence.missing_up_to(sequence.committed);
             u64::from(sequence.newest.saturating_sub(sequence.committed)) - never
         };
         self.keys.values().map(of).sum()
     }
 
-    /// How many arrived for the first time behind a newer one of their key.
+    /// Returns the number of first deliveries behind a newer message of their key.
     #[must_use]
     pub const fn out_of_order(&self) -> u64 {
         self.out_of_order
     }
 
-    /// How many arrived again behind a newer one of their key.
+    /// Returns the number of repeats behind a newer message of their key.
     #[must_use]
     pub const fn stale_repeats(&self) -> u64 {
         self.stale_repeats
     }
 
-    /// How many arrived again otherwise.
+    /// Returns the number of other repeats.
     #[must_use]
     pub const fn duplicated(&self) -> u64 {
         self.duplicated
     }
 
-    /// Whether everything arrived, in order, and nothing that was not committed. Repeats are allowed.
+    /// Returns true if everything arrived, in order, and nothing that was not committed. Repeats
+    /// are allowed.
     #[must_use]
     pub fn is_at_least_once_in_order(&self) -> bool {
         self.lost() == 0 && self.phantom() == 0 && self.out_of_order == 0
     }
 
-    /// Whether, besides, nothing came twice.
+    /// Returns true if, in addition, nothing was delivered twice.
     #[must_use]
     pub fn is_exactly_once(&self) -> bool {
         self.is_at_least_once_in_order() && self.stale_repeats == 0 && self.duplicated == 0

@@ -1,4 +1,4 @@
-//! The database goes away in the middle of it: nothing is lost, and no effect is there twice.
+//! The database fails in the middle of a commit: no message is lost, and no effect happens twice.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,12 +11,13 @@ use super::harness::{Effect, Effects, Faulty};
 use super::world::{World, direct_world, start, well, worlds};
 use crate::{ChaosStore, CommitFault, StoreCall, StoreFault};
 
-/// Sends messages of these keys until everything has gone wrong that was to, and is done. What was injected and never happens proves nothing.
+/// Sends messages of these keys until every injected fault has happened and all messages are done.
+/// An injected fault that never happens proves nothing.
 async fn spend<H: InboxHarness>(world: &World<H>, call: StoreCall, keys: &[&str], sent: &mut Vec<Message>) {
     until_spent(world, call, keys, sent, || true).await;
 }
 
-/// As [`spend`], until this holds too.
+/// Like [`spend`], until this condition holds too.
 async fn until_spent<H: InboxHarness>(
     world: &World<H>,
     call: StoreCall,
@@ -38,11 +39,13 @@ async fn until_spent<H: InboxHarness>(
     );
 }
 
-/// Commits that are to go wrong behind a handler: those alone admit ids. Which is the next one only the handler knows.
+/// Commits to lose behind a handler: only those record ids as handled. Only the handler knows which
+/// commit is next.
 #[derive(Clone)]
 struct Losses {
     fault: CommitFault,
-    /// How many are still to be injected. Locked while one is: several handlers run at once, and a fault takes the place of one that was not met.
+    /// Number of faults still to inject. Locked during an injection: several handlers run at once,
+    /// and a new fault replaces one that has not happened.
     left: Arc<Mutex<u32>>,
 }
 
@@ -55,7 +58,7 @@ impl Losses {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next commit goes wrong, if one is left and the last one was met.
+    /// Makes the next commit fail, if a fault is left and the last one has happened.
     fn lose_next<S: ?Sized>(&self, store: &ChaosStore<S>) {
         let mut left = self.left();
         if *left > 0 && store.unspent(StoreCall::Commit) == 0 {
@@ -64,7 +67,8 @@ impl Losses {
         }
     }
 
-    /// An inbox whose handler has its effect, and whose commits behind it go wrong, as often as was said.
+    /// Builds an inbox whose handler has its effect, and whose commits behind it fail the given
+    /// number of times.
     fn inbox<H: InboxHarness>(&self, world: &World<H>) -> InboxBuilder<Faulty<H>> {
         let (losses, faulty) = (self.clone(), Arc::clone(&world.faulty));
         world.inbox_that(move |_, _| {
@@ -73,14 +77,15 @@ impl Losses {
         })
     }
 
-    /// Sends messages until all of it has happened and all is done.
+    /// Sends messages until every fault has happened and all messages are done.
     async fn happen<H: InboxHarness>(&self, world: &World<H>, sent: &mut Vec<Message>) {
         let all = || *self.left() == 0;
         until_spent(world, StoreCall::Commit, &["a", "b"], sent, all).await;
     }
 }
 
-/// The result of a commit is lost. The inbox asks whether the id was admitted, or tries the messages again one by one.
+/// The result of a commit is lost. The inbox asks the store for the id, or tries the messages again
+/// one by one.
 pub async fn a_commit_whose_result_is_unknown_is_found_out<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut sent = Vec::new();
@@ -91,7 +96,8 @@ pub async fn a_commit_whose_result_is_unknown_is_found_out<H: InboxHarness>(harn
             losses.happen(&world, &mut sent).await;
             world.assert_once_and_in_order(&sent).await;
             assert_eq!(inbox.stats().failed, 0, "{fault:?}: it is no failure of the message");
-            // Several messages are not found out: they are done again, and those that were committed are duplicates then.
+            // The inbox does not ask for several messages: it tries them again, and those that were
+            // committed are duplicates then.
             let asks = world.way.batch > 1 || world.faulty.calls(StoreCall::Admitted) > asked;
             assert!(asks, "{:?}, {fault:?}: it asks", world.way);
             world.stop(inbox).await;
@@ -102,8 +108,8 @@ pub async fn a_commit_whose_result_is_unknown_is_found_out<H: InboxHarness>(harn
     }
 }
 
-/// The database goes on with a commit that nobody waits for any more: while it is asked whether the ids were admitted, or when the messages
-/// are tried again.
+/// The database completes a commit after its client has given it up: while the inbox asks for the
+/// ids, or while it tries the messages again.
 pub async fn a_commit_that_happens_after_it_was_given_up_has_its_effect_once<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut sent = Vec::new();
@@ -119,7 +125,8 @@ pub async fn a_commit_that_happens_after_it_was_given_up_has_its_effect_once<H: 
     }
 }
 
-/// Nor can it be asked. Then everything is delivered again, and known or not.
+/// The result is unknown and the store does not answer either. Then every message is redelivered,
+/// and is a duplicate or not.
 pub async fn when_it_can_not_be_found_out_the_message_comes_again<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut sent = Vec::new();
@@ -127,7 +134,8 @@ pub async fn when_it_can_not_be_found_out_the_message_comes_again<H: InboxHarnes
             let losses = Losses::of(fault, 1);
             world.faulty.inject(StoreCall::Admitted, StoreFault::Before, 3);
             let inbox = start(losses.inbox(&world)).await;
-            // In stored mode the receiver's own commit may have been the one; then it is tried again.
+            // In stored mode the lost commit may have been the receiver's own; then it is tried
+            // again.
             let asked = || {
                 let asked = world.way.batch > 1 || world.faulty.unspent(StoreCall::Admitted) < 3;
                 if !asked {
@@ -142,7 +150,7 @@ pub async fn when_it_can_not_be_found_out_the_message_comes_again<H: InboxHarnes
     }
 }
 
-/// Each call of the inbox fails now and then, before its effect or after it.
+/// Each call of the inbox fails sometimes, before its effect or after it.
 pub async fn a_store_that_comes_and_goes_loses_nothing_and_repeats_nothing<H: InboxHarness>(harness: &H) {
     let calls =
         [StoreCall::Begin, StoreCall::Admit, StoreCall::Append, StoreCall::Commit, StoreCall::Rollback];
@@ -164,7 +172,8 @@ pub async fn a_store_that_comes_and_goes_loses_nothing_and_repeats_nothing<H: In
     }
 }
 
-/// An inbox that needs every call of the store: its handler emits a message for each that it handles, and fails at first for one key.
+/// Builds an inbox that needs every call of the store: its handler emits a message for each that it
+/// handles, and fails at first for one key.
 fn emitting<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
     let effects = world.effects.clone();
     let inbox = world.bare().emit_by("stock", format!("of-{}", world.consumer));
@@ -184,7 +193,7 @@ fn emitting<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
     }))
 }
 
-/// A call that never returns is given up, and what it holds with it.
+/// A call that never returns times out, and its resources are freed with it.
 pub async fn a_store_that_hangs_holds_nothing_up_for_good<H: InboxHarness>(harness: &H) {
     let world = direct_world(harness).await;
     let inbox = start(world.inbox().store_timeout(Duration::from_secs(2))).await;

@@ -1,4 +1,4 @@
-//! What handlers emit is appended to the outbox in their transactions, or not at all.
+//! Messages that handlers emit are appended to the outbox in their transactions, or not at all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::harness::{Effect, Effects};
 use super::world::{PATIENCE, start, worlds};
 use crate::{NullTransport, RecordingTransport, StoreCall, StoreFault, TestClock};
 
-/// A handler fails at first for one key, some commits behind others come to nothing, and messages come twice: what it emits is sent once for each
-/// message, in order.
+/// A handler fails at first for one key, some commits behind others fail, and messages arrive
+/// twice: each emitted message is sent once for each handled message, in order.
 pub async fn what_a_handler_emits_is_committed_with_its_effect_or_not_at_all<H: InboxHarness>(harness: &H) {
     let worlds = worlds(harness).await;
     for world in worlds {
@@ -29,7 +29,8 @@ pub async fn what_a_handler_emits_is_committed_with_its_effect_or_not_at_all<H: 
             Box::pin(async move {
                 let key = message.order_key().as_str().to_owned();
                 let emitted = Message::new(Topic::new("stock")?, "stock.reserved").with_key(&key)?;
-                // The same id in every attempt: so it is seen whether it comes from more than one.
+                // The same id in every attempt, so that the test sees emissions of more than one
+                // attempt.
                 context.emit_message(emitted.with_id(message.id))?;
                 let fails = key.ends_with("/bad") && context.attempt() == 1;
                 effects.write(tx, Effect { key, message: message.id }).await?;

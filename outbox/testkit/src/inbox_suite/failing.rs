@@ -1,4 +1,4 @@
-//! A handler that fails costs its own key, and nobody else (promise P5).
+//! A failing handler delays its own key, and no other (promise P5).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,8 @@ use outbox_engine::{HandlerFailure, HandlerOptions};
 use super::InboxHarness;
 use super::world::{Whim, World, start, well, well_unless, worlds};
 
-/// A failing key holds no delivery; what follows of it goes behind it, though its handler would take it; healed, all of it is handled in order.
+/// A failing key holds no delivery; later messages of the key wait behind it, though their handler
+/// would succeed. After recovery all of it is handled in order.
 pub async fn a_failing_key_waits_in_the_store_and_the_others_flow<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let fails = Arc::new(AtomicBool::new(true));
@@ -43,12 +44,13 @@ pub async fn a_failing_key_waits_in_the_store_and_the_others_flow<H: InboxHarnes
     }
 }
 
-/// One message of a batch fails at first: all others are handled, and it is handled when it no longer fails.
+/// One message of a batch fails at first: all others are handled, and it is handled when it no
+/// longer fails.
 pub async fn a_batch_in_which_one_fails_is_done_again_one_by_one<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let (calls, others) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicUsize::new(0)));
         let (seen, served) = (Arc::clone(&calls), Arc::clone(&others));
-        // It goes on failing until another of its batch was called again.
+        // It keeps failing until another message of its batch was called again.
         let inbox = world.inbox_that(move |message, _| {
             if World::<H>::is_of(message, "bad") {
                 let fails = seen.fetch_add(1, Ordering::SeqCst) < 3;
@@ -86,7 +88,7 @@ pub async fn a_handler_that_takes_too_long_is_rolled_back_and_never_a_success<H:
         let slow = dead.iter().find(|dead| dead.stored.message.id == never[0].id);
         let failure = slow.and_then(|dead| dead.last_failure.as_ref());
         assert_eq!(failure.map(|failure| &*failure.class), Some("timeout"));
-        // On a machine that slow they may be dead letters too; never are they both.
+        // On a very slow machine messages may become dead letters too; but no message is both.
         for message in &sent {
             let is_dead = dead.iter().any(|dead| dead.stored.message.id == message.id);
             assert_ne!(world.has_handled(message).await, is_dead);
@@ -115,7 +117,8 @@ pub async fn a_handler_that_panics_is_rolled_back_and_tried_again<H: InboxHarnes
     }
 }
 
-/// A message that its handler rejects is a dead letter at its first attempt, and what follows of its key is handled.
+/// A message that its handler rejects is a dead letter at its first attempt, and later messages of
+/// its key are handled.
 pub async fn a_rejected_message_is_a_dead_letter_and_its_key_goes_on<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let sent = world.send("a", 4);
@@ -140,7 +143,8 @@ pub async fn a_rejected_message_is_a_dead_letter_and_its_key_goes_on<H: InboxHar
     }
 }
 
-/// A message whose attempts are used up is a dead letter that says so, and its key goes on.
+/// A message whose attempts are used up becomes a dead letter with that reason, and its key
+/// continues.
 pub async fn a_message_that_always_fails_is_a_dead_letter_in_the_end<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let sent = world.send("a", 3);
@@ -159,7 +163,8 @@ pub async fn a_message_that_always_fails_is_a_dead_letter_in_the_end<H: InboxHar
     }
 }
 
-/// A conflict with another transaction is no failure: the whole is started again, and nothing is counted.
+/// A conflict with another transaction is no failure: the whole transaction restarts, and no
+/// attempt is counted.
 pub async fn a_conflict_is_tried_again_and_never_counts<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let left = AtomicU32::new(15);

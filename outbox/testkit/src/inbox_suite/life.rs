@@ -1,4 +1,4 @@
-//! Inboxes end, in order or not, and others go on where they were (promise P8).
+//! Inboxes end, in order or not, and others continue where they stopped (promise P8).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,8 @@ use super::world::{start, well, worlds};
 
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// Stopped with all it may have in memory, an inbox finishes what it has begun and no more; the next one handles the rest, in order.
+/// An inbox that is stopped with its memory full finishes the work that it has begun and no more.
+/// The next one handles the rest, in order.
 pub async fn a_stopped_inbox_leaves_the_rest_to_another_in_order<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let begun = Arc::new(AtomicUsize::new(0));
@@ -46,7 +47,8 @@ pub async fn a_stopped_inbox_leaves_the_rest_to_another_in_order<H: InboxHarness
 /// An inbox that dies behind any of its steps leaves its messages to the next one.
 pub async fn an_inbox_that_dies_behind_any_step_has_each_effect_once<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
-        // The next life is the same one to the store, so that it need not wait until the leases of this one are over.
+        // The store sees the next life under the same id, so it need not wait until the leases of
+        // this one expire.
         let id = RelayId::new();
         let mut sent = Vec::new();
         for (number, step) in Step::ALL.into_iter().enumerate() {
@@ -84,7 +86,7 @@ pub async fn an_inbox_that_dies_behind_any_step_has_each_effect_once<H: InboxHar
     }
 }
 
-/// What one process has received, another handles.
+/// One process receives messages, another handles them.
 pub async fn receiving_and_handling_are_apart_in_stored_mode<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         if world.way.mode != Mode::Stored {

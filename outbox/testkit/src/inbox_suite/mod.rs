@@ -1,12 +1,14 @@
-//! The suite that an inbox on a store must pass: effects once, in order, whatever the broker repeats, the handler does, and the database
-//! loses.
+//! The suite that an inbox on a store must pass: effects happen once and in order, despite
+//! redeliveries by the broker, failures of the handler and losses of the database.
 //!
-//! Where [`store_suite`](crate::store_suite) asks a store for what its trait says, this one asks whether all of it together makes handlers
-//! run as promised. The author of a backend writes an [`InboxHarness`]: how a handler writes its effect in the store's transactions, and how effects
-//! are read. Each property is tried in direct and in stored mode, and with one and with several messages in a transaction; the broker is a
-//! [`Feed`](crate::Feed), and faults come from a [`ChaosStore`](crate::ChaosStore).
+//! [`store_suite`](crate::store_suite) tests a store against its trait; this suite tests that all
+//! parts together run handlers as promised. The author of a backend writes an [`InboxHarness`]: how
+//! a handler writes its effect in the store's transactions, and how effects are read. Each property
+//! is tested in direct and in stored mode, and with one and with several messages in a transaction.
+//! The broker is a [`Feed`](crate::Feed), and faults come from a [`ChaosStore`](crate::ChaosStore).
 //!
-//! What holds at any speed is asserted and nothing else: no test expects anything within a time but for the end of it all, after minutes.
+//! The suite asserts only what holds at any speed: no test has a time limit except for its end,
+//! after minutes.
 
 pub mod commits;
 pub mod emitted;
@@ -27,14 +29,17 @@ pub use harness::{Effect, EffectError, Effects, InboxHarness};
 use crate::store_suite::StoreHarness;
 use crate::suite;
 
-/// How long a single test may take before it counts as hanging, besides what it waits for ids to be forgotten.
+/// Time limit after which a single test counts as hanging, in addition to its waits for ids to be
+/// forgotten.
 const MOST_TIME: Duration = Duration::from_secs(900);
 
-/// Runs one test of the suite on a fresh store. What [`inbox_conformance!`](crate::inbox_conformance) expands to.
+/// Runs one test of the suite on a fresh store. [`inbox_conformance!`](crate::inbox_conformance)
+/// expands to it.
 ///
 /// # Panics
 ///
-/// When a promise is broken, when the test hangs, or when the backend can't be had and `REQUIRE_BACKENDS` is 1.
+/// If a promise is broken, if the test hangs, or if the backend is unavailable and
+/// `REQUIRE_BACKENDS` is 1.
 pub async fn run<H: InboxHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
     if suite::skips(name, H::skipped()) {
         return;
@@ -46,8 +51,8 @@ pub async fn run<H: InboxHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
 
 /// Makes one `#[tokio::test]` of each property that inboxes on a store must have, named after it.
 ///
-/// Takes an [`InboxHarness`](crate::inbox_suite::InboxHarness), and after it what `#[tokio::test]` shall be given, as
-/// [`store_conformance!`](crate::store_conformance) does.
+/// Takes an [`InboxHarness`](crate::inbox_suite::InboxHarness), and after it the arguments of
+/// `#[tokio::test]`, as [`store_conformance!`](crate::store_conformance) does.
 ///
 /// ```ignore
 /// outbox_testkit::inbox_conformance!(MyHarness);

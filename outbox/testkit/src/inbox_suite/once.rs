@@ -1,4 +1,5 @@
-//! Effects happen once, in the order of their keys, whatever is delivered how often (promise P4).
+//! Effects happen once, in the order of their keys, however often messages are delivered (promise
+//! P4).
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use super::world::{direct_world, start, worlds};
 
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// Many messages of several keys, each of which comes once.
+/// Many messages of several keys arrive, each once.
 pub async fn every_message_is_handled_once_in_the_order_of_its_key<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut sent = world.send_in_turn(&KEYS, 8);
@@ -19,7 +20,7 @@ pub async fn every_message_is_handled_once_in_the_order_of_its_key<H: InboxHarne
     }
 }
 
-/// A message without a key is in order with nothing, and is handled once.
+/// A message without a key has no order, and is handled once.
 pub async fn messages_without_a_key_are_handled_once<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let of_a_key = world.send("a", 2);
@@ -37,8 +38,8 @@ pub async fn messages_without_a_key_are_handled_once<H: InboxHarness>(harness: &
     }
 }
 
-/// CloudEvents tells events apart by `source` and `id`: the same id of two sources is two messages, each handled once. The handler sees the id that
-/// was written.
+/// CloudEvents identifies events by `source` and `id`: the same id of two sources is two messages,
+/// each handled once. The handler sees the id as it was written.
 pub async fn the_same_id_of_two_sources_is_two_messages<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let (message, rest) = (world.message("a"), world.send("a", 2));
@@ -57,7 +58,7 @@ pub async fn the_same_id_of_two_sources_is_two_messages<H: InboxHarness>(harness
     }
 }
 
-/// Each message comes two times in a row, and all of them once more.
+/// Each message arrives two times in a row, and all of them once more.
 pub async fn a_repeat_has_no_second_effect<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut sent = Vec::new();
@@ -77,7 +78,8 @@ pub async fn a_repeat_has_no_second_effect<H: InboxHarness>(harness: &H) {
     }
 }
 
-/// Older messages of a key come again, behind newer ones: some while those are handled, some long after.
+/// Older messages of a key are redelivered behind newer ones: some while those are handled, some
+/// long after.
 pub async fn an_old_message_behind_newer_ones_has_no_second_effect<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut sent = world.send_in_turn(&KEYS, 4);
@@ -92,7 +94,8 @@ pub async fn an_old_message_behind_newer_ones_has_no_second_effect<H: InboxHarne
     }
 }
 
-/// Keys come over three units, each in its own order and in no order with others, and the units change hands again and again.
+/// Keys arrive over three units, each in its own order and unordered with others, and the units
+/// change owners repeatedly.
 pub async fn keys_keep_their_order_however_they_are_mixed_and_handed_over<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut random = fastrand::Rng::with_seed(7);
@@ -110,7 +113,7 @@ pub async fn keys_keep_their_order_however_they_are_mixed_and_handed_over<H: Inb
             }
             if number % 20 == 0 {
                 world.feed.rebalance();
-                // What was sent before is on its way when the next units change hands.
+                // The earlier messages are in flight when the next units change owners.
                 let first = &sent[0].1;
                 world.until("the first one handled", async || world.has_handled(first).await).await;
             }
@@ -124,7 +127,7 @@ pub async fn keys_keep_their_order_however_they_are_mixed_and_handed_over<H: Inb
     }
 }
 
-/// What one consumer has handled is new to another.
+/// A message handled by one consumer is new to another.
 pub async fn each_consumer_handles_every_message_itself<H: InboxHarness>(harness: &H) {
     let world = direct_world(harness).await;
     let another = world.another_consumer();
@@ -144,14 +147,15 @@ pub async fn each_consumer_handles_every_message_itself<H: InboxHarness>(harness
     }
 }
 
-/// Whenever one looks: what is acknowledged has its effect, or waits in the store.
+/// At any time, an acknowledged message has its effect, or waits in the store.
 pub async fn nothing_is_acknowledged_before_it_is_committed<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let sent = world.send_in_turn(&KEYS, 30);
         let inbox = start(world.inbox()).await;
         world
             .until("all acknowledged", async || {
-                // In this order: what is acknowledged now waits then or is handled then, and what waits then may be handled behind it.
+                // In this order: a message acknowledged now waits then or is handled then, and a
+                // waiting one may be handled later.
                 let acknowledged: BTreeSet<_> = world.feed.acknowledged().into_iter().collect();
                 let waiting = world.waiting().await;
                 let handled: BTreeSet<_> = world.handled().await.into_values().flatten().collect();

@@ -1,4 +1,5 @@
-//! What operators do with a consumer's failing keys and dead letters: the verbs of the outbox, on the consumer's route.
+//! Operators and a consumer's failing keys and dead letters: the outbox's admin operations, on the
+//! consumer's route.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,12 +12,12 @@ use super::InboxHarness;
 use super::world::{World, start, well_unless, worlds};
 use crate::suite::not_applicable;
 
-/// A consumer with a key that is held because its handler fails, until `fails` says otherwise.
+/// A consumer with a key that is held because its handler fails, until `fails` is false.
 struct Held<H: InboxHarness> {
     world: World<H>,
     fails: Arc<AtomicBool>,
     inbox: InboxHandle,
-    /// Of the held key.
+    /// Messages of the held key.
     sent: Vec<Message>,
 }
 
@@ -31,7 +32,7 @@ async fn held<H: InboxHarness>(world: World<H>) -> Held<H> {
     let sent = world.send("held", 4);
     world.acknowledged().await;
     world.until("held", async || world.backlog().await.held_keys == 1).await;
-    // What was on its way when it was held is parked behind it.
+    // Messages in flight when it was held are parked behind it.
     world.until("all parked", async || world.backlog().await.parked == 4).await;
     Held { world, fails, inbox, sent }
 }
@@ -48,7 +49,7 @@ impl<H: InboxHarness> Held<H> {
             .await;
     }
 
-    /// Waits until all is over, and looks at the effects of the held key.
+    /// Waits until all is done, and checks the effects of the held key.
     async fn finish(self, handled: &[Message]) {
         self.world.done().await;
         let of_key = self.world.message("held").order_key().as_str().to_owned();
@@ -59,7 +60,7 @@ impl<H: InboxHarness> Held<H> {
     }
 }
 
-/// A held key waits without a gap while others flow, and goes on in order when it is released.
+/// A held key waits without a gap while others flow, and continues in order when it is released.
 pub async fn a_held_key_waits_until_it_is_released<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let held = held(world).await;
@@ -83,7 +84,7 @@ pub async fn a_skipped_message_makes_way_for_its_followers<H: InboxHarness>(harn
         let (route, key) = (held.world.route(), held.world.key_id("held"));
         let skipped = held.world.store.skip(&route, &key).await.expect("it is held");
         assert_eq!(skipped, Some(held.sent[0].id));
-        // Whatever the store makes of the hold: it may go on.
+        // The result of the release does not matter: the key may continue.
         let _ = held.world.store.release(&route, &key).await;
         held.world.until("done", async || held.world.waiting().await == 0).await;
         assert_eq!(held.world.dead_ids().await, [held.sent[0].id]);
@@ -92,7 +93,8 @@ pub async fn a_skipped_message_makes_way_for_its_followers<H: InboxHarness>(harn
     }
 }
 
-/// A held key is discarded: all that waits of it is dead letters, and what comes behind is handled.
+/// A held key is discarded: all its waiting messages become dead letters, and later ones are
+/// handled.
 pub async fn a_discarded_key_goes_on_with_what_comes_next<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let held = held(world).await;
@@ -128,7 +130,7 @@ pub async fn requeued_dead_letters_are_handled_in_their_old_order<H: InboxHarnes
         world.done().await;
         let handled: Vec<Message> = between.into_iter().chain(dead.clone()).collect();
         world.assert_once_and_in_order(&handled).await;
-        // Once more from the broker: they are handled, whichever way they came.
+        // Once more from the broker: they are handled, whichever way they arrived.
         dead.iter().for_each(|message| world.feed.send(message.clone()));
         world.done().await;
         world.assert_once_and_in_order(&handled).await;
@@ -137,7 +139,8 @@ pub async fn requeued_dead_letters_are_handled_in_their_old_order<H: InboxHarnes
     }
 }
 
-/// Nothing of the key has failed, and nothing waits: an operator holds it all the same, and what comes waits without a gap.
+/// An operator holds a key that has neither failed nor waiting messages, and later messages wait
+/// without a gap.
 pub async fn a_key_that_an_operator_holds_waits_though_nothing_of_it_failed<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let inbox = start(world.inbox()).await;
@@ -156,7 +159,7 @@ pub async fn a_key_that_an_operator_holds_waits_though_nothing_of_it_failed<H: I
             assert_eq!(world.backlog().await.held_keys, 1, "{:?}", world.way);
             world.store.release(&route, &key).await.expect("it is held");
             sent.extend(held);
-            // In direct mode these come while those wait.
+            // In direct mode these arrive while the others wait.
             sent.extend(world.send("held", 2));
             world.done().await;
         }
@@ -166,7 +169,8 @@ pub async fn a_key_that_an_operator_holds_waits_though_nothing_of_it_failed<H: I
     }
 }
 
-/// Two messages of a held key are skipped, one after the other, and the rest is handled; later both are wanted after all.
+/// Two messages of a held key are skipped, one after the other, and the rest is handled; later both
+/// are requeued.
 pub async fn what_was_skipped_comes_back_in_its_old_order<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let held = held(world).await;
@@ -192,7 +196,8 @@ pub async fn what_was_skipped_comes_back_in_its_old_order<H: InboxHarness>(harne
     }
 }
 
-/// Messages that waited in the store were handled, and an operator replays them: the consumer knows them.
+/// Messages that waited in the store were handled, and an operator replays them: the consumer
+/// recognizes them as duplicates.
 pub async fn what_is_replayed_has_no_second_effect<H: InboxHarness>(harness: &H) {
     if !harness.capabilities().history {
         return not_applicable::<H>("this store keeps no history");

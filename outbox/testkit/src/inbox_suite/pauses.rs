@@ -1,4 +1,5 @@
-//! A consumer that an operator pauses, or a topic of it: nothing is handled, nothing is lost, and the rest flows.
+//! Pauses of a consumer, or of one of its topics, by an operator: its messages wait, nothing is
+//! lost, and the rest flows.
 
 use futures_util::future::join_all;
 use outbox_contract::{Admin, Message, Topic};
@@ -10,7 +11,7 @@ use super::world::{World, start, worlds};
 /// The other topic of a consumer.
 const OTHER: &str = "returns";
 
-/// Waits until an inbox says that something is paused. It hears of it at a heartbeat.
+/// Waits until an inbox reports a pause. It learns of pauses at a heartbeat.
 async fn heard<H: InboxHarness>(world: &World<H>, inbox: &InboxHandle) {
     let says = || inbox.health().reasons.iter().any(|reason| reason.contains("paused"));
     world.until("paused", async || says()).await;
@@ -24,7 +25,7 @@ fn other<H: InboxHarness>(world: &World<H>, key: &str) -> Message {
     message
 }
 
-/// While one consumer is paused another one handles as much; resumed, it goes on where it was.
+/// While one consumer is paused another one handles as much; resumed, it continues where it was.
 pub async fn a_consumer_that_is_paused_handles_nothing_until_it_is_resumed<H: InboxHarness>(harness: &H) {
     // Side by side: each of them waits for heartbeats.
     join_all(worlds(harness).await.into_iter().map(|world| async move {

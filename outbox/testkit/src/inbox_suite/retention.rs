@@ -1,4 +1,4 @@
-//! Ids are kept, and at last forgotten.
+//! Retention of ids: they are kept, and at last forgotten.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::InboxHarness;
 use super::world::{direct_world, start, worlds};
 use crate::suite::not_applicable;
 
-/// Cleaning up does not forget what may come again.
+/// Maintenance does not forget ids that may be delivered again.
 pub async fn a_repeat_is_known_after_the_store_was_cleaned_up<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let sent = world.send_in_turn(&["a", "b"], 3);
@@ -26,7 +26,7 @@ pub async fn a_repeat_is_known_after_the_store_was_cleaned_up<H: InboxHarness>(h
     }
 }
 
-/// Ids are kept as long as the store says, and no longer than until it is cleaned up after that.
+/// Ids are kept for the store's retention, and no longer than until the next maintenance after it.
 pub async fn ids_are_forgotten_when_their_time_is_over<H: InboxHarness>(harness: &H) {
     let Some(kept) = harness.admissions_kept() else {
         return not_applicable::<H>("nobody can wait until ids are forgotten here");

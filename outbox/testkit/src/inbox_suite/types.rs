@@ -1,4 +1,4 @@
-//! Messages that no handler wants, and what is no message at all.
+//! Messages without a handler, and undecodable records.
 
 use outbox_contract::Bytes;
 use outbox_contract::subscription::Undecodable;
@@ -8,13 +8,13 @@ use super::InboxHarness;
 use super::harness::Faulty;
 use super::world::{World, start, well, worlds};
 
-/// An inbox that knows one type, which is not that of most messages.
+/// Builds an inbox that knows one type, which is not that of most messages.
 fn choosy<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
     let handler = world.handler(|_, _| well());
     world.bare().on_message("orders", "order.shipped", HandlerOptions::default(), handler)
 }
 
-/// Sends a message of an unknown type and one of the known one behind it, of the same key.
+/// Sends a message of an unknown type and one of the known type behind it, of the same key.
 fn send<H: InboxHarness>(world: &World<H>) -> [outbox_contract::Message; 2] {
     let (unknown, mut known) = (world.message("a"), world.message("a"));
     known.event_type = "order.shipped".into();
@@ -24,7 +24,7 @@ fn send<H: InboxHarness>(world: &World<H>) -> [outbox_contract::Message; 2] {
     [unknown, known]
 }
 
-/// By default nothing is lost: it is a dead letter, and its key goes on.
+/// By default a message of an unknown type is not lost: it is a dead letter, and its key continues.
 pub async fn a_message_of_an_unknown_type_is_a_dead_letter<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let inbox = start(choosy(&world)).await;
@@ -48,7 +48,7 @@ pub async fn a_message_of_an_unknown_type_can_be_ignored<H: InboxHarness>(harnes
     }
 }
 
-/// A key can wait for a program that knows the type, and goes on in order when it is there.
+/// A key can wait for a program that knows the type, and continues in order when it runs.
 pub async fn a_message_of_an_unknown_type_can_wait_for_a_program_that_knows_it<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let inbox = start(choosy(&world).unknown_types(UnknownType::Fail)).await;
@@ -65,7 +65,8 @@ pub async fn a_message_of_an_unknown_type_can_wait_for_a_program_that_knows_it<H
     }
 }
 
-/// What comes from the broker and is no message is a dead letter with its bytes, and holds nobody up.
+/// An undecodable record from the broker is a dead letter with its bytes, and delays no other
+/// message.
 pub async fn what_is_no_message_is_a_dead_letter<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut sent = world.send("a", 2);
@@ -82,7 +83,8 @@ pub async fn what_is_no_message_is_a_dead_letter<H: InboxHarness>(harness: &H) {
     }
 }
 
-/// One record is one dead letter, however often it is delivered. Another record of the same content is another one.
+/// One record is one dead letter, however often it is delivered. Another record of the same content
+/// is another dead letter.
 pub async fn a_record_that_is_no_message_is_one_dead_letter<H: InboxHarness>(harness: &H) {
     for world in worlds(harness).await {
         let mut sent = world.send("a", 2);

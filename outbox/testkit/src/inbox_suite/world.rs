@@ -1,4 +1,5 @@
-//! What the tests of the suite share: a store, a broker that the test plays, a handler whose effects are kept, and what must hold of them.
+//! Shared parts of the suite's tests: a store, a scripted broker, a handler whose effects are kept,
+//! and the checks of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +18,13 @@ use outbox_engine::{
 use super::harness::{Effect, Effects, Faulty, InboxHarness};
 use crate::{ChaosStore, Feed, TestClock, eventually};
 
-/// How long anything is waited for: much longer than it takes, on however slow a machine.
+/// Time limit of every wait: much longer than needed, on however slow a machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The topic of all messages.
 const TOPIC: &str = "orders";
 
-/// A way in which an inbox can work. Each promise holds for every one.
+/// A mode in which an inbox can work. Each promise holds for every one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     name: &'static str,
@@ -41,25 +42,25 @@ impl Way {
     ];
 }
 
-/// What a handler does with a message behind its effect.
+/// Result of a handler for a message after its effect.
 pub(super) type Whim = BoxFuture<'static, Result<(), HandlerError>>;
 
-/// It succeeds.
+/// The handler succeeds.
 pub(super) fn well() -> Whim {
     Box::pin(async { Ok(()) })
 }
 
-/// It succeeds, or fails and may succeed another time.
+/// The handler succeeds, or fails and may succeed another time.
 pub(super) fn well_unless(fails: bool) -> Whim {
     Box::pin(
         async move { if fails { Err(HandlerFailure::failed("suite", "not yet").into()) } else { Ok(()) } },
     )
 }
 
-/// What a test looks at: one consumer, named after the way in which it works, and a broker of its own.
+/// Subject of a test: one consumer, named after its mode, and a broker of its own.
 pub(super) struct World<H: InboxHarness> {
     pub(super) store: Arc<H::Store>,
-    /// What the inbox works on.
+    /// The store of the inbox.
     pub(super) faulty: Faulty<H>,
     pub(super) feed: Feed,
     pub(super) way: Way,
@@ -67,7 +68,7 @@ pub(super) struct World<H: InboxHarness> {
     pub(super) effects: H::Effects,
 }
 
-/// One world for each way, all in the database of this harness.
+/// Returns one world for each mode, all in the database of this harness.
 pub(super) async fn worlds<H: InboxHarness>(harness: &H) -> Vec<World<H>> {
     let store = harness.store();
     store.migrate().await.expect("an empty database is migrated");
@@ -75,7 +76,7 @@ pub(super) async fn worlds<H: InboxHarness>(harness: &H) -> Vec<World<H>> {
     Way::ALL.into_iter().map(|way| World::on(&store, way, way.name, effects.clone())).collect()
 }
 
-/// The world of the direct mode, one message in each transaction.
+/// Returns the world of the direct mode, one message in each transaction.
 pub(super) async fn direct_world<H: InboxHarness>(harness: &H) -> World<H> {
     worlds(harness).await.swap_remove(0)
 }
@@ -92,18 +93,18 @@ impl<H: InboxHarness> World<H> {
         }
     }
 
-    /// Another consumer of the same messages, on a broker of its own.
+    /// Returns another consumer of the same messages, on a broker of its own.
     pub(super) fn another_consumer(&self) -> Self {
         let consumer = format!("another-{}", self.way.name);
         Self::on(&self.store, self.way, &consumer, self.effects.clone())
     }
 
-    /// An inbox whose handler has its effect.
+    /// Builds an inbox whose handler has its effect.
     pub(super) fn inbox(&self) -> InboxBuilder<Faulty<H>> {
         self.inbox_that(|_, _| well())
     }
 
-    /// An inbox whose handler writes its effect, then does this.
+    /// Builds an inbox whose handler writes its effect, then does this.
     pub(super) fn inbox_that(
         &self,
         whim: impl Fn(&Message, u32) -> Whim + Send + Sync + 'static,
@@ -111,7 +112,7 @@ impl<H: InboxHarness> World<H> {
         self.bare().on_any(self.handler(whim))
     }
 
-    /// An inbox without a handler, whose pauses are short and whose patience is long.
+    /// Builds an inbox without a handler, with short pauses and long timeouts.
     pub(super) fn bare(&self) -> InboxBuilder<Faulty<H>> {
         let clock: Arc<dyn Clock> = Arc::new(TestClock::starting_at(Timestamp::from_micros(0)));
         Inbox::builder(Arc::clone(&self.faulty), self.feed.clone())
@@ -131,7 +132,7 @@ impl<H: InboxHarness> World<H> {
             .retry(self.retry(10_000))
     }
 
-    /// Tries so often, soon.
+    /// Returns a retry policy with this many attempts and short delays.
     pub(super) fn retry(&self, most_attempts: u32) -> RetryPolicy {
         RetryPolicy {
             most_attempts,
@@ -164,7 +165,7 @@ impl<H: InboxHarness> World<H> {
         })
     }
 
-    /// A message of a key. Keys of different worlds are different.
+    /// Returns a message of a key. Keys of different worlds are different.
     pub(super) fn message(&self, key: &str) -> Message {
         let message = Message::new(Topic::new(TOPIC).expect("a valid topic"), "order.placed");
         message.with_key(format!("{}/{key}", self.consumer)).expect("a key of the suite is valid")
@@ -174,7 +175,7 @@ impl<H: InboxHarness> World<H> {
         self.message(key).key_id()
     }
 
-    /// Whether a message is one of this key.
+    /// Returns true if the message has this key.
     pub(super) fn is_of(message: &Message, key: &str) -> bool {
         message.order_key().as_str().split_once('/').is_some_and(|(_, of)| of == key)
     }
@@ -186,12 +187,12 @@ impl<H: InboxHarness> World<H> {
         messages
     }
 
-    /// Delivers so many new messages of each of these keys, in turn.
+    /// Delivers this many new messages of each of these keys, in turn.
     pub(super) fn send_in_turn(&self, keys: &[&str], of_each: usize) -> Vec<Message> {
         (0..of_each).flat_map(|_| keys.iter().flat_map(|key| self.send(key, 1))).collect()
     }
 
-    /// The route under which messages wait for this consumer.
+    /// Returns the route under which messages wait for this consumer.
     pub(super) fn route(&self) -> Route {
         inbox_route(&self.consumer)
     }
@@ -200,7 +201,7 @@ impl<H: InboxHarness> World<H> {
         self.store.backlog(&self.route()).await.expect("the store answers")
     }
 
-    /// How many messages wait in the store for the consumer.
+    /// Returns the number of messages that wait in the store for the consumer.
     pub(super) async fn waiting(&self) -> u64 {
         let backlog = self.backlog().await;
         backlog.pending + backlog.parked
@@ -211,12 +212,12 @@ impl<H: InboxHarness> World<H> {
         self.store.dead_letters(&filter).await.expect("the store answers")
     }
 
-    /// The ids of the dead letters, in the order in which they died.
+    /// Returns the ids of the dead letters, in the order in which they died.
     pub(super) async fn dead_ids(&self) -> Vec<MessageId> {
         self.dead().await.iter().map(|dead| dead.stored.message.id).collect()
     }
 
-    /// The effects of this world by key, in order.
+    /// Returns the effects of this world by key, in order.
     pub(super) async fn handled(&self) -> BTreeMap<String, Vec<MessageId>> {
         let mut handled: BTreeMap<String, Vec<MessageId>> = BTreeMap::new();
         let of_this_world = format!("{}/", self.consumer);
@@ -228,7 +229,7 @@ impl<H: InboxHarness> World<H> {
         handled
     }
 
-    /// Whether a message has its effect.
+    /// Returns true if a message has its effect.
     pub(super) async fn has_handled(&self, message: &Message) -> bool {
         self.handled().await.values().any(|ids| ids.contains(&message.id))
     }
@@ -249,7 +250,8 @@ impl<H: InboxHarness> World<H> {
         self.until("everything done that waits in the store", async || self.waiting().await == 0).await;
     }
 
-    /// Promise P4: each of these messages, and no other, has one effect, in the order of its key.
+    /// Asserts promise P4: each of these messages, and no other, has one effect, in the order of
+    /// its key.
     pub(super) async fn assert_once_and_in_order(&self, sent: &[Message]) {
         let mut expected: BTreeMap<String, Vec<MessageId>> = BTreeMap::new();
         for message in sent {

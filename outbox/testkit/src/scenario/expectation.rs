@@ -1,4 +1,4 @@
-//! What was expected against what was seen, key by key: pure.
+//! Comparison of expected and actual events, key by key: pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use outbox_contract::{DomainEvent, Json, Message, codec::Codec};
 use serde::Serialize;
 use serde_json::Value;
 
-/// An event that can be expected: every [`DomainEvent`] that serialises and has a topic.
+/// An event that can be expected: every [`DomainEvent`] that serializes and has a topic.
 pub trait Expect {
     #[doc(hidden)]
     fn expected(&self) -> Expected;
@@ -17,7 +17,7 @@ pub trait Expect {
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Expected {
-    /// Topic and key; none for a message without one.
+    /// Topic and key; None for a message without a key.
     lane: (String, Option<String>),
     shown: String,
 }
@@ -41,7 +41,7 @@ impl Expected {
     }
 }
 
-/// Fields in the order of their names, so that equal events read the same.
+/// Prints fields in the order of their names, so that equal events read the same.
 fn shown(event_type: &str, payload: &[u8]) -> String {
     match serde_json::from_slice::<Value>(payload) {
         Ok(value) => format!("{event_type} {value}"),
@@ -49,7 +49,8 @@ fn shown(event_type: &str, payload: &[u8]) -> String {
     }
 }
 
-/// What is wrong, in lines; None when nothing is. Within a lane the order counts; events without a key have none.
+/// Returns the differences, in lines; None if there are none. Within a lane the order counts;
+/// events without a key are unordered.
 pub(super) fn compare(expected: &[Expected], seen: &[Message]) -> Option<String> {
     type Lanes = BTreeMap<(String, Option<String>), (Vec<String>, Vec<String>)>;
     let mut lanes = Lanes::new();

@@ -1,4 +1,5 @@
-//! Promise P1: a message exists if and only if the transaction that appended it committed, and it is the message that was appended.
+//! Promise P1: a message exists if and only if the transaction that appended it committed, and it
+//! equals the appended message.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use super::support::{
     LONG, Relay, database_now, ids, message, messages, prepared, route, stored_ids, topic, try_write, write,
 };
 
-/// Writes these in one transaction and asserts that exactly they are fetched, the same in every field.
+/// Writes these in one transaction and asserts that exactly they are fetched, the same in every
+/// field.
 async fn assert_kept<H: StoreHarness>(harness: &H, written: Vec<Message>) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -42,7 +44,7 @@ fn assert_same(stored: &Stored, written: &Message) {
     assert_eq!(stored.bucket, written.bucket(), "the bucket is the hash of topic and key");
 }
 
-/// Every field comes back as it was given.
+/// Every field is fetched as it was appended.
 pub async fn a_committed_message_is_fetched_byte_for_byte<H: StoreHarness>(harness: &H) {
     let full = Message::new(topic("orders"), "order.placed")
         .with_key("order-1")
@@ -58,7 +60,7 @@ pub async fn a_committed_message_is_fetched_byte_for_byte<H: StoreHarness>(harne
     assert_kept(harness, vec![full]).await;
 }
 
-/// Text of any script, in every text there is.
+/// Text of any script is kept, in every text field.
 pub async fn unicode_is_kept_in_every_text<H: StoreHarness>(harness: &H) {
     let text = "ключ/鍵/🗝️/e\u{301}é/'\"\\%_ ";
     let message = Message::new(topic(text), text)
@@ -71,7 +73,8 @@ pub async fn unicode_is_kept_in_every_text<H: StoreHarness>(harness: &H) {
     assert_kept(harness, vec![message]).await;
 }
 
-/// Texts of the most bytes that the contract allows, in one byte a character and in four.
+/// Texts of the maximum length that the contract allows are kept, in characters of one byte and of
+/// four.
 pub async fn the_longest_names_are_kept<H: StoreHarness>(harness: &H) {
     let longest = |character: char, most: usize| character.to_string().repeat(most / character.len_utf8());
     let of = |character: char| {
@@ -89,25 +92,26 @@ pub async fn the_longest_names_are_kept<H: StoreHarness>(harness: &H) {
     assert_kept(harness, vec![of('a'), of('🗝')]).await;
 }
 
-/// A payload of 1 MiB with every byte in it.
+/// A payload of 1 MiB with every byte value in it is kept.
 pub async fn a_large_payload_is_kept<H: StoreHarness>(harness: &H) {
     let every_byte: Bytes = (0..1024 * 1024).map(|at: u32| (at % 251) as u8).collect::<Vec<u8>>().into();
     assert_kept(harness, vec![message("large", "k").with_payload(every_byte)]).await;
 }
 
-/// No payload and no headers are something, not nothing.
+/// An empty payload and empty headers are kept as such, and do not become absent.
 pub async fn an_empty_payload_is_kept<H: StoreHarness>(harness: &H) {
     assert_kept(harness, vec![message("empty", "k").with_payload(Bytes::new())]).await;
 }
 
-/// A message without a key comes back without one, in the bucket of its own id.
+/// A message without a key is fetched without one, in the bucket of its own id.
 pub async fn a_message_without_a_key_stays_without_one<H: StoreHarness>(harness: &H) {
     let keyless = Message::new(topic("keyless"), "suite.event").with_payload("{}");
     let other = Message::new(topic("keyless"), "suite.event").with_payload("{}");
     assert_kept(harness, vec![keyless, other]).await;
 }
 
-/// The first and the last instant, the first and the last schema version, ids that are all zeros and all ones.
+/// Extremes are kept: the first and the last instant, the first and the last schema version, ids of
+/// all zeros and all ones.
 pub async fn the_extremes_of_numbers_are_kept<H: StoreHarness>(harness: &H) {
     // From the first instant that can be printed to the last one.
     let instants = [-62_167_219_200_000_000, -1, 0, 1, 253_402_300_799_999_999];
@@ -122,7 +126,7 @@ pub async fn the_extremes_of_numbers_are_kept<H: StoreHarness>(harness: &H) {
     assert_kept(harness, written).await;
 }
 
-/// Nothing of a transaction that was rolled back is ever fetched.
+/// Messages of a transaction that was rolled back are never fetched.
 pub async fn a_rolled_back_message_never_exists<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -137,7 +141,7 @@ pub async fn a_rolled_back_message_never_exists<H: StoreHarness>(harness: &H) {
     assert_eq!(stored_ids(&relay.read().await), [kept.id], "the key goes on after a rollback");
 }
 
-/// A transaction that is dropped (a cancelled handler, a panic) leaves nothing behind.
+/// A transaction that is dropped (a canceled handler, a panic) leaves nothing behind.
 pub async fn a_message_of_a_dropped_transaction_never_exists<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -145,21 +149,22 @@ pub async fn a_message_of_a_dropped_transaction_never_exists<H: StoreHarness>(ha
     store.append(&mut tx, &[message("orders", "a").into()]).await.expect("a valid message is appended");
     drop(tx);
 
-    // Committed behind the dropped one, so that whatever it left has had its chance to appear.
+    // Committed behind the dropped one, so that any remnant of it has had its chance to appear.
     let kept = message("orders", "a");
     write(&*store, [kept.clone()]).await;
     assert_eq!(stored_ids(&relay.read().await), [kept.id]);
 }
 
-/// A `begin` that is dropped before it is done (a timeout, a task that was ended) leaves no transaction open on a connection that others use: what
-/// they begin is their own.
+/// A `begin` that is dropped before it is done (a timeout, an aborted task) leaves no open
+/// transaction on a pooled connection. The next user of the connection begins a transaction of its
+/// own.
 pub async fn a_begin_that_is_dropped_half_way_leaves_nothing_open<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
     let mut kept = Vec::new();
     // Often enough for each connection of a pool to have its turn.
     for _ in 0..20 {
-        // It is polled once: what it sends is on its way.
+        // It is polled once: its request is on the way.
         let _ = tokio::time::timeout(Duration::ZERO, store.begin()).await;
         let message = message("orders", "a");
         kept.push(message.id);
@@ -168,7 +173,7 @@ pub async fn a_begin_that_is_dropped_half_way_leaves_nothing_open<H: StoreHarnes
     assert_eq!(stored_ids(&relay.read().await), kept);
 }
 
-/// What is not committed yet can't be fetched; once it is committed, the very next fetch has it.
+/// An uncommitted message can't be fetched; once it is committed, the very next fetch returns it.
 pub async fn a_message_appears_with_its_commit_and_not_before<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -180,7 +185,8 @@ pub async fn a_message_appears_with_its_commit_and_not_before<H: StoreHarness>(h
     assert_eq!(stored_ids(&relay.read().await), [appended.id]);
 }
 
-/// What is begun together with a commit is a transaction of its own. A store that begins none is as good: then the next is begun as ever.
+/// A transaction that is begun together with a commit is a separate transaction. A store may also
+/// begin none: then the next `begin` begins it.
 pub async fn what_is_begun_with_a_commit_is_another_transaction<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -216,7 +222,7 @@ pub async fn what_is_begun_with_a_commit_is_another_transaction<H: StoreHarness>
     assert_eq!(stored_ids(&relay.read().await), kept, "nothing else was");
 }
 
-/// One message that can't be one among others: none is written, and the transaction can go on.
+/// A batch with one invalid message writes none of its messages, and the transaction can continue.
 pub async fn all_messages_are_validated_before_the_first_is_written<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -239,7 +245,8 @@ pub async fn appending_nothing_is_allowed<H: StoreHarness>(harness: &H) {
     assert!(relay.fetch().await.is_empty());
 }
 
-/// Several thousand messages of many keys in one call: more than one statement's parameters, more than a table of locks.
+/// Several thousand messages of many keys are appended in one call: more than one statement's
+/// parameters, more than a table of locks.
 pub async fn a_batch_of_thousands_is_written_whole_and_in_order<H: StoreHarness>(harness: &H) {
     const MESSAGES: usize = 5_000;
     const KEYS: usize = 701;
@@ -289,13 +296,13 @@ pub async fn a_scheduled_message_is_not_fetched_before_it_is_due<H: StoreHarness
     );
 }
 
-/// Appended-at is the database's clock, within the time that the test took.
+/// The append time is read from the database's clock, within the time that the test took.
 pub async fn the_time_of_appending_is_kept<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
     let before = database_now(&store).await;
     harness.advance(Duration::from_millis(20)).await;
-    // A message tells of something long ago; that is not when it was appended.
+    // The message describes an event of long ago; that is not its append time.
     write(
         &*store,
         messages("orders", "a", 1).into_iter().map(|old| old.with_occurred_at(Timestamp::from_micros(1))),

@@ -34,7 +34,7 @@ async fn buried<S: Transactional>(
     (key, stored_ids(&stored))
 }
 
-/// The oldest first; by every field of the filter.
+/// Dead letters are listed oldest first, and filtered by every field of the filter.
 pub async fn dead_letters_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -66,7 +66,7 @@ pub async fn dead_letters_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     assert_eq!(dead(&*store, &Filter { before: Some(since), ..Filter::default() }).await, all[..3]);
 }
 
-/// Requeued, they join their key at its end, in their old order, as they were.
+/// Requeued dead letters join the end of their key, in their old order and unchanged.
 pub async fn requeued_dead_letters_join_at_the_end_in_their_old_order<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -88,7 +88,7 @@ pub async fn requeued_dead_letters_join_at_the_end_in_their_old_order<H: StoreHa
     assert_eq!(store.requeue(&filter).await.expect("nothing is left to requeue"), 0);
 }
 
-/// By the route that each was on; only what the filter says.
+/// Dead letters are requeued to the route of each, and only those that the filter matches.
 pub async fn dead_letters_are_requeued_to_their_own_route<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -106,7 +106,7 @@ pub async fn dead_letters_are_requeued_to_their_own_route<H: StoreHarness>(harne
     assert_eq!(stored_ids(&relay.read().await), by_default[..1], "the oldest first");
 }
 
-/// Purged ones are gone for good; others stay.
+/// Purged dead letters are deleted permanently; others stay.
 pub async fn purged_dead_letters_are_gone<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -137,7 +137,7 @@ pub async fn a_requeued_message_can_die_again<H: StoreHarness>(harness: &H) {
     }
 }
 
-/// Corrected in every field, it joins the key that it has now, behind what is there, on its own route.
+/// A dead letter that is corrected in every field joins the end of its new key, on its own route.
 pub async fn an_edited_dead_letter_joins_its_new_key_at_the_end<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::on(&store, route("audit"), LONG).await;
@@ -170,7 +170,7 @@ pub async fn an_edited_dead_letter_joins_its_new_key_at_the_end<H: StoreHarness>
     assert_eq!((&*message.content_type, &message.headers), ("text/plain", &headers));
     assert_eq!((&message.payload[..], message.occurred_at), (&b"right"[..], Timestamp::from_micros(1)));
 
-    // Another id, and no key any more.
+    // Another id, and no longer a key.
     relay.step(&there[0].key_id(), None, bury_step(&read[0], "rejected")).await;
     let other = MessageId::new();
     edit = Edit { id: Some(other), key: Some(None), ..Edit::default() };
@@ -181,7 +181,7 @@ pub async fn an_edited_dead_letter_joins_its_new_key_at_the_end<H: StoreHarness>
     assert_eq!((alone.message.key.as_ref(), alone.message.topic.as_str()), (None, "refunds"));
 }
 
-/// What is still wrong is said, and the dead letter stays.
+/// An edit that leaves an invalid message fails with the reason, and the dead letter stays.
 pub async fn an_edit_that_makes_no_message_changes_nothing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -199,7 +199,7 @@ pub async fn an_edit_that_makes_no_message_changes_nothing<H: StoreHarness>(harn
     }
 }
 
-/// Of what the filter means; where it means nothing, nothing happens.
+/// The oldest dead letter that the filter matches is edited; if it matches none, nothing happens.
 pub async fn the_oldest_dead_letter_is_edited_and_no_other<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -220,7 +220,8 @@ pub async fn the_oldest_dead_letter_is_edited_and_no_other<H: StoreHarness>(harn
     assert!(read.iter().all(|stored| &stored.message.payload[..] == b"right"));
 }
 
-/// Where a history is kept, what was delivered is appended again on request, and stays in the history.
+/// Where a history is kept, delivered messages are appended again on request, and stay in the
+/// history.
 pub async fn replayed_messages_join_at_the_end_in_their_old_order<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -245,7 +246,8 @@ pub async fn replayed_messages_join_at_the_end_in_their_old_order<H: StoreHarnes
     assert!(again[1..].iter().zip(&all).all(|(again, old)| again.message == *old), "in every field");
 }
 
-/// More than one call takes is replayed call by call, each passing over what those before took, though all of it stays in the history.
+/// A history of more than one call's limit is replayed call by call. Each call skips the messages
+/// of the earlier calls, though all of them stay in the history.
 pub async fn a_long_history_is_replayed_call_by_call<H: StoreHarness>(harness: &H) {
     if !harness.capabilities().history {
         return not_applicable::<H>(NO_HISTORY);
@@ -266,7 +268,7 @@ pub async fn a_long_history_is_replayed_call_by_call<H: StoreHarness>(harness: &
     assert_eq!(stored_ids(&relay.read_key(&all[0].key_id()).await), ids(&all), "each once");
 }
 
-/// A limit of 0 means no message, and so does a list of none: not one, and not all.
+/// A limit of 0 means no message, and so does an empty list: neither means all.
 pub async fn a_filter_that_means_nothing_changes_nothing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -285,7 +287,7 @@ pub async fn a_filter_that_means_nothing_changes_nothing<H: StoreHarness>(harnes
     assert_eq!(dead(&*store, &Filter::default()).await, all);
 }
 
-/// By route, topic, key, id, time and page.
+/// The history is filtered by route, topic, key, id, time and page.
 pub async fn the_history_is_filtered_and_paged<H: StoreHarness>(harness: &H) {
     if !harness.capabilities().history {
         return not_applicable::<H>(NO_HISTORY);

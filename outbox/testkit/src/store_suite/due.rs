@@ -1,4 +1,4 @@
-//! Due keys: which failing keys a relay is given, in which order, and how much of each.
+//! Due keys: which failing keys a relay receives, in which order, and how many messages of each.
 
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ pub async fn the_longest_due_key_comes_first<H: StoreHarness>(harness: &H) {
     let later = failing(&relay, "orders", "later", 1, LATER).await;
     harness.advance(Duration::from_secs(2)).await;
     let due = relay.due().await;
-    // Which is due first depends on how long the writes in between took: what the database says of each is what must decide.
+    // The due order depends on the duration of the writes in between: the database's due times must
+    // decide.
     let order = keys(&due);
     assert_eq!(order.len(), 3, "{order:?}");
     assert!(!order.contains(&later) && [&first, &second, &third].iter().all(|key| order.contains(key)));
@@ -52,7 +53,7 @@ pub async fn the_longest_due_key_comes_first<H: StoreHarness>(harness: &H) {
     assert!(next > Duration::from_secs(3_000) && next <= Duration::from_secs(3_600), "{next:?}");
 }
 
-/// Keys that are being worked on are left out, and don't use up the limit.
+/// Keys that are being worked on are left out, and do not use up the limit.
 pub async fn keys_that_are_worked_on_are_left_out<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -83,7 +84,7 @@ pub async fn muted_parts_are_not_due<H: StoreHarness>(harness: &H) {
     assert!(relay.due_with(&request).await.keys.is_empty());
 }
 
-/// At most so many keys; and the answer says that there are more.
+/// The answer holds no more keys than the limit, and reports that there are more.
 pub async fn no_more_keys_are_given_than_asked_for<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -100,7 +101,7 @@ pub async fn no_more_keys_are_given_than_asked_for<H: StoreHarness>(harness: &H)
     assert_eq!((due.keys.len(), due.next), (3, None));
 }
 
-/// Of each key the oldest parked messages, up to the limit.
+/// Each key comes with its oldest parked messages, up to the limit.
 pub async fn the_oldest_parked_messages_are_given<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -140,7 +141,8 @@ pub async fn due_messages_stop_at_the_limit_of_bytes<H: StoreHarness>(harness: &
     assert_eq!(due.next, Some(Duration::ZERO), "another key is due");
 }
 
-/// Keys whose first messages fill an answer each come one by one, the longest due first, and none is left out for good.
+/// Keys whose first message alone fills an answer come one by one, the longest due first, and every
+/// key gets its turn.
 pub async fn keys_of_large_messages_come_one_by_one<H: StoreHarness>(harness: &H) {
     const LARGE: usize = 1024 * 1024;
     let store = prepared(harness).await;
@@ -157,21 +159,22 @@ pub async fn keys_of_large_messages_come_one_by_one<H: StoreHarness>(harness: &H
         let due = relay.due_with(&request).await;
         assert_eq!((due.keys.len(), due.keys[0].parked.len()), (1, 1), "with {left} behind it");
         assert_eq!(due.next, (left > 0).then_some(Duration::ZERO), "with {left} behind it");
-        // Asked again, it is the same: what is due longest has its turn before anything else.
+        // A repeated request returns the same: the key due longest has its turn before any other.
         assert_eq!(keys(&relay.due_with(&request).await), keys(&due));
         request.except.extend(keys(&due));
     }
     assert!(relay.due_with(&request).await.keys.is_empty());
 }
 
-/// Only under one's own unexpired lease, only of the buckets asked for, only of one's route.
+/// Due keys are returned only under the caller's unexpired lease, only of the requested buckets,
+/// and only of its route.
 pub async fn only_the_owner_of_a_key_is_given_it<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::on(&store, Default::default(), SHORT).await;
     let written = messages("orders", "a", 1);
     let key = written[0].key_id();
     write(&*store, written).await;
-    // Renewed right before it is used: between two waits it must not run out.
+    // Renewed right before it is used: between two waits it must not expire.
     relay.beat().await;
     let stored = relay.read_key(&key).await;
     relay.fail(&stored, NOW).await;

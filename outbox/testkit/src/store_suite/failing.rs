@@ -1,4 +1,5 @@
-//! Failing keys: every step of their state machine, and that order survives it (promises P3 and P5).
+//! Failing keys: every step of their state machine, and that order survives it (promises P3 and
+//! P5).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +53,7 @@ fn rows(stored: &[Arc<Stored>]) -> Vec<RowId> {
     stored.iter().map(|stored| stored.row()).collect()
 }
 
-/// The failing message and what is behind it leave the hot table, together and in order.
+/// The failing message and those behind it leave the hot table, together and in order.
 pub async fn a_failing_message_and_those_behind_it_are_parked_in_order<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 4).await;
     relay.fail(&stored[..3], LATER).await;
@@ -75,7 +76,7 @@ pub async fn a_failing_message_and_those_behind_it_are_parked_in_order<H: StoreH
     );
 }
 
-/// Parked messages are what was appended, in every field, with the position that they had.
+/// Parked messages equal the appended ones in every field, with their original position.
 pub async fn parked_messages_come_back_byte_for_byte<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -90,7 +91,7 @@ pub async fn parked_messages_come_back_byte_for_byte<H: StoreHarness>(harness: &
     assert_eq!(store.parked(&Filter::default()).await.expect("parked messages are listed"), stored);
 }
 
-/// A key is due when its time has come and not before, by the database's clock.
+/// A key is due at its due time and not before, by the database's clock.
 pub async fn a_failing_key_is_due_when_its_time_has_come<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     relay.fail(&stored, Then::RetryAfter(Duration::from_secs(2))).await;
@@ -107,7 +108,7 @@ pub async fn a_failing_key_is_due_when_its_time_has_come<H: StoreHarness>(harnes
     assert_eq!(due.parked, stored);
 }
 
-/// Attempts are what the relay says, so that a repeated or lost answer counts nothing twice.
+/// The relay sets the number of attempts, so that a repeated or lost answer counts nothing twice.
 pub async fn a_second_failure_sets_the_attempts<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     let version = relay.fail(&stored, NOW).await;
@@ -122,7 +123,7 @@ pub async fn a_second_failure_sets_the_attempts<H: StoreHarness>(harness: &H) {
     assert_eq!(of(&due.parked), of(&stored), "the message is parked once");
 }
 
-/// What is appended while the key fails is moved behind what is parked.
+/// Messages that are appended while the key fails are parked behind the already parked ones.
 pub async fn later_messages_are_parked_behind_the_earlier_ones<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     let version = relay.fail(&stored[..1], NOW).await;
@@ -152,7 +153,7 @@ async fn waiting<S: Store>(relay: &Relay<S>) -> Vec<RowId> {
     rows.into_iter().map(|row| row.at).collect()
 }
 
-/// Rows that are gone (settled, or parked before) don't keep the others from being parked.
+/// Missing rows (settled, or parked before) do not keep the others from being parked.
 pub async fn parking_passes_over_rows_that_are_not_there<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 4).await;
     let version = relay.fail(&stored[..2], NOW).await;
@@ -166,7 +167,7 @@ pub async fn parking_passes_over_rows_that_are_not_there<H: StoreHarness>(harnes
     );
 }
 
-/// A relay that works from an answer that never came asks for the same again: nothing happens twice.
+/// A relay whose answer was lost repeats its request: nothing happens twice.
 pub async fn a_step_repeated_has_no_second_effect<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 3).await;
     let fail = relay.diversion(&key, None, fail_step(&stored, 1, NOW));
@@ -182,7 +183,8 @@ pub async fn a_step_repeated_has_no_second_effect<H: StoreHarness>(harness: &H) 
     assert_eq!(parked(&*relay.store).await, of(&stored[2..]));
 }
 
-/// Delivered ones leave; the key is due at once with the rest, and flows when none is left.
+/// Delivered messages leave the key; the key is due at once with the rest, and flows when none is
+/// left.
 pub async fn a_key_resumes_in_part_and_then_flows<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 3).await;
     let version = relay.fail(&stored, NOW).await;
@@ -207,7 +209,8 @@ pub async fn a_key_resumes_in_part_and_then_flows<H: StoreHarness>(harness: &H) 
     }
 }
 
-/// A key that was to wait for an hour, of which a part was delivered (an operator's release was under way): what is left need not wait.
+/// A key that was to wait for an hour has delivered a part (an operator's release was under way):
+/// the rest need not wait.
 pub async fn a_key_that_resumes_in_part_is_due_at_once<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     let version = relay.fail(&stored, LATER).await;
@@ -215,7 +218,7 @@ pub async fn a_key_that_resumes_in_part_is_due_at_once<H: StoreHarness>(harness:
     assert_eq!(of(&the_due_key(&relay).await.parked), of(&stored[1..]));
 }
 
-/// While a message is parked, a newer one is never given out as if nothing stood before it.
+/// While a message is parked, a newer one of its key is never returned as publishable.
 pub async fn a_key_keeps_its_order_through_failure_and_recovery<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     let mut version = Some(relay.fail(&stored, NOW).await);
@@ -240,7 +243,7 @@ pub async fn a_key_keeps_its_order_through_failure_and_recovery<H: StoreHarness>
     relay.assert_flows(&key).await;
 }
 
-/// A failing key holds up nobody else.
+/// A failing key delays no other key.
 pub async fn other_keys_flow_past_a_failing_one<H: StoreHarness>(harness: &H) {
     let (relay, _, stored) = relay_with_key(harness, 2).await;
     relay.fail(&stored, LATER).await;
@@ -252,7 +255,7 @@ pub async fn other_keys_flow_past_a_failing_one<H: StoreHarness>(harness: &H) {
     relay.assert_flows(&other_topic.key_id()).await;
 }
 
-/// The policy says hold: no time brings the key back, only an operator.
+/// Under the hold policy no passage of time makes the key due; only an operator releases it.
 pub async fn a_held_key_is_never_due<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     let version = relay.fail(&stored, NOW).await;
@@ -270,7 +273,7 @@ pub async fn a_held_key_is_never_due<H: StoreHarness>(harness: &H) {
     assert_eq!((of(&due.parked), due.attempts), (of(&stored), 0), "as it was, its attempts counted from 0");
 }
 
-/// The first failure may hold at once (a rejected message, under the policy that says hold).
+/// The first failure may hold the key at once (a rejected message, under the hold policy).
 pub async fn a_first_failure_may_hold_the_key<H: StoreHarness>(harness: &H) {
     let (relay, _, stored) = relay_with_key(harness, 2).await;
     relay.fail(&stored, Then::Hold).await;
@@ -279,7 +282,8 @@ pub async fn a_first_failure_may_hold_the_key<H: StoreHarness>(harness: &H) {
     assert_eq!(parked(&*relay.store).await, of(&stored));
 }
 
-/// A message buried from the hot table: a dead letter with its story, and its key goes on as if it had never failed.
+/// A message buried from the hot table becomes a dead letter with its story, and its key continues
+/// as if it had never failed.
 pub async fn a_hot_message_is_buried_and_its_key_flows<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     let state = relay.step(&key, None, bury_step(&stored[0], "rejected")).await;
@@ -297,7 +301,7 @@ pub async fn a_hot_message_is_buried_and_its_key_flows<H: StoreHarness>(harness:
     relay.assert_flows(&key).await;
 }
 
-/// A parked message buried: the next one is first, with attempts of its own, at once.
+/// A parked message is buried: the next one is first, with attempts of its own, at once.
 pub async fn a_parked_message_is_buried_and_the_next_is_due<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 3).await;
     let version = relay.fail(&stored, LATER).await;
@@ -309,7 +313,7 @@ pub async fn a_parked_message_is_buried_and_the_next_is_due<H: StoreHarness>(har
     assert_eq!((dead.len(), &dead[0].stored), (1, &stored[0]));
 }
 
-/// The last parked message buried: the key flows.
+/// The last parked message is buried: the key flows.
 pub async fn a_key_whose_last_parked_message_is_buried_flows<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 1).await;
     let version = relay.fail(&stored, LATER).await;
@@ -317,7 +321,8 @@ pub async fn a_key_whose_last_parked_message_is_buried_flows<H: StoreHarness>(ha
     relay.assert_flows(&key).await;
 }
 
-/// Nothing is lost between the tables: a message that another relay settled or buried already is no second dead letter.
+/// No message is lost or duplicated between the tables: one that another relay already settled or
+/// buried is no second dead letter.
 pub async fn a_message_that_is_gone_is_neither_parked_nor_buried<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     relay.settle(&stored[..1]).await;
@@ -330,7 +335,8 @@ pub async fn a_message_that_is_gone_is_neither_parked_nor_buried<H: StoreHarness
     assert_eq!(stored_ids(&relay.read_key(&key).await), of(&stored[1..]), "and the key flows on");
 }
 
-/// Whatever a relay believes, nothing is parked where nobody would ever look for it.
+/// A relay with a wrong state can't park a message without a failing key, where no relay would find
+/// it.
 pub async fn parking_without_a_failing_key_strands_nothing<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     let park = relay.diversion(&key, None, Step::Park { rows: rows(&stored) });
@@ -346,7 +352,7 @@ pub async fn parking_without_a_failing_key_strands_nothing<H: StoreHarness>(harn
     }
 }
 
-/// Many keys in one call: one answer each, in order, the refused ones among them.
+/// Many keys in one call get one answer each, in order, the refused ones included.
 pub async fn many_steps_in_one_call_are_answered_one_by_one<H: StoreHarness>(harness: &H) {
     const KEYS: usize = 200;
     let store = prepared(harness).await;

@@ -1,4 +1,5 @@
-//! Promise P7: a relay that lost its lease, or works from an old state of a key, changes nothing.
+//! Promise P7: a relay that lost its lease, or that works from an old state of a key, changes
+//! nothing.
 
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ async fn everything<S: Store>(relay: &Relay<S>) -> Everything {
     }
 }
 
-/// Every step there is, for a hot message and for a failing key.
+/// Every possible step, for a hot message and for a failing key.
 fn every_step(hot: &[Arc<Stored>], parked: &[Arc<Stored>]) -> Vec<Step> {
     vec![
         fail_step(hot, 1, NOW),
@@ -61,7 +62,7 @@ fn every_step(hot: &[Arc<Stored>], parked: &[Arc<Stored>]) -> Vec<Step> {
     ]
 }
 
-/// A key with two parked messages and two hot ones; the version that it has.
+/// Creates a key with two parked messages and two hot ones; returns its version.
 async fn failing_key<S: outbox_contract::Transactional>(
     relay: &Relay<S>,
     then: Then,
@@ -74,7 +75,8 @@ async fn failing_key<S: outbox_contract::Transactional>(
     (key, version, stored[..2].to_vec(), stored[2..].to_vec())
 }
 
-/// Asserts that each of these diversions is refused as said, and that nothing of what `observer` sees has changed.
+/// Asserts that each of these diversions is refused with this refusal, and that nothing visible to
+/// `observer` has changed.
 async fn assert_refused<S: Store>(observer: &Relay<S>, diversions: Vec<Diversion>, refusal: Diverted) {
     let before = everything(observer).await;
     for diversion in diversions {
@@ -93,7 +95,7 @@ fn diversions<S: Store>(
     steps.into_iter().map(|step| relay.diversion(key, version, step)).collect()
 }
 
-/// Every step of the key, from the state that it is in and from none.
+/// Every step of the key, from its present state and from none.
 fn all_diversions<S: Store>(
     relay: &Relay<S>,
     key: &KeyId,
@@ -105,7 +107,7 @@ fn all_diversions<S: Store>(
     [from(Some(version)), from(None)].concat()
 }
 
-/// Asserts that this relay is given nothing of a key any more, and that nothing of it can be changed in its name.
+/// Asserts that this relay no longer receives anything of a key, and can't change anything of it.
 async fn assert_lost<S: Store>(relay: &Relay<S>, key: &KeyId, late: Vec<Diversion>) {
     let due = relay.due().await.keys;
     assert!(due.iter().all(|due| due.key != *key), "a key of a lease that is over is not due: {due:?}");
@@ -119,14 +121,14 @@ async fn unowned<S: Store>(relay: &Relay<S>) -> u64 {
     relay.store.backlog(&relay.route).await.expect("the backlog is counted").unowned_buckets
 }
 
-/// The lease ran out, and nobody took it: refused all the same.
+/// The lease expired and has no new owner: every step is still refused.
 pub async fn an_expired_lease_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut slept = Relay::start(&store).await;
     let (key, version, parked, hot) = failing_key(&slept, NOW).await;
     let before = everything(&slept).await;
     let late = all_diversions(&slept, &key, version, &hot, &parked);
-    // From here on, so that a slow machine has the time for what was before.
+    // From here on, so that a slow machine has time for the steps before.
     slept.lasts = SHORT;
     slept.beat().await;
     harness.advance(OVER).await;
@@ -138,7 +140,8 @@ pub async fn an_expired_lease_is_refused<H: StoreHarness>(harness: &H) {
     assert_eq!(unowned(&next).await, 0);
 }
 
-/// What is being given up belongs to a relay as long as was promised before, and no longer, however long the relay itself goes on.
+/// A bucket that is being given up belongs to its relay as long as was promised before, and no
+/// longer, however long the relay itself continues.
 pub async fn a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::start(&store).await;
@@ -170,8 +173,8 @@ pub async fn a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised<H: S
     assert_eq!(now.hot, stored_ids(&hot), "a refused step changes nothing");
 }
 
-/// After a failover to a server whose clock is behind, leases end much later than anybody asked for. They count as over: else their
-/// buckets would belong to relays that may be long gone.
+/// After a failover to a server whose clock is behind, leases end much later than requested. They
+/// count as expired: otherwise their buckets would belong to relays that may be long gone.
 pub async fn a_lease_that_ends_implausibly_late_is_none<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::start(&store).await;
@@ -206,7 +209,7 @@ pub async fn a_relay_that_was_replaced_can_divert_nothing<H: StoreHarness>(harne
     assert_refused(&next, late, Diverted::LeaseLost).await;
 }
 
-/// An epoch before, an epoch behind: only the very lease will do.
+/// Steps under an earlier or a later epoch are refused: only the exact lease is valid.
 pub async fn another_epoch_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -220,7 +223,7 @@ pub async fn another_epoch_is_refused<H: StoreHarness>(harness: &H) {
     }
 }
 
-/// A relay that never owned the bucket, even with its owner's epoch.
+/// A relay that never owned the bucket is refused, even with its owner's epoch.
 pub async fn another_relay_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -232,7 +235,7 @@ pub async fn another_relay_is_refused<H: StoreHarness>(harness: &H) {
     assert_refused(&relay, foreign, Diverted::LeaseLost).await;
 }
 
-/// What was given back is no longer one's own.
+/// A lease that was given back is no longer valid.
 pub async fn a_released_lease_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -243,7 +246,7 @@ pub async fn a_released_lease_is_refused<H: StoreHarness>(harness: &H) {
     assert_refused(&next, late, Diverted::LeaseLost).await;
 }
 
-/// A step that starts from another state of the key than it is in.
+/// A step that starts from another state than the key's present one is refused.
 pub async fn an_old_version_of_a_key_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -254,7 +257,7 @@ pub async fn an_old_version_of_a_key_is_refused<H: StoreHarness>(harness: &H) {
     assert_refused(&relay, late, Diverted::Stale).await;
 }
 
-/// A step that starts from a state, of a key that has none.
+/// A step that starts from a state is refused for a key that has none.
 pub async fn a_version_of_a_key_that_flows_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -266,7 +269,8 @@ pub async fn a_version_of_a_key_that_flows_is_refused<H: StoreHarness>(harness: 
     assert_refused(&relay, diversions(&relay, &key, Some(1), steps), Diverted::Stale).await;
 }
 
-/// Every verb of an operator on a key makes its next version: a relay that works from the one before is refused.
+/// Every admin operation on a key makes its next version: a relay that works from the one before is
+/// refused.
 pub async fn a_relay_is_refused_after_an_operator_changed_its_key<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -291,7 +295,7 @@ pub async fn a_relay_is_refused_after_an_operator_changed_its_key<H: StoreHarnes
     assert_refused(&relay, diversions(&relay, &key, Some(before_discard), steps()), Diverted::Stale).await;
 }
 
-/// A key that failed, flowed and failed again is not in a state that it was in before.
+/// A key that failed, flowed and failed again does not return to an earlier version.
 pub async fn a_version_does_not_come_back<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;

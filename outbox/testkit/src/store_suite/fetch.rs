@@ -1,4 +1,5 @@
-//! Fetching: limits, windows, parts, flags; only under one's own unexpired lease; never anything that was settled before.
+//! Fetching: limits, windows, parts, flags; only under the caller's unexpired lease; never a
+//! message that was settled before.
 
 use outbox_contract::fetch::{Ordering, Scope};
 use outbox_contract::{Bucket, BucketSet, FetchedRow, Position, RelayId, Store};
@@ -9,7 +10,8 @@ use super::support::{
     write,
 };
 
-/// At most as many rows as asked for, the lowest positions; and the answer says whether there may be more.
+/// A fetch returns at most the requested number of rows, the lowest positions first, and reports
+/// whether there may be more.
 pub async fn a_fetch_stops_at_its_limit_of_rows<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -27,7 +29,7 @@ pub async fn a_fetch_stops_at_its_limit_of_rows<H: StoreHarness>(harness: &H) {
     assert!(!whole.full, "nothing cut it short");
 }
 
-/// At most as many bytes of content as asked for.
+/// A fetch returns at most the requested bytes of content.
 pub async fn a_fetch_stops_at_its_limit_of_bytes<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -41,12 +43,12 @@ pub async fn a_fetch_stops_at_its_limit_of_bytes<H: StoreHarness>(harness: &H) {
     assert!(fetched.full, "the limit cut it short");
 }
 
-/// A message over the limit of bytes comes alone instead of never.
+/// A message over the limit of bytes is returned alone instead of never.
 pub async fn the_first_row_comes_whatever_it_has<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
     for first_bytes in [10_000, 0] {
-        // Also where the first one has none: it is the first all the same.
+        // Even if the first message has no bytes, it is the first one.
         let first = messages("orders", "a", 1).into_iter().map(|m| m.with_payload(vec![7; first_bytes]));
         let second = messages("orders", "a", 1).into_iter().map(|m| m.with_payload(vec![7; 10_000]));
         let all: Vec<_> = first.chain(second).collect();
@@ -60,8 +62,9 @@ pub async fn the_first_row_comes_whatever_it_has<H: StoreHarness>(harness: &H) {
     }
 }
 
-/// A fetch that was not cut short says that it has looked as far as there is something, though it be of other routes and other relays: so
-/// that nobody walks over it again. It never says so of what it was cut short of, or was not allowed to see.
+/// A fetch that was not cut short reports that it has looked as far as there are rows, even rows of
+/// other routes and other relays, so that no relay reads them again. It never reports this of rows
+/// that it was cut short of, or was not allowed to see.
 pub async fn a_fetch_says_how_far_it_has_looked<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -85,7 +88,8 @@ pub async fn a_fetch_says_how_far_it_has_looked<H: StoreHarness>(harness: &H) {
     );
 }
 
-/// Rows in flight are left out in the statement itself: they use up neither the limit of rows nor that of bytes.
+/// Rows in flight are left out in the statement itself: they use up neither the limit of rows nor
+/// that of bytes.
 pub async fn rows_in_flight_count_for_nothing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -103,7 +107,7 @@ pub async fn rows_in_flight_count_for_nothing<H: StoreHarness>(harness: &H) {
     assert_eq!(read_ids(relay.fetch_with(&request).await.rows), [all[0].id, all[2].id, all[5].id]);
 }
 
-/// More rows in flight than a statement has parameters.
+/// More rows in flight than a statement has parameters are left out.
 pub async fn thousands_of_rows_in_flight_are_left_out<H: StoreHarness>(harness: &H) {
     const IN_FLIGHT: usize = 4_000;
     let store = prepared(harness).await;
@@ -118,7 +122,7 @@ pub async fn thousands_of_rows_in_flight_are_left_out<H: StoreHarness>(harness: 
     assert_eq!(rest[0].position(), stored[IN_FLIGHT].position);
 }
 
-/// A window: what is behind `after`, up to `until` and with it.
+/// A window holds the rows behind `after`, up to and including `until`.
 pub async fn a_window_leaves_out_what_is_before_and_behind_it<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -132,7 +136,7 @@ pub async fn a_window_leaves_out_what_is_before_and_behind_it<H: StoreHarness>(h
     assert!(relay.fetch_with(&request).await.rows.is_empty(), "nothing is behind the last");
 }
 
-/// A part: one topic, one key.
+/// A part is one topic, or one key.
 pub async fn a_scope_reads_only_its_topic_or_key<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -155,7 +159,7 @@ pub async fn a_message_without_a_key_is_read_by_its_id<H: StoreHarness>(harness:
     assert_eq!(stored_ids(&relay.read_key(&keyless.key_id()).await), [keyless.id]);
 }
 
-/// Muted parts come as bare positions, in their place, and count as rows.
+/// Muted parts are returned as bare positions, in their place, and count as rows.
 pub async fn muted_rows_come_bare_and_count_as_rows<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -171,11 +175,12 @@ pub async fn muted_rows_come_bare_and_count_as_rows<H: StoreHarness>(harness: &H
     let shown = read_ids(rows.iter().filter(|row| !is_muted(row)).cloned().collect());
     assert_eq!(sorted(shown), sorted(vec![heard.id, other_key.id]));
     if store.ordering() != Ordering::Stripes {
-        // In stripes, rows of different keys have no order among each other.
+        // In stripes, rows of different keys are unordered.
         let kinds: Vec<bool> = rows.iter().map(is_muted).collect();
         assert_eq!(kinds, [true, false, true, false], "{rows:?}");
     }
-    // The content of a muted row is not read, so it uses up no bytes; its row is one of the limit.
+    // The content of a muted row is not read, so it uses up no bytes; its row counts toward the
+    // limit.
     (request.limit, request.bytes) = (2, 100);
     let fetched = relay.fetch_with(&request).await;
     let cut: Vec<Position> = fetched.rows.iter().map(FetchedRow::position).collect();
@@ -216,7 +221,7 @@ pub async fn two_relays_read_disjoint_parts<H: StoreHarness>(harness: &H) {
     assert_eq!(one.len() + two.len(), written.len());
 }
 
-/// A lease that ran out reads nothing, though nobody took its place.
+/// An expired lease reads nothing, even if no other relay took the bucket.
 pub async fn an_expired_lease_reads_nothing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::on(&store, Default::default(), SHORT).await;
@@ -227,7 +232,7 @@ pub async fn an_expired_lease_reads_nothing<H: StoreHarness>(harness: &H) {
     assert_eq!(relay.read().await.len(), 1, "and with a new one it reads again");
 }
 
-/// Of the buckets that are owned, only those asked for.
+/// A fetch returns only the requested buckets among those that are owned.
 pub async fn a_fetch_reads_only_the_buckets_asked_for<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -242,7 +247,8 @@ pub async fn a_fetch_reads_only_the_buckets_asked_for<H: StoreHarness>(harness: 
     assert!(relay.fetch_with(&request).await.rows.is_empty());
 }
 
-/// What stands behind a failing message of its key is flagged, and comes without content; other keys do not.
+/// Rows behind a failing message of their key are flagged, and come without content; rows of other
+/// keys do not.
 pub async fn rows_of_failing_keys_are_flagged<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -266,7 +272,8 @@ pub async fn rows_of_failing_keys_are_flagged<H: StoreHarness>(harness: &H) {
     assert_eq!(others, [fine.id]);
 }
 
-/// A settle that returned before a fetch began is in that fetch: nothing comes twice to a relay that waits for its own writes.
+/// A fetch sees every settle that returned before it began: a relay that waits for its own writes
+/// reads nothing twice.
 pub async fn a_fetch_sees_every_settle_that_returned_before_it<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -295,7 +302,7 @@ pub async fn routes_do_not_see_each_other<H: StoreHarness>(harness: &H) {
     );
 }
 
-/// A fetch changes nothing: a second one gives the same rows.
+/// A fetch changes nothing: a second one returns the same rows.
 pub async fn a_fetch_repeated_gives_the_same_rows<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -303,7 +310,7 @@ pub async fn a_fetch_repeated_gives_the_same_rows<H: StoreHarness>(harness: &H) 
     assert_eq!(relay.read().await, relay.read().await);
 }
 
-/// For rows of several keys, which have no order among each other.
+/// Sorts rows of several keys, which are unordered among each other.
 fn sorted(mut ids: Vec<outbox_contract::MessageId>) -> Vec<outbox_contract::MessageId> {
     ids.sort_unstable();
     ids

@@ -1,4 +1,5 @@
-//! Promise P4 in the store: a consumer's handling of a message is committed once, whatever is redelivered and whoever handles it.
+//! Promise P4 in the store: a consumer's handling of a message is committed once, however often it
+//! is redelivered and whichever process handles it.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ fn consumer(name: &str) -> Consumer {
     Consumer::new(name).expect("a consumer of the suite is valid")
 }
 
-/// Admits in a transaction of its own that commits; started again on a conflict.
+/// Admits in a transaction of its own that commits; restarts it on a conflict.
 async fn admit<S: Transactional>(store: &S, consumer: &Consumer, messages: &[&Message]) -> Vec<Admission> {
     for _ in 0..MOST_ATTEMPTS {
         match try_admit(store, consumer, messages).await {
@@ -35,7 +36,7 @@ async fn try_admit<S: Transactional>(
     match store.admit(&mut tx, consumer, messages).await {
         Ok(admissions) => store.commit(tx).await.into_result().map(|()| admissions),
         Err(error) => {
-            // What the rollback says does not matter: the error of the admission is the cause.
+            // The result of the rollback does not matter: the error of the admission is the cause.
             let _ = store.rollback(tx).await;
             Err(error)
         }
@@ -46,7 +47,7 @@ async fn is_admitted<S: Transactional>(store: &S, consumer: &Consumer, message: 
     store.admitted(consumer, message.id).await.expect("the question is answered")
 }
 
-/// New, and once that is committed, a duplicate for good.
+/// A message is new, and once that is committed, it is always a duplicate.
 pub async fn a_message_is_new_once<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let (inventory, message) = (consumer("inventory"), message("orders", "a"));
@@ -60,7 +61,7 @@ pub async fn a_message_is_new_once<H: StoreHarness>(harness: &H) {
     assert_eq!(admit(&*other_process, &inventory, &[&message]).await, [Admission::Duplicate]);
 }
 
-/// Rolled back or dropped: it was not handled, so it is new again.
+/// A message whose admission was rolled back or dropped was not handled, so it is new again.
 pub async fn an_admission_that_was_rolled_back_never_was<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let (inventory, message) = (consumer("inventory"), message("orders", "a"));
@@ -78,11 +79,11 @@ pub async fn an_admission_that_was_rolled_back_never_was<H: StoreHarness>(harnes
     assert_eq!(admit(&*store, &inventory, &[&message]).await, [Admission::New]);
 }
 
-/// What one consumer handled, another still has to.
+/// A message handled by one consumer is still new to another.
 pub async fn each_consumer_handles_a_message_itself<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let message = message("orders", "a");
-    // Names that a careless database takes for one, and the longest there can be.
+    // Names that a careless database treats as equal, and the longest possible ones.
     let names = ["inventory".to_owned(), "Inventory".to_owned(), "inventory ".to_owned(), "é".repeat(64)];
     for name in &names {
         assert_eq!(admit(&*store, &consumer(name), &[&message]).await, [Admission::New], "{name:?}");
@@ -92,7 +93,7 @@ pub async fn each_consumer_handles_a_message_itself<H: StoreHarness>(harness: &H
     }
 }
 
-/// A batch is answered one by one, in its order, and only what is new becomes admitted.
+/// A batch is answered one by one, in its order, and only new messages become admitted.
 pub async fn a_batch_is_answered_one_by_one<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let inventory = consumer("inventory");
@@ -109,7 +110,7 @@ pub async fn a_batch_is_answered_one_by_one<H: StoreHarness>(harness: &H) {
     assert_eq!(admit(&*store, &inventory, &[]).await, []);
 }
 
-/// The same message twice in one batch: handled the first time.
+/// The same message twice in one batch is new the first time.
 pub async fn a_message_given_twice_in_one_call_is_new_the_first_time<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let (inventory, twice, once) = (consumer("inventory"), message("orders", "a"), message("orders", "b"));
@@ -117,7 +118,8 @@ pub async fn a_message_given_twice_in_one_call_is_new_the_first_time<H: StoreHar
     assert_eq!(admissions, [Admission::New, Admission::New, Admission::Duplicate]);
 }
 
-/// However many handle it at once, one commits that it was new; the others learn it only from what is committed.
+/// However many handlers run at once, exactly one commits the message as new; the others learn of
+/// it only from committed data.
 pub async fn of_handlers_at_once_exactly_one_commits<H: StoreHarness>(harness: &H) {
     const HANDLERS: usize = 8;
     let store = prepared(harness).await;
@@ -143,7 +145,8 @@ pub async fn of_handlers_at_once_exactly_one_commits<H: StoreHarness>(harness: &
     }
 }
 
-/// A handler as the inbox runs it: admit, an effect if it is new, commit; from the beginning on a conflict.
+/// Handles as the inbox does: admit, an effect if the message is new, commit; restarts on a
+/// conflict.
 async fn handle<S: Transactional>(store: &S, handled: &Message) -> Admission {
     for _ in 0..MOST_ATTEMPTS {
         match try_handle(store, handled).await {
@@ -202,7 +205,7 @@ pub async fn what_a_handler_emits_commits_with_its_admission<H: StoreHarness>(ha
     }
 }
 
-/// A message of a key of which earlier ones wait for this consumer in the store must not overtake them.
+/// A message must not overtake earlier ones of its key that wait for this consumer in the store.
 pub async fn a_message_goes_behind_those_that_wait_for_its_consumer<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let inventory = consumer("inventory");
@@ -232,7 +235,8 @@ pub async fn a_message_goes_behind_those_that_wait_for_its_consumer<H: StoreHarn
     );
 }
 
-/// A repeat of the one that waits is admitted, and makes way only for what comes after it: what is in front of it in the same call waits on.
+/// A repeat of the waiting message is admitted, and unblocks only later messages: those in front of
+/// it in the same call keep waiting.
 pub async fn a_repeat_further_back_lets_nothing_in_front_of_it_pass<H: StoreHarness>(harness: &H) {
     use Admission::{Behind, New};
     let store = prepared(harness).await;
@@ -245,7 +249,7 @@ pub async fn a_repeat_further_back_lets_nothing_in_front_of_it_pass<H: StoreHarn
     assert_eq!(admit(&*store, &inventory, &asked).await, [Behind, New, Behind, New, New]);
 }
 
-/// So it is when they are parked because the handler fails.
+/// The same holds if they are parked because the handler fails.
 pub async fn a_message_goes_behind_those_that_are_parked_for_its_consumer<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let inventory = consumer("inventory");

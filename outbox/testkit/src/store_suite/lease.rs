@@ -1,4 +1,4 @@
-//! Leases: who owns which bucket, for how long, and how it changes hands.
+//! Leases: which relay owns which bucket, for how long, and how it changes owners.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ pub async fn a_relay_alone_acquires_every_bucket<H: StoreHarness>(harness: &H) {
     assert_eq!((leased.fair_share, leased.relays), (BUCKETS, 1));
 }
 
-/// A second relay gets nothing that is owned; what the first gives back, it gets, up to its share.
+/// A second relay acquires no owned bucket; it acquires the buckets that the first gives back, up
+/// to its share.
 pub async fn two_relays_come_to_share_fairly<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut first = Relay::start(&store).await;
@@ -38,7 +39,7 @@ pub async fn two_relays_come_to_share_fairly<H: StoreHarness>(harness: &H) {
     assert_eq!(first.owned().union(&second.owned()), BucketSet::ALL);
 }
 
-/// 256 by three, rounded up: nobody gets more, and nothing is left over.
+/// 256 buckets by three relays, rounded up: no relay gets more, and no bucket is left over.
 pub async fn three_relays_come_to_share_fairly<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relays = Vec::new();
@@ -66,7 +67,7 @@ pub async fn three_relays_come_to_share_fairly<H: StoreHarness>(harness: &H) {
     assert_eq!(all, BucketSet::ALL, "no bucket is without an owner");
 }
 
-/// However many ask at once, no bucket gets two owners.
+/// However many relays ask at once, no bucket gets two owners.
 pub async fn relays_that_start_at_once_share_without_overlap<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let other_process = harness.as_another_process().await;
@@ -80,7 +81,8 @@ pub async fn relays_that_start_at_once_share_without_overlap<H: StoreHarness>(ha
     assert_eq!(all, BucketSet::ALL, "the first of them acquires what there is");
 }
 
-/// A relay that stopped beating is gone when its time is over, and not before; the next owner has the next epoch.
+/// A relay without heartbeats loses its buckets when its lease expires, and not before; the next
+/// owner has the next epoch.
 pub async fn an_expired_bucket_is_taken_under_the_next_epoch<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let gone = Relay::on(&store, Default::default(), SHORT).await;
@@ -98,7 +100,8 @@ pub async fn an_expired_bucket_is_taken_under_the_next_epoch<H: StoreHarness>(ha
     }
 }
 
-/// A relay whose leases ran out and were not taken owns them again at its next heartbeat; under whatever epoch, one that is not older.
+/// A relay whose leases expired and were not taken owns them again at its next heartbeat, under an
+/// epoch that is not older.
 pub async fn a_relay_that_slept_through_its_lease_acquires_again<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::on(&store, Default::default(), SHORT).await;
@@ -109,7 +112,7 @@ pub async fn a_relay_that_slept_through_its_lease_acquires_again<H: StoreHarness
     assert!(before.iter().zip(&leased.leases).all(|(old, new)| new.epoch >= old.epoch));
 }
 
-/// A relay that comes back after another took over is told what it lost.
+/// A relay that returns after another took over learns what it lost.
 pub async fn a_relay_that_was_replaced_is_told_so<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut slept = Relay::on(&store, Default::default(), SHORT).await;
@@ -121,10 +124,10 @@ pub async fn a_relay_that_was_replaced_is_told_so<H: StoreHarness>(harness: &H) 
     assert_eq!(leased.relays, 2);
 }
 
-/// Each heartbeat counts from itself.
+/// Each heartbeat extends the leases from its own time.
 pub async fn a_heartbeat_renews_every_lease<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    // Long steps against a lease of twice that, so that a slow machine is no expired lease.
+    // Long steps against a lease of twice that, so that a slow machine causes no expired lease.
     let lasts = Duration::from_secs(2);
     let mut relay = Relay::on(&store, Default::default(), lasts).await;
     let before = relay.leases.clone();
@@ -136,7 +139,7 @@ pub async fn a_heartbeat_renews_every_lease<H: StoreHarness>(harness: &H) {
     assert!(other.leases.is_empty(), "after 3 s the lease of 2 s is still good, for it was renewed");
 }
 
-/// What is given back is free at once, under the next epoch.
+/// A bucket that was given back is free at once, under the next epoch.
 pub async fn a_released_bucket_is_taken_at_once<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut first = Relay::start(&store).await;
@@ -151,7 +154,7 @@ pub async fn a_released_bucket_is_taken_at_once<H: StoreHarness>(harness: &H) {
     assert_eq!(first.beat().await.leases.len(), BUCKETS - 10);
 }
 
-/// Giving back what one does not own, or owned under another epoch, frees nothing.
+/// Giving back a bucket that is not owned, or was owned under another epoch, frees nothing.
 pub async fn only_the_owner_gives_a_bucket_back<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut owner = Relay::start(&store).await;
@@ -164,7 +167,7 @@ pub async fn only_the_owner_gives_a_bucket_back<H: StoreHarness>(harness: &H) {
     assert_eq!(owner.beat().await.leases.len(), BUCKETS);
 }
 
-/// What a relay is giving up, it does not acquire again.
+/// A relay does not acquire a bucket again that it is giving up.
 pub async fn a_yielded_bucket_is_not_acquired_again<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::start(&store).await;
@@ -178,7 +181,7 @@ pub async fn a_yielded_bucket_is_not_acquired_again<H: StoreHarness>(harness: &H
     assert_eq!(relay.beat().await.leases.len(), BUCKETS, "until the relay changes its mind");
 }
 
-/// A relay that leaves counts in no share any more.
+/// A relay that left no longer counts in the shares.
 pub async fn a_relay_that_leaves_counts_no_more<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let leaving = Relay::start(&store).await;
@@ -189,7 +192,7 @@ pub async fn a_relay_that_leaves_counts_no_more<H: StoreHarness>(harness: &H) {
     assert_eq!((leased.relays, leased.fair_share, leased.leases.len()), (1, BUCKETS, BUCKETS));
 }
 
-/// A relay without a transport is counted out after a lease, not before, if another has one.
+/// A relay without a transport stops counting after a lease, not before, if another relay has one.
 pub async fn a_relay_without_transport_is_counted_out<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut healthy = Relay::start(&store).await;
@@ -213,7 +216,7 @@ pub async fn a_relay_without_transport_is_counted_out<H: StoreHarness>(harness: 
     assert_eq!(cut_off.beat_with(&request).await.fair_share, 128, "with a transport it counts again");
 }
 
-/// When nobody has a transport, everybody keeps what they have.
+/// If no relay has a transport, every relay keeps its share.
 pub async fn relays_keep_their_shares_when_no_transport_is_available<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::on(&store, Default::default(), Duration::from_secs(1)).await;
@@ -226,7 +229,7 @@ pub async fn relays_keep_their_shares_when_no_transport_is_available<H: StoreHar
     }
 }
 
-/// Whoever takes a bucket over starts where its last owner said.
+/// A new owner of a bucket starts at the mark of its last owner.
 pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut first = Relay::on(&store, Default::default(), SHORT).await;
@@ -241,13 +244,13 @@ pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
     first.low_water = first.mark(&first.leases, read[1].position);
     first.beat().await;
 
-    // By a lease that ran out: what the last heartbeat said.
+    // By an expired lease: the mark of the last heartbeat.
     harness.advance(OVER).await;
     let mut second = Relay::start(&store).await;
     assert_eq!(second.leases.len(), BUCKETS);
     assert!(second.leases.iter().all(|lease| lease.low_water == read[1].position), "{:?}", second.leases[0]);
 
-    // By giving back: what was said then.
+    // By giving back: the mark at that time.
     second.settle(&read[2..3]).await;
     second.low_water = second.mark(&second.leases, read[2].position);
     second.leave().await;
@@ -256,8 +259,9 @@ pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
     assert_eq!(third.read().await.len(), 1, "and nothing is lost by it");
 }
 
-/// A relay may own more than it knows, by a heartbeat whose answer it never had. Its mark is saved for the leases that it names, and what stands
-/// below it in the others is read by whoever takes them over, and counted until then.
+/// A relay may own more than it knows, through a heartbeat whose answer was lost. Its mark is saved
+/// for the leases that it names. The next owner reads and counts the messages below the mark in the
+/// others.
 pub async fn a_low_water_mark_holds_for_the_leases_that_it_covers<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     if store.ordering() == Ordering::Stripes {
@@ -302,7 +306,8 @@ pub async fn a_low_water_mark_holds_for_the_leases_that_it_covers<H: StoreHarnes
     assert_eq!(pending(&*store).await, 4);
 }
 
-/// A relay that lost its way begins to read anew: it has read nothing yet, and is told where it had come to.
+/// A relay that lost its state begins to read anew: it has read nothing yet, and learns its saved
+/// marks.
 pub async fn a_relay_that_begins_anew_is_told_its_marks<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     if store.ordering() == Ordering::Stripes {
@@ -320,7 +325,7 @@ pub async fn a_relay_that_begins_anew_is_told_its_marks<H: StoreHarness>(harness
     for _ in 0..2 {
         assert_eq!(marks(&relay.beat().await.leases), expected);
     }
-    // What it has read since is told apart from what it has not, and may stand lower.
+    // Rows that it has read since are told apart from those that it has not, and may stand lower.
     relay.low_water = relay.mark(&rest, Position(7));
     let expected: Vec<Position> =
         [vec![Position(49_000); some.len()], vec![Position(7); rest.len()]].concat();
@@ -330,7 +335,7 @@ pub async fn a_relay_that_begins_anew_is_told_its_marks<H: StoreHarness>(harness
     assert_eq!(marks(&Relay::start(&store).await.leases), expected, "and so is its successor");
 }
 
-/// Relays that were configured differently are told so.
+/// Relays with different configurations learn of it.
 pub async fn relays_are_told_whether_they_agree<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut first = Relay::start(&store).await;
@@ -344,7 +349,7 @@ pub async fn relays_are_told_whether_they_agree<H: StoreHarness>(harness: &H) {
     assert!(first.beat().await.fingerprints_agree, "one that left disagrees no more");
 }
 
-/// Routes have relays of their own.
+/// Relays of another route do not count in the shares.
 pub async fn relays_of_another_route_count_in_no_share<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut one = Relay::start(&store).await;
@@ -354,7 +359,7 @@ pub async fn relays_of_another_route_count_in_no_share<H: StoreHarness>(harness:
     assert_eq!(other.leases.len(), BUCKETS);
 }
 
-/// What operators paused is in the answer to every heartbeat, from the next one on.
+/// Pauses by operators are in the answer to every heartbeat, from the next one on.
 pub async fn a_heartbeat_tells_what_is_paused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::start(&store).await;

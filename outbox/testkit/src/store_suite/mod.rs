@@ -1,11 +1,12 @@
-//! The suite that every store must pass: one named test for each thing that the traits [`Store`], [`Transactional`] and
-//! [`Admin`](outbox_contract::Admin) promise.
+//! The suite that every store must pass: one named test for each promise of the traits [`Store`],
+//! [`Transactional`] and [`Admin`](outbox_contract::Admin).
 //!
-//! A backend's author writes a [`StoreHarness`] and calls [`store_conformance!`](crate::store_conformance); every test gets a fresh
-//! store of it. The tests are plain functions as well (`store_suite::append::…`), for whoever wants to run one alone.
+//! A backend's author writes a [`StoreHarness`] and calls
+//! [`store_conformance!`](crate::store_conformance); every test gets a fresh store of it. The tests
+//! are plain functions as well (`store_suite::append::…`) and can be run alone.
 //!
-//! The suite panics when a promise is broken, as tests do. Which tests there are is no part of the crate's compatibility: a
-//! minor version may add some, for promises that were there before.
+//! The suite panics when a promise is broken, as tests do. The set of tests is no part of the
+//! crate's compatibility: a minor version may add some, for promises that existed before.
 //!
 //! [`Store`]: outbox_contract::Store
 //! [`Transactional`]: outbox_contract::Transactional
@@ -33,14 +34,17 @@ pub use harness::{Capabilities, StoreHarness};
 
 use crate::suite;
 
-/// How long a single test may take before it counts as hanging. In paused time a test that waits for nothing reaches it at once.
+/// Time limit after which a single test counts as hanging. In paused time a test that waits for
+/// nothing reaches it at once.
 const MOST_TIME: Duration = Duration::from_secs(180);
 
-/// Runs one test of the suite on a fresh store. What [`store_conformance!`](crate::store_conformance) expands to.
+/// Runs one test of the suite on a fresh store. [`store_conformance!`](crate::store_conformance)
+/// expands to it.
 ///
 /// # Panics
 ///
-/// When the store breaks the promise, when the test hangs, or when the backend can't be had and `REQUIRE_BACKENDS` is 1.
+/// If the store breaks the promise, if the test hangs, or if the backend is unavailable and
+/// `REQUIRE_BACKENDS` is 1.
 pub async fn run<H: StoreHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
     if suite::skips(name, H::skipped()) {
         return;
@@ -51,9 +55,10 @@ pub async fn run<H: StoreHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
 
 /// Makes one `#[tokio::test]` of each property that a store must have, named after it.
 ///
-/// Takes a [`StoreHarness`](crate::store_suite::StoreHarness), and after it what `#[tokio::test]` shall be given: by default two worker
-/// threads; `start_paused = true` for a store whose clock is tokio's. The calling crate needs tokio with `macros` and `rt` (and
-/// `rt-multi-thread`, or `test-util` for paused time).
+/// Takes a [`StoreHarness`](crate::store_suite::StoreHarness), and after it the arguments of
+/// `#[tokio::test]`: by default two worker threads; `start_paused = true` for a store whose clock
+/// is tokio's. The calling crate needs tokio with `macros` and `rt` (and `rt-multi-thread`, or
+/// `test-util` for paused time).
 ///
 /// ```ignore
 /// outbox_testkit::store_conformance!(MyHarness);

@@ -1,4 +1,4 @@
-//! The verbs of operators on keys and routes: hold, release, skip, discard, pause, resume.
+//! Admin operations on keys and routes: hold, release, skip, discard, pause, resume.
 
 use outbox_contract::admin::{FailingKey, Filter};
 use outbox_contract::divert::{Step, Then};
@@ -34,7 +34,8 @@ async fn parked_key<S: Transactional>(
     (key, stored_ids(&stored))
 }
 
-/// A flowing key is held: its messages are flagged, parked behind each other, and never due until it is released.
+/// A flowing key is held: its messages are flagged, parked behind each other, and never due until
+/// it is released.
 pub async fn a_held_key_waits_for_the_operator<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -69,7 +70,7 @@ pub async fn a_held_key_waits_for_the_operator<H: StoreHarness>(harness: &H) {
     relay.assert_flows(&key).await;
 }
 
-/// Holding what is held, or failing, is no error.
+/// Holding a held or failing key is no error.
 pub async fn holding_again_changes_nothing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -84,7 +85,8 @@ pub async fn holding_again_changes_nothing<H: StoreHarness>(harness: &H) {
     assert!(relay.due().await.keys.is_empty(), "a hold ends the retries");
 }
 
-/// A relay had a message in flight when the operator held the key: its failure does not undo the hold.
+/// A relay had a message in flight when the operator held the key: its failure does not undo the
+/// hold.
 pub async fn a_hold_survives_a_failure<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -99,7 +101,7 @@ pub async fn a_hold_survives_a_failure<H: StoreHarness>(harness: &H) {
     assert!(relay.due().await.keys.is_empty(), "it stays held");
 }
 
-/// Held and empty, then released: it flows again.
+/// A key that is held while empty flows again after its release.
 pub async fn a_released_key_with_nothing_parked_flows<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -120,7 +122,7 @@ pub async fn a_released_key_is_tried_now<H: StoreHarness>(harness: &H) {
     assert_eq!((due.keys.len(), stored_ids(&due.keys[0].parked), due.keys[0].attempts), (1, ids, 0));
 }
 
-/// Verbs on a key that is neither held nor failing say so.
+/// Operations on a key that is neither held nor failing return an error.
 pub async fn verbs_on_a_key_that_flows_are_invalid<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -149,7 +151,7 @@ pub async fn a_skipped_message_makes_way_for_the_next<H: StoreHarness>(harness: 
     assert!(!failing_keys(&*store, &Filter::default()).await[0].held);
 }
 
-/// So it is when the key was to be tried in an hour: skipping is a decision to go on now.
+/// The same holds if the key was to be tried in an hour: a skip is a decision to continue now.
 pub async fn a_skip_does_not_wait_for_the_next_attempt<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -163,7 +165,7 @@ pub async fn a_skip_does_not_wait_for_the_next_attempt<H: StoreHarness>(harness:
     assert_eq!(stored_ids(&due.keys[0].parked), ids[1..]);
 }
 
-/// Skipped to the end: the key flows, and before that there is nothing to skip.
+/// A key whose messages are all skipped flows; before that an empty key has nothing to skip.
 pub async fn a_key_skipped_to_its_end_flows<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -190,7 +192,7 @@ pub async fn a_discarded_key_flows_again<H: StoreHarness>(harness: &H) {
     assert_eq!(stored_ids(&parked), others, "other keys keep theirs");
 }
 
-/// The longest failing first; by route, topic, key and page.
+/// Failing keys are listed longest failing first, and filtered by route, topic, key and page.
 pub async fn failing_keys_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -224,7 +226,7 @@ pub async fn failing_keys_are_filtered_and_paged<H: StoreHarness>(harness: &H) {
     assert_eq!(stored_ids(&store.parked(&one).await.expect("listed")), [expected[0].1[1]]);
 }
 
-/// Pauses of a route and of its topics are apart, each taken back on its own, any number of times.
+/// Pauses of a route and of its topics are separate, each resumed on its own, any number of times.
 pub async fn pauses_of_a_route_and_its_topics_are_apart<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut relay = Relay::start(&store).await;

@@ -1,7 +1,8 @@
-//! Promise P3 in the store: within a key, the order of positions is the order in which transactions committed.
+//! Promise P3 in the store: within a key, the order of positions is the order in which transactions
+//! committed.
 //!
-//! Order is judged by real time: one transaction is before another if its commit had returned before the other's append began.
-//! Never by position, which is what is on trial.
+//! Real time decides order: one transaction is before another if its commit had returned before the
+//! other's append began. Positions never decide, because they are under test.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub async fn several_appends_of_one_transaction_keep_their_order<H: StoreHarness
     assert_eq!(stored_ids(&relay.read_key(&all[0].key_id()).await), ids(&all));
 }
 
-/// One transaction after another.
+/// Positions ascend along a key, one transaction after another.
 pub async fn positions_ascend_along_a_key<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -54,7 +55,8 @@ pub async fn positions_ascend_along_a_key<H: StoreHarness>(harness: &H) {
     assert_eq!(stored_ids(&relay.read_key(&all[0].key_id()).await), ids(&all));
 }
 
-/// A position that was used is not used again when its row is gone: a relay that reads on from it would miss the new row.
+/// A position is not reused when its row is gone: a relay that reads on from it would miss the new
+/// row.
 pub async fn positions_do_not_come_back_when_everything_is_settled<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -71,7 +73,7 @@ pub async fn positions_do_not_come_back_when_everything_is_settled<H: StoreHarne
     }
 }
 
-/// Many writers that lock nothing of their own, few keys.
+/// Many writers without locks of their own append to few keys.
 pub async fn concurrent_writers_of_a_key_are_in_commit_order<H: StoreHarness>(harness: &H) {
     const WRITERS: usize = 8;
     const TRANSACTIONS: usize = 12;
@@ -104,7 +106,8 @@ pub async fn concurrent_writers_of_a_key_are_in_commit_order<H: StoreHarness>(ha
     history.check().assert_exactly_once();
 }
 
-/// As `write`, each attempt recorded: what was rolled back must not be read, and what committed must be in order.
+/// Like `write`, with each attempt recorded: rolled back messages must not be read, and committed
+/// ones must be in order.
 async fn write_recorded<S: Transactional>(store: &S, history: &History, batch: &[Message]) {
     let outgoing: Vec<Outgoing> = batch.iter().cloned().map(Outgoing::from).collect();
     for _ in 0..MOST_ATTEMPTS {
@@ -124,7 +127,8 @@ async fn write_recorded<S: Transactional>(store: &S, history: &History, batch: &
     panic!("{MOST_ATTEMPTS} transactions in a row ended in a conflict");
 }
 
-/// Whoever appends to a key that an open transaction has appended to waits for its end, or conflicts; it does not overtake.
+/// A writer of a key to which an open transaction has appended waits for its end, or conflicts; it
+/// does not overtake.
 pub async fn a_second_writer_of_a_key_does_not_overtake_the_first<H: StoreHarness>(harness: &H) {
     for commits in [true, false] {
         second_writer(harness, commits).await;
@@ -169,7 +173,7 @@ async fn second_writer<H: StoreHarness>(harness: &H, first_commits: bool) {
     relay.leave().await;
 }
 
-/// Keys don't wait for each other, where a store has more than one writer at a time.
+/// Keys do not wait for each other, where a store has more than one writer at a time.
 pub async fn an_open_transaction_hides_nothing_that_others_commit<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     if store.ordering() == Ordering::Single {
@@ -212,7 +216,7 @@ fn keys_apart() -> (Message, Message) {
     (slow, quick)
 }
 
-/// What was rolled back had taken positions; nobody waits for them.
+/// A rolled back transaction had taken positions; no reader waits for them.
 pub async fn a_rollback_leaves_no_hole_that_blocks<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -233,14 +237,15 @@ pub async fn a_rollback_leaves_no_hole_that_blocks<H: StoreHarness>(harness: &H)
     assert!(writers.open.is_empty(), "no transaction is open, so none may still commit: {writers:?}");
 }
 
-/// Readers read no more below the last position once its writers are over: what came after the question must not land there.
+/// Readers stop reading below the last position once its writers are done: later appends must not
+/// land there.
 pub async fn what_is_appended_later_stands_above_the_last_position<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     if store.ordering() != Ordering::Writers {
         return not_applicable::<H>("nobody reads by the last position here");
     }
     let relay = Relay::start(&store).await;
-    // The first time, no position has ever been given out.
+    // The first time, no position was ever assigned.
     for _ in 0..3 {
         let writers = store.writers().await.expect("writers are listed");
         assert!(writers.open.is_empty(), "no transaction is open: {writers:?}");
@@ -258,7 +263,8 @@ pub async fn what_is_appended_later_stands_above_the_last_position<H: StoreHarne
     }
 }
 
-/// Stores of one writer: whoever reads on from the last position it saw misses nothing, whatever is written meanwhile.
+/// In a store with one writer, a reader that continues from the last position it saw misses
+/// nothing, whatever is written meanwhile.
 pub async fn a_reader_that_follows_the_last_position_misses_nothing<H: StoreHarness>(harness: &H) {
     const WRITERS: usize = 4;
     const EACH: usize = 40;
@@ -271,7 +277,7 @@ pub async fn a_reader_that_follows_the_last_position_misses_nothing<H: StoreHarn
     let relay = Relay::start(&store).await;
     for writer in 0..WRITERS {
         let store = Arc::clone(&store);
-        // Owned by the test's runtime: the reader below waits for all that they write.
+        // Owned by the test's runtime: the reader below waits for all their writes.
         tokio::spawn(async move {
             for turn in 0..EACH {
                 write(&*store, [message("orders", &format!("key-{}", (writer + turn) % 5))]).await;

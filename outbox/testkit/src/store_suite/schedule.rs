@@ -1,4 +1,5 @@
-//! Scheduled messages: they join their key when they are due, as an append does, and can be looked at and cancelled before.
+//! Scheduled messages: they join their key when they are due, as an append does, and can be listed
+//! and canceled before.
 
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ async fn maintain<S: Store>(store: &S, limit: usize) -> Maintained {
     store.maintain(limit).await.expect("a round of maintenance is done")
 }
 
-/// In the order of their due times, not of their scheduling; of one due time, in the order of scheduling.
+/// Messages join in the order of their due times, not of their scheduling; those of one due time,
+/// in the order of scheduling.
 pub async fn due_messages_join_in_the_order_of_their_due_times<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -34,7 +36,7 @@ pub async fn due_messages_join_in_the_order_of_their_due_times<H: StoreHarness>(
     assert_eq!(maintain(&*store, 100).await.promoted, 0, "nothing is moved twice");
 }
 
-/// Before its time nothing is moved; and the answer says when to come again.
+/// Nothing is moved before its due time, and the answer gives the next due time.
 pub async fn nothing_joins_before_its_time<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -58,7 +60,8 @@ pub async fn nothing_joins_before_its_time<H: StoreHarness>(harness: &H) {
     assert_eq!(stored_ids(&relay.read().await), [soon.id]);
 }
 
-/// A message that was due in the past when it was scheduled joins at the next round, in every field as it was given.
+/// A message that was due in the past when it was scheduled joins at the next round, unchanged in
+/// every field.
 pub async fn a_due_message_is_what_was_scheduled<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -91,7 +94,7 @@ pub async fn a_due_message_stands_behind_what_was_committed_before<H: StoreHarne
     assert_eq!(stored_ids(&relay.read_key(&direct.key_id()).await), [direct.id, scheduled.id]);
 }
 
-/// A round does no more than it is asked for, the next due first, and says that there is more.
+/// A round moves no more than its limit, the next due first, and reports that there is more.
 pub async fn a_round_moves_no_more_than_its_limit<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -144,7 +147,8 @@ pub async fn a_rolled_back_schedule_never_exists<H: StoreHarness>(harness: &H) {
     assert!(relay.fetch().await.is_empty());
 }
 
-/// The next due first, with its due time; by the filter, whose instants are compared with the due time.
+/// Scheduled messages are listed next due first, each with its due time; the filter compares its
+/// instants with the due time.
 pub async fn scheduled_messages_are_listed<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let now = database_now(&store).await;
@@ -177,7 +181,7 @@ pub async fn scheduled_messages_are_listed<H: StoreHarness>(harness: &H) {
     assert_eq!(store.scheduled(&one).await.expect("listed"), [(at(1), a)]);
 }
 
-/// Cancelled ones never come; the others do.
+/// Canceled messages never join; the others do.
 pub async fn a_cancelled_message_never_comes<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -197,7 +201,7 @@ pub async fn a_cancelled_message_never_comes<H: StoreHarness>(harness: &H) {
     );
 }
 
-/// A message that fell due while its key was failing waits behind what is parked.
+/// A message that fell due while its key was failing waits behind the parked messages.
 pub async fn a_message_due_on_a_failing_key_waits_behind_it<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;

@@ -1,4 +1,5 @@
-//! Settling: exactly what was delivered is removed, by position and id, by anybody, any number of times.
+//! Settling: exactly the delivered rows are removed, by position and id, by any relay, any number
+//! of times.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::StoreHarness;
 use super::support::{NO_HISTORY, OVER, Relay, SHORT, ids, message, messages, prepared, stored_ids, write};
 use crate::suite::not_applicable;
 
-/// Of several, those named.
+/// Of several rows, those named are removed.
 pub async fn settled_rows_are_gone_and_no_others<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -21,7 +22,8 @@ pub async fn settled_rows_are_gone_and_no_others<H: StoreHarness>(harness: &H) {
     assert_eq!(stored_ids(&relay.read().await), [all[1].id, all[2].id, all[4].id]);
 }
 
-/// A position with another id than stands there, or an id with another position, removes nothing (positions come back after a restore).
+/// A position with a wrong id, or an id with a wrong position, removes nothing (positions come back
+/// after a restore).
 pub async fn a_row_is_settled_by_position_and_id_together<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -38,7 +40,8 @@ pub async fn a_row_is_settled_by_position_and_id_together<H: StoreHarness>(harne
     assert_eq!(stored_ids(&relay.read().await), ids(&all));
 }
 
-/// What the broker confirmed may be removed by whoever knows it, lease or not (promise P7).
+/// A message that the broker confirmed may be removed by any relay that knows it, lease or not
+/// (promise P7).
 pub async fn a_relay_that_lost_its_lease_may_still_settle<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let slept = Relay::on(&store, Default::default(), SHORT).await;
@@ -51,7 +54,7 @@ pub async fn a_relay_that_lost_its_lease_may_still_settle<H: StoreHarness>(harne
     assert_eq!(stored_ids(&next.read().await), [all[1].id]);
 }
 
-/// Twice, with rows that are gone among others, and with none at all.
+/// Settling twice, with missing rows among others, and with none at all does nothing.
 pub async fn settling_again_does_nothing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -69,7 +72,7 @@ pub async fn settling_again_does_nothing<H: StoreHarness>(harness: &H) {
     }
 }
 
-/// More than a statement has parameters.
+/// More rows than a statement has parameters are settled at once.
 pub async fn thousands_of_rows_are_settled_at_once<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -81,7 +84,7 @@ pub async fn thousands_of_rows_are_settled_at_once<H: StoreHarness>(harness: &H)
     assert_eq!(stored_ids(&relay.read().await), [kept.id]);
 }
 
-/// Where a history is kept, delivered messages are in it, as they were.
+/// Where a history is kept, delivered messages are in it, unchanged.
 pub async fn delivered_messages_go_to_the_history<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;

@@ -1,7 +1,9 @@
-//! Stores that order by stripes: what their marks say, and what a reader concludes from them. Other stores have no marks, and pass.
+//! Stores that order by stripes: the meaning of their marks, and a reader's conclusions from them.
+//! Other stores have no marks, and pass.
 //!
-//! A reader that finds a mark moved reads again from below what was committed since, and counts no row above the mark that it asked for
-//! first. So a mark that is ahead of the rows, or behind a position that comes later, loses messages.
+//! A reader that finds a mark moved reads again from below the rows committed since, and counts no
+//! row above the mark that it asked for first. So a mark that is ahead of the rows, or behind a
+//! later position, loses messages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +22,8 @@ use super::support::{
 };
 use crate::suite::not_applicable;
 
-/// Where there are no stripes there are neither marks nor numbers; where there are, every row has its number, in the stripe of its key.
+/// A store without stripes has neither marks nor numbers; in a store with stripes every row has its
+/// number, in the stripe of its key.
 pub async fn only_stores_with_stripes_have_marks<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -37,7 +40,8 @@ pub async fn only_stores_with_stripes_have_marks<H: StoreHarness>(harness: &H) {
     assert_eq!(marks(&store, &Route::default()).await.len(), if has_stripes { 2 } else { 0 });
 }
 
-/// Whichever key of a stripe is written, and whatever is rolled back: the next number is the last one and 1, and the next position is higher.
+/// Whichever key of a stripe is written, and whatever is rolled back: the next number is the last
+/// one plus 1, and the next position is higher.
 pub async fn numbers_of_a_stripe_have_no_gaps<H: StoreHarness>(harness: &H) {
     let Some(store) = with_stripes(harness).await else { return };
     let relay = Relay::start(&store).await;
@@ -53,7 +57,7 @@ pub async fn numbers_of_a_stripe_have_no_gaps<H: StoreHarness>(harness: &H) {
     let rows = by_stripe(&relay.read().await);
     assert_eq!(rows.len(), 1, "both keys are in one stripe");
     assert_gapless(&rows);
-    // What is settled comes back neither as a number nor as a position.
+    // A settled row frees neither its number nor its position.
     let read = relay.read().await;
     relay.settle(&read).await;
     write(&*store, [message("orders", &other)]).await;
@@ -64,7 +68,8 @@ pub async fn numbers_of_a_stripe_have_no_gaps<H: StoreHarness>(harness: &H) {
     assert!(Some(after[0].position) > highest, "{} after {highest:?}", after[0].position);
 }
 
-/// The mark of a stripe is its last row, and where the append of that began; and stays when the row is gone.
+/// The mark of a stripe is its last row, and the begin of that row's append; it stays when the row
+/// is gone.
 pub async fn a_mark_tells_the_last_append<H: StoreHarness>(harness: &H) {
     let Some(store) = with_stripes(harness).await else { return };
     let relay = Relay::start(&store).await;
@@ -96,7 +101,7 @@ pub async fn a_mark_tells_the_last_append<H: StoreHarness>(harness: &H) {
     assert!(mark.position > expected.position);
 }
 
-/// An open transaction shows in no mark, and a rolled back one never does.
+/// An open transaction moves no mark, and a rolled back one never does.
 pub async fn a_mark_moves_with_the_commit_and_not_before<H: StoreHarness>(harness: &H) {
     let Some(store) = with_stripes(harness).await else { return };
     write(&*store, [message("orders", "a")]).await;
@@ -116,7 +121,7 @@ pub async fn a_mark_moves_with_the_commit_and_not_before<H: StoreHarness>(harnes
     }
 }
 
-/// Each route has numbers of its own, and the marks of the buckets asked for.
+/// Each route has numbers of its own, and the marks of the requested buckets.
 pub async fn marks_are_of_a_route_and_the_buckets_asked_for<H: StoreHarness>(harness: &H) {
     let Some(store) = with_stripes(harness).await else { return };
     let (here, there) = (Route::default(), route("audit"));
@@ -158,7 +163,8 @@ pub async fn what_is_appended_by_verbs_has_numbers_too<H: StoreHarness>(harness:
     assert_eq!((mark.last.number, mark.position), (5, last.position));
 }
 
-/// Whoever asks for marks and then fetches sees every row up to them, at positions that ascend, whatever is written meanwhile.
+/// A reader that asks for marks and then fetches sees every row up to them, at ascending positions,
+/// whatever is written meanwhile.
 pub async fn every_row_up_to_a_mark_can_be_fetched<H: StoreHarness>(harness: &H) {
     const WRITERS: usize = 4;
     const TRANSACTIONS: usize = 15;
@@ -179,7 +185,7 @@ pub async fn every_row_up_to_a_mark_can_be_fetched<H: StoreHarness>(harness: &H)
         .collect();
     let mut last = BTreeMap::new();
     loop {
-        // Read before the question: what they have committed by now must be in it.
+        // Read before the request: it must return everything committed by now.
         let over = writers.iter().all(tokio::task::JoinHandle::is_finished);
         let marks = marks(&store, &Route::default()).await;
         let rows = by_stripe(&relay.read().await);
@@ -205,7 +211,8 @@ pub async fn every_row_up_to_a_mark_can_be_fetched<H: StoreHarness>(harness: &H)
     }
 }
 
-/// A stripe that waits for a slow writer is behind others, and what it commits then is found from its mark.
+/// A stripe that waits for a slow writer is behind others, and its later commit is found from its
+/// mark.
 pub async fn a_late_commit_is_found_by_its_mark<H: StoreHarness>(harness: &H) {
     let Some(store) = with_stripes(harness).await else { return };
     let relay = Relay::start(&store).await;
@@ -230,7 +237,7 @@ pub async fn a_late_commit_is_found_by_its_mark<H: StoreHarness>(harness: &H) {
     assert!(stored_ids(&read).contains(&slow.id), "it stands at {}, or above", mark.first_position);
 }
 
-/// The store, where it has stripes.
+/// Returns the store, if it has stripes.
 async fn with_stripes<H: StoreHarness>(harness: &H) -> Option<Arc<H::Store>> {
     let store = prepared(harness).await;
     if store.ordering() != Ordering::Stripes {
@@ -247,7 +254,7 @@ async fn marks<S: Store>(store: &Arc<S>, route: &Route) -> BTreeMap<StripeId, St
     marks.into_iter().map(|mark| (mark.last.stripe, mark)).collect()
 }
 
-/// Rows by stripe and number.
+/// Groups rows by stripe and number.
 fn by_stripe(rows: &[Arc<Stored>]) -> BTreeMap<StripeId, BTreeMap<i64, Arc<Stored>>> {
     let mut stripes: BTreeMap<StripeId, BTreeMap<i64, Arc<Stored>>> = BTreeMap::new();
     for row in rows {
@@ -258,7 +265,7 @@ fn by_stripe(rows: &[Arc<Stored>]) -> BTreeMap<StripeId, BTreeMap<i64, Arc<Store
     stripes
 }
 
-/// From 1 on, at positions that ascend.
+/// Asserts that numbers start at 1 without gaps, at ascending positions.
 fn assert_gapless(stripes: &BTreeMap<StripeId, BTreeMap<i64, Arc<Stored>>>) {
     for (stripe, rows) in stripes {
         assert!(

@@ -1,4 +1,4 @@
-//! What the tests of the suite share: messages to write, a way to commit them, and a relay of few words.
+//! Shared parts of the suite's tests: messages to write, a way to commit them, and a minimal relay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use outbox_contract::{
 
 use super::StoreHarness;
 
-/// A lease that does not run out while a test runs.
+/// A lease that does not expire while a test runs.
 pub(super) const LONG: Duration = Duration::from_secs(600);
-/// A lease that is waited out.
+/// A lease that a test lets expire.
 pub(super) const SHORT: Duration = Duration::from_millis(500);
 /// Long enough for [`SHORT`] to be over.
 pub(super) const OVER: Duration = Duration::from_millis(750);
 
-/// Why what is said of the history is not tried.
+/// Reason for skipping the tests of the history.
 pub(super) const NO_HISTORY: &str = "this store keeps no history";
-/// Why what is said of marks of leases is not tried.
+/// Reason for skipping the tests of the marks of leases.
 pub(super) const READ_FROM_THE_START: &str =
     "what is taken over is read from the start where there are stripes";
 
-/// The harness's store, migrated.
+/// Returns the harness's store, migrated.
 pub(super) async fn prepared<H: StoreHarness>(harness: &H) -> Arc<H::Store> {
     let store = harness.store();
     store.migrate().await.expect("an empty database is migrated");
@@ -41,7 +41,7 @@ pub(super) fn route(name: &str) -> Route {
     Route::new(name).expect("a route of the suite is valid")
 }
 
-/// A message with a small payload that is its own.
+/// A message with a small payload of its own.
 pub(super) fn message(topic_name: &str, key: &str) -> Message {
     let message = Message::new(topic(topic_name), "suite.event");
     let payload = format!(r#"{{"of":"{}"}}"#, message.id);
@@ -57,7 +57,7 @@ pub(super) fn failure(words: &str) -> Failure {
     Failure::new("suite", words)
 }
 
-/// Commits these in a transaction of their own, started again from its beginning whenever the database says conflict.
+/// Commits these in a transaction of their own, restarted whenever the database reports a conflict.
 pub(super) async fn write<S, I>(store: &S, messages: I)
 where
     S: Transactional,
@@ -79,17 +79,17 @@ where
 pub(super) async fn try_write<S: Transactional>(store: &S, outgoing: &[Outgoing]) -> Result<(), AppendError> {
     let mut tx = store.begin().await?;
     if let Err(error) = store.append(&mut tx, outgoing).await {
-        // What the rollback says does not matter: the append's error is the cause.
+        // The result of the rollback does not matter: the append's error is the cause.
         let _ = store.rollback(tx).await;
         return Err(error);
     }
     Ok(store.commit(tx).await.into_result()?)
 }
 
-/// How often a transaction that conflicts is started again before a test gives up.
+/// Maximum number of attempts of a transaction that conflicts before a test gives up.
 pub(super) const MOST_ATTEMPTS: usize = 500;
 
-/// A short pause of random length before a transaction is started again.
+/// Pauses for a short random time before a transaction restarts.
 pub(super) async fn back_off() {
     tokio::time::sleep(Duration::from_micros(fastrand::u64(100..5_000))).await;
 }
@@ -104,13 +104,14 @@ pub(super) fn stored_ids(stored: &[Arc<Stored>]) -> Vec<outbox_contract::Message
     stored.iter().map(|stored| stored.message.id).collect()
 }
 
-/// Stored messages in the order that decides within a key: the number of the stripe where there is one, else the position.
+/// Sorts stored messages in the order that decides within a key: the number of the stripe if there
+/// is one, else the position.
 pub(super) fn in_key_order(mut stored: Vec<Arc<Stored>>) -> Vec<Arc<Stored>> {
     stored.sort_by_key(|stored| stored.stripe.map_or(stored.position.0, |stripe| stripe.number));
     stored
 }
 
-/// The database's clock, as it stamps what is appended now.
+/// Returns the database's clock, as it stamps an append now.
 pub(super) async fn database_now<S: Transactional>(store: &Arc<S>) -> Timestamp {
     let relay = Relay::on(store, route("clock"), LONG).await;
     let probe = message("clock", "clock");
@@ -121,7 +122,7 @@ pub(super) async fn database_now<S: Transactional>(store: &Arc<S>) -> Timestamp 
     read.last().expect("the probe of the clock is fetched").appended_at
 }
 
-/// A relay of few words: asks for leases, reads, and moves what a test tells it to.
+/// A minimal relay: acquires leases, reads, and moves the messages that a test names.
 pub(super) struct Relay<S> {
     pub(super) store: Arc<S>,
     pub(super) id: RelayId,
@@ -133,12 +134,13 @@ pub(super) struct Relay<S> {
 }
 
 impl<S: Store> Relay<S> {
-    /// A relay of the default route that has had its first heartbeat, with leases that last for the test.
+    /// Starts a relay of the default route after its first heartbeat, with leases that last for the
+    /// test.
     pub(super) async fn start(store: &Arc<S>) -> Self {
         Self::on(store, Route::default(), LONG).await
     }
 
-    /// A relay of a route that has had its first heartbeat.
+    /// Starts a relay of a route after its first heartbeat.
     pub(super) async fn on(store: &Arc<S>, route: Route, lasts: Duration) -> Self {
         let mut relay = Self {
             store: Arc::clone(store),
@@ -166,7 +168,7 @@ impl<S: Store> Relay<S> {
         }
     }
 
-    /// A heartbeat; what is owned now is kept.
+    /// Performs a heartbeat and keeps the leases that it returns.
     pub(super) async fn beat(&mut self) -> Leased {
         let request = self.lease_request();
         self.beat_with(&request).await
@@ -179,7 +181,7 @@ impl<S: Store> Relay<S> {
         leased
     }
 
-    /// A mark of these leases, in the database's present life.
+    /// Returns a mark of these leases, in the database's present life.
     pub(super) fn mark(&self, leases: &[Lease], position: Position) -> LowWater {
         let covered = leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
         LowWater { position, covered, life: self.life }
@@ -197,7 +199,7 @@ impl<S: Store> Relay<S> {
             .expect("leases are given back");
     }
 
-    /// Gives everything back and is gone.
+    /// Gives everything back and leaves.
     pub(super) async fn leave(&self) {
         self.release(&self.leases, true).await;
     }
@@ -216,19 +218,19 @@ impl<S: Store> Relay<S> {
         fetched
     }
 
-    /// Everything there is to fetch, with a limit that does not matter.
+    /// Fetches everything, with a limit that does not matter.
     pub(super) async fn fetch(&self) -> Vec<FetchedRow> {
         let mut request = self.fetch_request();
         (request.limit, request.bytes) = (100_000, usize::MAX >> 2);
         self.fetch_with(&request).await.rows
     }
 
-    /// Everything there is to fetch; panics when a row is not a message to be published.
+    /// Fetches everything; panics when a row is not a publishable message.
     pub(super) async fn read(&self) -> Vec<Arc<Stored>> {
         self.fetch().await.into_iter().map(published).collect()
     }
 
-    /// What can be read of one key, in the key's order.
+    /// Returns the readable rows of one key, in the key's order.
     pub(super) async fn read_key(&self, key: &KeyId) -> Vec<Arc<Stored>> {
         let mut request = self.fetch_request();
         request.scope = Scope::Key(key.clone());
@@ -241,7 +243,7 @@ impl<S: Store> Relay<S> {
         self.store.settle(&self.route, &rows).await.expect("what was delivered is settled");
     }
 
-    /// The epoch under which this relay owns a key's bucket.
+    /// Returns the epoch under which this relay owns a key's bucket.
     pub(super) fn epoch_of(&self, key: &KeyId) -> Epoch {
         let bucket = key.bucket();
         let lease = self.leases.iter().find(|lease| lease.bucket == bucket);
@@ -264,7 +266,7 @@ impl<S: Store> Relay<S> {
         divert(&*self.store, diversion).await
     }
 
-    /// One step of a key, which must be done. The version that the key has now.
+    /// Performs one step of a key, which must succeed. Returns the new version of the key.
     pub(super) async fn step(&self, key: &KeyId, version: Option<i64>, step: Step) -> Option<i64> {
         let told = format!("{step:?}");
         match self.divert(self.diversion(key, version, step)).await {
@@ -273,7 +275,8 @@ impl<S: Store> Relay<S> {
         }
     }
 
-    /// The first of these failed once, and the others are behind it. The version that the key has now.
+    /// Fails the first of these once, with the others behind it. Returns the new version of the
+    /// key.
     pub(super) async fn fail(&self, stored: &[Arc<Stored>], then: Then) -> i64 {
         let key = stored[0].message.key_id();
         let version = self.step(&key, None, fail_step(stored, 1, then)).await;
@@ -301,8 +304,9 @@ impl<S: Store> Relay<S> {
         self.store.due(request).await.expect("the question for due keys is answered")
     }
 
-    /// Asserts that a key flows: nothing of it is failing, held or parked, and a message that is appended to it now is there to be
-    /// published. A state of the key with nothing parked is closed first, as relays do.
+    /// Asserts that a key flows: it has no failing, held or parked messages, and a newly appended
+    /// message of it is publishable. First closes a state of the key with nothing parked, as relays
+    /// do.
     pub(super) async fn assert_flows(&self, key: &KeyId)
     where
         S: Transactional,
@@ -328,7 +332,7 @@ pub(super) async fn divert<S: Store>(store: &S, diversion: Diversion) -> Diverte
     answers[0]
 }
 
-/// The first of these failed, for the `attempts`th time, and the others are behind it.
+/// A step in which the first of these fails, for the `attempts`th time, with the others behind it.
 pub(super) fn fail_step(stored: &[Arc<Stored>], attempts: u32, then: Then) -> Step {
     Step::Fail {
         row: stored[0].row(),
@@ -349,7 +353,7 @@ pub(super) const NOW: Then = Then::RetryAfter(Duration::ZERO);
 /// A retry that is not due while the test runs.
 pub(super) const LATER: Then = Then::RetryAfter(Duration::from_secs(3_600));
 
-/// The message of a row that is to be published.
+/// Returns the message of a publishable row.
 pub(super) fn published(row: FetchedRow) -> Arc<Stored> {
     match row {
         FetchedRow::Message(stored) => stored,
@@ -357,7 +361,7 @@ pub(super) fn published(row: FetchedRow) -> Arc<Stored> {
     }
 }
 
-/// The kind of the error that was expected.
+/// Returns the kind of the expected error.
 pub(super) fn kind_of<T: std::fmt::Debug>(result: Result<T, StoreError>) -> outbox_contract::StoreErrorKind {
     result.expect_err("this call is refused").kind()
 }

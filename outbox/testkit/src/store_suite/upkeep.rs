@@ -1,4 +1,4 @@
-//! Everything around the messages: migrating, electing, counting, ringing.
+//! Maintenance around the messages: migrations, elections, counts, wake-ups.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use super::support::{
 };
 use crate::suite::not_applicable;
 
-/// How much older one message is than another: much more than clocks can differ.
+/// Age difference of two messages: much more than clocks can differ.
 const OLDER: Duration = Duration::from_millis(400);
 
-/// A database that nobody migrated says so; once migrated, it is fine.
+/// A check of an unmigrated database reports it; once migrated, the check succeeds.
 pub async fn a_check_tells_whether_the_tables_are_there<H: StoreHarness>(harness: &H) {
     let store = harness.store();
     if harness.capabilities().migrations {
@@ -44,7 +44,7 @@ pub async fn migrating_again_keeps_what_is_there<H: StoreHarness>(harness: &H) {
     assert_eq!(relay.read().await, before);
 }
 
-/// A fleet that starts at once: one migrates, the others wait.
+/// A fleet starts at once: one program migrates, the others wait.
 pub async fn programs_that_migrate_at_once_all_succeed<H: StoreHarness>(harness: &H) {
     let mut stores = Vec::new();
     for at in 0..4 {
@@ -60,7 +60,7 @@ pub async fn programs_that_migrate_at_once_all_succeed<H: StoreHarness>(harness:
     assert_eq!(relay.read().await.len(), 1);
 }
 
-/// One relay at a time, until its time is over.
+/// One relay at a time is elected, until its term ends.
 pub async fn one_relay_is_elected_until_its_time_is_over<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let (one, other) = (RelayId::new(), RelayId::new());
@@ -79,7 +79,7 @@ pub async fn one_relay_is_elected_until_its_time_is_over<H: StoreHarness>(harnes
     assert!(!elect(one, LONG).await);
 }
 
-/// Of many at once, one.
+/// Of many candidates at once, one is elected.
 pub async fn of_candidates_at_once_one_is_elected<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let other_process = harness.as_another_process().await;
@@ -95,7 +95,7 @@ pub async fn of_candidates_at_once_one_is_elected<H: StoreHarness>(harness: &H) 
     }
 }
 
-/// What is hot, parked, failing, held, dead and scheduled is counted, each by its name.
+/// Hot, parked, failing, held, dead and scheduled messages are counted, each under its name.
 pub async fn the_backlog_counts_everything_by_its_name<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -124,7 +124,7 @@ pub async fn the_backlog_counts_everything_by_its_name<H: StoreHarness>(harness:
     assert_eq!(other, Default::default(), "another route has a backlog of its own");
 }
 
-/// Hot messages are counted exactly, and not any more once they are settled.
+/// Hot messages are counted exactly, and no longer once they are settled.
 pub async fn the_backlog_counts_what_is_to_be_published<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -162,7 +162,8 @@ pub async fn the_age_of_the_oldest_message_is_known<H: StoreHarness>(harness: &H
     );
 }
 
-/// Promise P9: a scheduled message that is due and does not join its key is as visible as one that does not get out.
+/// Promise P9: a scheduled message that is due and does not join its key is as visible as an unsent
+/// one.
 pub async fn the_age_of_what_is_overdue_is_known<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -182,7 +183,7 @@ pub async fn the_age_of_what_is_overdue_is_known<H: StoreHarness>(harness: &H) {
     assert_eq!(age().await, None, "what is not due waits for nobody");
 }
 
-/// Promise P9: messages in buckets that no live relay owns are noticed.
+/// Promise P9: messages in buckets without a live owner are noticed.
 pub async fn buckets_that_nobody_works_on_are_counted<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let unowned =
@@ -200,7 +201,7 @@ pub async fn buckets_that_nobody_works_on_are_counted<H: StoreHarness>(harness: 
     assert_eq!(unowned().await, 0, "nothing waits in it");
 }
 
-/// So are those in which everything that waits is parked.
+/// The same holds for buckets in which every waiting message is parked.
 pub async fn buckets_with_parked_messages_that_nobody_works_on_are_counted<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -212,8 +213,8 @@ pub async fn buckets_with_parked_messages_that_nobody_works_on_are_counted<H: St
     assert_eq!(unowned().await, 1, "two parked messages of one key are one bucket");
 }
 
-/// Promise P9: messages of a route that no relay was ever started for are noticed, once they have waited for so long, until they are gone or a relay
-/// is there.
+/// Promise P9: messages of a route that never had a relay are noticed, once they have waited this
+/// long, until they are gone or a relay runs.
 pub async fn a_route_that_no_relay_serves_is_found<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
@@ -241,7 +242,7 @@ pub async fn a_route_that_no_relay_serves_is_found<H: StoreHarness>(harness: &H)
     assert_eq!(routes(&unserved(&store, Duration::ZERO).await), ["default", "inbox/stock"]);
 }
 
-/// A relay that is gone serves nothing any more, whether it left or its life ran out.
+/// A relay that is gone no longer serves its route, whether it left or its life expired.
 pub async fn a_route_whose_relay_is_gone_is_found<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     write(&*store, messages("orders", "a", 1)).await;
@@ -257,7 +258,8 @@ pub async fn a_route_whose_relay_is_gone_is_found<H: StoreHarness>(harness: &H) 
     assert_eq!(unserved(&store, Duration::ZERO).await.len(), 1, "the last one has left");
 }
 
-/// A relay whose life ends implausibly late, as after a failover to a server whose clock is behind, is none.
+/// A relay whose life ends implausibly late, as after a failover to a server whose clock is behind,
+/// does not count.
 pub async fn a_route_whose_relay_lives_implausibly_long_is_found<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     write(&*store, messages("orders", "a", 1)).await;
@@ -271,7 +273,7 @@ pub async fn a_route_whose_relay_lives_implausibly_long_is_found<H: StoreHarness
     assert_eq!(routes(&unserved(&store, Duration::ZERO).await), ["default"]);
 }
 
-/// What is set aside behind a failing or a held key waits for a relay too.
+/// Messages parked behind a failing or a held key wait for a relay too.
 pub async fn a_route_whose_messages_are_all_parked_is_found_when_nobody_serves_it<H: StoreHarness>(
     harness: &H,
 ) {
@@ -297,7 +299,8 @@ pub async fn a_route_whose_messages_are_all_parked_is_found_when_nobody_serves_i
     assert_eq!(unserved(&store, Duration::ZERO).await, [], "a dead letter waits for nobody");
 }
 
-/// A scheduled message that is due is moved by any relay, and none of its own route need be there; until it is moved it waits.
+/// Any relay moves a scheduled message that is due, and its own route needs none for that; until it
+/// is moved it waits.
 pub async fn a_route_whose_messages_are_overdue_is_found_when_nobody_serves_it<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let now = database_now(&store).await;
@@ -318,7 +321,8 @@ pub async fn a_route_whose_messages_are_overdue_is_found_when_nobody_serves_it<H
     assert_eq!(unserved(&store, Duration::ZERO).await, []);
 }
 
-/// However many routes are served and have messages: none hides one that is not, wherever its name stands among theirs.
+/// However many routes are served and have messages, none hides an unserved one, wherever its name
+/// sorts.
 pub async fn a_route_that_no_relay_serves_is_found_among_many<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let to = |name: &str| Outgoing::from(message("orders", "a")).by(route(name));
@@ -350,10 +354,10 @@ fn routes(unserved: &[Unserved]) -> Vec<&str> {
     names
 }
 
-/// How long messages are left to wait.
+/// Minimum waiting time of the messages.
 const WAITED: Duration = Duration::from_millis(400);
 
-/// A relay of the same process hears of an append, and exactly of a commit.
+/// A relay of the same process wakes up at an append, and exactly at a commit.
 pub async fn the_bell_rings_at_append_and_at_commit<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut listener = store.hints().listen();
@@ -366,7 +370,8 @@ pub async fn the_bell_rings_at_append_and_at_commit<H: StoreHarness>(harness: &H
     assert_eq!(heard.expect("a commit rings"), Wakeup::Now);
 }
 
-/// An inbox commits for each message that it handles, and mostly appends nothing: nobody looks for that.
+/// An inbox commits for each message that it handles, and mostly appends nothing: such a commit
+/// wakes no relay.
 pub async fn a_commit_without_an_append_rings_nothing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut listener = store.hints().listen();
@@ -378,7 +383,7 @@ pub async fn a_commit_without_an_append_rings_nothing<H: StoreHarness>(harness: 
     assert!(heard.is_err(), "nothing was appended, and it rang: {heard:?}");
 }
 
-/// Whoever waits for wake-ups is woken by a commit; every listener for itself; and the stream does not end.
+/// A commit wakes every listener, each separately, and the stream does not end.
 pub async fn every_listener_is_woken_by_a_commit<H: StoreHarness>(harness: &H) {
     if !harness.capabilities().wakeups {
         return not_applicable::<H>("this store has no wake-ups");
@@ -386,7 +391,8 @@ pub async fn every_listener_is_woken_by_a_commit<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let mut listeners = [store.wakeups(), store.wakeups()];
     for listener in &mut listeners {
-        // The first poll is what begins to listen, where that takes a connection; it must not end the stream.
+        // The first poll begins to listen, where that takes a connection; it must not end the
+        // stream.
         let early = tokio::time::timeout(Duration::from_millis(200), listener.next()).await;
         assert!(!matches!(early, Ok(None)), "wake-ups end never");
     }
@@ -413,7 +419,7 @@ pub async fn a_listener_that_is_dropped_hinders_nobody<H: StoreHarness>(harness:
     assert_eq!(relay.read().await.len(), 2);
 }
 
-/// Errors of operators and programs are told apart by their kind, not by their words.
+/// Errors of operators and programs differ in their kind, not only in their text.
 pub async fn an_error_says_what_was_attempted<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let key = message("orders", "a").key_id();
@@ -424,5 +430,5 @@ pub async fn an_error_says_what_was_attempted<H: StoreHarness>(harness: &H) {
     assert_eq!(kind_of(store.discard(&Default::default(), &key).await), StoreErrorKind::Invalid);
 }
 
-/// How long a wake-up that must come may take.
+/// Time limit for a wake-up that must arrive.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! What comes again, and what does not.
+//! Redelivery: which messages arrive again, and which do not.
 
 use outbox_contract::subscription::{Received, Tag};
 use tokio::time::timeout;
@@ -8,7 +8,8 @@ use super::receiver::{Log, Receiver, ids, stored_ids, subscription};
 use super::sender::{Sender, message};
 use crate::suite::not_applicable;
 
-/// A member that crashes leaves what it did not acknowledge to the next one: from the first of it, in order.
+/// A member that crashes leaves its unacknowledged messages to the next one: from the first of
+/// them, in order.
 pub async fn what_was_not_acknowledged_comes_again_in_order_after_a_crash<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let sender = Sender::new(harness.transport());
@@ -30,7 +31,7 @@ pub async fn what_was_not_acknowledged_comes_again_in_order_after_a_crash<H: Tra
     assert_eq!(came[..10 - start], sent[start..], "in order, without a gap");
 }
 
-/// Once an acknowledgement has returned, the message does not come again to the next member.
+/// Once an acknowledgement has returned, the next member does not receive the message again.
 pub async fn what_was_acknowledged_does_not_come_again<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let sender = Sender::new(harness.transport());
@@ -42,14 +43,14 @@ pub async fn what_was_acknowledged_does_not_come_again<H: TransportHarness>(harn
     let transport = harness.as_another_process().await;
     let again = Log::default();
     let second = Receiver::join(&*transport, subscription("reader", &topic), &again).await;
-    // Of the same keys: what would come again of them comes before these.
+    // Of the same keys: redelivered messages of them would arrive before these.
     let last = sender.messages(&topic, &["a", "b", "c"], 3);
     tokio::join!(sender.deliver(&last), second.finish(&last));
     let repeated = again.ids().iter().filter(|id| stored_ids(&messages).contains(id)).count();
     assert_eq!(repeated, 0, "acknowledged messages came again");
 }
 
-/// An acknowledgement of a later delivery says nothing of the earlier ones.
+/// An acknowledgement of a later delivery does not acknowledge the earlier ones.
 pub async fn acknowledging_out_of_order_loses_nothing<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let sender = Sender::new(harness.transport());
@@ -66,7 +67,7 @@ pub async fn acknowledging_out_of_order_loses_nothing<H: TransportHarness>(harne
     let second = Receiver::join(&*harness.transport(), subscription("reader", &topic), &again).await;
     let unfinished: Vec<_> = [0, 2, 4].map(|at| std::sync::Arc::clone(&messages[at])).into();
     second.finish(&unfinished).await;
-    // The finished ones between them may come again; then they come in their place.
+    // The finished ones between them may arrive again; then they arrive in their place.
     let came = again.ids();
     let places: Vec<_> =
         stored_ids(&messages).iter().filter_map(|id| came.iter().position(|came| came == id)).collect();
@@ -74,7 +75,8 @@ pub async fn acknowledging_out_of_order_loses_nothing<H: TransportHarness>(harne
     sending.finish().await;
 }
 
-/// A member acknowledges what it got in an earlier ownership of a unit: nothing happens, and all of it comes again.
+/// A member acknowledges deliveries of an earlier ownership of a unit: nothing happens, and all of
+/// them arrive again.
 pub async fn a_stale_acknowledgement_is_ignored<H: TransportHarness>(harness: &H) {
     if !harness.capabilities().units_move {
         return not_applicable::<H>("units stay with their owner until it leaves");

@@ -1,4 +1,4 @@
-//! What arrives is what was published.
+//! Fidelity: received messages equal the published ones.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::TransportHarness;
 use super::receiver::{Log, Receiver, received, subscription};
 use super::sender::{SOURCE, Sender, message};
 
-/// Every field of a message, its headers and its trace context come out as they went in.
+/// Every field of a message, its headers and its trace context arrive unchanged.
 pub async fn what_is_published_arrives_byte_for_byte<H: TransportHarness>(harness: &H) {
     let topic = harness.topic().await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -28,7 +28,7 @@ pub async fn what_is_published_arrives_byte_for_byte<H: TransportHarness>(harnes
     arrive_unchanged(harness, vec![everything, without_key, before_1970]).await;
 }
 
-/// Payloads of no byte and of many.
+/// An empty payload and a large one arrive.
 pub async fn an_empty_and_a_large_payload_arrive<H: TransportHarness>(harness: &H) {
     let topic = harness.topic().await;
     let large = harness.capabilities().large;
@@ -41,7 +41,8 @@ pub async fn an_empty_and_a_large_payload_arrive<H: TransportHarness>(harness: &
     arrive_unchanged(harness, messages).await;
 }
 
-/// `source` and `sequence` come along, so that a consumer without an inbox can drop repeats.
+/// A delivery carries `source` and `sequence`, so that a consumer without an inbox can drop
+/// repeats.
 pub async fn a_delivery_says_where_it_came_from<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let transport = harness.transport();

@@ -1,4 +1,4 @@
-//! How much comes at once, and when nothing does.
+//! Flow control: limits on deliveries, and times without any.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::TransportHarness;
 use super::receiver::{Log, Receiver, received, stored_ids, subscription};
 use super::sender::{Sender, message};
 
-/// However many wait, no more than the prefetch is in a member's hands.
+/// However many messages wait, a member holds no more than the prefetch unacknowledged.
 pub async fn no_more_than_the_prefetch_is_unacknowledged<H: TransportHarness>(harness: &H) {
     const PREFETCH: usize = 5;
     let (topic, log) = (harness.topic().await, Log::default());
@@ -38,7 +38,8 @@ pub async fn no_more_than_the_prefetch_is_unacknowledged<H: TransportHarness>(ha
     log.assert_complete_and_in_order(&messages);
 }
 
-/// The bytes in a member's hands are bounded as well; a message that is larger than the bound comes alone.
+/// The bytes that a member holds are bounded as well; a message larger than the bound is delivered
+/// alone.
 pub async fn the_prefetch_is_bounded_in_bytes_too<H: TransportHarness>(harness: &H) {
     const PREFETCH_BYTES: usize = 25_000;
     let (topic, log) = (harness.topic().await, Log::default());
@@ -55,7 +56,7 @@ pub async fn the_prefetch_is_bounded_in_bytes_too<H: TransportHarness>(harness: 
     let mut left = messages.len();
     while left > 0 {
         let mut in_hand = receiver.deliveries().await;
-        // Whatever else may come without an acknowledgement comes now.
+        // Everything that can arrive without an acknowledgement arrives now.
         while let Some(Ok(Received::Deliveries(more))) = receiver.inner().next().now_or_never() {
             receiver.write_down(&Received::Deliveries(more.clone()));
             in_hand.extend(more);
@@ -73,7 +74,7 @@ pub async fn the_prefetch_is_bounded_in_bytes_too<H: TransportHarness>(harness: 
     log.assert_complete_and_in_order(&messages);
 }
 
-/// A paused unit waits, another one does not, and after it is resumed everything comes in order.
+/// A paused unit waits, another one does not, and after it is resumed everything arrives in order.
 pub async fn a_paused_unit_delivers_nothing_and_loses_nothing<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
@@ -122,7 +123,7 @@ pub async fn a_paused_unit_delivers_nothing_and_loses_nothing<H: TransportHarnes
     log.assert_complete_and_in_order(&all);
 }
 
-/// A `next` that is dropped before it has an answer takes nothing along.
+/// A `next` that is dropped before it has an answer loses nothing.
 pub async fn a_next_that_is_dropped_loses_nothing<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let member = subscription("reader", &topic).with_prefetch(7);
@@ -132,7 +133,7 @@ pub async fn a_next_that_is_dropped_loses_nothing<H: TransportHarness>(harness: 
     let sending = sender.start(&messages);
     let mut in_hand: Vec<Delivery> = Vec::new();
     for round in 0..2_000_u64 {
-        // Dropped after one look, or after a short wait, by turns.
+        // Dropped after one poll, or after a short wait, by turns.
         let wait = Duration::from_micros(round % 4 * 500);
         let answer = tokio::time::timeout(wait, receiver.inner().next()).await;
         if let Ok(answer) = answer {

@@ -1,4 +1,4 @@
-//! Consumers and their members: who gets what, and what happens when they come and go.
+//! Consumers and their members: which of them receives a message, and joins and departures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,8 @@ pub async fn members_share_the_units_and_each_unit_has_one_owner<H: TransportHar
 
     let mut all = Vec::new();
     let rounds = async {
-        // Until both had something: a broker takes its time to share out units. Then one more round, in which nothing moves.
+        // Until both received something: a broker takes its time to assign units. Then one more
+        // round, in which nothing moves.
         loop {
             let settled = log.members() == 2;
             let since = log.len();
@@ -74,7 +75,8 @@ pub async fn members_share_the_units_and_each_unit_has_one_owner<H: TransportHar
     log.assert_complete_and_in_order(&all);
 }
 
-/// Members join, crash with unacknowledged deliveries, and leave; nothing is lost, and first deliveries stay in order.
+/// Members join, crash with unacknowledged deliveries, and leave; nothing is lost, and first
+/// deliveries stay in order.
 pub async fn first_deliveries_keep_their_order_while_members_come_and_crash<H: TransportHarness>(
     harness: &H,
 ) {
@@ -88,7 +90,7 @@ pub async fn first_deliveries_keep_their_order_while_members_come_and_crash<H: T
     let messages = sender.messages(&topic, &["a", "b", "c", "d", "e", "f", "g"], 210);
     let mut present = join(20).await;
     let sending = sender.start(&messages);
-    // What the present member got and did not acknowledge, and what was lost with those before it.
+    // Unacknowledged deliveries of the present member, and those lost with the members before it.
     let mut in_hand: Vec<Delivery> = Vec::new();
     let mut unfinished: Vec<MessageId> = Vec::new();
     for round in 0..6 {
@@ -112,7 +114,7 @@ pub async fn first_deliveries_keep_their_order_while_members_come_and_crash<H: T
     present.acknowledge(&in_hand).await;
     present.finish(&messages).await;
     while !unfinished.iter().all(|id| log.ids().iter().filter(|came| *came == id).count() > 1) {
-        // Nothing finished it, so it comes to another member.
+        // It was not acknowledged, so another member receives it.
         let deliveries = present.deliveries().await;
         present.acknowledge(&deliveries).await;
     }
@@ -120,8 +122,8 @@ pub async fn first_deliveries_keep_their_order_while_members_come_and_crash<H: T
     log.assert_complete_and_in_order(&messages);
 }
 
-/// A member stops politely while its prefetch is full and another one waits for its units: nothing finished comes again, nothing is
-/// lost, nothing overtakes.
+/// A member stops in order while its prefetch is full and another one waits for its units: no
+/// acknowledged message arrives again, nothing is lost, nothing overtakes.
 pub async fn a_polite_stop_with_a_full_prefetch_loses_and_reorders_nothing<H: TransportHarness>(harness: &H) {
     const PREFETCH: usize = 10;
     let (topic, log) = (harness.topic().await, Log::default());

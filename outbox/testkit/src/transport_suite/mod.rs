@@ -1,15 +1,17 @@
-//! The suite that every transport must pass: one named test for each thing that the traits [`Transport`] and [`Deliveries`] promise.
+//! The suite that every transport must pass: one named test for each promise of the traits
+//! [`Transport`] and [`Deliveries`].
 //!
-//! A backend's author writes a [`TransportHarness`] and calls [`transport_conformance!`](crate::transport_conformance); every test
-//! gets a fresh harness. The tests are plain functions as well (`transport_suite::order::…`), for whoever wants to run one alone.
+//! A backend's author writes a [`TransportHarness`] and calls
+//! [`transport_conformance!`](crate::transport_conformance); every test gets a fresh harness. The
+//! tests are plain functions as well (`transport_suite::order::…`) and can be run alone.
 //!
-//! Messages are sent by a relay of few words: it sends again whatever was not delivered, key by key in order, as the real
-//! one does. It runs beside the receiving side, because a transport within the process may confirm only what is
-//! acknowledged. The suite never asks for more than *at least once*: it looks at first deliveries, unless the contract says
-//! that something does not come again.
+//! A minimal relay sends the messages: it resends every undelivered message, key by key in order,
+//! as the real one does. It runs beside the receiving side, because a transport within the process
+//! may confirm only acknowledged messages. The suite requires only *at least once*: it checks first
+//! deliveries, unless the contract excludes a redelivery.
 //!
-//! The suite panics when a promise is broken, as tests do. Which tests there are is no part of the crate's compatibility: a
-//! minor version may add some, for promises that were there before.
+//! The suite panics when a promise is broken, as tests do. The set of tests is no part of the
+//! crate's compatibility: a minor version may add some, for promises that existed before.
 //!
 //! [`Transport`]: outbox_contract::Transport
 //! [`Deliveries`]: outbox_contract::Deliveries
@@ -30,17 +32,19 @@ pub use harness::{Capabilities, TransportHarness};
 
 use crate::suite;
 
-/// How long a single test may take before it counts as hanging.
+/// Time limit after which a single test counts as hanging.
 const MOST_TIME: Duration = Duration::from_secs(180);
 
-/// How long the suite waits for one thing that must happen. Long: brokers take seconds to share out units.
+/// Time limit for one thing that must happen. Long: brokers take seconds to assign units.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs one test of the suite on a fresh harness. What [`transport_conformance!`](crate::transport_conformance) expands to.
+/// Runs one test of the suite on a fresh harness.
+/// [`transport_conformance!`](crate::transport_conformance) expands to it.
 ///
 /// # Panics
 ///
-/// When the transport breaks the promise, when the test hangs, or when the backend can't be had and `REQUIRE_BACKENDS` is 1.
+/// If the transport breaks the promise, if the test hangs, or if the backend is unavailable and
+/// `REQUIRE_BACKENDS` is 1.
 pub async fn run<H: TransportHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
     if suite::skips(name, H::skipped()) {
         return;
@@ -51,9 +55,10 @@ pub async fn run<H: TransportHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
 
 /// Makes one `#[tokio::test]` of each property that a transport must have, named after it.
 ///
-/// Takes a [`TransportHarness`](crate::transport_suite::TransportHarness), and after it what `#[tokio::test]` shall be given: by default
-/// two worker threads; `start_paused = true` for a transport that waits for nothing outside of the process. The calling crate needs
-/// tokio with `macros` and `rt` (and `rt-multi-thread`, or `test-util` for paused time).
+/// Takes a [`TransportHarness`](crate::transport_suite::TransportHarness), and after it the
+/// arguments of `#[tokio::test]`: by default two worker threads; `start_paused = true` for a
+/// transport that waits for nothing outside of the process. The calling crate needs tokio with
+/// `macros` and `rt` (and `rt-multi-thread`, or `test-util` for paused time).
 ///
 /// ```ignore
 /// outbox_testkit::transport_conformance!(MyHarness);

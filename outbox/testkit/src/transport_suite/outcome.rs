@@ -1,4 +1,4 @@
-//! What is said of each message of a chunk, and what it means for those behind it.
+//! The reported outcome of each message of a chunk, and its meaning for those behind it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::sender::{Sender, assert_key_prefix, message};
 use super::{PATIENCE, TransportHarness};
 use crate::suite::not_applicable;
 
-/// Where nothing goes wrong, a publish that returns has said of every message that it is delivered.
+/// Without faults, a publish that returns has reported every message as delivered.
 pub async fn every_message_of_a_chunk_gets_an_outcome<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
     let sender = Sender::new(harness.transport());
-    // Connections are made and units shared out before the chunk that counts.
+    // Connections are opened and units assigned before the chunk that counts.
     let first = sender.messages(&topic, &["warm"], 1);
     tokio::join!(sender.deliver(&first), receiver.finish(&first));
 
@@ -25,8 +25,8 @@ pub async fn every_message_of_a_chunk_gets_an_outcome<H: TransportHarness>(harne
     assert_eq!(outcomes, vec![Some(Outcome::Delivered); messages.len()]);
 }
 
-/// A topic that is not there, or that reaches nobody, is unavailable. Nothing of it counts as delivered, and other topics in the
-/// same chunk go on (promise P5).
+/// A topic that does not exist, or that has no receiver, is unavailable. No message of it counts as
+/// delivered, and other topics in the same chunk flow (promise P5).
 pub async fn an_unroutable_topic_is_unavailable_and_holds_up_no_other<H: TransportHarness>(harness: &H) {
     let Some(unroutable) = harness.capabilities().unroutable_topic else {
         return not_applicable::<H>("the harness names no unroutable topic");
@@ -40,7 +40,7 @@ pub async fn an_unroutable_topic_is_unavailable_and_holds_up_no_other<H: Transpo
 
     let publish = async {
         let mut outcomes = sender.publish(&chunk).await;
-        // The broker may be slow to share out the good topic: it is sent again until it is through.
+        // The broker may be slow to assign the good topic: it is resent until it succeeds.
         while !outcomes[3..].iter().all(|it| *it == Some(Outcome::Delivered)) {
             sleep(Duration::from_millis(50)).await;
             outcomes = sender.publish(&chunk).await;
@@ -59,8 +59,8 @@ pub async fn an_unroutable_topic_is_unavailable_and_holds_up_no_other<H: Transpo
     log.assert_complete_and_in_order(&routable);
 }
 
-/// A message that the broker never takes is rejected for good; what follows of its key waits for what is decided of it, and other
-/// keys go on.
+/// A message that the broker always refuses is rejected permanently. Later messages of its key wait
+/// for the decision about it, and other keys continue.
 pub async fn a_message_that_is_too_large_is_rejected_and_blocks_its_key_alone<H: TransportHarness>(
     harness: &H,
 ) {
@@ -95,7 +95,7 @@ pub async fn a_message_that_is_too_large_is_rejected_and_blocks_its_key_alone<H:
         outcomes.expect("the large message is rejected, the one before it and other keys are delivered");
     assert_eq!(outcomes[2], Some(Outcome::Blocked), "what follows the rejected message of its key");
 
-    // Whatever had been sent of the two in the middle would come before this one.
+    // Any sent message of the two in the middle would arrive before this one.
     let last = sender.store(message(&topic, "a"));
     let last = [last];
     tokio::join!(sender.deliver(&last), receiver.finish(&last));
@@ -104,8 +104,9 @@ pub async fn a_message_that_is_too_large_is_rejected_and_blocks_its_key_alone<H:
     log.assert_complete_and_in_order(&sent);
 }
 
-/// The relay drops a publish at its deadline. Whatever arrived of it until then, or later, is a prefix of each key: sent again as a
-/// whole, first deliveries are in order. Where chunks arrive in parts, one at least is dropped in the middle of that.
+/// The relay drops a publish at its deadline. The messages that arrived until then, or later, are a
+/// prefix of each key: resent as a whole, first deliveries are in order. Where chunks arrive in
+/// parts, at least one is dropped in the middle.
 pub async fn what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key<H: TransportHarness>(harness: &H) {
     let transport = harness.transport();
     let sender = Sender::new(Arc::clone(&transport));
@@ -117,7 +118,7 @@ pub async fn what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key<H: Transp
         }
         let (topic, log) = (harness.topic().await, Log::default());
         let receiver = Receiver::join(&*transport, subscription("reader", &topic), &log).await;
-        // Where a chunk is through at once, larger ones are tried.
+        // Where a chunk is complete at once, larger ones are tried.
         let size = 1 << (2 * (round / 4)).min(10);
         let payload = vec![b'x'; size * 64];
         let of = |at: usize| message(&topic, ["a", "b", "c", "d"][at % 4]).with_payload(payload.clone());
@@ -131,7 +132,7 @@ pub async fn what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key<H: Transp
                     receiver.acknowledge(&deliveries).await;
                 }
             };
-            // In this order, so that the publish is begun even where nothing has to arrive.
+            // In this order, so that the publish begins even where nothing has to arrive.
             let dropped = tokio::select! {
                 biased;
                 () = &mut publish => false,
@@ -156,7 +157,7 @@ pub async fn what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key<H: Transp
     assert!(in_the_middle > 0, "no publish was dropped in the middle, so nothing was shown");
 }
 
-/// A closed transport says so, and delivers nothing.
+/// A closed transport returns an error, and delivers nothing.
 pub async fn a_closed_transport_takes_nothing_more<H: TransportHarness>(harness: &H) {
     let topic = harness.topic().await;
     let transport = harness.transport();

@@ -1,4 +1,5 @@
-//! The receiving side of the suite: members that write down what they get in one log, and what must be true of it.
+//! The receiving side of the suite: members that record their deliveries in one log, and the checks
+//! of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +31,7 @@ impl Receiver {
         self.deliveries.as_ref()
     }
 
-    /// What comes next, written down.
+    /// Receives the next event and records it.
     pub(super) async fn next(&self) -> Received {
         let next = async {
             loop {
@@ -55,7 +56,7 @@ impl Receiver {
         }
     }
 
-    /// The next deliveries, whatever is revoked before them.
+    /// Receives the next deliveries, skipping revocations before them.
     pub(super) async fn deliveries(&self) -> Vec<Delivery> {
         loop {
             match self.next().await {
@@ -75,7 +76,7 @@ impl Receiver {
         received
     }
 
-    /// Receives and acknowledges until each of these messages was logged, by whichever member.
+    /// Receives and acknowledges until each of these messages was logged, by any member.
     pub(super) async fn finish(&self, messages: &[Arc<Stored>]) {
         while !self.log.has_all(messages) {
             let deliveries = self.deliveries().await;
@@ -93,7 +94,7 @@ impl Receiver {
         done.expect("an acknowledgement returns").expect("an acknowledgement is taken");
     }
 
-    /// No delivery comes for this long.
+    /// Asserts that no delivery arrives for this long.
     pub(super) async fn assert_quiet(&self, quiet: Duration, why: &str) {
         if let Ok(came) = timeout(quiet, self.deliveries()).await {
             panic!("{why}, but {:?} came", came.iter().map(|delivery| &delivery.tag).collect::<Vec<_>>());
@@ -109,7 +110,7 @@ impl Receiver {
     }
 }
 
-/// What all members of a test received, in the order in which they did.
+/// Deliveries to all members of a test, in the order of reception.
 #[derive(Clone, Default)]
 pub(super) struct Log {
     seen: Arc<Mutex<Seen>>,
@@ -140,14 +141,14 @@ impl Log {
         self.lock().entries.len()
     }
 
-    /// How many members received something.
+    /// Returns the number of members that received something.
     pub(super) fn members(&self) -> usize {
         let members: std::collections::BTreeSet<usize> =
             self.lock().entries.iter().map(|(member, _)| *member).collect();
         members.len()
     }
 
-    /// The ids of what came, in order, repeats included.
+    /// Returns the ids of the received messages, in order, repeats included.
     pub(super) fn ids(&self) -> Vec<MessageId> {
         self.lock().entries.iter().map(|(_, delivery)| received(delivery).id).collect()
     }
@@ -157,7 +158,8 @@ impl Log {
         messages.iter().all(|stored| ids.contains(&stored.message.id))
     }
 
-    /// Every message came, nothing else did, and the first deliveries of each key are in the order of the store.
+    /// Asserts that every message arrived and no other, and that the first deliveries of each key
+    /// are in the order of the store.
     pub(super) fn assert_complete_and_in_order(&self, messages: &[Arc<Stored>]) {
         let mut first: BTreeMap<KeyId, Vec<MessageId>> = BTreeMap::new();
         for (_, delivery) in &self.lock().entries {
@@ -185,7 +187,8 @@ impl Log {
         assert_eq!(first.len(), sent.len(), "nothing came but what was sent");
     }
 
-    /// From the `since`-th delivery on each unit was with one member, and no incarnation went back.
+    /// Asserts that from the `since`-th delivery on each unit had one member, and no incarnation
+    /// decreased.
     pub(super) fn assert_one_owner_for_each_unit(&self, since: usize) {
         let mut owners: BTreeMap<Unit, (usize, u64)> = BTreeMap::new();
         for (member, delivery) in &self.lock().entries[since..] {
@@ -198,7 +201,7 @@ impl Log {
     }
 }
 
-/// The message of a delivery.
+/// Returns the message of a delivery.
 pub(super) fn received(delivery: &Delivery) -> &Message {
     match &delivery.message {
         Ok(message) => message,
@@ -214,7 +217,7 @@ pub(super) fn stored_ids(messages: &[Arc<Stored>]) -> Vec<MessageId> {
     messages.iter().map(|stored| stored.message.id).collect()
 }
 
-/// A subscription of a consumer of the suite.
+/// Returns a subscription of a consumer of the suite.
 pub(super) fn subscription(consumer: &str, topic: &Topic) -> Subscription {
     Subscription::new(Consumer::new(consumer).expect("a consumer of the suite is valid"), [topic.clone()])
 }

@@ -1,4 +1,4 @@
-//! The sending side of the suite: a relay of few words.
+//! The sending side of the suite: a minimal relay.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::PATIENCE;
 /// The source that all messages of the suite name.
 pub(super) const SOURCE: &str = "/suite";
 
-/// After this long a chunk is given up, and what was not reported of it is sent again.
+/// Timeout of a chunk; its unreported messages are resent.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// The pause before something is sent again.
+/// The pause before a resend.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How many messages a chunk of the relay has at most.
+/// Maximum number of messages in a chunk of the relay.
 const CHUNK: usize = 100;
 
 /// Sends messages of one store to one transport.
@@ -36,13 +36,13 @@ impl Sender {
         Self { transport, relay: RelayId::new(), position: Arc::new(AtomicI64::new(0)) }
     }
 
-    /// The message as it stands in the store: each one behind the last.
+    /// Returns the message as it stands in the store, behind the last one.
     pub(super) fn store(&self, message: Message) -> Arc<Stored> {
         let position = Position(self.position.fetch_add(1, Ordering::Relaxed) + 1);
         Arc::new(Stored::new(position, Timestamp::now(), message))
     }
 
-    /// So many messages of these keys, in turn.
+    /// Returns this many messages of these keys, in turn.
     pub(super) fn messages(&self, topic: &Topic, keys: &[&str], count: usize) -> Vec<Arc<Stored>> {
         (0..count).map(|at| self.store(message(topic, keys[at % keys.len()]))).collect()
     }
@@ -54,14 +54,14 @@ impl Sender {
     /// Publishes one chunk, once.
     pub(super) async fn publish(&self, messages: &[Arc<Stored>]) -> Vec<Option<Outcome>> {
         let outcomes = Outcomes::new(messages.len());
-        // What is not reported by then is unknown: nothing else to be done with the result.
+        // A message without a report by then is unknown: the result is not needed otherwise.
         let _ = timeout(DEADLINE, self.transport.publish(self.chunk(messages), &outcomes)).await;
         let outcomes = outcomes.take();
         assert_key_prefix(messages, &outcomes);
         outcomes
     }
 
-    /// Publishes messages, again and again until every one is delivered.
+    /// Publishes messages repeatedly until every one is delivered.
     pub(super) async fn deliver(&self, messages: &[Arc<Stored>]) {
         for chunk in messages.chunks(CHUNK) {
             let mut left = chunk.to_vec();
@@ -78,14 +78,14 @@ impl Sender {
         }
     }
 
-    /// Delivers messages beside whatever the test does meanwhile.
+    /// Delivers messages while the test does other work.
     pub(super) fn start(&self, messages: &[Arc<Stored>]) -> Sending {
         let (sender, messages) = (self.clone(), messages.to_vec());
         Sending(tokio::spawn(async move { sender.deliver(&messages).await }))
     }
 }
 
-/// Messages on their way; given up when dropped.
+/// Messages in flight; given up when dropped.
 #[must_use = "messages are given up when this is dropped"]
 pub(super) struct Sending(JoinHandle<()>);
 
@@ -106,14 +106,14 @@ impl Drop for Sending {
     }
 }
 
-/// A message with a payload that is its own.
+/// A message with a payload of its own.
 pub(super) fn message(topic: &Topic, key: &str) -> Message {
     let message = Message::new(topic.clone(), "suite.event");
     let payload = format!(r#"{{"of":"{}"}}"#, message.id);
     message.with_payload(payload).with_key(key).expect("a key of the suite is valid")
 }
 
-/// Behind a message that is not delivered, none of its key is.
+/// Asserts that behind an undelivered message no message of its key is delivered.
 pub(super) fn assert_key_prefix(messages: &[Arc<Stored>], outcomes: &[Option<Outcome>]) {
     assert_eq!(messages.len(), outcomes.len(), "a slot for each message");
     let mut undelivered = BTreeSet::new();

@@ -6,11 +6,11 @@ use super::node::{Listener, Role};
 use super::{Kafka, KafkaServer};
 use crate::missing::Missing;
 
-/// How many brokers a cluster has: with two of them in step a write is taken.
+/// Number of brokers of a cluster: with two of them in sync a write is accepted.
 const BROKERS: u32 = 3;
 
-/// Three brokers, and a controller of its own process: without it nobody would notice that a broker is gone, and none would be told. Clones are the
-/// same cluster.
+/// Three brokers, and a controller with a process of its own: without it no broker would notice, or
+/// be notified of, a dead broker. Clones are the same cluster.
 #[derive(Clone, Debug)]
 pub struct KafkaCluster {
     brokers: Vec<KafkaServer>,
@@ -34,35 +34,36 @@ impl KafkaCluster {
         Ok(Self { brokers, controller })
     }
 
-    /// The addresses of all brokers, as clients want them: `127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094`.
+    /// Returns the addresses of all brokers for clients:
+    /// `127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094`.
     #[must_use]
     pub fn url(&self) -> String {
         self.joined(KafkaServer::url)
     }
 
-    /// Their addresses with TLS. For a cluster that was asked for with [`Kafka::tls`]. Each broker has an authority of its own: see
-    /// `authorities` of a [`KafkaServer`].
+    /// Returns their addresses with TLS. For a cluster that was requested with [`Kafka::tls`]. Each
+    /// broker has an authority of its own: see `authorities` of a [`KafkaServer`].
     ///
     /// # Panics
     ///
-    /// When it does not speak TLS.
+    /// If it does not speak TLS.
     #[must_use]
     #[track_caller]
     pub fn tls_url(&self) -> String {
         self.joined(KafkaServer::tls_url)
     }
 
-    /// How many brokers there are, dead ones too.
+    /// Returns the number of brokers, dead ones included.
     #[must_use]
     pub fn size(&self) -> usize {
         self.brokers.len()
     }
 
-    /// A broker, from 0 on: its number is its node's id.
+    /// Returns a broker, from 0 on: its number is its node's id.
     ///
     /// # Panics
     ///
-    /// When there are fewer.
+    /// If there are fewer.
     #[must_use]
     #[track_caller]
     pub fn broker(&self, number: usize) -> &KafkaServer {
@@ -70,7 +71,7 @@ impl KafkaCluster {
         broker.unwrap_or_else(|| panic!("the cluster has no broker {number}: they are 0 to {}", BROKERS - 1))
     }
 
-    /// The controller, which clients never meet.
+    /// Returns the controller, which clients never connect to.
     #[must_use]
     pub fn controller(&self) -> &KafkaServer {
         &self.controller

@@ -23,17 +23,17 @@ pub(super) const PART: Part = Part {
     user: "daemon",
     image: Some(("apache/kafka:4.3.1", "OUTBOX_KAFKA_IMAGE")),
 };
-/// Where the jars are in the prepared folder.
+/// Path of the jars in the prepared folder.
 pub(super) const JARS: &str = "/opt/kafka/libs/*";
-/// The node that is a cluster's controller; its brokers count from 0.
+/// Id of the node that is a cluster's controller; its brokers count from 0.
 const CONTROLLER: u32 = 100;
-/// The node that is all of it.
+/// Id of the node that is a whole single-node cluster.
 const ALONE: u32 = 1;
-/// Any will do: it is the cluster's name.
+/// Name of the cluster; any name will do.
 const CLUSTER: &str = "b3V0Ym94LWthZmthLXRlcw";
 
-/// Internal topics are small, as a test program has few consumers, and members of the new protocol ask for their partitions twice a second. The
-/// cleaner would take half of the heap for itself.
+/// Internal topics are small, as a test program has few consumers, and members of the new protocol
+/// ask for their partitions twice a second. The cleaner would take half of the heap for itself.
 const SETTINGS: &str = "
 controller.listener.names=CONTROLLER
 num.partitions=4
@@ -52,7 +52,8 @@ transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 ";
-/// Every node has these, as the controller makes topics. A broker that was killed loses its partitions after six seconds.
+/// Every node has these, as the controller creates topics. A broker that was killed loses its
+/// partitions after six seconds.
 const THREE_COPIES: &str = "
 default.replication.factor=3
 min.insync.replicas=2
@@ -64,7 +65,8 @@ share.coordinator.state.topic.min.isr=2
 broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=1000
 ";
-/// Nobody has a right that was not given. Brokers and the controller reach each other without a password, by listeners of their own.
+/// A user has only the permissions that were granted. Brokers and the controller reach each other
+/// without a password, by listeners of their own.
 const AUTHORISED: &str = "
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:admin
@@ -79,13 +81,14 @@ appender.console.layout.pattern=%d %p %c{1}: %m%n
 rootLogger.level=info
 rootLogger.appenderRef.out.ref=out
 ";
-/// Run by `sh`. A node that was formatted once is not formatted again: that takes a second. A broker of a test lives too short for the better
-/// of the two compilers: with the other one it starts with half of the work.
+/// Run by `sh`. A node that was formatted once is not formatted again: that takes a second. A
+/// test's broker lives too briefly for the better of the two compilers: with the other one it
+/// starts with half of the work.
 const FORMAT: &str = "java -Xmx64m -XX:TieredStopAtLevel=1 -cp \"$JARS\" \
     kafka.tools.StorageTool format --ignore-formatted -t \"$CLUSTER\" -c server.properties >&2";
 const JAVA: &str = "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile=logging.properties -cp \"$JARS\"";
 const KAFKA: &str = "kafka.Kafka server.properties";
-/// Ends a broker when it serves, within five minutes: it keeps its classes then.
+/// Ends a broker once it serves, within five minutes: it saves its classes then.
 const MAKE: &str = "tries=3000
     until grep -q 'Kafka Server started' log; do
       tries=$((tries - 1))
@@ -93,21 +96,21 @@ const MAKE: &str = "tries=3000
       sleep 0.1
     done
     kill $!; wait $! || :";
-/// Where the classes of a broker are, as Java has them in memory: with them it starts in half of the time.
+/// File of a broker's classes, as Java has them in memory: with them it starts in half of the time.
 const CLASSES: &str = "classes.jsa";
 
-/// What a node does.
+/// Role of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Role {
-    /// All of it, alone.
+    /// Broker and controller at once, alone.
     Alone,
     /// Holds the metadata of a cluster.
     Controller,
-    /// One of a cluster, with the port of its controller.
+    /// One broker of a cluster, with the port of its controller.
     Broker { number: u32, controller: u16 },
 }
 
-/// Who a listener is for.
+/// Users of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listener {
     Clients,
@@ -127,11 +130,11 @@ impl Listener {
     }
 }
 
-/// The proxy in front of the clients' listener, with the port behind it. There is none before that is known, which is when the node is first
-/// started.
+/// The proxy in front of the clients' listener, with the port behind it. There is none before that
+/// is known, which is when the node is first started.
 pub(super) type InFront = Option<(u16, Arc<Proxy>)>;
 
-/// What was asked of a node. Clones are the same node.
+/// Settings requested for a node. Clones are the same node.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) role: Role,
@@ -145,7 +148,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// One that nothing special is asked of.
+    /// A node without special settings.
     pub(super) fn plain(role: Role) -> Self {
         Self {
             role,
@@ -158,7 +161,7 @@ impl Node {
         }
     }
 
-    /// In the order of the node's ports.
+    /// Returns the listeners in the order of the node's ports.
     fn listeners(&self) -> Vec<Listener> {
         let mut listeners = match self.role {
             Role::Alone => vec![Listener::Clients, Listener::Brokers, Listener::Controller],
@@ -171,7 +174,7 @@ impl Node {
         listeners
     }
 
-    /// Which of the node's ports a listener has.
+    /// Returns the index of a listener among the node's ports.
     pub(super) fn index(&self, listener: Listener) -> Option<usize> {
         self.listeners().iter().position(|is| *is == listener)
     }
@@ -185,7 +188,7 @@ impl Node {
         }
     }
 
-    /// The proxy in front of a port of this node; always the same while the port is.
+    /// Returns the proxy in front of a port of this node; always the same while the port is.
     fn proxy_to(&self, port: u16) -> Arc<Proxy> {
         let mut proxy = self.proxy.lock().unwrap_or_else(PoisonError::into_inner);
         match proxy.as_ref() {
@@ -206,7 +209,8 @@ impl Node {
         }
     }
 
-    /// The file by which a data folder is this node's, though it is a copy of another's: brokers of a cluster may not have the same one.
+    /// Returns the file that makes a data folder this node's, though it is a copy of another's:
+    /// brokers of a cluster may not share one.
     fn identity(&self) -> String {
         let number = self.number();
         format!(
@@ -229,11 +233,11 @@ impl Node {
             Listener::Clients if self.proxied => {
                 Some(format!("CLIENT://{}", self.proxy_to(port(*is)).addr()))
             }
-            // The name that the certificate has, too.
+            // The name in the certificate, too.
             Listener::ClientsWithTls => Some(format!("TLS://localhost:{}", port(*is))),
             _ => Some(format!("{}://127.0.0.1:{}", is.name(), port(*is))),
         });
-        // A broker is told of the controller's listener, which it does not have.
+        // A broker needs the controller's listener, which it does not have itself.
         let all = [Listener::Clients, Listener::ClientsWithTls, Listener::Brokers, Listener::Controller];
         let protocols = all.map(|is| format!("{}:{}", is.name(), self.protocol(is))).join(",");
         let number = self.number();
@@ -296,19 +300,19 @@ fn shell(home: &Home, script: &str) -> Program {
     command
 }
 
-/// The option of Java for classes that are in a home.
+/// Returns Java's option for classes that are in a home.
 pub(super) fn shared_classes(home: &Home) -> Option<String> {
-    // In full, as tools have another working folder.
+    // An absolute path, as tools have another working folder.
     home.outside(CLASSES).exists().then(|| format!("-XX:SharedArchiveFile={}", home.inside(CLASSES)))
 }
 
-/// A formatted data folder, and the classes of a broker that has served.
+/// Returns a formatted data folder, and the classes of a broker that has served.
 fn prepared(home: &Home) -> Result<Option<PathBuf>, String> {
     let programs = [format!("/etc/made-{}", PART.name), JARS.trim_end_matches("/*").to_owned()];
     let programs = programs.each_ref().map(String::as_str);
     let settings = [FORMAT, JAVA, MAKE, SETTINGS, ONE_COPY].concat();
     let recipe = Recipe { part: PART.name, user: PART.user, programs: &programs, settings: &settings };
-    // A second time, for another program may take a port before the broker does.
+    // A second attempt: another program may take a port before the broker does.
     recipe.folder(home.tree(), make).or_else(|_| recipe.folder(home.tree(), make))
 }
 
@@ -362,7 +366,7 @@ impl Kind for Node {
 
     fn command(&self, home: &Home, ports: &[u16]) -> Result<Program, String> {
         home.write("server.properties", &self.properties(home, ports))?;
-        // Of a cluster there are four at once, which do little.
+        // A cluster runs four at once, with little load.
         let heap = match self.role {
             Role::Alone => "-Xms128m -Xmx384m",
             Role::Controller => "-Xms32m -Xmx128m",
@@ -378,7 +382,7 @@ impl Kind for Node {
     }
 
     fn is_ready(&self, _home: &Home, ports: &[u16], said: &str) -> bool {
-        // A broker says so when the controller lets it serve. Nobody else logs here.
+        // A broker logs it when the controller lets it serve. No other process writes to this log.
         let listens =
             ports.first().is_some_and(|port| std::net::TcpStream::connect(("127.0.0.1", *port)).is_ok());
         said.contains("Kafka Server started") && listens

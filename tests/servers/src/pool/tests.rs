@@ -1,4 +1,5 @@
-//! With Redis, which starts soonest. Runs and their programs are processes: the tests run themselves again.
+//! With Redis, which starts fastest. Runs and their programs are processes: the tests run
+//! themselves again.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,17 +12,17 @@ use super::*;
 use crate::{OrSkip as _, Redis};
 
 const LONG: Duration = Duration::from_secs(120);
-/// What a process plays.
+/// Role of a process.
 const PART: &str = "OUTBOX_TEST_PART";
 
-/// A folder of a run, with the lock that says that it lives.
+/// A folder of a run, with the lock that marks it as alive.
 struct Run {
     folder: tempfile::TempDir,
     lock: Option<File>,
 }
 
 impl Run {
-    /// `None` where there are no servers that could be shared.
+    /// `None` where no servers could be shared.
     fn begin() -> Option<Self> {
         let server = Redis::newest().start().or_skip()?;
         server.record()?;
@@ -44,14 +45,14 @@ fn hold(folder: &Path) -> File {
 /// A program of a run. It lives until it is dropped.
 struct Program {
     child: Child,
-    /// Who says something to nobody ends.
+    /// Kept open: a write to a closed pipe would end the process.
     output: Option<Lines<BufReader<ChildStdout>>>,
     home: PathBuf,
     url: String,
 }
 
 impl Program {
-    /// Starts one; [`Self::serves`] waits for what it says.
+    /// Starts one; [`Self::serves`] waits for its output.
     fn start(test: &str, part: &str, folder: &Path) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", &format!("pool::tests::{test}"), "--nocapture"]).env(PART, part);
@@ -80,12 +81,12 @@ impl Drop for Program {
     }
 }
 
-/// What this process plays; `None` in the test itself.
+/// Returns the role of this process; `None` in the test itself.
 fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// Plays a program: says which server it has, and waits for its end.
+/// Plays a program: prints its server, and waits for its end.
 fn be_a_program() {
     let server = Redis::newest().of_run().unwrap();
     println!("serving: {} {}", server.home().path().display(), server.url());
@@ -93,7 +94,7 @@ fn be_a_program() {
     std::io::stdin().lines().for_each(drop);
 }
 
-/// Whether a watchdog waits for the end of a run.
+/// Returns true if a watchdog waits for the end of a run.
 fn is_waited_for(run: &Path) -> bool {
     let words = format!("flock\0--shared\0{}\0", run.join(RUN).display());
     let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -1,4 +1,5 @@
-//! In a tree that holds nothing but a program and a user. Where several processes are wanted, the tests run themselves again.
+//! In a tree that holds only a program and a user. Where several processes are needed, the tests
+//! run themselves again.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The folder of a process that plays another part.
+/// The folder of a process with another role.
 const FOLDER: &str = "OUTBOX_TEST_FOLDER";
 
-/// Makes a folder of servers with one tree.
+/// Creates a folder of servers with one tree.
 fn servers() -> tempfile::TempDir {
     let servers = tempfile::tempdir().unwrap();
     let root = servers.path().join("release");
@@ -36,13 +37,13 @@ fn fill(home: &Home) -> Result<(), String> {
     fs::write(home.outside(MADE).join("data"), "whole").map_err(|error| error.to_string())
 }
 
-/// What is kept, without the locks.
+/// Cached folders, without the locks.
 fn kept(servers: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(servers.join("prepared")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-/// Plays another part in a process of its own.
+/// Plays another role in a process of its own.
 fn again(test: &str, servers: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("prepared::tests::{test}"), "--nocapture"]);

@@ -1,4 +1,5 @@
-//! What is left when a test program ends, whatever its end; and what a skip leaves. The tests run themselves again as a program of its own.
+//! Remnants of a test program, however it ends; and of a skip. The tests run themselves again as a
+//! program of its own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -11,7 +12,7 @@ use outbox_servers::{OrSkip as _, Postgres, RabbitMq, Redis};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// This test program again, with one test only, which then plays another part.
+/// This test program again, with one test only, which then plays another role.
 fn again(test: &str, part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("ends::{test}"), "--nocapture"]).env("OUTBOX_TEST_PART", part);
@@ -22,7 +23,7 @@ fn part() -> Option<String> {
     std::env::var("OUTBOX_TEST_PART").ok()
 }
 
-/// Reads the line that a program says after a word.
+/// Reads the line that a program prints after a word.
 fn line_after(child: &mut Child, word: &str) -> String {
     let output = BufReader::new(child.stdout.take().unwrap());
     let lines = output.lines().map_while(Result::ok);
@@ -30,7 +31,7 @@ fn line_after(child: &mut Child, word: &str) -> String {
     line.expect("the program says so before it ends")
 }
 
-/// Says which processes serve, and never ends.
+/// Prints the serving processes, and never ends.
 fn serve(pids: &[u32]) {
     println!("serving: {}", pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));
     loop {
@@ -61,7 +62,7 @@ fn killed_servers_end(test: &str) {
     }
 }
 
-/// Whether a process is the one it was: its number may be another's by now.
+/// Returns true if a process is still the same: its number may be another's by now.
 fn runs_in(pid: &str, homes: &[std::path::PathBuf]) -> bool {
     std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|home| homes.contains(&home))
 }

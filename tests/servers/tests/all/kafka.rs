@@ -1,4 +1,5 @@
-//! Apache Kafka as tests get it. What it does is seen with its own tools, each of which is a Java of its own.
+//! Apache Kafka for tests. Its own tools show its behavior, each of which is a Java process of its
+//! own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -14,24 +15,24 @@ fn create(server: &KafkaServer, topic: &str) {
     server.tool("org.apache.kafka.tools.TopicCommand", &args).unwrap();
 }
 
-/// What a topic is: its leader, its copies, those in step.
+/// State of a topic: its leader, its replicas, those in sync.
 fn describe(server: &KafkaServer, topic: &str) -> String {
     let args = ["--bootstrap-server", &server.internal_url(), "--describe", "--topic", topic];
     server.tool("org.apache.kafka.tools.TopicCommand", &args).unwrap()
 }
 
-/// Sends records with acknowledgements of all, and says what went wrong.
+/// Sends records with acknowledgements of all, and returns the error.
 fn send(server: &KafkaServer, to: &str, topic: &str, more: &[&str]) -> Result<String, String> {
     let to = format!("bootstrap.servers={to}");
     let mut args = vec!["--topic", topic, "--num-records", "10", "--record-size", "10", "--throughput", "-1"];
     args.extend(["--producer-props", "acks=all", &to]);
     args.extend(more);
     let said = server.tool("org.apache.kafka.tools.ProducerPerformance", &args)?;
-    // It ends well whatever happens.
+    // It exits with 0 whatever happens.
     if said.contains("Exception") { Err(said) } else { Ok(said) }
 }
 
-/// How many records a topic of one partition has.
+/// Number of records of a topic of one partition.
 fn count(server: &KafkaServer, topic: &str) -> u64 {
     let args = ["--bootstrap-server", &server.internal_url(), "--topic", topic];
     let said = server.tool("org.apache.kafka.tools.GetOffsetShell", &args).unwrap();
@@ -72,7 +73,7 @@ fn two_of_three_brokers_take_writes_and_one_does_not() {
     assert!(count(left, "t") >= 20);
 }
 
-/// How many copies of the topic `t` are in step.
+/// Number of replicas of the topic `t` in sync.
 fn in_step(server: &KafkaServer) -> usize {
     let said = describe(server, "t");
     let isr = said.split("Isr: ").nth(1).unwrap().split_whitespace().next().unwrap();
@@ -105,7 +106,7 @@ fn users_do_what_they_have_a_right_to_with_and_without_tls() {
     };
     let (plain, tls) = (server.url(), server.tls_url());
     send_as(Kafka::ADMIN, &plain, "SASL_PLAINTEXT", "").unwrap();
-    // An idempotent producer would fail before, and not say why.
+    // An idempotent producer would fail earlier, and without the reason.
     let error = send_as(Kafka::NOBODY, &plain, "SASL_PLAINTEXT", "enable.idempotence=false").unwrap_err();
     assert!(error.contains("TopicAuthorizationException"), "{error}");
     let error = send_as(("admin", "wrong"), &plain, "SASL_PLAINTEXT", "").unwrap_err();

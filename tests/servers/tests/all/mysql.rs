@@ -1,4 +1,4 @@
-//! MySQL and MariaDB as tests get them.
+//! MySQL and MariaDB for tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -82,7 +82,7 @@ fn a_client_that_checks_certificates_accepts_the_one_of_the_server() {
         assert!(error.contains("certificate verify failed") || error.contains("self-signed"), "{error}");
         let without = request.start().unwrap();
         let asked = format!("{}?ssl-mode=REQUIRED", without.url());
-        // The client of MariaDB 10.11 asks for it and goes on without.
+        // The client of MariaDB 10.11 asks for it and continues without.
         let used = without.try_query(&asked, used).map(cipher).unwrap_or_default();
         assert_eq!(used, "", "it has no TLS");
     }

@@ -1,4 +1,4 @@
-//! PostgreSQL and PgBouncer as tests get them.
+//! PostgreSQL and PgBouncer for tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -59,7 +59,7 @@ fn a_paused_server_keeps_its_connections_and_answers_after_it_was_resumed() {
     let Some(server) = Postgres::newest().start().or_skip() else { return };
     let url = server.url();
     server.pause();
-    // Standing still is seen in the processes: no time says that an answer does not come.
+    // The state of the processes shows the pause: no wait could prove that an answer never arrives.
     for pid in server.pids() {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let state = stat.rsplit_once(')').unwrap().1.trim().chars().next();

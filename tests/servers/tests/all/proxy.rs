@@ -1,4 +1,4 @@
-//! The proxy in front of a server that says back what it hears.
+//! The proxy in front of an echo server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -12,7 +12,7 @@ use outbox_servers::Proxy;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server that says back what it hears, and tells the test too.
+/// An echo server, which forwards its input to the test too.
 fn echo() -> (String, Receiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -45,7 +45,7 @@ fn says(mut client: &TcpStream, word: &str) {
     assert_eq!(String::from_utf8(heard).unwrap(), word);
 }
 
-/// Whether the connection is over.
+/// Returns true if the connection is over.
 fn is_cut(mut client: &TcpStream) -> bool {
     match client.read(&mut [0; 16]) {
         Ok(length) => length == 0,
@@ -82,7 +82,7 @@ fn what_is_held_arrives_later_in_order() {
     proxy.hold();
     client.write_all(b"one").unwrap();
     client.write_all(b"two").unwrap();
-    // One that comes meanwhile is let in, and waits as well.
+    // A new one is accepted, and waits as well.
     let mut second = self::client(&proxy);
     second.write_all(b"three").unwrap();
     let start = Instant::now();
@@ -103,7 +103,7 @@ fn what_is_swallowed_never_arrives_and_new_connections_work_afterwards() {
     let mut lost = client(&proxy);
     proxy.swallow();
     lost.write_all(b"lost").unwrap();
-    // The end comes behind what was swallowed: when it is seen here, that is over.
+    // The end arrives after the dropped data: when it is seen here, that is over.
     lost.shutdown(std::net::Shutdown::Write).unwrap();
     assert!(is_cut(&lost), "nothing came back");
     proxy.refuse(true);
@@ -114,7 +114,7 @@ fn what_is_swallowed_never_arrives_and_new_connections_work_afterwards() {
     let mut client = client(&proxy);
     client.write_all(b"kept").unwrap();
     says(&client, "kept");
-    // It would have come first.
+    // It would have arrived first.
     assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), b"kept");
 }
 
@@ -158,7 +158,7 @@ fn a_dropped_proxy_cuts_and_listens_no_more() {
 
 #[test]
 fn a_server_that_is_away_closes_the_connection() {
-    // A port that no program is given, and that nobody listens on.
+    // A port that no program is given, and on which no program listens.
     let address = "127.0.0.1:1";
     let proxy = Proxy::to(&format!("amqp://user@{address}/%2f"));
     assert_eq!(proxy.url("amqp://user@example.com/%2f"), format!("amqp://user@{}/%2f", proxy.addr()));

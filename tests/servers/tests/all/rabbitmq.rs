@@ -1,4 +1,4 @@
-//! RabbitMQ as tests get it.
+//! RabbitMQ for tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

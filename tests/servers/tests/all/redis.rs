@@ -1,4 +1,4 @@
-//! Redis as tests get it.
+//! Redis for tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
