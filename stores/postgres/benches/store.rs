@@ -1,7 +1,8 @@
-//! What a message costs the server: CPU time of all its processes for each message, from the operating system.
+//! Server cost of a message: CPU time of all its processes for each message, from the operating
+//! system.
 //!
-//! Time by the clock says little on a machine that does other things; CPU time holds still. Run with `cargo bench -p outbox-store-postgres`.
-//! `ROWS` sets the sizes of the backlog, by default 10,000 and 1,000,000.
+//! Wall-clock time says little on a busy machine; CPU time is stable. Run with `cargo bench -p
+//! outbox-store-postgres`. `ROWS` sets the sizes of the backlog, by default 10,000 and 1,000,000.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a benchmark ends it")]
 
@@ -16,7 +17,7 @@ use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 
 const APPENDS: usize = 2_000;
-/// How many messages are relayed in one measurement.
+/// Number of messages relayed in one measurement.
 const RELAYED: usize = 10_000;
 
 fn message(n: usize) -> Outgoing {
@@ -24,7 +25,7 @@ fn message(n: usize) -> Outgoing {
     message.with_key(format!("key-{}", n % 10_000)).unwrap().with_payload(vec![b'x'; 300]).into()
 }
 
-/// Microseconds of the server's CPU time for each of so many.
+/// Microseconds of the server's CPU time for each of this many messages.
 async fn cpu(server: &PostgresServer, of: usize, work: impl Future<Output = ()>) -> f64 {
     let before = server.usage().cpu;
     work.await;
@@ -38,7 +39,8 @@ async fn append(store: &PostgresStore, messages: &[Outgoing]) {
     store.commit(tx).await.into_result().unwrap();
 }
 
-/// Fetches and settles from the front, as a relay does: with a cursor, so that what was settled is not walked over.
+/// Fetches and settles from the front, as a relay does: with a cursor, so that settled rows are not
+/// scanned again.
 async fn relay(store: &PostgresStore, relay: RelayId, after: &mut Position, batch: usize, most: usize) {
     let mut done = 0;
     while done < most {

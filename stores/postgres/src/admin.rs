@@ -1,7 +1,8 @@
-//! The verbs of operators.
+//! Admin operations.
 //!
-//! Each that changes something is one statement, and durable when it returns; those on a key are functions in the database, which lock the key's
-//! row before they look, and make the key's next version.
+//! Each operation that changes something is one statement, and durable when it returns. Those on a
+//! key are functions in the database, which lock the key's row before they look, and make the key's
+//! next version.
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ use crate::fetch::number;
 use crate::row::Raw;
 use crate::store::PostgresStore;
 
-/// The most messages that one transaction discards: a relay that parks another one behind them waits for no longer than that takes.
+/// Maximum number of messages that one transaction discards: a relay that parks another one behind
+/// them waits no longer than that takes.
 const MOST_DISCARDED: i64 = 1_000;
 
 fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
@@ -67,7 +69,7 @@ impl PostgresStore {
             .bind(key.key.as_str().to_owned())
     }
 
-    /// A statement that gives a page of messages.
+    /// A statement that returns a page of messages.
     fn page(&self, statement: &SqlStr, filter: &Filter) -> Query<'static, Postgres, PgArguments> {
         self.filtered(statement, filter).bind(number(filter.offset)).bind(number(MOST_BYTES_PER_CALL))
     }
@@ -85,7 +87,7 @@ impl PostgresStore {
         rows.iter().filter_map(|row| read(row).transpose()).collect::<Result<_, _>>().map_err(failed)
     }
 
-    /// Runs a verb that answers with one row.
+    /// Runs an operation that answers with one row.
     async fn ask(
         &self,
         operation: &'static str,
@@ -97,7 +99,7 @@ impl PostgresStore {
         line.finish(row).await.map_err(failed)
     }
 
-    /// Runs a verb that answers with how many rows it changed.
+    /// Runs an operation that answers with the number of changed rows.
     async fn change(
         &self,
         operation: &'static str,
@@ -109,7 +111,7 @@ impl PostgresStore {
         Ok(line.finish(done).await.map_err(failed)?.rows_affected())
     }
 
-    /// Appends rows of a side table again. Says how many.
+    /// Appends rows of a side table again. Returns their number.
     async fn append_again(
         &self,
         operation: &'static str,
@@ -248,7 +250,7 @@ impl Admin for PostgresStore {
         if appended {
             self.ring_committed();
         }
-        // Somebody else was faster, where it is not there any more.
+        // False if another caller was faster and the row is gone.
         Ok(appended.then_some(message.id))
     }
 

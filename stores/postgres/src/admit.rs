@@ -1,4 +1,4 @@
-//! Admission: what a consumer has handled, noted in its own transaction.
+//! Admission: the messages that a consumer has handled, recorded in its own transaction.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,8 @@ use uuid::Uuid;
 
 use crate::sql::Statements;
 
-/// One statement where nothing waits and nothing was handled before; only what did not come back is asked about.
+/// Runs one statement if nothing waits and nothing was handled before; queries only the ids that
+/// the statement did not return.
 pub(crate) async fn admit(
     connection: &mut PgConnection,
     sql: &Statements,
@@ -29,7 +30,8 @@ pub(crate) async fn admit(
     for row in &rows {
         new.insert(row.try_get::<Uuid, _>(0)?);
     }
-    // One by one: a message that is admitted makes way for the one behind it. An id that is given twice is new the first time.
+    // One by one: an admitted message unblocks the one behind it. An id that is given twice is new
+    // the first time.
     let mut admissions = Vec::with_capacity(messages.len());
     for message in messages {
         let admission = if new.remove(&message.id.as_uuid()) {
@@ -42,7 +44,7 @@ pub(crate) async fn admit(
     Ok(admissions)
 }
 
-/// Notes a message; gives its id, if it is new.
+/// Records a message; returns its id, if it is new.
 async fn alone(
     connection: &mut PgConnection,
     sql: &Statements,
@@ -60,7 +62,7 @@ async fn alone(
         .await
 }
 
-/// Notes messages; gives the ids of those that are new.
+/// Records messages; returns the ids of those that are new.
 async fn together(
     connection: &mut PgConnection,
     sql: &Statements,
@@ -79,7 +81,7 @@ async fn together(
         .await
 }
 
-/// Why a message was not noted with the others; notes it where nothing is in its way any more.
+/// Finds out why a message was not recorded with the others; records it if it is no longer blocked.
 async fn ask(
     connection: &mut PgConnection,
     sql: &Statements,

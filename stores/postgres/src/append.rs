@@ -1,8 +1,9 @@
 //! Appending: rows in the user's transaction.
 //!
-//! Positions of one key have to be in the order of its commits. So the key is locked, from before its position is taken until the transaction is
-//! over, against everybody who writes to it; which locks, and in which order, is the rule of `0002_append.sql`. Nothing is remembered of locks that
-//! a transaction has: rolling back to a savepoint drops them, and nobody tells.
+//! Positions of one key have to be in the order of its commits. So the key is locked against every
+//! other writer, from before its position is taken until the transaction is over. `0002_append.sql`
+//! defines which locks are taken, and in which order. The store remembers no locks of a
+//! transaction: a rollback to a savepoint drops them without notice.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +14,14 @@ use sqlx::postgres::PgConnection;
 use crate::error::store_error;
 use crate::sql::Statements;
 
-/// Over so many keys at once, buckets are locked in place of keys: ten thousand locks would fill the server's lock table.
+/// Maximum number of keys locked one by one; above it, buckets are locked instead: ten thousand
+/// locks would fill the server's lock table.
 const MOST_KEYS: usize = 256;
 
-/// The most messages of one statement, so that no statement grows without bound.
+/// Maximum number of messages in one statement, so that no statement grows without bound.
 const MOST_ROWS: usize = 2_000;
 
-/// What a message's order hangs on: its bucket, and the number of its key's lock.
+/// Order of a message: its bucket, and the number of its key's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     bucket: i32,
@@ -27,7 +29,8 @@ struct Place {
 }
 
 impl Place {
-    /// As `outbox_hash` in the database: SHA-256 over topic, NUL and key; its first byte, and its first eight.
+    /// Same as `outbox_hash` in the database: SHA-256 over topic, NUL and key; its first byte, and
+    /// its first eight.
     fn of(outgoing: &Outgoing) -> Self {
         let mut hash = Sha256::new();
         hash.update(outgoing.message.topic.as_str().as_bytes());
@@ -116,7 +119,8 @@ async fn append_many(
     messages: &[&Outgoing],
 ) -> Result<(), sqlx::Error> {
     let places: Vec<Place> = messages.iter().map(|outgoing| Place::of(outgoing)).collect();
-    // Of all messages, before the first is written: in parts, two appends could wait for each other.
+    // Of all messages, before the first is written: in parts, two appends could wait for each
+    // other.
     let locks = Locks::of(&places);
     for (chunk, places) in messages.chunks(MOST_ROWS).zip(places.chunks(MOST_ROWS)) {
         let columns = Columns::of(chunk);
@@ -165,7 +169,7 @@ async fn schedule(
     Ok(())
 }
 
-/// Messages as a statement takes many of them: an array for each column.
+/// Many messages as parameters of a statement: an array for each column.
 struct Columns<'m> {
     ids: Vec<uuid::Uuid>,
     routes: Vec<&'m str>,

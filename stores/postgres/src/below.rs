@@ -1,7 +1,9 @@
 //! Messages below a saved mark, where none should stand.
 //!
-//! A mark is how far relays say that they have read. Figures begin there, so that what is dead below it is not walked over each time; but positions can
-//! come back (a sequence that was set, a table that was restored or imported), so now and then it is looked whether anything stands below.
+//! A mark is the position up to which relays report that they have read. Figures begin there, so
+//! that dead rows below it are not scanned each time. But positions can come back (a sequence that
+//! was set, a table that was restored or imported), so the store sometimes checks for messages
+//! below.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,18 +15,18 @@ use sqlx::postgres::PgConnection;
 
 use crate::sql::Statements;
 
-/// How long after a look that found nothing the next one is made.
+/// Interval between checks that found nothing.
 const EVERY: Duration = Duration::from_secs(30);
-/// How many times as long as a look took there is none.
+/// Rest after a check, as a multiple of its duration.
 const REST: u32 = 50;
-/// How long a look may take: figures wait for it.
+/// Time limit of a check: figures wait for it.
 pub(crate) const MOST: Duration = Duration::from_secs(2);
-/// Stands for no position.
+/// Value for no position.
 pub(crate) const NONE: i64 = i64::MAX;
-/// How many rows of other routes are walked over, as a multiple of the counting limit.
+/// Maximum number of scanned rows of other routes, as a multiple of the counting limit.
 const WALKED: i64 = 10;
 
-/// What is known of each route.
+/// Result of the last check of each route.
 #[derive(Debug, Default)]
 pub(crate) struct Below(Mutex<BTreeMap<Route, Look>>);
 
@@ -32,25 +34,27 @@ pub(crate) struct Below(Mutex<BTreeMap<Route, Look>>);
 struct Look {
     next: Instant,
     pause: Duration,
-    /// What the last one found.
+    /// Result of the last check.
     lowest: i64,
 }
 
 impl Below {
-    /// The lowest position that is known to stand below the marks of a route. None: it is time to look.
+    /// Returns the lowest position known to stand below the marks of a route. None: a check is due.
     pub(crate) fn known(&self, route: &Route) -> Option<i64> {
         let looks = self.looks();
         looks.get(route).filter(|look| Instant::now() < look.next).map(|look| look.lowest)
     }
 
-    /// Takes what a look has found. What was found is looked for again at once: it goes away.
+    /// Records the result of a check. After a find the next check is due at once, because found
+    /// messages get delivered.
     pub(crate) fn came_through(&self, route: &Route, lowest: i64, took: Duration) -> i64 {
         let pause = if lowest == NONE { EVERY.max(took.saturating_mul(REST)) } else { took };
         self.looks().insert(route.clone(), Look { next: Instant::now() + pause, pause, lowest });
         lowest
     }
 
-    /// A look failed, or took too long: what was known holds, and the next one is made ever later.
+    /// Records that a check failed, or took too long: its last result stays, and the next check is
+    /// delayed ever longer.
     pub(crate) fn failed(&self, route: &Route) -> i64 {
         let mut looks = self.looks();
         let (pause, lowest) =
@@ -65,7 +69,8 @@ impl Below {
     }
 }
 
-/// The lowest position of a route's messages at or below its marks, [`NONE`] without any, and the mark.
+/// Returns the lowest position of a route's messages at or below its marks, [`NONE`] without any,
+/// and the mark.
 pub(crate) async fn lowest(
     connection: &mut PgConnection,
     sql: &Statements,

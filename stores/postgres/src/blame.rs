@@ -1,13 +1,15 @@
-//! What an error of the driver, met by a statement of the user's own, says of its cause: another transaction, the environment, or the statement.
+//! Cause of a driver error in a statement of the user: another transaction, the environment, or the
+//! statement.
 //!
-//! Every class of SQLSTATE has a decision, and so has every kind of error of the driver. What is not certain is the statement's.
+//! Every class of SQLSTATE has a decision, and so has every kind of error of the driver. An
+//! uncertain error is blamed on the statement.
 
 use outbox_contract::transactional::Blame;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 use crate::error::{code, is_conflict_code};
 
-/// The cause of an error. Pure.
+/// Returns the cause of an error. Pure.
 pub(crate) fn blame(error: &sqlx::Error) -> Blame {
     match error {
         sqlx::Error::Database(cause) => {
@@ -16,7 +18,7 @@ pub(crate) fn blame(error: &sqlx::Error) -> Blame {
             let has_ended_the_session = matches!(severity, Some(PgSeverity::Fatal | PgSeverity::Panic));
             of_code(&code, cause.message(), has_ended_the_session)
         }
-        // The way to the server, or the pool in front of it.
+        // The connection to the server, or the pool in front of it.
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
         | sqlx::Error::Protocol(_)
@@ -28,20 +30,22 @@ pub(crate) fn blame(error: &sqlx::Error) -> Blame {
     }
 }
 
-/// What a SQLSTATE says. `has_ended_the_session`: its severity is FATAL or PANIC.
+/// Returns the cause of a SQLSTATE. `has_ended_the_session`: its severity is FATAL or PANIC.
 fn of_code(code: &str, message: &str, has_ended_the_session: bool) -> Blame {
     if is_conflict_code(code) {
         return Blame::Conflict;
     }
     let is_environment = match (code.get(..2).unwrap_or_default(), code) {
-        // No connection; who may connect; no such database; no resources (memory, disk, connections, locks, a limit that is configured); an operator or a
-        // timeout, or the server ends; the server's machine; its configuration; damage.
+        // No connection; authentication; no such database; no resources (memory, disk, connections,
+        // locks, a configured limit); an operator or a timeout, or the server ends; the server's
+        // machine; its configuration; data corruption.
         ("08" | "28" | "53" | "57" | "58" | "F0", _) | (_, "3D000" | "XX001" | "XX002") => true,
         // Read-only; a limit for transactions.
         (_, "25006" | "25P04") => true,
         // Statements that were prepared in another session, as behind a pooler.
         (_, "26000" | "42P05") => true,
-        // The tables were changed under a prepared statement. All else that is not supported is the statement's.
+        // The tables were changed under a prepared statement. Every other unsupported feature is
+        // the statement's fault.
         (_, "0A000") => message.contains("cached plan"),
         // A server of a foreign table that can't be reached.
         (_, "HV00N") => true,

@@ -1,7 +1,8 @@
-//! Whether the tables are what this version needs.
+//! Check of the tables against the needs of this version.
 //!
-//! Statements fail without a table or a column, and the server says so when it parses them. Promises fail without a trigger, an index or the
-//! uncached sequence, and nobody would say so: those are looked for by name.
+//! Statements fail without a table or a column, and the server reports that when it parses them.
+//! Promises fail silently without a trigger, an index or the uncached sequence: the check looks for
+//! those by name.
 
 use std::time::Duration;
 
@@ -17,18 +18,21 @@ use crate::settings;
 use crate::sql::Statements;
 use crate::visible::hindrances;
 
-/// The oldest server that is supported, as `server_version_num` has it.
+/// The oldest server that is supported, in the format of `server_version_num`.
 const OLDEST: i32 = 130_005;
-/// The first release of 14, in which a prepared transaction takes another name among the holders of locks than it had before it was
-/// prepared, as in every release before 13.5: it would count as over, and what it commits could be passed.
+/// The first release of 14. In it, as in every release before 13.5, a prepared transaction takes
+/// another name among the holders of locks than it had before it was prepared. It would count as
+/// over, and readers could pass its messages.
 const PASSED_OVER: i32 = 140_000;
 
 const OPERATION: &str = "check";
 
-/// How long a connection of the user's pool is waited for: where all of them are in use, a relay is not kept from starting.
+/// Time limit for a connection of the user's pool: if all of them are in use, a relay may still
+/// start.
 const POOL: Duration = Duration::from_secs(2);
 
-/// Indexes that a promise needs: for order, for uniqueness, or so that what waits costs nothing.
+/// Indexes that a promise needs: for order, for uniqueness, or so that waiting messages cost
+/// nothing.
 const INDEXES: &[&str] = &[
     "outbox_message_pkey",
     "outbox_message_inbox",
@@ -141,7 +145,8 @@ fn supported(number: i32, name: &str, encoding: &str) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Looks whether connections of the pool find the tables that the store's own find: messages that were appended to others would wait for ever.
+/// Checks that connections of the pool find the same tables as the store's own: messages that were
+/// appended to others would wait forever.
 async fn same_outbox(connection: &mut PgConnection, pool: &PgPool) -> Result<(), StoreError> {
     let failed = |error| store_error(OPERATION, error);
     let found = async |connection: &mut PgConnection| -> Result<String, sqlx::Error> {
@@ -173,7 +178,7 @@ fn altered(what: &str) -> StoreError {
     StoreError::new(StoreErrorKind::SchemaAltered, OPERATION, format!("{ALTERED} ({what})"))
 }
 
-/// What is not as the migrations made it, in words.
+/// Returns the parts that differ from the migrations, as text.
 async fn missing_parts(
     connection: &mut PgConnection,
     options: &PostgresOptions,

@@ -1,8 +1,9 @@
-//! Configuration: what can be set, in which unit, and why the default is what it is.
+//! Configuration: settings, their units, and the reasons for the defaults.
 
 use std::time::Duration;
 
-/// How a [`PostgresStore`](crate::PostgresStore) works. A plain struct: set what should differ from the default.
+/// Options of a [`PostgresStore`](crate::PostgresStore). A plain struct: set the fields that should
+/// differ from the default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,39 +17,49 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PostgresOptions {
-    /// The schema that the outbox is in: lower-case letters, digits and `_`, at most 48 of them. Default: none; the tables are found by the
-    /// `search_path`. Each schema can have an outbox of its own.
+    /// Schema of the outbox: lower-case letters, digits and `_`, at most 48 of them. Default: none;
+    /// the tables are found by the `search_path`. Each schema can have an outbox of its own.
     pub schema: Option<String>,
-    /// How long delivered messages are kept for replay. Default: none are kept; keeping them costs a copy of each.
+    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
+    /// copy of each.
     pub history: Option<Duration>,
-    /// How long the ids are kept that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
-    /// publishing and its settlement, an outage of the database included.
+    /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
+    /// longest time between a message's first publishing and its settlement, an outage of the
+    /// database included.
     pub admissions_kept: Duration,
-    /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
+    /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
+    /// 10,000.
     pub counting_limit: u32,
-    /// How long a statement waits for somebody else's lock, in transactions that [`begin`](outbox_contract::Transactional::begin) begins and
-    /// in the store's own. Default 3 s. Shorter than the leases of relays, and than the `store_timeout` of relays and inboxes: a lock that does not
-    /// come is a conflict then, and not a database that does not answer.
+    /// Maximum wait of a statement for another transaction's lock, in transactions that
+    /// [`begin`](outbox_contract::Transactional::begin) begins and in the store's own. Default 3 s.
+    /// Shorter than the leases of relays, and than the `store_timeout` of relays and inboxes: a
+    /// lock wait then ends as a conflict, and not as an unresponsive database.
     pub lock_timeout: Duration,
-    /// How long a transaction that `begin` has begun may be idle, before the server ends it. Default 12 s. Shorter than the leases of
-    /// relays: the locks of a paused program must not outlive its lease. A handler that waits for something else has to be quicker.
+    /// Maximum idle time of a transaction that `begin` has begun, before the server ends it.
+    /// Default 12 s. Shorter than the leases of relays: the locks of a paused program must not
+    /// outlive its lease. A handler that waits for other services has to be quicker.
     pub transaction_idle_timeout: Duration,
-    /// How long opening a connection may take. Default 10 s.
+    /// Timeout of opening a connection. Default 10 s.
     pub connect_timeout: Duration,
-    /// After how much silence one of the store's own connections is asked whether it is still there, before it is used again, and the one that
-    /// listens for wake-ups in any case. Default 30 s. Networks forget connections on which nothing is said, and tell nobody: shorter than yours does.
+    /// Idle time after which one of the store's own connections is checked before it is used again;
+    /// the connection that listens for wake-ups is always checked. Default 30 s. Networks silently
+    /// forget idle connections: set it shorter than the timeout of yours.
     pub idle_check: Duration,
-    /// The greatest age of the store's own connections, but for that of heartbeats. Default 30 minutes. An older one is opened anew before it is used: a name that
-    /// leads elsewhere by now (a failover, another host behind a balancer) is asked for again.
+    /// Maximum age of the store's own connections, except that of heartbeats. Default 30 minutes.
+    /// An older one is reopened before it is used, which resolves its host name again: the name may
+    /// lead elsewhere by now (a failover, another host behind a balancer).
     pub max_connection_age: Duration,
-    /// Connections of [`pool`](crate::PostgresStore::pool), the user's pool. Default 10. Not used where the user brings the pool.
+    /// Connections of [`pool`](crate::PostgresStore::pool), the user's pool. Default 10. Not used
+    /// if the user provides the pool.
     pub connections: u32,
-    /// Whether a pooler that gives out connections by the transaction (PgBouncer in transaction mode) stands in front of the server. Default
-    /// no. Then nothing of a session is relied on: no prepared statements that outlive their transaction, no settings of the session, and no
-    /// LISTEN, so that what other programs write is found by polling.
+    /// True if a transaction pooler (PgBouncer in transaction mode) is in front of the server.
+    /// Default no. The store then relies on no session state: no prepared statements that outlive
+    /// their transaction, no settings of the session, and no LISTEN, so that relays find other
+    /// programs' messages by polling.
     pub transaction_pooler: bool,
-    /// How far apart at least this process's wake-ups of other programs are (NOTIFY, on a connection of its own, after the commit). Default
-    /// 2 ms. None: others are never told, and find what is written here by polling.
+    /// Minimum interval between this process's wake-ups of other programs (NOTIFY, on a connection
+    /// of its own, after the commit). Default 2 ms. None: other programs are never woken, and find
+    /// this program's messages by polling.
     pub notify_interval: Option<Duration>,
 }
 
@@ -72,10 +83,11 @@ impl Default for PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// The most bytes that the name of a schema may have: a channel's name is made of it, and has at most 63.
+    /// Maximum length of the name of a schema, in bytes: a channel's name contains it, and has at
+    /// most 63.
     const MOST_SCHEMA_BYTES: usize = 48;
 
-    /// Everything that is wrong with these options; empty when nothing is.
+    /// Returns every problem with these options; empty if there is none.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -123,7 +135,7 @@ impl PostgresOptions {
         problems
     }
 
-    /// The channel on which programs of this outbox wake one another.
+    /// Returns the channel on which programs of this outbox wake one another.
     pub(crate) fn channel(&self) -> String {
         match &self.schema {
             Some(schema) => format!("outbox_{schema}"),
@@ -132,7 +144,8 @@ impl PostgresOptions {
     }
 }
 
-/// Whether a name can stand in a statement between quotes, and in a name, with nothing to escape.
+/// Returns true if a name can be used in a statement between quotes, and in a name, with nothing to
+/// escape.
 fn is_plain_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     name.len() <= PostgresOptions::MOST_SCHEMA_BYTES

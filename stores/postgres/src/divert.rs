@@ -1,7 +1,8 @@
 //! Diversions: the steps of failing keys.
 //!
-//! All steps of a call are one call of a function in the database: one round trip, so that no program can be paused in the middle of it while the
-//! lease is locked. What a step does, and the fence, are in `0003_relay.sql`.
+//! All steps of a call are one call of a function in the database: one round trip, so that no
+//! program can be paused in the middle of it while the lease is locked. `0003_relay.sql` defines
+//! the steps and the fence.
 
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
@@ -41,7 +42,7 @@ fn answer(number: i64) -> Diverted {
     }
 }
 
-/// A diversion as the function takes it.
+/// Returns a diversion as the function takes it.
 fn step(diversion: &Diversion) -> Value {
     let mut step = json!({
         "route": diversion.route.as_str(),

@@ -1,7 +1,8 @@
-//! Failing keys that are due, with what is parked behind them.
+//! Failing keys that are due, with the messages parked behind them.
 //!
-//! Two statements: which keys, with the sizes of what is parked; then the messages that fit. What changes in between makes the key's next
-//! version, and every step that starts from this one is refused.
+//! Two statements: the first selects keys, with the sizes of their parked messages; the second
+//! reads the messages that fit. A change in between makes the key's next version, and every step
+//! that starts from this version is refused.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,12 +25,12 @@ struct Chosen {
     rows: Vec<(i64, Uuid)>,
 }
 
-/// What became of a key that is due.
+/// Result for a due key.
 enum Choice {
     Taken(Box<Chosen>),
-    /// Its row is not what this program wrote.
+    /// Its row was not written by this program.
     Broken,
-    /// Its first message is for another call, and so is whatever is due later.
+    /// Its first message is left for another call, and so are all later due keys.
     DoesNotFit,
 }
 
@@ -50,7 +51,7 @@ pub(crate) async fn due(
         .bind(muted.topics)
         .bind(muted.key_topics)
         .bind(muted.keys)
-        // One more than asked for, due or not: it says when to ask again.
+        // One more than requested, due or not: it gives the time of the next request.
         .bind(number(request.keys.saturating_add(1)))
         .bind(number(request.messages.max(1)))
         .fetch_all(&mut *connection)
@@ -58,7 +59,7 @@ pub(crate) async fn due(
 
     let mut due = Due::default();
     let mut rows = rows.iter().peekable();
-    // Again where none of those that were chosen can be read: what is broken is in nobody's way.
+    // Again if none of the chosen keys can be read: broken ones must not block others.
     while due.keys.is_empty() {
         due.next = None;
         let mut chosen = Vec::new();
@@ -89,7 +90,8 @@ pub(crate) async fn due(
     Ok(due)
 }
 
-/// A key with as many of its parked messages as the budget allows: of the first key, the first message always.
+/// Chooses as many of a key's parked messages as the budget allows: of the first key, the first
+/// message always.
 fn choose(row: &PgRow, budget: &mut usize, is_first: bool) -> Result<Choice, sqlx::Error> {
     let (topic, name): (&str, &str) = (row.try_get("topic")?, row.try_get("key")?);
     let Some(key) = KeyId::from_texts(topic, name) else {
@@ -113,7 +115,7 @@ fn choose(row: &PgRow, budget: &mut usize, is_first: bool) -> Result<Choice, sql
         return Ok(Choice::DoesNotFit);
     }
     let failing = row.try_get::<Option<Uuid>, _>("failing")?.map(MessageId::from_uuid);
-    // Attempts are those of the message that failed: not of another one that is first now.
+    // Attempts belong to the message that failed, not to another one that is first now.
     let failing = failing.filter(|failing| rows.first().is_some_and(|first| first.1 == failing.as_uuid()));
     let attempts = u32::try_from(row.try_get::<i64, _>("attempts")?).unwrap_or(u32::MAX);
     let first_failure = row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
@@ -144,7 +146,8 @@ async fn read_messages(
     rows.into_iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row))).collect()
 }
 
-/// A key with its messages. None: one of them is gone, so the key has changed, or is no message.
+/// Combines a key with its messages. None: one of them is gone, so the key has changed, or is no
+/// message.
 fn complete(chosen: Chosen, messages: &HashMap<(i64, Uuid), PgRow>) -> Option<DueKey> {
     let Chosen { mut due, rows } = chosen;
     for row in &rows {
@@ -156,7 +159,8 @@ fn complete(chosen: Chosen, messages: &HashMap<(i64, Uuid), PgRow>) -> Option<Du
 fn read(key: &KeyId, row: &PgRow) -> Option<Arc<Stored>> {
     match Raw::new(row).message(None) {
         Ok(stored) => Some(stored),
-        // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
+        // Only readable rows are parked, so another program changed it since. Its key waits
+        // visibly.
         Err(not) => {
             let position = not.waiting.at.position.0;
             tracing::error!(%key, position, reason = not.reason, "a parked row is no message; skip it");

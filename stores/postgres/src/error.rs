@@ -1,4 +1,4 @@
-//! From what PostgreSQL says to what a caller can act on.
+//! Conversion of PostgreSQL errors to errors that a caller can act on.
 
 use std::io;
 
@@ -7,20 +7,21 @@ use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 use StoreErrorKind as Kind;
 
-/// The remedy for tables that are not there.
+/// The remedy for missing tables.
 pub(crate) const NOT_MIGRATED: &str = "the tables of the outbox are not there, or older than this version; call `migrate` on the store, \
      and check the schema that is configured and the search_path of the role";
 
-/// The remedy for tables that are not as they were made.
+/// The remedy for altered tables.
 pub(crate) const ALTERED: &str =
     "the tables of the outbox are not what the migrations made; put back what was altered, or restore them";
 
-/// The SQLSTATE of an error, where it is the server's.
+/// Returns the SQLSTATE of an error, if it is the server's.
 pub(crate) fn code(error: &sqlx::Error) -> Option<String> {
     Some(error.as_database_error()?.code()?.into_owned())
 }
 
-/// A standby has answered: it may lag behind, and knows of no writer. The connection is not used again.
+/// Error if a standby has answered: it may lag behind, and knows of no writer. The connection is
+/// not used again.
 pub(crate) fn answered_by_a_standby() -> sqlx::Error {
     sqlx::Error::Protocol(
         "a standby answered a statement of the relay; connect to the primary, and if a pooler spreads reads over standbys, switch that off for this role \
@@ -29,7 +30,7 @@ pub(crate) fn answered_by_a_standby() -> sqlx::Error {
     )
 }
 
-/// A row that one statement shows has no content in the next one, again and again.
+/// Error if a row that one statement shows repeatedly has no content in the next one.
 pub(crate) fn content_is_hidden(position: i64) -> sqlx::Error {
     sqlx::Error::Protocol(format!(
         "the content of the message at position {position} can't be read, though its row is there; a pooler may send reads to a standby that lags \
@@ -37,25 +38,27 @@ pub(crate) fn content_is_hidden(position: i64) -> sqlx::Error {
     ))
 }
 
-/// What an error in a statement of our own means.
+/// Converts an error in one of the store's statements.
 pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreError {
     let (kind, words) = meaning(&error);
     StoreError::new(kind, operation, words).with_source(error)
 }
 
-/// Whether a code says that a deadlock, a serialization conflict or a lock that did not come has ended its transaction.
+/// Returns true if a code reports that a deadlock, a serialization conflict or a lock timeout has
+/// ended its transaction.
 pub(crate) fn is_conflict_code(code: &str) -> bool {
     meaning_of(code).0 == Kind::Conflict
 }
 
-/// Whether a connection can go on being used after an error.
+/// Returns true if a connection remains usable after an error.
 pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(error) => {
             let ended = error
                 .try_downcast_ref::<PgDatabaseError>()
                 .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic));
-            // A statement that was prepared for other tables, or on another connection: a new one prepares it again.
+            // A statement that was prepared for other tables, or on another connection: a new one
+            // prepares it again.
             !ended && !matches!(error.code().as_deref(), Some("0A000" | "26000" | "42P05"))
         }
         sqlx::Error::RowNotFound
@@ -67,20 +70,24 @@ pub(crate) fn is_sound(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Whether an error says that a connection leads to a server that takes no writes (any more).
+/// Returns true if an error reports that a connection leads to a server that takes no writes (any
+/// more).
 pub(crate) fn takes_no_writes(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Protocol(_)) || code(error).is_some_and(|code| code == "25006")
 }
 
-/// Whether the server has ended a session because it was idle: what came next was not run.
+/// Returns true if the server has ended a session because it was idle: the next statement did not
+/// run.
 pub(crate) fn idled_out(error: &sqlx::Error) -> bool {
     code(error).is_some_and(|code| code == "57P05")
 }
 
-/// Whether a commit that failed so is known not to have happened: what the server says of the transaction's own work, before it commits. Whatever
-/// ends a session or cancels a statement may come after the commit.
+/// Returns true if a commit with this error certainly did not happen: the error reports the
+/// transaction's own work, before it commits. Errors that end a session or cancel a statement may
+/// occur after the commit.
 pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
-    // Data, constraints, transaction state, rollbacks, access, locks, errors raised by a deferred trigger.
+    // Data, constraints, transaction state, rollbacks, access, locks, errors raised by a deferred
+    // trigger.
     const BEFORE: [&str; 7] = ["22", "23", "25", "40", "42", "55", "P0"];
     is_sound(error) && code(error).is_some_and(|code| BEFORE.iter().any(|class| code.starts_with(class)))
 }
@@ -88,7 +95,7 @@ pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
 fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
     match error {
         sqlx::Error::Database(_) => match code(error) {
-            // PgBouncer's. It says so much with this code that the words decide.
+            // PgBouncer's. It uses this code for so many errors that the text decides.
             Some(_) if error.to_string().contains("unsupported startup parameter") => (
                 Kind::Unsupported,
                 "a pooler refuses a parameter with which connections are opened; set ignore_startup_parameters in PgBouncer to those that it names, \
@@ -102,7 +109,7 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
             "no connection came free in time; transactions may be held open elsewhere, or the pool is too small",
         ),
         sqlx::Error::PoolClosed => (Kind::Unavailable, "the pool of connections is closed"),
-        // rustls speaks through an input error of its own kind.
+        // rustls reports its errors as a special kind of input error.
         sqlx::Error::Tls(_) => (Kind::NotPermitted, NO_TLS),
         sqlx::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => (Kind::NotPermitted, NO_TLS),
         sqlx::Error::Io(error) => match error.kind() {
@@ -127,7 +134,7 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
 const NO_TLS: &str = "no secure connection could be made; check sslmode, and with verify-ca or verify-full that sslrootcert names the authority \
      that signed the server's certificate, and that the host is the one in it";
 
-/// What a SQLSTATE means for an outbox, and what to do. Pure.
+/// Returns the meaning of a SQLSTATE for an outbox, and the remedy. Pure.
 pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
     match code {
         "40001" => {

@@ -1,4 +1,5 @@
-//! Fetching: one statement under a bound of rows, and a second one for content that did not come along.
+//! Fetching: one statement under a bound of rows, and a second one for content that the first did
+//! not return.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::row::{Column, Raw};
 use crate::settle::Rows;
 use crate::sql::Statements;
 
-/// Content up to this many bytes always comes along with its row: asking again would cost more.
+/// Content up to this many bytes is always returned with its row: a second query would cost more.
 const LEAST_BYTES_ALONG: usize = 1_024;
 
 const STATE: usize = Column::COUNT;
@@ -22,24 +23,25 @@ const SIZE: usize = Column::COUNT + 1;
 
 const FAILING: i64 = 1;
 const MUTED: i64 = 2;
-/// Not a row: how far the statement has looked.
+/// Not a row: the position up to which the statement has looked.
 const LOOKED: i64 = 3;
-/// Not a row: how far the statement has looked, and there is more behind that.
+/// Not a row: the position up to which the statement has looked, with more behind it.
 const WALKED: i64 = 4;
 
-/// The most positions that a fetch walks over. A backlog of other routes may be of any size, and a fetch that takes longer than its caller waits would
-/// begin again from where it began.
+/// Maximum number of positions that a fetch scans. A backlog of other routes may be of any size,
+/// and a fetch that takes longer than its caller waits would start over from the same position.
 const MOST_WALKED: i64 = 200_000;
 
 /// Not a row: a standby answers.
 const LAGS: i64 = 5;
 
-/// How often a page is read again that begins with a row whose content is missing: settled in between, the row itself is missing the next time.
+/// Number of reads of a page that begins with a row without content: if the row was settled in
+/// between, the next read no longer returns it.
 const TRIES: u32 = 4;
-/// The pause before such a page is read again, times the number of the try.
+/// Pause before such a page is read again, times the number of the try.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Reads what a relay may publish.
+/// Reads the messages that a relay may publish.
 pub(crate) async fn fetch(
     connection: &mut PgConnection,
     sql: &Statements,
@@ -57,18 +59,18 @@ pub(crate) async fn fetch(
     }
 }
 
-/// What one reading gives.
+/// Result of one read.
 enum Page {
     Read(Fetched),
-    /// Its first row is here and has no content: nobody knows whether it is gone.
+    /// The first row is visible and has no content: it is unknown whether it is gone.
     Hidden(Position),
 }
 
-/// What the rows of one answer say.
+/// Content of the rows of one answer.
 struct Taken<'r> {
-    /// Each with its state, and whether its content came along.
+    /// Each row with its state, and whether its content was returned.
     rows: Vec<(&'r PgRow, i64, bool)>,
-    /// Whether a limit cut it short.
+    /// True if a limit cut it short.
     is_cut: bool,
     reached: Position,
     walked: Option<Position>,
@@ -96,7 +98,8 @@ async fn read(
         } else if let Some(content) = content.get(&Raw::new(row).position().0) {
             Raw::with_content(row, content.try_get_unchecked(1)?, content.try_get_unchecked(2)?)
         } else {
-            // Settled in the meantime, or not to be seen where that was asked. Only the statement that shows rows can say which: it ends here.
+            // Settled in the meantime, or invisible to the second statement. Only the statement
+            // that shows rows can tell which: the page ends here.
             let position = Raw::new(row).position();
             if fetched.is_empty() {
                 return Ok(Page::Hidden(position));
@@ -113,7 +116,8 @@ async fn read(
     if let Some(walked) = walked
         && !full
     {
-        // Cut short behind the last position that it has walked over: the next fetch goes on from there, as behind a row that was muted.
+        // Cut short behind the last scanned position: the next fetch continues from there, as
+        // behind a muted row.
         fetched.push(FetchedRow::Muted(walked));
         full = true;
     }
@@ -132,7 +136,8 @@ async fn read_rows(
     };
     let muted = Muted::of(&request.muted);
     let limit = request.limit.max(1);
-    // Rows whose content comes along are within the bytes asked for, all together: the driver reads rows ahead.
+    // Rows returned with their content are within the requested bytes, all together: the driver
+    // reads rows ahead.
     let along = (request.bytes / limit).max(LEAST_BYTES_ALONG);
     sql.query(&sql.fetch)
         .bind(request.route.as_str())
@@ -155,7 +160,7 @@ async fn read_rows(
         .await
 }
 
-/// The rows that are within the bounds.
+/// Takes the rows that are within the bounds.
 fn take<'r>(rows: &'r [PgRow], request: &FetchRequest) -> Result<Taken<'r>, sqlx::Error> {
     let mut taken =
         Taken { rows: Vec::with_capacity(rows.len()), is_cut: false, reached: Position::START, walked: None };
@@ -182,7 +187,7 @@ fn take<'r>(rows: &'r [PgRow], request: &FetchRequest) -> Result<Taken<'r>, sqlx
     Ok(taken)
 }
 
-/// Whether what is read of a row in this state came along with it.
+/// Returns true if the content of a row in this state was returned with it.
 fn has_content(row: &PgRow, state: i64) -> Result<bool, sqlx::Error> {
     let is_there = |column: Column| {
         row.try_get_unchecked::<Option<&[u8]>, _>(column as usize).map(|content| content.is_some())
@@ -194,7 +199,7 @@ fn has_content(row: &PgRow, state: i64) -> Result<bool, sqlx::Error> {
     }
 }
 
-/// Content of rows that were too large to bring it along, by position.
+/// Reads content of rows that were too large to return it, by position.
 async fn read_content(
     connection: &mut PgConnection,
     sql: &Statements,
@@ -222,19 +227,20 @@ fn classify(raw: &Raw<'_>, state: i64, before: Option<&Stored>) -> FetchedRow {
         return FetchedRow::Muted(raw.position());
     }
     match raw.message(before) {
-        // What is no message becomes a dead letter even where its key is failing: parked, it could never go out.
+        // An undecodable row becomes a dead letter even if its key is failing: parked, it could
+        // never be sent.
         Err(not) => FetchedRow::Malformed(not.waiting, not.reason),
         Ok(_) if state == FAILING => FetchedRow::Failing(raw.waiting()),
         Ok(stored) => FetchedRow::Message(stored),
     }
 }
 
-/// A number of rows or bytes as a statement takes it.
+/// Converts a number of rows or bytes to a statement parameter.
 pub(crate) fn number(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Buckets as the statements take them: 256 bits, the first one lowest in the first byte.
+/// Converts buckets to a statement parameter: 256 bits, the first one lowest in the first byte.
 pub(crate) fn bits(buckets: &BucketSet) -> Vec<u8> {
     let mut bits = vec![0_u8; 32];
     for bucket in buckets.iter() {
@@ -243,7 +249,7 @@ pub(crate) fn bits(buckets: &BucketSet) -> Vec<u8> {
     bits
 }
 
-/// Muted parts as the statements take them.
+/// Muted parts as statement parameters.
 pub(crate) struct Muted<'s> {
     pub(crate) everything: bool,
     pub(crate) topics: Vec<&'s str>,

@@ -1,7 +1,8 @@
-//! Leases: who owns which bucket, for how long, by the database's clock.
+//! Leases: which relay owns which bucket, for how long, by the database's clock.
 //!
-//! A heartbeat is one call of a function in the database, under a lock on the route, so that what it decides on can't change under it and no
-//! program can be paused in the middle of it. What it decides is in `0003_relay.sql`.
+//! A heartbeat is one call of a function in the database, under a lock on the route, so that the
+//! inputs of its decision can't change meanwhile and no program can be paused in the middle of it.
+//! `0003_relay.sql` defines its decision.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub(crate) async fn heartbeat(
         .query(&sql.lease)
         .bind(request.route.as_str())
         .bind(request.relay.as_uuid())
-        // What no text of the server's can have.
+        // NUL, which PostgreSQL text can't contain.
         .bind(request.label.replace('\0', "?"))
         .bind(micros(request.lasts))
         .bind(request.transport_available)
@@ -63,7 +64,8 @@ pub(crate) async fn heartbeat(
     })
 }
 
-/// The leases that a mark speaks of, as the functions take them: the epoch of each bucket, 0 where there is none.
+/// The leases that a mark covers, as the functions take them: the epoch of each bucket, 0 where
+/// there is none.
 fn covered(low_water: &LowWater) -> Vec<i64> {
     if low_water.covered.is_empty() {
         return Vec::new();
@@ -116,7 +118,7 @@ pub(crate) async fn elect(
     Ok(elected.is_some())
 }
 
-/// A duration as the tables have it.
+/// Converts a duration to the tables' unit.
 pub(crate) fn micros(span: Duration) -> i64 {
     // A part of the range: several of them can be added to an instant.
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 8)

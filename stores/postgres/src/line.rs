@@ -1,7 +1,8 @@
 //! A connection of the store's own, for one kind of work.
 //!
-//! Not a pool: each kind of work has one connection, so that load can't starve heartbeats, nothing has to be asked of a connection
-//! that is in use, and their number is known. Whoever has the line has it alone; others wait their turn.
+//! Not a pool: each kind of work has one connection, so that load can't starve heartbeats, a busy
+//! connection is never needed for other work, and their number is known. One task at a time holds
+//! the line; others wait their turn.
 
 use std::time::{Duration, Instant};
 
@@ -12,41 +13,43 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::error::{is_sound, takes_no_writes};
 use crate::lines::Door;
 
-/// How long a connection that was idle has for saying that it is still there. One that has no answer by then is left, and another one opened: less
-/// than what waits for it would wait.
+/// Time limit for an idle connection to answer. A connection without an answer by then is dropped,
+/// and another one opened: the limit is shorter than the timeouts of the work that waits for it.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// A connection, opened when it is first needed, and again after it broke.
 pub(crate) struct Line {
     door: Door,
-    /// How each piece of work begins, behind a pooler: a statement is prepared and run in two steps, which must not reach two servers.
+    /// Statement that begins each piece of work behind a pooler: a statement is prepared and run in
+    /// two steps, which must not reach two servers.
     begin: Option<SqlStr>,
-    /// Whether its connection is kept however old it is.
+    /// True if its connection has no maximum age.
     of_any_age: bool,
     place: Mutex<Option<Idle>>,
 }
 
-/// A connection that nobody uses.
+/// A connection that is not in use.
 pub(crate) struct Idle {
     connection: PgConnection,
-    /// When it was used last.
+    /// Time of its last use.
     since: Instant,
     origin: Origin,
 }
 
-/// When a connection was opened.
+/// Time at which a connection was opened.
 #[derive(Clone, Copy)]
 struct Origin {
     opened: Instant,
     generation: u64,
 }
 
-/// The line, held. Dropped before it is finished (a cancelled call), the connection is closed: nobody knows what it was doing.
+/// The line, held. If it is dropped before it is finished (a canceled call), the connection is
+/// closed: its state is unknown.
 pub(crate) struct Held<'l> {
     place: MutexGuard<'l, Option<Idle>>,
     /// The connection.
     pub(crate) connection: PgConnection,
-    /// Whether it was idle before, and may have been ended meanwhile.
+    /// True if it was idle before, and may have been ended meanwhile.
     pub(crate) was_idle: bool,
     origin: Origin,
     door: &'l Door,
@@ -58,7 +61,7 @@ impl Line {
         Self { door, begin, of_any_age: false, place: Mutex::new(None) }
     }
 
-    /// One whose connection is kept however old it is.
+    /// Exempts the connection from the maximum age.
     pub(crate) fn of_any_age(mut self) -> Self {
         self.of_any_age = true;
         self
@@ -78,7 +81,7 @@ impl Line {
         let (connection, origin) = match idle {
             Some(idle) => idle,
             None => {
-                // Before it is opened: what is found out meanwhile may be true of it.
+                // Before it is opened: discoveries made meanwhile may apply to it.
                 let origin = Origin { opened: Instant::now(), generation: self.door.generation() };
                 (self.door.open().await?, origin)
             }
@@ -98,8 +101,9 @@ impl Line {
 }
 
 impl Idle {
-    /// The connection; none if it was idle for longer than this and does not answer. A network that forgets a connection tells nobody: what is
-    /// sent on it is lost, and no answer ever comes.
+    /// Returns the connection; None if it was idle for longer than this and does not answer. A
+    /// network that forgets a connection gives no notice: sent data is lost, and no answer ever
+    /// arrives.
     async fn if_it_answers(mut self, idle_check: Duration) -> Option<PgConnection> {
         if self.since.elapsed() < idle_check {
             return Some(self.connection);
@@ -112,7 +116,7 @@ impl Idle {
 }
 
 impl Held<'_> {
-    /// Gives the line back with what came of the work. A connection that broke is not kept.
+    /// Returns the line with the result of the work. A connection that broke is not kept.
     pub(crate) async fn finish<T>(mut self, done: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         let done = match done {
             Ok(value) if self.begun => {
@@ -134,7 +138,7 @@ impl Held<'_> {
     }
 }
 
-/// Opens a connection, within a time.
+/// Opens a connection, within a time limit.
 pub(crate) async fn connect(
     options: &PgConnectOptions,
     timeout: Duration,

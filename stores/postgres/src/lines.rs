@@ -1,4 +1,4 @@
-//! The store's own connections, and what is set on them.
+//! The store's own connections, and their settings.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -11,15 +11,16 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, SqlSafeStr, SqlStr};
 use crate::config::PostgresOptions;
 use crate::line::Line;
 
-/// How the store's own connections are opened: with what the pool has at that moment, so that a password that was changed there
-/// (`PgPool::set_connect_options`) holds here too.
+/// Opens the store's own connections: with the pool's options at that moment, so that a password
+/// that was changed there (`PgPool::set_connect_options`) applies here too.
 #[derive(Clone)]
 pub(crate) struct Door {
     pool: PgPool,
     options: Arc<PostgresOptions>,
-    /// What each connection is set to when it is opened. None behind a pooler that has another one for each transaction.
+    /// Settings of each connection when it is opened. None behind a pooler with another connection
+    /// for each transaction.
     settings: Option<SqlStr>,
-    /// How often it turned out that connections lead to a server that takes no writes.
+    /// Number of times that connections turned out to lead to a server that takes no writes.
     generation: Arc<AtomicU64>,
 }
 
@@ -29,18 +30,19 @@ impl Door {
         Self { pool, options: Arc::new(options.clone()), settings, generation: Arc::default() }
     }
 
-    /// What a connection is opened with now.
+    /// Returns the present options for opening a connection.
     pub(crate) fn connect_options(&self) -> PgConnectOptions {
         let own = (*self.pool.connect_options()).clone().disable_statement_logging();
         if self.options.transaction_pooler { own.statement_cache_capacity(0) } else { own }
     }
 
-    /// What is set on a connection behind its opening: poolers refuse or drop what is asked for in the opening itself.
+    /// Returns the settings applied to a connection after it is opened: poolers refuse or drop
+    /// settings in the startup packet itself.
     pub(crate) fn settings(&self) -> Option<SqlStr> {
         self.settings.clone()
     }
 
-    /// Opens a connection, within the time that this may take.
+    /// Opens a connection, within its time limit.
     pub(crate) async fn open(&self) -> Result<PgConnection, sqlx::Error> {
         let opening = async {
             let mut connection = PgConnection::connect_with(&self.connect_options()).await?;
@@ -53,27 +55,28 @@ impl Door {
         opened.unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
     }
 
-    /// The server of the connections that are open takes no writes: each is opened anew before it is used again.
+    /// Marks open connections as stale, because their server takes no writes: each is reopened
+    /// before it is used again.
     pub(crate) fn renew(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Which connections may be used: those that were opened in this generation.
+    /// Returns the generation of usable connections: those that were opened in it.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// How old a connection may get.
+    /// Returns the maximum age of a connection.
     pub(crate) fn max_age(&self) -> Duration {
         self.options.max_connection_age
     }
 
-    /// How long opening a connection may take.
+    /// Returns the timeout of opening a connection.
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.options.connect_timeout
     }
 
-    /// How long a connection may be silent before it is asked whether it is still there.
+    /// Returns the idle time after which a connection is checked.
     pub(crate) fn idle_check(&self) -> Duration {
         self.options.idle_check
     }
@@ -83,11 +86,12 @@ impl Door {
 pub(crate) struct Lines {
     /// Fetches.
     pub(crate) fetching: Line,
-    /// What else a relay reads before it goes on: who is writing, what is due, whether a message was handled. Never anything that takes long.
+    /// Other reads that a relay waits for: who is writing, what is due, whether a message was
+    /// handled. Never anything that takes long.
     pub(crate) looking: Line,
     /// Figures of the backlog.
     pub(crate) measuring: Line,
-    /// What operators look at, which may be a whole history.
+    /// Queries of operators, which may read a whole history.
     pub(crate) browsing: Line,
     /// Settlements.
     pub(crate) settling: Line,
@@ -95,14 +99,15 @@ pub(crate) struct Lines {
     pub(crate) leasing: Line,
     /// Diversions.
     pub(crate) diverting: Line,
-    /// Maintenance and the verbs of operators, which may wait for locks.
+    /// Maintenance and admin operations, which may wait for locks.
     pub(crate) operating: Line,
 }
 
 impl Lines {
     pub(crate) fn new(door: &Door) -> Self {
         let line = || Line::new(door.clone(), pooled_begin(&door.options));
-        // Another connection is another life of the database to a relay. This one writes each time, and so finds out by itself where it leads.
+        // To a relay, another connection is another life of the database. This one writes each
+        // time, and so detects a changed server by itself.
         let of_any_age = line().of_any_age();
         Self {
             fetching: line(),
@@ -117,9 +122,10 @@ impl Lines {
     }
 }
 
-/// What the store's own connections are set to, whatever the role or the database has. Plans are pinned: the tables swing between empty and millions of
-/// rows faster than anybody counts them, and what is right for an empty table reads a full one from end to end. Timeouts are the relay's business: it
-/// keeps connections open, and gives each call a time.
+/// Settings of the store's own connections, whatever the role or the database has. Plans are
+/// pinned: the tables swing between empty and millions of rows faster than statistics follow, and
+/// the right plan for an empty table reads a full one from end to end. Timeouts are the relay's
+/// business: it keeps connections open, and limits the time of each call.
 fn settings(options: &PostgresOptions) -> String {
     let mut settings = format!(
         "set default_transaction_isolation = 'read committed'; set standard_conforming_strings = on; set lock_timeout = {}",
@@ -143,7 +149,8 @@ const PLANS: [(&str, &str); 4] = [
     ("plan_cache_mode", "force_generic_plan"),
 ];
 
-/// How the store's own work begins behind a pooler: with what its connections have elsewhere, for this transaction.
+/// Statement that begins the store's own work behind a pooler: with the usual settings of its
+/// connections, for this transaction.
 fn pooled_begin(options: &PostgresOptions) -> Option<SqlStr> {
     if !options.transaction_pooler {
         return None;

@@ -1,4 +1,4 @@
-//! Maintenance and figures: what one elected relay does for all, in short transactions.
+//! Maintenance and figures: work that one elected relay does for all, in short transactions.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::sql::Statements;
 /// A relay that has been dead for this long is removed.
 const RELAYS_KEPT: Duration = Duration::from_secs(3_600);
 
-/// The most messages that one round moves when they are due: each locks its key.
+/// Maximum number of due messages that one round moves: each locks its key.
 const MOST_PROMOTED: usize = 1_000;
 
-/// One round: one statement, which looks first whether there is anything to do.
+/// Runs one round: one statement, which first checks whether there is anything to do.
 pub(crate) async fn maintain(
     connection: &mut PgConnection,
     sql: &Statements,
@@ -45,17 +45,19 @@ pub(crate) async fn maintain(
         ..Maintained::default()
     };
     let done = [maintained.history_removed, maintained.admissions_removed, maintained.relays_removed];
-    // A round of due messages ends where it has enough keys, or at a key that somebody is writing to: what is left is due already.
+    // A round of due messages ends when it has enough keys, or at a key that another transaction
+    // writes to: the rest is due already.
     let due_are_left = promoted > 0 && maintained.next_due == Some(Duration::ZERO);
     maintained.more = due_are_left || done.iter().any(|done| *done >= u64::from(most.unsigned_abs()));
     Ok(maintained)
 }
 
-/// The most that the default partition of the history may have, in bytes, while others are made: it is read from end to end for each, and
-/// settlements wait meanwhile. Less than a second's reading.
+/// Maximum size of the default partition of the history, in bytes, while others are created: it is
+/// read from end to end for each, and settlements wait meanwhile. Less than a second's reading.
 const MOST_REST: i64 = 256 * 1024 * 1024;
 
-/// Makes partitions of the history ahead and drops old ones. Says how many rows were dropped, about.
+/// Creates partitions of the history ahead and drops old ones. Returns the approximate number of
+/// dropped rows.
 pub(crate) async fn turn_history(
     connection: &mut PgConnection,
     sql: &Statements,
@@ -104,7 +106,7 @@ pub(crate) async fn backlog(
     Ok(backlog)
 }
 
-/// A span of the tables' clock; none that is negative.
+/// Converts a span of the tables' clock; a negative one becomes zero.
 pub(crate) fn span(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }

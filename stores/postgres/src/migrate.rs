@@ -1,4 +1,4 @@
-//! Making the tables, and bringing them to this version.
+//! Creation of the tables, and their migration to this version.
 
 use outbox_contract::{StoreError, StoreErrorKind};
 use sqlx::postgres::PgConnection;
@@ -11,9 +11,9 @@ use crate::error::{code, store_error};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Migration {
-    /// The version that it makes, from 1.
+    /// The version after it, from 1.
     pub version: i64,
-    /// What it does, in a word.
+    /// Its purpose, in a word.
     pub name: &'static str,
     /// Its statements. The last one records the version, so that any migration tool can run it.
     pub sql: &'static str,
@@ -30,7 +30,8 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
 /// The version that this code needs.
 pub(crate) const NEEDED: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
-/// Of several programs that migrate a database at once, one does it and the others wait: a number that nobody else is likely to lock.
+/// Advisory lock of migrations: of several programs that migrate a database at once, one does it
+/// and the others wait. Other programs are unlikely to lock this number.
 const MIGRATING: i64 = 0x6f75_7462_6f78_0001;
 
 const OPERATION: &str = "migrate";
@@ -53,7 +54,7 @@ pub(crate) async fn migrate(
 async fn in_transaction(connection: &mut PgConnection, options: &PostgresOptions) -> Result<(), StoreError> {
     let failed = |error| store_error(OPERATION, error);
     if let Some(schema) = &options.schema {
-        // Looked at first: whoever has no right to make a schema may migrate one that is there.
+        // Checked first: a role without the right to create a schema may migrate an existing one.
         let there = sqlx::query("select 1 from pg_namespace where nspname = $1")
             .persistent(false)
             .bind(schema)
@@ -84,7 +85,7 @@ async fn in_transaction(connection: &mut PgConnection, options: &PostgresOptions
 }
 
 fn misfit(migration: &Migration, error: sqlx::Error) -> StoreError {
-    // Something of that name is there, or something is missing, that the earlier migrations did not make.
+    // An object of that name exists, or one is missing, that the earlier migrations did not create.
     const MISFITS: [&str; 6] = ["42P07", "42710", "42723", "42P01", "42703", "42883"];
     if code(&error).is_some_and(|code| MISFITS.contains(&code.as_str())) {
         let words = format!(
@@ -96,7 +97,7 @@ fn misfit(migration: &Migration, error: sqlx::Error) -> StoreError {
     store_error(OPERATION, error)
 }
 
-/// The version of the tables; 0 where there are none.
+/// Returns the version of the tables; 0 if there are none.
 pub(crate) async fn version(
     connection: &mut PgConnection,
     options: &PostgresOptions,

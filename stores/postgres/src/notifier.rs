@@ -1,7 +1,8 @@
-//! Waking relays of other programs.
+//! Wake-ups of relays in other programs.
 //!
-//! Never inside the user's transaction: a commit that notifies holds a lock of the whole server while it waits for its disk, and all such commits
-//! stand in line. So it is done after the commit, on a connection of its own, and many commits share one.
+//! Never inside the user's transaction: a commit that notifies holds a lock of the whole server
+//! while it waits for its disk, and all such commits queue up. So the notification follows the
+//! commit, on a connection of its own, and many commits share one.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -14,28 +15,29 @@ use crate::line::Line;
 use crate::lines::Door;
 use crate::migrate::run;
 
-/// The pause after a connection could not be had.
+/// Pause after a failed connection.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is said: something was appended and will be committed, if at all, soon.
+/// Payload: messages were appended and will be committed, if at all, soon.
 pub(crate) const SOON: &str = "soon";
-/// What is said: something was committed.
+/// Payload: messages were committed.
 pub(crate) const NOW: &str = "now";
 
-/// The task that tells other programs what this one's bell rings. Ends with the store.
+/// The task that forwards this program's wake-ups to other programs. Ends with the store.
 pub(crate) struct Notifier(JoinHandle<()>);
 
-/// How and where to tell.
+/// Connection and channel of the notifications.
 pub(crate) struct Way {
     pub(crate) door: Door,
     pub(crate) channel: String,
-    /// Which store it was, so that its own listeners, who heard the bell, pass over it.
+    /// Sender id, so that the store's own listeners, who already had the wake-up, skip it.
     pub(crate) sender: String,
     pub(crate) interval: Duration,
 }
 
 impl Way {
-    /// Nothing is lost with it, so its commit waits for no disk. One step, and no value in it needs escaping: it works behind a pooler.
+    /// A lost wake-up loses no message, so its commit waits for no disk. One step, and no value in
+    /// it needs escaping: it works behind a pooler.
     fn statement(&self, word: &str) -> String {
         let Self { channel, sender, .. } = self;
         format!(
@@ -45,14 +47,15 @@ impl Way {
 }
 
 impl Notifier {
-    /// Starts to tell what rings from now on. Needs a runtime.
+    /// Starts to forward wake-ups from now on. Needs a runtime.
     pub(crate) fn start(way: Way, hints: &Hints) -> Self {
         let mut listener = hints.listen();
         Self(tokio::spawn(async move {
             let line = Line::new(way.door.clone(), None);
             loop {
                 let mut wakeup = listener.next().await;
-                // Most commits come at once behind their append: then it is told once, and exactly.
+                // Most commits follow their append at once: then one notification suffices, and it
+                // is exact.
                 if wakeup == Wakeup::Soon
                     && let Ok(next) = tokio::time::timeout(way.interval, listener.next()).await
                 {
@@ -67,7 +70,7 @@ impl Notifier {
                     let done = run(&mut held.connection, way.statement(word)).await;
                     held.finish(done).await
                 };
-                // Without an end it would wait for a connection that the network has forgotten.
+                // Without a limit it would wait for a connection that the network has forgotten.
                 let most = way.door.connect_timeout().saturating_mul(2);
                 let told = tokio::time::timeout(most, told).await;
                 match told.unwrap_or_else(|_| Err(sqlx::Error::Io(ErrorKind::TimedOut.into()))) {
@@ -81,7 +84,7 @@ impl Notifier {
         }))
     }
 
-    /// Whether it still works: its runtime may be gone while the store lives on in another.
+    /// Returns true if it still works: its runtime may be gone while the store lives on in another.
     pub(crate) fn is_running(&self) -> bool {
         !self.0.is_finished()
     }

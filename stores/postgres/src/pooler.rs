@@ -1,6 +1,6 @@
-//! Poolers in front of the server: one that has another connection of the server for each transaction has to be said.
+//! Detection of a transaction pooler in front of the server, which the options must declare.
 //!
-//! It can be seen: two clients that are connected at once have one session of the server between them.
+//! It is detectable: two clients that are connected at once share one session of the server.
 
 use std::time::Duration;
 
@@ -10,12 +10,14 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use crate::line::connect;
 
-/// How often both are asked. Other programs behind the pooler may have the session in between.
+/// Number of queries of both. Other programs behind the pooler may have the session in between.
 const TIMES: usize = 4;
-/// How long the second connection and each answer may take. A pooler that has no second session for it has given the first one away for good.
+/// Time limit for the second connection and for each answer. A pooler without a second session for
+/// it has bound the first one to its client.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Refuses a pooler that gives sessions out by the transaction. `one` is a connection with these options, and nothing is open on it.
+/// Refuses a transaction pooler. `one` is a connection with these options, without an open
+/// transaction.
 pub(crate) async fn refuse(
     operation: &'static str,
     one: &mut PgConnection,
@@ -33,7 +35,7 @@ pub(crate) async fn refuse(
     ))
 }
 
-/// Whether two connections have one session. None: it could not be found out.
+/// Returns true if two connections share one session. None: unknown.
 async fn is_shared(one: &mut PgConnection, address: &PgConnectOptions) -> Option<bool> {
     let mut other = connect(address, ANSWER).await.ok()?;
     let first = session(one).await?;

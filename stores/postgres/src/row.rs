@@ -1,6 +1,6 @@
 //! Rows: from columns to messages.
 //!
-//! Any program can write rows, so nothing in them is trusted: see [`RawMessage`].
+//! Any program can write rows, so their content is not trusted: see [`RawMessage`].
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use outbox_contract::{Bucket, Message, Position, Timestamp};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-/// A row that is not a message, and why.
+/// A row that is not a message, with the reason.
 #[derive(Debug)]
 pub(crate) struct NotAMessage {
-    /// The row, under names that can be names: control characters are replaced, long ones cut.
+    /// The row, under valid names: control characters are replaced, long ones cut.
     pub(crate) waiting: Waiting,
-    /// What is wrong with it.
+    /// The error in it.
     pub(crate) reason: String,
 }
 
-/// Where the columns of a message stand in every statement that reads any: names are looked up once for each column of each row, places
-/// are not.
+/// Index of a message's columns in every statement that reads messages: a look-up by name would
+/// cost one for each column of each row.
 #[derive(Clone, Copy)]
 pub(crate) enum Column {
     Position,
@@ -39,11 +39,12 @@ pub(crate) enum Column {
 }
 
 impl Column {
-    /// How many there are: what a statement adds of its own stands behind them.
+    /// Number of these columns: a statement's additional columns follow them.
     pub(crate) const COUNT: usize = Self::AppendedAt as usize + 1;
 }
 
-/// A row with the columns of a message, in their places, and content that may have come apart from it.
+/// A row with the columns of a message, in their places, and content that may have been read
+/// separately.
 pub(crate) struct Raw<'r> {
     row: &'r PgRow,
     /// Headers and payload, where they are not columns of the row.
@@ -56,12 +57,12 @@ impl<'r> Raw<'r> {
         Self { row, content: None }
     }
 
-    /// A row whose headers and payload were read apart.
+    /// A row whose headers and payload were read separately.
     pub(crate) const fn with_content(row: &'r PgRow, headers: &'r [u8], payload: &'r [u8]) -> Self {
         Self { row, content: Some((headers, payload)) }
     }
 
-    /// Bytes of a column of text or bytes; null is none.
+    /// Returns the bytes of a column of text or bytes; None for null.
     fn bytes(&self, column: Column) -> Option<&'r [u8]> {
         match (self.content, column) {
             (Some((headers, _)), Column::Headers) => Some(headers),
@@ -74,7 +75,7 @@ impl<'r> Raw<'r> {
         self.row.try_get_unchecked(column as usize).unwrap_or_default()
     }
 
-    /// Where the row stands.
+    /// Returns the position of the row.
     pub(crate) fn position(&self) -> Position {
         Position(self.integer(Column::Position))
     }
@@ -93,7 +94,7 @@ impl<'r> Raw<'r> {
         }
     }
 
-    /// The message; or why the row is none. Most rows are like the one `before`.
+    /// Returns the message; or the reason why the row is none. Most rows resemble the one `before`.
     pub(crate) fn message(&self, before: Option<&Stored>) -> Result<Arc<Stored>, Box<NotAMessage>> {
         self.strict(before).map_err(|reason| Box::new(NotAMessage { waiting: self.waiting(), reason }))
     }
@@ -113,7 +114,7 @@ impl<'r> Raw<'r> {
         Ok(Arc::new(stored))
     }
 
-    /// The row without its content, under names that can be names.
+    /// Returns the row without its content, under valid names.
     pub(crate) fn waiting(&self) -> Waiting {
         let message = self.raw().names();
         Waiting {
@@ -124,12 +125,12 @@ impl<'r> Raw<'r> {
         }
     }
 
-    /// The message that the row becomes with corrections; or what is still wrong.
+    /// Returns the message that the row becomes with corrections; or the remaining error.
     pub(crate) fn edited(&self, edit: &Edit) -> Result<Message, String> {
         edit.of_row(self.raw())
     }
 
-    /// What can be shown of a row, message or not.
+    /// Returns the presentable part of a row, message or not.
     pub(crate) fn presentable(&self) -> Arc<Stored> {
         let appended_at = Timestamp::from_micros(self.integer(Column::AppendedAt));
         let mut stored = Stored::new(self.position(), appended_at, self.raw().presentable());
@@ -138,7 +139,8 @@ impl<'r> Raw<'r> {
     }
 
     fn bucket(&self) -> Bucket {
-        // As the statements that read rows by their bucket take one that is none. A CHECK constraint would be compiled for each statement.
+        // Same conversion of an invalid bucket as in the statements that read rows by their bucket. A
+        // CHECK constraint would be compiled for each statement.
         Bucket(u8::try_from(self.integer(Column::Bucket) & 255).unwrap_or_default())
     }
 }

@@ -1,11 +1,12 @@
-//! Settings of the server, the database or the role under which an outbox can't work: told by their names.
+//! Settings of the server, the database or the role under which an outbox can't work, reported by
+//! their names.
 
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
-/// What is wrong with the settings, in words. None: nothing is.
+/// Returns the problem with the settings, as text. None: there is none.
 pub(crate) async fn problem(connection: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
-    // The store's own connections override some of them: those of the pool have what they are reset to.
+    // The store's own connections override some of them: those of the pool use the reset values.
     let rows = sqlx::query(
         "select name, reset_val, source from pg_settings where name in ('default_transaction_read_only', 'standard_conforming_strings')",
     )
@@ -34,7 +35,8 @@ pub(crate) async fn problem(connection: &mut PgConnection) -> Result<Option<Stri
     Ok(None)
 }
 
-/// Where tables of an outbox are that are not found. None: nowhere.
+/// Returns the schema of an outbox's tables that the search path does not find. None: there are
+/// none.
 pub(crate) async fn elsewhere(connection: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
     let row = sqlx::query(
         "select string_agg(n.nspname, ', ' order by n.nspname), current_setting('search_path') from pg_class c \

@@ -1,4 +1,4 @@
-//! Settling: removing what the broker confirmed, by position and id.
+//! Settling: removal of the messages that the broker confirmed, by position and id.
 
 use outbox_contract::fetch::RowId;
 use sqlx::postgres::PgConnection;
@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::sql::Statements;
 
-/// Rows as statements take them: their positions, and their ids in the same order.
+/// Rows as statement parameters: their positions, and their ids in the same order.
 pub(crate) struct Rows {
     pub(crate) positions: Vec<i64>,
     pub(crate) ids: Vec<Uuid>,
@@ -21,7 +21,7 @@ impl Rows {
     }
 }
 
-/// Removes rows; keeps them in the history, where there is one, in the same statement.
+/// Removes rows; keeps them in the history, if there is one, in the same statement.
 pub(crate) async fn settle(
     connection: &mut PgConnection,
     sql: &Statements,

@@ -1,6 +1,7 @@
 //! Every statement, by name: the files of `queries/`, with the schema of this outbox.
 //!
-//! One list, so that `check` can have the server parse all of them: what it parses has the tables, columns and functions it needs.
+//! One list, so that `check` can have the server parse all of them: a statement that parses has the
+//! tables, columns and functions it needs.
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -10,13 +11,14 @@ macro_rules! statements {
     ($($name:ident)*) => {
         /// The statements of an outbox.
         pub(crate) struct Statements {
-            /// Whether they stay prepared on their connection.
+            /// True if they stay prepared on their connection.
             persistent: bool,
             $(pub(crate) $name: SqlStr,)*
         }
 
         impl Statements {
-            /// The statements for an outbox in a schema; without one, for the outbox that the `search_path` finds.
+            /// Returns the statements for an outbox in a schema; without one, for the outbox that
+            /// the `search_path` finds.
             pub(crate) fn of(schema: Option<&str>, persistent: bool) -> Self {
                 Self {
                     persistent,
@@ -24,7 +26,7 @@ macro_rules! statements {
                 }
             }
 
-            /// Every statement, with the name of its file.
+            /// Returns every statement, with the name of its file.
             pub(crate) fn all(&self) -> Vec<(&'static str, &SqlStr)> {
                 vec![$((stringify!($name), &self.$name)),*]
             }
@@ -78,21 +80,23 @@ statements! {
 }
 
 impl Statements {
-    /// Whether they reach the server through a pooler that has another connection for each transaction.
+    /// Returns true if they reach the server through a pooler with another connection for each
+    /// transaction.
     pub(crate) fn is_pooled(&self) -> bool {
         !self.persistent
     }
 
-    /// One of these statements, to bind and run.
+    /// Returns one of these statements, to bind and run.
     pub(crate) fn query<'q>(&self, statement: &SqlStr) -> Query<'q, Postgres, PgArguments> {
         sqlx::query(statement.clone()).persistent(self.persistent)
     }
 }
 
-/// What the names of everything in an outbox begin with.
+/// Prefix of the names of everything in an outbox.
 const PREFIX: &str = "outbox_";
 
-/// Puts the schema before every name of ours in a statement. A schema is a plain name, and so are ours: nothing has to be escaped.
+/// Puts the schema before every name of the outbox in a statement. A schema is a plain name, and so
+/// are these: nothing has to be escaped.
 fn qualified(statement: &'static str, schema: Option<&str>) -> SqlStr {
     let Some(schema) = schema else { return statement.into_sql_str() };
     let mut text = String::with_capacity(statement.len() + 256);

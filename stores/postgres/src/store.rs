@@ -31,16 +31,16 @@ use crate::unserved::Beginning;
 use crate::weed::Weeds;
 use crate::{check, divert, due, fetch, lease, maintain, pooler, settle, unserved, wakeups, writers};
 
-/// How often partitions of the history are looked after.
+/// Interval of the maintenance of the history's partitions.
 const TURNS: Duration = Duration::from_secs(60);
 
-/// What has the same effect when it is done twice. Not a heartbeat: a relay has to hear that its connection is another one.
+/// Idempotent operations. Not a heartbeat: a relay has to learn that its connection is another one.
 const REPEATABLE: [&str; 9] =
     ["admitted", "backlog", "due", "elect", "fetch", "fetch_below", "settle", "unserved", "writers"];
 
 /// An outbox in a PostgreSQL database. Cheap to clone: clones share their connections.
 ///
-/// See the [crate](crate) for what it promises and how to run it.
+/// See the [crate](crate) for its promises and how to run it.
 #[derive(Clone)]
 pub struct PostgresStore {
     inner: Arc<Inner>,
@@ -51,61 +51,66 @@ struct Inner {
     door: Door,
     lines: Lines,
     sql: Statements,
-    /// How [`begin`](outbox_contract::Transactional::begin) begins.
+    /// Statement with which [`begin`](outbox_contract::Transactional::begin) begins.
     begin: SqlStr,
     commit_and_begin: SqlStr,
     hints: Hints,
     options: PostgresOptions,
-    /// Which store this is, among all that wake one another.
+    /// Id of this store, among all that wake one another.
     sender: String,
     notifier: Mutex<Option<Notifier>>,
-    /// When partitions of the history were looked after.
+    /// Time of the last maintenance of the history's partitions.
     turned: Mutex<Option<Instant>>,
-    /// Where routes that nobody serves are looked for.
+    /// Start of the search for unserved routes.
     unserved: Beginning,
-    /// What stands below the marks of relays.
+    /// Messages below the marks of relays.
     below: Below,
-    /// Whether connections of the pool lead to a server that takes no writes.
+    /// Detection of pool connections that lead to a server that takes no writes.
     weeds: Weeds,
 }
 
 impl PostgresStore {
-    /// A store in the database of a pool, with the default options.
+    /// Creates a store in the database of a pool, with the default options.
     ///
-    /// Appends happen in transactions of this pool. Everything else runs on at most eight connections of our own to the same database, opened
-    /// when they are first needed with the options that the pool has then (`PgPool::set_connect_options`), so that neither waits for the other's
-    /// connections. Hooks of the pool (`after_connect`, `before_acquire`, `after_release`) are not run on them: what the outbox depends on, such
-    /// as a `search_path` or a role, belongs into the connect options, [`PostgresOptions::schema`] or the role's own settings.
+    /// Appends happen in transactions of this pool. Everything else runs on at most eight
+    /// connections of the store's own to the same database. They are opened when they are first
+    /// needed, with the options that the pool has then (`PgPool::set_connect_options`), so that
+    /// neither waits for the other's connections. Hooks of the pool (`after_connect`,
+    /// `before_acquire`, `after_release`) do not run on them: settings that the outbox depends on,
+    /// such as a `search_path` or a role, belong in the connect options,
+    /// [`PostgresOptions::schema`] or the role's own settings.
     #[must_use]
     pub fn new(pool: PgPool) -> Self {
         Self::of(pool, PostgresOptions::default())
     }
 
-    /// As [`new`](Self::new), with options.
+    /// Like [`new`](Self::new), with options.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the options](PostgresOptions::problems).
+    /// [`Invalid`](StoreErrorKind::Invalid) with every [problem with the
+    /// options](PostgresOptions::problems).
     pub fn with_options(pool: PgPool, options: PostgresOptions) -> Result<Self, StoreError> {
         Self::check_options(&options)?;
         Ok(Self::of(pool, options))
     }
 
-    /// A store in the database of a URL, `postgres://user:password@host:port/database`, with the default options. Connects once, so that an
-    /// address that can't be right is known at once.
+    /// Connects to the database of a URL, `postgres://user:password@host:port/database`, with the
+    /// default options. Opens one connection, so that a wrong address is reported at once.
     ///
     /// # Errors
     ///
-    /// `Invalid` for what is not such a URL; `NotPermitted` for a user, password, database or certificate that is refused; `Unavailable`.
+    /// `Invalid` for an invalid URL; `NotPermitted` for a user, password, database or certificate
+    /// that is refused; `Unavailable`.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         Self::connect_with(url, PostgresOptions::default()).await
     }
 
-    /// As [`connect`](Self::connect), with options.
+    /// Like [`connect`](Self::connect), with options.
     ///
     /// # Errors
     ///
-    /// As `connect`, and `Invalid` with everything that is wrong with the options.
+    /// The same as of `connect`, and `Invalid` with every problem with the options.
     pub async fn connect_with(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         const OPERATION: &str = "connect";
         Self::check_options(&options)?;
@@ -125,7 +130,7 @@ impl PostgresStore {
         }
         let first = connect(&address, options.connect_timeout).await;
         let first = first.map_err(|error| store_error(OPERATION, error))?;
-        // Kept for nothing else: the pool opens what it needs.
+        // Kept for nothing else: the pool opens its connections itself.
         let mut first = first;
         if !options.transaction_pooler {
             pooler::refuse(OPERATION, &mut first, &address).await?;
@@ -134,7 +139,8 @@ impl PostgresStore {
         let pool = PgPoolOptions::new()
             .max_connections(options.connections)
             .acquire_timeout(options.connect_timeout.max(Duration::from_secs(1)))
-            // A round trip before each transaction; one that meets a broken connection is Unavailable, as it may be in its middle too.
+            // It would cost a round trip before each transaction; a broken connection makes the
+            // transaction Unavailable, as it may in its middle too.
             .test_before_acquire(false)
             .connect_lazy_with(address);
         Ok(Self::of(pool, options))
@@ -176,20 +182,20 @@ impl PostgresStore {
         }
     }
 
-    /// The user's pool: begin transactions here.
+    /// Returns the user's pool: begin transactions here.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.inner.pool
     }
 
-    /// The options in force.
+    /// Returns the options in force.
     #[must_use]
     pub fn options(&self) -> &PostgresOptions {
         &self.inner.options
     }
 
-    /// The statements that make the tables, for those who run them with a tool of their own: each once, in order, with the schema of the outbox
-    /// first in the `search_path`.
+    /// Returns the statements that create the tables, for users with a migration tool of their own:
+    /// run each once, in order, with the schema of the outbox first in the `search_path`.
     #[must_use]
     pub const fn migrations() -> &'static [Migration] {
         MIGRATIONS
@@ -219,19 +225,19 @@ impl PostgresStore {
         self.inner.commit_and_begin.clone()
     }
 
-    /// Says, here and to other programs, that something was committed.
+    /// Wakes relays, here and in other programs, after a commit.
     pub(crate) fn ring_committed(&self) {
         self.tell_others();
         self.bell().committed();
     }
 
-    /// Says, here and to other programs, that something was appended.
+    /// Wakes relays, here and in other programs, after an append.
     pub(crate) fn ring_appended(&self) {
         self.tell_others();
         self.bell().appended();
     }
 
-    /// Sees to it that other programs hear the bell. Called in a runtime, before it rings.
+    /// Starts the forwarding of wake-ups to other programs. Called in a runtime, before a wake-up.
     fn tell_others(&self) {
         let Some(interval) = self.options().notify_interval else { return };
         let mut notifier = self.inner.notifier.lock().unwrap_or_else(PoisonError::into_inner);
@@ -251,8 +257,9 @@ impl PostgresStore {
         self.inner.options.history.is_some()
     }
 
-    /// Runs something on one of the store's own connections. Where that was ended while it was idle, and what is asked for can't have been done or can be
-    /// done twice, it is run once more on a new one, and nobody notices.
+    /// Runs work on one of the store's own connections. If the connection was ended while it was
+    /// idle, and the work certainly did not run or is idempotent, it is run once more on a new one,
+    /// without an error.
     pub(crate) async fn on<T>(
         &self,
         operation: &'static str,
@@ -277,7 +284,8 @@ impl PostgresStore {
         }
     }
 
-    /// The lowest position that stands below the marks of a route, as far as is known. Not on the connection of figures: a look may take long.
+    /// Returns the lowest known position below the marks of a route. Not on the connection of
+    /// figures: a check may take long.
     async fn below(&self, route: &Route) -> i64 {
         let below = &self.inner.below;
         if let Some(lowest) = below.known(route) {
@@ -297,7 +305,8 @@ impl PostgresStore {
         }
     }
 
-    /// Looks after the partitions of the history, now and then. Failing costs time and space, no message: rows go to the default partition.
+    /// Maintains the partitions of the history at intervals. A failure costs time and space, but no
+    /// message: rows go to the default partition.
     async fn turn_history(&self) -> u64 {
         let Some(kept) = self.options().history else { return 0 };
         {
@@ -320,7 +329,7 @@ impl PostgresStore {
     }
 }
 
-/// Shows the options only: where the database is, and who it is asked as, is nobody's business.
+/// Shows the options only: the address and the user of the database may be confidential.
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore").field("options", &self.inner.options).finish_non_exhaustive()
@@ -337,7 +346,7 @@ impl Store for PostgresStore {
         Ordering::Writers
     }
 
-    /// On a connection of its own, as the pool opens them.
+    /// Uses a connection of its own, as the pool opens them.
     async fn migrate(&self) -> Result<(), StoreError> {
         let connected = self.inner.door.open().await;
         let mut connection = connected.map_err(|error| store_error("migrate", error))?;
@@ -346,7 +355,8 @@ impl Store for PostgresStore {
 
     async fn check(&self) -> Result<(), StoreError> {
         let failed = |error| store_error("check", error);
-        // A connection that has prepared nothing: what was parsed before says nothing of the tables as they are now.
+        // A connection without prepared statements: an earlier parse says nothing of the present
+        // tables.
         let mut connection = self.inner.door.open().await.map_err(failed)?;
         if self.options().transaction_pooler {
             migrate::run(&mut connection, "begin".to_owned()).await.map_err(failed)?;
@@ -381,7 +391,7 @@ impl Store for PostgresStore {
         self.on("fetch", &self.lines().fetching, work).await
     }
 
-    /// Not on the connection of fetches: it may walk over all that is dead below the mark.
+    /// Not on the connection of fetches: it may scan all dead rows below the mark.
     async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
         let work = async |connection: &mut PgConnection| fetch::fetch(connection, self.sql(), request).await;
         self.on("fetch_below", &self.lines().browsing, work).await
@@ -444,7 +454,7 @@ impl Store for PostgresStore {
         self.on("backlog", &self.lines().measuring, work).await
     }
 
-    /// Not on the connection of figures, which are asked for far more often.
+    /// Not on the connection of figures, which are requested far more often.
     async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
         let (limit, behind) = (self.options().counting_limit, self.inner.unserved.behind());
         let began = Instant::now();
@@ -456,8 +466,9 @@ impl Store for PostgresStore {
         Ok(found)
     }
 
-    /// Rings of this process at once, and those of other programs through LISTEN, on a connection of its own that is opened again when it is
-    /// lost. Behind a pooler in transaction mode nobody can listen: there, other programs are found by polling.
+    /// Yields wake-ups of this process at once, and those of other programs through LISTEN, on a
+    /// connection of its own that is reopened when it is lost. A transaction pooler does not
+    /// support LISTEN: there, relays find other programs' messages by polling.
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {
         let own = wakeups::of_this_process(self.bell().listen());
         if self.options().transaction_pooler {

@@ -17,21 +17,23 @@ use crate::store::PostgresStore;
 use crate::weed::pull;
 use crate::{admit, append};
 
-/// A COMMIT of a transaction that failed on the server is answered as if all were well, but for its tag, which says ROLLBACK and which the driver
-/// does not show. So something goes in front of it, in the same round trip, that such a transaction refuses: then the COMMIT is not run. What is
-/// begun behind it is what the driver ends, later and without anybody waiting: it takes a transaction to be open until it has ended it itself.
+/// The server answers the COMMIT of a failed transaction with success, except for its tag, which
+/// says ROLLBACK and which the driver does not show. So a statement precedes it, in the same round
+/// trip, which such a transaction refuses: then the COMMIT is not run. The driver ends the
+/// transaction that is begun behind it, later and in the background: it treats a transaction as
+/// open until it has ended it itself.
 const COMMIT: &str = "set local outbox.committing = ''; commit; begin";
 
-/// A COMMIT as above, with the next transaction begun behind it.
+/// Returns a COMMIT as above, with the next transaction begun behind it.
 pub(crate) fn commit_and_begin(begin: &str) -> String {
     format!("set local outbox.committing = ''; commit; {begin}")
 }
 
-/// How often a transaction is begun again on another connection of the pool, when one of them turns out to be broken: nothing has happened yet. A
-/// server that was restarted has broken them all.
+/// Maximum number of restarts of a transaction on another connection of the pool, when its
+/// connection is broken before it did anything. A server that was restarted has broken them all.
 const MOST_BROKEN: u32 = 100;
 
-/// Finishes a `begin` that nobody waits for any more. Without a runtime there is nobody to do it.
+/// Finishes a `begin` that was dropped. Without a runtime this is impossible, and is left out.
 fn finish(rest: Rest) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(rest);
@@ -43,7 +45,7 @@ impl PostgresStore {
     async fn end(&self, connection: &mut PgConnection, statement: SqlStr) -> Committed {
         match sqlx::raw_sql(statement).execute(connection).await {
             Ok(_) => {
-                // Other programs hear of it by the notifier, which runs since the append.
+                // Other programs learn of it from the notifier, which runs since the append.
                 self.bell().transaction_committed();
                 Committed::Yes
             }
@@ -61,13 +63,15 @@ impl PostgresStore {
 impl Transactional for PostgresStore {
     type Tx<'t> = sqlx::Transaction<'t, Postgres>;
 
-    /// Begins with `lock_timeout` and `idle_in_transaction_session_timeout` set for this transaction, in the same round trip.
+    /// Begins with `lock_timeout` and `idle_in_transaction_session_timeout` set for this
+    /// transaction, in the same round trip.
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
         let most = self.pool().size().min(MOST_BROKEN);
         let mut broken = 0;
         loop {
             let (pool, statement) = (self.pool().clone(), self.begin_statement());
-            // Dropped half way, the driver would give the connection back with a transaction open that it knows nothing of.
+            // Dropped half way, the driver would return the connection to the pool with an open
+            // transaction unknown to it.
             match Finished::new(async move { pool.begin_with(statement).await }, finish).await {
                 Ok(mut tx) => {
                     let may_be_weed = broken < most && self.weeds().are_suspected();
@@ -99,7 +103,7 @@ impl Transactional for PostgresStore {
 
     async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
         match tx.rollback().await {
-            // Whatever broke the connection has ended the transaction too.
+            // The error that broke the connection has ended the transaction too.
             Err(error) if is_sound(&error) => Err(store_error("rollback", error)),
             _ => Ok(()),
         }

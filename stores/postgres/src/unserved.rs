@@ -1,7 +1,9 @@
 //! Routes with messages that no relay serves.
 //!
-//! While somebody has an old snapshot, rows that are long gone are walked over still: all that were delivered since. So a look begins where nothing
-//! can stand below, and only now and then, for positions can come back, at the beginning. An index by route would cost each append.
+//! While an old snapshot is open, scans still visit rows that are long gone: all that were
+//! delivered since. So a search starts at the lowest position that can still hold rows. Sometimes
+//! it starts at the beginning, because positions can come back. An index by route would add cost to
+//! each append.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,34 +15,35 @@ use sqlx::postgres::PgConnection;
 use crate::maintain::span;
 use crate::sql::Statements;
 
-/// How often a look begins at the beginning: more seldom where that takes long.
+/// Minimum interval of searches from the beginning: longer if they take long.
 const WHOLE: Duration = Duration::from_secs(60);
-/// How many times as long as such a look took there is none.
+/// Rest after such a search, as a multiple of its duration.
 const REST: u32 = 50;
 
-/// Where the next look begins.
+/// Start of the next search.
 #[derive(Debug, Default)]
 pub(crate) struct Beginning(Mutex<Place>);
 
 #[derive(Debug, Default)]
 struct Place {
-    /// What has not been looked at yet, or nobody serves, stands behind this position.
+    /// Messages that were not searched yet, or that no relay serves, stand behind this position.
     behind: i64,
-    /// When a look began at the beginning. None: none has.
+    /// Time of the last search from the beginning. None: there was none.
     whole: Option<Instant>,
-    /// How long that took.
+    /// Duration of that search.
     took: Duration,
 }
 
 impl Beginning {
-    /// Behind which position to look.
+    /// Returns the position behind which to search.
     pub(crate) fn behind(&self) -> i64 {
         let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let rest = WHOLE.max(place.took.saturating_mul(REST));
         if place.whole.is_some_and(|whole| whole.elapsed() < rest) { place.behind } else { 0 }
     }
 
-    /// A look behind one position came through, and the next may begin behind another.
+    /// Records that a search behind one position succeeded, and that the next may begin behind
+    /// another.
     pub(crate) fn came_through(&self, behind: i64, next: i64, took: Duration) {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         place.behind = next;
@@ -50,7 +53,7 @@ impl Beginning {
     }
 }
 
-/// What is found behind a position, and behind which the next look may begin.
+/// Returns the finds behind a position, and the position behind which the next search may begin.
 pub(crate) async fn unserved(
     connection: &mut PgConnection,
     sql: &Statements,

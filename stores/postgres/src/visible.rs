@@ -1,13 +1,14 @@
-//! Whether this role sees every row, and may do what a relay does.
+//! Check that this role sees every row, and has a relay's permissions.
 //!
-//! A row that is hidden from a relay waits for ever, and nobody would say so; one that it may not delete is delivered again and again.
+//! A row that is hidden from a relay waits forever without notice; one that it may not delete is
+//! delivered repeatedly.
 
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
 use crate::check::named;
 
-/// What a relay does with each table.
+/// Permissions that a relay needs on each table.
 const NEEDED: &[(&str, &str)] = &[
     ("outbox_message", "select,delete"),
     ("outbox_key", "select,insert,update,delete"),
@@ -23,14 +24,15 @@ const NEEDED: &[(&str, &str)] = &[
     ("outbox_message_position", "select"),
 ];
 
-/// Why this role can't see or change what a relay has to, in words; empty when nothing is wrong.
+/// Returns the reasons why this role can't see or change a relay's rows, as text; empty if there
+/// are none.
 pub(crate) async fn hindrances(
     connection: &mut PgConnection,
     schema: Option<&str>,
 ) -> Result<Vec<String>, sqlx::Error> {
     let (names, privileges): (Vec<String>, Vec<&str>) =
         NEEDED.iter().map(|(name, privileges)| (named(schema, name), *privileges)).unzip();
-    // One that is not there is missed elsewhere.
+    // A missing table is reported elsewhere.
     let rows = sqlx::query(
         "select n.name, c.relkind::text, row_security_active(c.oid), \
                 array(select p from unnest(string_to_array(n.privileges, ',')) p where not has_table_privilege(c.oid, p)) \

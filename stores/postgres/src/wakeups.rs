@@ -1,4 +1,4 @@
-//! Being woken: by the bell of this process, and by what other programs say on the channel.
+//! Wake-ups: from this process, and from other programs on the channel.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 use crate::lines::Door;
 use crate::notifier::SOON;
 
-/// The pause after a connection could not be had, or was lost.
+/// Pause after a failed or lost connection.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Yields what the bell rings.
+/// Yields the wake-ups of this process.
 pub(crate) fn of_this_process(bell: HintListener) -> BoxStream<'static, Wakeup> {
     stream::unfold(bell, |mut bell| async {
         let wakeup = bell.next().await;
@@ -23,7 +23,8 @@ pub(crate) fn of_this_process(bell: HintListener) -> BoxStream<'static, Wakeup> 
     .boxed()
 }
 
-/// Yields what others say on the channel, and once after each time that nobody could be heard: something may have been said then.
+/// Yields the wake-ups of other programs on the channel, and one after each interruption: a
+/// notification may have been lost then.
 pub(crate) fn of_other_programs(door: Door, channel: String, own: String) -> BoxStream<'static, Wakeup> {
     let ear = Ear { door, channel, own, listener: None, opened: Instant::now(), generation: 0 };
     stream::unfold(ear, |mut ear| async {
@@ -36,7 +37,8 @@ pub(crate) fn of_other_programs(door: Door, channel: String, own: String) -> Box
 struct Ear {
     door: Door,
     channel: String,
-    /// What this store itself says ends so: its bell was heard already.
+    /// Suffix of this store's own notifications, whose wake-up was already delivered in the
+    /// process.
     own: String,
     listener: Option<PgListener>,
     opened: Instant,
@@ -57,13 +59,15 @@ impl Ear {
                 continue;
             };
             let Ok(heard) = tokio::time::timeout(self.door.idle_check(), listener.try_recv()).await else {
-                // A connection that the network has forgotten is as silent as one on which nobody says anything.
+                // A connection that the network has forgotten is as silent as one without
+                // notifications.
                 self.listen_again().await;
                 continue;
             };
             match heard {
                 Ok(Some(said)) if said.payload().ends_with(&self.own) => {}
-                // Anything else, from whatever program: a wake-up too many is a fetch too many.
+                // Any other payload, from whatever program: a needless wake-up costs a needless
+                // fetch.
                 Ok(Some(said)) if said.payload().starts_with(SOON) => return Wakeup::Soon,
                 Ok(Some(_)) => return Wakeup::Now,
                 lost => {
@@ -95,7 +99,8 @@ impl Ear {
         Ok(())
     }
 
-    /// Asks the connection whether it is still there. One that does not answer, or is too old, is left: the next one is opened, and yields a wake-up.
+    /// Checks that the connection still answers. If it does not, or is too old, it is dropped: the
+    /// next one is opened, and yields a wake-up.
     async fn listen_again(&mut self) {
         let Some(mut listener) = self.listener.take() else { return };
         if self.opened.elapsed() > self.door.max_age() || self.generation != self.door.generation() {

@@ -1,7 +1,8 @@
-//! Who may still commit below a position that can be seen.
+//! Writers that may still commit below a visible position.
 //!
-//! From the locks on the table, not from transaction numbers: a transaction can have a low number and take a position late, or take its number
-//! after its position; both were seen to put a message behind the reader.
+//! Read from the locks on the table, not from transaction numbers: a transaction can have a low
+//! number and take a position late, or take its number after its position; both were seen to put a
+//! message behind the reader.
 
 use std::collections::BTreeSet;
 

@@ -95,7 +95,7 @@ pub async fn first_deliveries_keep_their_order_while_members_come_and_crash<H: T
     let mut unfinished: Vec<MessageId> = Vec::new();
     for round in 0..6 {
         let newcomer = join(20).await;
-        // Whichever of them has something: how many units each has is the broker's to say.
+        // Whichever of them receives first: the broker decides how many units each has.
         let mut in_newcomers_hand = Vec::new();
         tokio::select! {
             received = present.deliveries() => in_hand.extend(received),

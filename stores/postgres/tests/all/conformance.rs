@@ -1,4 +1,5 @@
-//! The suite that every store must pass, on the newest and on the oldest server that can be had. A fresh database for each test.
+//! The suite that every store must pass, on the newest and on the oldest available server. A fresh
+//! database for each test.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use outbox_testkit::store_suite::StoreHarness;
 
-/// Each store opens eight connections and a pool: many tests at once share one server's.
+/// Opens a store with eight connections and a pool: many tests at once share one server.
 async fn open(url: &str) -> Arc<PostgresStore> {
     let mut options = PostgresOptions::default();
     options.history = Some(Duration::from_secs(3_600));
@@ -18,7 +19,7 @@ async fn open(url: &str) -> Arc<PostgresStore> {
     Arc::new(PostgresStore::connect_with(url, options).await.expect("the server takes connections"))
 }
 
-/// The server's clock is not the tests' own: the ends of lives, leases and roles are moved instead.
+/// The tests do not own the server's clock: the ends of lives, leases and roles are moved instead.
 async fn lease_longer(store: &PostgresStore, by: Duration) {
     let by = i64::try_from(by.as_micros()).expect("not that long");
     for table in ["outbox_relay", "outbox_lease", "outbox_role"] {

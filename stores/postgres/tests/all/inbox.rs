@@ -1,4 +1,5 @@
-//! The suite that an inbox on every store must pass, on the newest and on the oldest server that can be had. A fresh database for each test.
+//! The suite that an inbox on every store must pass, on the newest and on the oldest available
+//! server. A fresh database for each test.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Tables that somebody altered by hand: `check` finds it before a relay works with them, and says what it is.
+//! Tables that were altered by hand: `check` finds the change before a relay works with them, and
+//! names it.
 
 use outbox_contract::{Store, StoreErrorKind};
 
@@ -65,7 +66,7 @@ async fn tables_of_a_newer_version_are_left_alone() {
     }
 }
 
-/// What somebody else made under one of our names is not built upon.
+/// A foreign object under a name of the outbox is not built upon.
 #[tokio::test]
 async fn tables_in_the_way_of_a_migration_are_named_and_nothing_is_half_made() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -8,7 +8,8 @@ use outbox_store_postgres::PostgresStore;
 
 use super::support::{Fixture, LAST_POSITION, WAITING, append, fetch, message, messages, relay, run};
 
-/// Holds the key `a` in an open transaction; whoever appends to it meanwhile waits, and has taken no position.
+/// Holds the key `a` in an open transaction; another writer of the key waits meanwhile, and has
+/// taken no position.
 async fn waits_without_a_position(fixture: &Fixture, other: impl Future<Output = ()>) {
     let mut holder = fixture.store.begin().await.unwrap();
     fixture.store.append(&mut holder, &[message("a").into()]).await.unwrap();
@@ -84,7 +85,7 @@ async fn a_requeued_message_locks_its_key_before_it_takes_a_position() {
     assert_second(&fixture, id).await;
 }
 
-/// Whoever writes to one key of a bulk append waits for it, by whichever way.
+/// A writer of one key of a bulk append waits for it, by any way of appending.
 #[tokio::test]
 async fn a_bulk_append_holds_up_single_ones_of_its_buckets_until_it_is_over() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -118,7 +119,8 @@ async fn writers_of_different_keys_of_one_bucket_do_not_wait() {
     fixture.store.commit(first).await.into_result().unwrap();
 }
 
-/// A rollback to a savepoint drops the lock of an append that came after it: the next append of the transaction takes it again.
+/// A rollback to a savepoint drops the lock of an append that came after it: the next append of the
+/// transaction takes it again.
 #[tokio::test]
 async fn an_append_after_a_savepoint_was_rolled_back_locks_its_key_again() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -139,7 +141,7 @@ async fn an_append_after_a_savepoint_was_rolled_back_locks_its_key_again() {
     assert_second(&fixture, second.id).await;
 }
 
-/// Every way to append agrees on the lock of a key and on its bucket.
+/// All ways to append agree on the lock of a key and on its bucket.
 #[tokio::test]
 async fn the_database_computes_buckets_as_the_library_does() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -161,7 +163,8 @@ async fn promoted(store: &PostgresStore) -> u64 {
     store.maintain(100).await.unwrap().promoted
 }
 
-/// A due message of a key that somebody is writing to waits for the next round, without a position; other keys do not wait for it.
+/// A due message of a key that another transaction writes to waits for the next round, without a
+/// position; other keys do not wait for it.
 #[tokio::test]
 async fn a_due_message_waits_for_the_writer_of_its_key_and_holds_up_no_other() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -179,7 +182,7 @@ async fn a_due_message_waits_for_the_writer_of_its_key_and_holds_up_no_other() {
     assert_second(&fixture, busy.message.id).await;
 }
 
-/// What a transaction with several appends may meet, and what the server says of it.
+/// A transaction with several appends may meet a deadlock, which the server reports.
 #[tokio::test]
 async fn appends_in_different_orders_end_in_a_conflict_for_one_and_not_in_silence() {
     let mut options = super::support::options();
@@ -192,7 +195,7 @@ async fn appends_in_different_orders_end_in_a_conflict_for_one_and_not_in_silenc
     let crossed = async |tx: &mut sqlx::Transaction<'static, sqlx::Postgres>, key: &str| {
         store.append(tx, &[message(key).into()]).await
     };
-    // Whichever is ended, the other one goes on at once.
+    // Whichever is ended, the other one continues at once.
     let first = async {
         let done = crossed(&mut one, "b").await;
         let ended = done.is_err();

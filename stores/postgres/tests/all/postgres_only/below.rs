@@ -41,14 +41,14 @@ async fn what_stands_below_a_saved_mark_is_read_counted_and_told_of() {
     let found = store.fetch_below(&below).await.unwrap();
     assert!(found.rows.iter().all(|row| matches!(row, FetchedRow::Muted(_))), "{found:?}");
 
-    // By a store that has never looked, so that no earlier look counts.
+    // By a store that has never checked, so that no earlier check counts.
     let other = fixture.another().await;
     let backlog = other.backlog(&route).await.unwrap();
     assert_eq!(backlog.pending, 10);
     assert!(backlog.oldest_age.is_some(), "{backlog:?}");
     let attic = Route::new("attic").unwrap();
     assert_eq!(other.backlog(&attic).await.unwrap().pending, 0);
-    // What was found is counted until it is gone, and no longer.
+    // A find is counted until it is gone, and no longer.
     fixture.run("delete from outbox_message").await;
     assert_eq!(other.backlog(&route).await.unwrap().pending, 0);
     other.check().await.unwrap();

@@ -11,9 +11,11 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use super::support::{LONG, number, open, options, run};
 
-/// Runs statements one by one on a connection of their own; the error of the first that fails.
+/// Runs statements one by one on a connection of their own; returns the error of the first that
+/// fails.
 async fn error_of(url: &str, statements: &[&str]) -> sqlx::Error {
-    // The statement before may have filled the server's lock table, which is emptied behind its answer.
+    // The statement before may have filled the server's lock table, which is emptied after its
+    // answer.
     let connecting = async {
         loop {
             if let Ok(connection) = PgConnection::connect(url).await {
@@ -81,7 +83,7 @@ async fn the_server_says_whose_fault_an_error_is() {
                 "select * from generate_series(1, 1000000) n order by n desc",
             ],
         ),
-        // Operators, and servers that changed their part.
+        // Operators, and servers with a changed role.
         ("57P01", Blame::Environment, &["select pg_terminate_backend(pg_backend_pid())"]),
         ("57014", Blame::Environment, &["select pg_cancel_backend(pg_backend_pid()), pg_sleep(10)"]),
         (
@@ -103,7 +105,7 @@ async fn the_server_says_whose_fault_an_error_is() {
             Blame::Conflict,
             &["set idle_in_transaction_session_timeout = '100ms'", "begin", "pause 600", "select 1"],
         ),
-        // What was asked.
+        // The statement itself.
         ("0A000", Blame::Handler, &["select distinct n from t for update"]),
         ("22012", Blame::Handler, &["select 1 / 0"]),
         ("23505", Blame::Handler, &["insert into t values (7), (7)"]),
@@ -123,7 +125,7 @@ async fn the_server_says_whose_fault_an_error_is() {
     of_the_way(&store, &url).await;
 }
 
-/// Two transactions that are in each other's way.
+/// Two transactions that block each other.
 async fn of_two(store: &PostgresStore, url: &str, admin: &mut PgConnection) {
     run(admin, "truncate t, d; insert into t values (1), (2)").await;
     run(admin, "begin; update t set n = n where n = 1").await;

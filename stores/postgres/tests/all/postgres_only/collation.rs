@@ -1,5 +1,6 @@
-//! A database whose order of texts is not that of their bytes: signs count for nothing in it, so that `inbox/inventory` stands behind `inbox0`.
-//! What follows is decided from here on by what texts are, never by how they compare.
+//! A database whose text order differs from byte order: punctuation does not count in it, so that
+//! `inbox/inventory` stands behind `inbox0`. The store must compare texts for equality only, never
+//! by order.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use outbox_testkit::store_suite::{self, StoreHarness};
 
 use super::support::{number, open, options};
 
-/// A store in a database that passes over signs.
+/// A store in a database that ignores punctuation.
 struct Shifted {
     store: Arc<PostgresStore>,
     url: String,

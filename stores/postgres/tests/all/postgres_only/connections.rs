@@ -1,4 +1,5 @@
-//! Connections of the store's own: opened as the pool's are at that moment, and not trusted after a long silence.
+//! The store's own connections: opened with the pool's options at that moment, and checked after a
+//! long idle time.
 
 use std::time::Duration;
 
@@ -46,7 +47,8 @@ async fn a_password_that_was_changed_for_the_pool_holds_for_the_stores_own_conne
     store.check().await.unwrap();
 }
 
-/// A pool whose connections find the outbox of a schema because of a hook, which is not run on the store's own.
+/// A pool whose connections find the outbox of a schema because of a hook, which does not run on
+/// the store's own.
 async fn hooked(url: &str, search_path: &'static str) -> PostgresStore {
     let pool = PgPoolOptions::new().after_connect(move |connection, _| {
         Box::pin(async move { connection.execute(search_path).await.map(|_| ()) })
@@ -68,13 +70,14 @@ async fn a_pool_whose_hook_leads_to_another_outbox_is_refused() {
     }
     hooked(&fixture.url, "set search_path to public").await.check().await.unwrap();
 
-    // With a name for the schema, nobody depends on the search_path.
+    // With a name for the schema, the search_path does not matter.
     let pool = hooked(&fixture.url, "set search_path to nothing").await.pool().clone();
     let store = PostgresStore::with_options(pool, schema).unwrap();
     store.check().await.unwrap();
 }
 
-/// A store whose connections go through a proxy that swallows everything from then on, and new ones around it.
+/// A store whose connections go through a proxy that drops everything from then on, and new ones
+/// around it.
 async fn forgotten(fixture: &Fixture, work: impl AsyncFnOnce(&PostgresStore)) -> (Proxy, PostgresStore) {
     let proxy = Proxy::to(&fixture.url);
     let mut options = options();
@@ -113,13 +116,13 @@ async fn a_listener_that_the_network_forgot_listens_again() {
     let mut stream = None;
     let (_proxy, _store) = forgotten(&fixture, async |store: &PostgresStore| {
         let mut wakeups = store.wakeups();
-        // The first one says that it listens.
+        // The first one reports that it listens.
         assert_eq!(wakeups.next().await, Some(Wakeup::Now));
         stream = Some(wakeups);
     })
     .await;
     let mut stream = stream.unwrap();
-    // One for what may have been said meanwhile, then what is said.
+    // One for possibly lost notifications, then the real one.
     for said in [false, true] {
         if said {
             fixture.run("notify outbox").await;

@@ -1,4 +1,5 @@
-//! What an operator gets wrong, and what a server runs out of: each a clear error with the remedy, and none that shows a password.
+//! Mistakes of operators, and exhausted resources of a server: each gives a clear error with the
+//! remedy, and none shows a password.
 
 use outbox_contract::{AppendError, Store, StoreError, StoreErrorKind, Transactional};
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
@@ -47,7 +48,7 @@ async fn wrong_addresses_are_refused_with_the_remedy() {
 
     let unknown = refused(&url(&server, "postgres", "nowhere")).await;
     assert_says(&unknown, StoreErrorKind::NotPermitted, "no such database");
-    // The new rules are in force as soon as a stranger is refused for want of one.
+    // The new rules are in force as soon as an unknown user is refused by them.
     let waiting = async {
         while !refused(&url(&server, "stranger", "postgres")).await.to_string().contains("pg_hba.conf entry")
         {
@@ -65,7 +66,7 @@ async fn wrong_addresses_are_refused_with_the_remedy() {
     let nonsense = refused(&format!("postgres://guest:{SECRET}@127.0.0.1:notaport/x")).await;
     assert_says(&nonsense, StoreErrorKind::Invalid, "percent-encoded");
 
-    // Nobody listens there any more.
+    // No server listens there any more.
     let gone = url(&server, &format!("guest:{SECRET}"), "postgres");
     let store = PostgresStore::connect_with(&gone, options()).await.unwrap();
     assert!(!format!("{store:?}").contains(SECRET));
@@ -101,13 +102,13 @@ async fn a_role_without_rights_is_told_which_it_needs() {
     assert_says(&error, StoreErrorKind::NotPermitted, "grant it select, insert");
     guest.rollback(tx).await.unwrap();
 
-    // To make tables.
+    // To create tables.
     let mut elsewhere = options();
     elsewhere.schema = Some("guests".to_owned());
     let guest = open(&format!("postgres://{role}@{address}"), elsewhere).await;
     assert_says(&guest.migrate().await.unwrap_err(), StoreErrorKind::NotPermitted, "create on the schema");
 
-    // What the README says is enough.
+    // The permissions of the README are sufficient.
     fixture
         .run(&format!(
             "grant usage on schema public to {role}; grant select, insert, update, delete on all tables in schema public to {role}; \
@@ -152,7 +153,7 @@ async fn a_standby_is_known_for_what_it_is() {
     assert_says(&error, StoreErrorKind::Unavailable, "standby");
 }
 
-/// A statement that waits for longer than the role may.
+/// A statement waits for longer than the role may.
 #[tokio::test]
 async fn a_statement_timeout_is_named_and_writes_nothing() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -1,4 +1,5 @@
-//! The fence: nobody takes a bucket while a step under its lease is under way; and what is durable, and what need not be.
+//! The fence: no relay takes a bucket while a step under its lease is under way; and which commits
+//! must be durable.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,7 +34,8 @@ fn failing(relay: RelayId, stored: &Stored, leases: &[Lease]) -> Diversion {
     }
 }
 
-/// A step that was right when it looked is still right when it commits: the heartbeat of a successor waits for it.
+/// A step that was valid when it checked is still valid when it commits: the heartbeat of a
+/// successor waits for it.
 #[tokio::test]
 async fn a_bucket_does_not_change_hands_while_a_step_is_under_way() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -49,7 +51,7 @@ async fn a_bucket_does_not_change_hands_while_a_step_is_under_way() {
     let diverting = fixture.store.divert(&step);
     let taking = async {
         fixture.until_waiting(1).await;
-        // The relay's time is over, and another one comes.
+        // The relay's lease is over, and another one starts.
         fixture.run("update outbox_relay set expires_at = 0").await;
         let successor = fixture.another().await;
         let request = lease_request(RelayId::new());
@@ -70,7 +72,7 @@ async fn a_bucket_does_not_change_hands_while_a_step_is_under_way() {
     assert_eq!(late, [Diverted::LeaseLost]);
 }
 
-/// Notes with which `synchronous_commit` rows come and go.
+/// Records with which `synchronous_commit` rows are inserted and deleted.
 const WATCH: &str = "
     create table seen (what text, how text);
     create function watch() returns trigger language plpgsql as $$
@@ -115,7 +117,7 @@ async fn settlements_commit_asynchronously_and_steps_synchronously_whatever_the_
     }
 }
 
-/// What an operator was told is done stays so.
+/// A result reported to an operator is durable.
 #[tokio::test]
 async fn verbs_of_operators_commit_synchronously_whatever_the_default() {
     for default in ["on", "off"] {
@@ -164,7 +166,8 @@ fn marks(leased: &Leased) -> BTreeSet<i64> {
     leased.leases.iter().map(|lease| lease.low_water.0).collect()
 }
 
-/// A mark that covers a bucket stands in its relay's row alone. Wherever that row goes, the mark stays: taken over by another, or long gone.
+/// A mark that covers a bucket is stored in its relay's row alone. Wherever that row goes, the mark
+/// stays: taken over by another, or long gone.
 #[tokio::test]
 async fn the_mark_of_a_relay_outlives_it() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -183,7 +186,8 @@ async fn the_mark_of_a_relay_outlives_it() {
     assert_eq!(marks(&lease(store, RelayId::new()).await), [200].into());
 }
 
-/// What was read before the database lost commits may have come back for other messages, wherever the heartbeat goes that says so.
+/// After the database has lost commits, its positions may return for other messages, whichever
+/// heartbeat reports the loss.
 #[tokio::test]
 async fn a_mark_of_another_life_of_the_database_counts_for_nothing() {
     let Some(fixture) = Fixture::new().await else { return };

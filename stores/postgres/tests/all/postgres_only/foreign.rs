@@ -1,4 +1,4 @@
-//! Programs in other languages: the function, plain INSERT, and nonsense.
+//! Programs in other languages: the function, plain INSERT, and invalid rows.
 
 use std::process::Command;
 
@@ -45,7 +45,7 @@ async fn what_a_function_schedules_comes_when_it_is_due() {
     assert!(done.next_due.is_some());
 }
 
-/// A rollback of the program's transaction takes its message back.
+/// A rollback of the program's transaction removes its message.
 #[tokio::test]
 async fn a_function_appends_in_the_callers_transaction() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -62,7 +62,8 @@ fn listing(language: &str, begins: &str) -> &'static str {
     listings.find(|listing| listing.starts_with(begins)).expect("the README has such a listing")
 }
 
-/// What each listing of the README writes: JSON by the function and by INSERT, bytes by the function.
+/// Messages that each listing of the README writes: JSON by the function and by INSERT, bytes by
+/// the function.
 async fn assert_listed_messages(fixture: &Fixture) {
     let relay = relay(&fixture.store).await;
     let read = messages(&fetch(&fixture.store, relay).await);
@@ -77,7 +78,7 @@ async fn assert_listed_messages(fixture: &Fixture) {
     assert_eq!(&read[2].message.payload[..], [0x00, 0x5c, 0xff]);
 }
 
-/// Runs a listing, unless what it needs is not on this machine: `lacks` is what it says then.
+/// Runs a listing, unless its requirements are not on this machine: `lacks` is its output then.
 async fn run_listing(mut command: Command, lacks: &str) {
     let Some(fixture) = Fixture::new().await else { return };
     match command.env("DATABASE_URL", &fixture.url).output() {
@@ -111,7 +112,7 @@ async fn the_listing_in_node_is_right() {
     run_listing(node, "Cannot find module").await;
 }
 
-/// A program of the tree of prepared servers, where its driver is there; else the machine's own.
+/// A program of the tree of prepared servers, if its driver is there; else the machine's own.
 fn with_driver(program: &str, driver: &str) -> Command {
     let tree = std::env::var_os("OUTBOX_SERVERS_DIR").map_or_else(
         || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers"),
@@ -122,12 +123,12 @@ fn with_driver(program: &str, driver: &str) -> Command {
         return Command::new(program);
     }
     let mut command = Command::new("chroot");
-    // Where Debian has modules of Node.
+    // Path of Debian's Node modules.
     command.arg(tree).arg(program).env("NODE_PATH", "/usr/share/nodejs");
     command
 }
 
-/// Whatever type a driver gives its parameter.
+/// The function accepts any type that a driver gives its parameter.
 #[tokio::test]
 async fn the_function_takes_a_payload_of_every_type() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -201,7 +202,8 @@ async fn what_could_never_be_a_message_is_refused_with_its_name() {
     }
 }
 
-/// Who gives a position passes the trigger by: its row is read leniently, and becomes a dead letter with the reason.
+/// A program that gives a position bypasses the trigger: its row is read leniently, and becomes a
+/// dead letter with the reason.
 #[tokio::test]
 async fn a_row_that_is_no_message_is_known_as_malformed_and_holds_up_no_other() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -221,7 +223,8 @@ async fn a_row_that_is_no_message_is_known_as_malformed_and_holds_up_no_other() 
     assert!(reason.contains("its bucket is 62"), "{reason}");
 }
 
-/// What stands in the row as its bucket may be none at all: it is read all the same, by whoever owns the one that it is taken for.
+/// The bucket in a row may be invalid: the row is still read, by the owner of the bucket that it
+/// maps to.
 #[tokio::test]
 async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_be_buried() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -273,7 +276,7 @@ async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_b
     assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 3);
 }
 
-/// Its key waits for an operator, and no other one for it.
+/// Its key waits for an operator, and delays no other key.
 #[tokio::test]
 async fn a_parked_row_that_is_no_message_takes_no_room_from_other_keys() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -295,7 +298,7 @@ async fn a_parked_row_that_is_no_message_takes_no_room_from_other_keys() {
     }
 }
 
-/// What came in nevertheless, and could never go out, does when it was corrected.
+/// A malformed message that could never be sent is sent when it is corrected.
 #[tokio::test]
 async fn a_dead_letter_that_was_no_message_is_corrected() {
     let Some(fixture) = Fixture::new().await else { return };

@@ -1,4 +1,5 @@
-//! Rows that a statement does not see though they are there: answers of a standby that lags, and policies.
+//! Rows that a statement does not see though they exist: answers of a standby that lags, and
+//! policies.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use sqlx::postgres::{PgConnectOptions, PgPool};
 
 use super::support::{Fixture, append, fetch, lease, message, messages, open, options, relay};
 
-/// A store that asks as a role of its own, which is no superuser and owns nothing: for those rows can be hidden.
+/// Opens a store as a role of its own, which is no superuser and owns nothing: rows can be hidden
+/// from such a role.
 pub(super) async fn as_a_role(fixture: &Fixture) -> (String, PostgresStore) {
     let database = super::support::text(fixture.store.pool(), "select current_database()::text").await;
     let role = format!("role_{database}");
@@ -25,7 +27,8 @@ pub(super) async fn as_a_role(fixture: &Fixture) -> (String, PostgresStore) {
     (role, PostgresStore::with_options(pool, options()).unwrap())
 }
 
-/// As where a pooler sends the second statement to a standby that does not have the row yet: the policy hides rows from that statement alone.
+/// Models a pooler that sends the second statement to a standby without the row: the policy hides
+/// rows from that statement alone.
 #[tokio::test]
 async fn content_that_is_missing_ends_the_fetch_and_is_never_passed() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -59,7 +62,8 @@ async fn content_that_is_missing_ends_the_fetch_and_is_never_passed() {
     assert!(shown.rows.iter().all(|row| matches!(row, FetchedRow::Message(_))), "{shown:?}");
 }
 
-/// A row that is settled between the two statements is gone, and the fetch goes on without an error.
+/// A row that is settled between the two statements is gone, and the fetch continues without an
+/// error.
 #[tokio::test]
 async fn content_that_is_gone_with_its_row_costs_no_error() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -142,7 +146,7 @@ async fn a_role_from_which_rows_are_hidden_is_refused() {
         fixture.run(&back).await;
         store.check().await.unwrap();
     }
-    // Whoever owns the tables sees them all.
+    // The owner of the tables sees them all.
     fixture.run("alter table outbox_message enable row level security").await;
     fixture.store.check().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! The history: in partitions that are made ahead and dropped, and nothing that waits for one.
+//! The history: partitions that are created ahead and dropped, and no work that waits for one.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::support::{Fixture, append, fetch, message, messages, open, options, relay, run};
 
 const PARTITIONS: &str = "select count(*) from pg_inherits where inhparent = 'outbox_history'::regclass";
-/// Partitions that end in the past, or begin a year ahead: what is no name of ours stays.
+/// Partitions that end in the past, or begin a year ahead: foreign names stay.
 const OLD: &str = "
     create table outbox_history_1000000000_1000086400 partition of outbox_history
         for values from (1000000000000000) to (1000086400000000);
@@ -51,10 +51,10 @@ async fn partitions_are_made_ahead_and_dropped_whole() {
     );
     assert_eq!(fixture.store.history(&Default::default()).await.unwrap().len(), 1);
 
-    // Another program's rounds make none twice.
+    // Another program's rounds create none twice.
     fixture.another().await.maintain(100).await.unwrap();
     assert!(fixture.number(PARTITIONS).await > ahead);
-    // Deliveries go on, wherever they land.
+    // Deliveries continue, in whichever partition.
     deliver(&fixture, "b").await;
     assert_eq!(fixture.store.history(&Default::default()).await.unwrap().len(), 2);
 }
@@ -70,7 +70,7 @@ async fn what_went_to_no_partition_is_removed_when_its_time_is_over() {
     assert_eq!(fixture.store.history(&Default::default()).await.unwrap().len(), 1);
 }
 
-/// Whoever may not make partitions still keeps a history.
+/// A role that may not create partitions still keeps a history.
 #[tokio::test]
 async fn a_role_that_owns_nothing_keeps_a_history_all_the_same() {
     let Some(fixture) = Fixture::with(kept(Duration::from_secs(3_600))).await else { return };
@@ -90,8 +90,8 @@ async fn a_role_that_owns_nothing_keeps_a_history_all_the_same() {
     assert_eq!(guest.store.history(&Default::default()).await.unwrap().len(), 1);
 }
 
-/// Making and dropping partitions needs the table for itself for a moment. Whoever reads the history is not waited for: every settlement would
-/// stand in line behind.
+/// Creating and dropping partitions locks the table exclusively for a moment. The store does not
+/// wait for readers of the history: every settlement would queue up behind it.
 #[tokio::test]
 async fn a_long_look_at_the_history_holds_up_neither_maintenance_nor_deliveries() {
     let Some(fixture) = Fixture::with(kept(Duration::from_secs(3_600))).await else { return };
@@ -104,13 +104,13 @@ async fn a_long_look_at_the_history_holds_up_neither_maintenance_nor_deliveries(
     timeout(soon, deliver(&fixture, "b")).await.expect("nobody waits for a reader");
     assert_eq!(fixture.number(PARTITIONS).await, 1);
 
-    // The next time it may be done.
+    // The next attempt may succeed.
     run(&mut reader, "rollback").await;
     fixture.another().await.maintain(100).await.unwrap();
     assert!(fixture.number(PARTITIONS).await > 1);
 }
 
-/// A row in the default partition, delivered so many seconds from now.
+/// A row in the default partition, delivered this many seconds from now.
 fn rest(seconds: i64) -> String {
     format!(
         "insert into outbox_history (position, occurred_at, appended_at, delivered_at, schema_version, id, bucket, route, topic, order_key,
@@ -120,7 +120,7 @@ fn rest(seconds: i64) -> String {
 }
 
 const NOW: &str = "select outbox_now() / 1000000";
-/// Whether there is a partition for a moment that many seconds from now.
+/// Returns true if there is a partition for a moment this many seconds from now.
 fn has_partition(seconds: i64) -> String {
     format!(
         "select count(*) from pg_inherits i join pg_class c on c.oid = i.inhrelid
@@ -130,7 +130,8 @@ fn has_partition(seconds: i64) -> String {
     )
 }
 
-/// Whatever comes before the first partition is in the default one, which is read from end to end, while deliveries wait, for each that is made.
+/// Rows older than the first partition are in the default one, which is read from end to end for
+/// each new partition, while deliveries wait.
 #[tokio::test]
 async fn the_first_partition_begins_within_seconds() {
     let Some(fixture) = Fixture::with(kept(Duration::from_secs(10 * 24 * 3_600))).await else { return };
@@ -171,7 +172,7 @@ async fn what_a_clock_left_in_the_future_keeps_no_partition_from_being_made() {
             .await;
     }
     fixture.store.maintain(100).await.unwrap();
-    // Up to the one that is there, in it, and behind it but where a row is in the way.
+    // Up to the existing one, in it, and behind it unless a row is in the way.
     for (hours, made) in [(1, 1), (13, 1), (21, 0), (45, 1)] {
         assert_eq!(fixture.number(&has_partition(hours * HOUR)).await, made, "in {hours} hours");
     }

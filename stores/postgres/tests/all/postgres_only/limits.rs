@@ -1,4 +1,5 @@
-//! What a server, a role or a pooler imposes: sessions that are ended, servers that take no writes any more, settings under which nothing works.
+//! Limits of a server, a role or a pooler: sessions that are ended, servers that take no writes any
+//! more, unusable settings.
 
 use std::time::Duration;
 
@@ -22,12 +23,12 @@ fn says(error: &StoreError, kind: StoreErrorKind, words: &[&str]) {
     }
 }
 
-/// Sets something for the role of a test, in whose sessions it is in force from then on.
+/// Changes a setting of a test's role, in whose new sessions it is in force.
 async fn set(fixture: &Fixture, role: &str, setting: &str) {
     fixture.run(&format!("alter role {role} set {setting}")).await;
 }
 
-/// Does what a relay and an inbox do, on every connection.
+/// Performs the operations of a relay and an inbox, on every connection.
 async fn all_of_it(store: &PostgresStore, relay: RelayId) {
     let route = Route::default();
     store.lease(&lease_request(relay)).await.unwrap();
@@ -64,7 +65,7 @@ async fn an_idle_session_timeout_of_the_role_ends_no_connection_of_the_store() {
     assert_eq!(store.lease(&lease_request(relay)).await.unwrap().life, life, "the connection is the same");
 }
 
-/// On new connections: what was asked is done, and nobody is told.
+/// On new connections: the request is performed, without an error.
 #[tokio::test]
 async fn a_session_that_was_ended_while_it_was_idle_is_replaced_quietly() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -169,7 +170,7 @@ async fn a_pooler_by_the_transaction_has_to_be_named() {
     says(&store.check().await.unwrap_err(), StoreErrorKind::Unsupported, &words);
 }
 
-/// Our settings are in force behind a pooler that drops or refuses what is asked for in the opening of a connection.
+/// Our settings are in force behind a pooler that drops or refuses startup parameters.
 #[tokio::test]
 async fn a_pooler_by_the_session_needs_nothing() {
     let Some(server) = Postgres::newest().shared().or_skip() else { return };
@@ -184,7 +185,7 @@ async fn a_pooler_by_the_session_needs_nothing() {
         store.check().await.unwrap();
         let relay = RelayId::new();
         all_of_it(&store, relay).await;
-        // It waits for no lock of others for longer than it is told to.
+        // It waits for other transactions' locks no longer than configured.
         let mut short = options();
         short.lock_timeout = Duration::from_millis(200);
         let store = open(&pooler.url(&direct), short).await;

@@ -1,4 +1,5 @@
-//! Looking at what is stored, as operators and measurements do: it holds up no relay, and what it brings is bounded.
+//! Queries of stored messages, as operators and measurements run them: they delay no relay, and
+//! their results are bounded.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::time::timeout;
 
 use super::support::{Fixture, due_request, run};
 
-/// Far longer than a question takes, and far shorter than what is locked stays so.
+/// Far longer than a query takes, and far shorter than the locks are held.
 const SOON: Duration = Duration::from_secs(30);
 
 #[tokio::test]
@@ -69,7 +70,7 @@ const LARGE: &str = "
     select 4102444800000000 + position, id, topic, key, event_type, version, content_type, headers, payload, at
     from large order by position;";
 
-/// How many messages come page by page, of those that a filter means.
+/// Numbers of messages on each page, of those that a filter matches.
 async fn pages(fixture: &Fixture, what: &str) -> Vec<usize> {
     let mut pages = Vec::new();
     loop {
@@ -95,7 +96,7 @@ async fn a_page_of_large_messages_ends_behind_64_mib() {
     for what in ["parked", "dead", "history", "scheduled"] {
         assert_eq!(pages(&fixture, what).await, [12, 3], "{what}");
     }
-    // What others have written may be larger still: one of it comes.
+    // Other programs' messages may be larger still: one of them is returned.
     fixture.run("update outbox_dead set payload = convert_to(repeat('x', 65 * 1024 * 1024), 'UTF8') where position in (1, 2)").await;
     assert_eq!(pages(&fixture, "dead").await, [1, 1, 12, 1]);
 }

@@ -1,5 +1,6 @@
-//! What only PostgreSQL can do or break: locks before positions, writers that stay open, other languages, transactions that failed on the server,
-//! the fence, wake-ups between programs, poolers, schemas, plans, partitions, and what an operator gets wrong.
+//! Behavior and faults of PostgreSQL alone: locks before positions, writers that stay open, other
+//! languages, transactions that failed on the server, the fence, wake-ups between programs,
+//! poolers, schemas, plans, partitions, and mistakes of operators.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

@@ -1,4 +1,5 @@
-//! Query plans: what a statement walks over, whatever the tables hold and whatever the server believes they hold.
+//! Query plans: rows that a statement scans, whatever the tables hold and whatever the server's
+//! statistics say.
 
 use outbox_contract::{BucketSet, FetchRequest, FetchedRow, Position, Route, Store};
 use sqlx::postgres::PgConnection;
@@ -6,7 +7,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::support::{Fixture, run};
 
-/// What the store sets on its own connections.
+/// The settings of the store's own connections.
 pub(super) const PINNED: &str = "set enable_seqscan = off; set enable_bitmapscan = off; set jit = off; set plan_cache_mode = force_generic_plan";
 
 /// The plan of a statement of the store, one line for each step.
@@ -21,7 +22,7 @@ fn assert_has(plan: &[String], step: &str) {
     assert!(plan.iter().any(|line| line.contains(step)), "no {step} in {plan:#?}");
 }
 
-/// No step reads a table from end to end.
+/// Asserts that no step reads a table from end to end.
 fn assert_no_scan(plan: &[String]) {
     let scans = plan.iter().find(|line| line.contains("Seq Scan on outbox_"));
     assert!(scans.is_none(), "{plan:#?}");
@@ -42,14 +43,15 @@ async fn a_fetch_is_one_range_of_the_primary_key_and_sorts_nothing() {
              select nextval('outbox_message_position'), n % 256, 'orders', 'key-' || n, 'x' from generate_series(1, {rows}) n"
         );
         run(&mut connection, &fill).await;
-        // Also with what the server believes of an empty table, and of this one.
+        // Also with the statistics of an empty table, and of this one.
         for analyze in [false, true] {
             if analyze {
                 run(&mut connection, "analyze outbox_message").await;
             }
             let plan = plan(&mut connection, FETCH, ARGUMENTS).await;
             assert_has(&plan, "Index Scan using outbox_message_pkey on outbox_message m");
-            // Before PostgreSQL 17 the end is shown as a parameter, since then as the plan that it comes from.
+            // Before PostgreSQL 17 the end is shown as a parameter, since then as the plan that it
+            // comes from.
             assert_has(&plan, "Index Cond: ((\"position\" > $6) AND (\"position\" <= ");
             assert_no_scan(&plan);
             assert!(!plan.iter().any(|line| line.contains("Sort")), "{plan:#?}");
@@ -57,13 +59,13 @@ async fn a_fetch_is_one_range_of_the_primary_key_and_sorts_nothing() {
     }
 }
 
-/// What is dead below the cursor is not walked over.
+/// Dead rows below the cursor are not scanned.
 #[tokio::test]
 async fn a_fetch_reads_no_more_pages_with_many_dead_rows_below_its_cursor() {
     let Some(fixture) = Fixture::new().await else { return };
     let mut connection = fixture.connection().await;
     run(&mut connection, PINNED).await;
-    // An old snapshot, so that nothing dead can be cleaned up.
+    // An old snapshot, so that no dead row can be cleaned up.
     let mut snapshot = fixture.connection().await;
     run(&mut snapshot, "begin isolation level repeatable read; select count(*) from outbox_message").await;
     run(
@@ -126,7 +128,8 @@ async fn what_is_due_is_found_by_an_index() {
     fixture.store.check().await.unwrap();
 }
 
-/// On the user's connection, with settings that are the user's, and with a plan that is made while nothing has been handled yet, and kept.
+/// On the user's connection, with the user's settings, and with a plan that is made while nothing
+/// has been handled yet, and kept.
 #[tokio::test]
 async fn what_waits_in_front_of_a_message_is_found_by_indexes_however_much_was_handled() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -152,7 +155,8 @@ async fn what_waits_in_front_of_a_message_is_found_by_indexes_however_much_was_h
     }
 }
 
-/// However many keys fail: none is looked at by itself, and none is walked over to find those that are held.
+/// However many keys fail, the measurement looks at none by itself, and scans none to find those
+/// that are held.
 #[tokio::test]
 async fn a_measurement_finds_what_it_counts_at_the_head_of_an_index() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -168,7 +172,7 @@ async fn a_measurement_finds_what_it_counts_at_the_head_of_an_index() {
     assert_has(&plan, "using outbox_key_held on outbox_key k");
 }
 
-/// A measurement looks at so many rows of each kind, however many there are.
+/// A measurement scans a limited number of rows of each kind, however many there are.
 #[tokio::test]
 async fn a_measurement_is_bounded_however_many_keys_fail() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -199,7 +203,8 @@ async fn a_measurement_is_bounded_however_many_keys_fail() {
     assert!(backlog.oldest_age.is_some_and(|age| age > std::time::Duration::from_secs(3_600)), "{backlog:?}");
 }
 
-/// However much waits on routes that are served: of the hot table so many rows are looked at, and of the parked ones one for each route.
+/// However many messages wait on served routes: the search scans a limited number of rows of the
+/// hot table, and one parked row for each route.
 #[tokio::test]
 async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_have() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -222,7 +227,7 @@ async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_ha
     }
     let mut connection = fixture.connection().await;
     let statement = include_str!("../../../src/queries/unserved.sql");
-    // Also with what the server believes of empty tables, and of these.
+    // Also with the statistics of empty tables, and of these.
     for analyze in ["", "analyze outbox_message, outbox_parked"] {
         run(&mut connection, PINNED).await;
         run(&mut connection, analyze).await;
@@ -235,7 +240,7 @@ async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_ha
         let entries =
             "select coalesce(sum(pg_stat_get_xact_tuples_returned(i.indexrelid)), 0)::bigint from pg_index i
                        where i.indrelid in ('outbox_message'::regclass, 'outbox_parked'::regclass)";
-        // In one transaction, in which nothing is counted off.
+        // In one transaction, in which the counts are not reset.
         run(&mut connection, "begin").await;
         let before = super::support::number(&mut connection, entries).await;
         let found = sqlx::raw_sql("execute s(10000, 0, 1000)").fetch_all(&mut connection).await.unwrap();
@@ -251,7 +256,8 @@ async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_ha
     }
 }
 
-/// What nobody serves is looked at again each time, and so is what comes; what served routes are through with is not.
+/// Unserved messages are scanned again each time, and so are new ones; rows that served routes have
+/// passed are not.
 #[tokio::test]
 async fn a_look_for_routes_that_nobody_serves_begins_where_the_last_one_had_to() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -280,7 +286,7 @@ async fn a_look_for_routes_that_nobody_serves_begins_where_the_last_one_had_to()
     assert_eq!(look().await, ["bills"]);
     fixture.run(&format!("delete from outbox_message where position = 40; {}", through(50))).await;
     assert_eq!(look().await, [""; 0]);
-    // No position comes so late: that tells where the next look began.
+    // No position is that late: this shows where the next search began.
     fixture.run(&append(45, "late")).await;
     assert_eq!(look().await, [""; 0], "nothing is walked over again");
     fixture.run(&append(51, "carts")).await;
@@ -292,8 +298,8 @@ async fn a_look_for_routes_that_nobody_serves_begins_where_the_last_one_had_to()
     );
 }
 
-/// A route that begins to be read behind a backlog of other routes of any size: no fetch takes as long as that, and each goes on where the one before
-/// it stopped.
+/// A route begins to be read behind a backlog of other routes of any size: no fetch scans all of
+/// it, and each continues where the one before it stopped.
 #[tokio::test]
 async fn a_fetch_walks_over_so_many_positions_and_the_next_one_goes_on_from_there() {
     let Some(fixture) = Fixture::new().await else { return };
@@ -324,7 +330,7 @@ async fn a_fetch_walks_over_so_many_positions_and_the_next_one_goes_on_from_ther
     ];
     assert_eq!(shown, walked);
 
-    // A bound that was asked for, and one of rows, come first.
+    // A requested bound, and one of rows, come first.
     request.after = Position::START;
     request.until = Position(10);
     let fetched = fixture.store.fetch(&request).await.unwrap();

@@ -1,4 +1,5 @@
-//! Behind PgBouncer in transaction mode: the whole way of a message, also with a version that knows nothing of prepared statements.
+//! PgBouncer in transaction mode: the whole way of a message, also with a version without support
+//! for prepared statements.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Scheduled messages: what a round of due ones walks over, and whom it waits for.
+//! Scheduled messages: rows that a round of due ones scans, and transactions that it waits for.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use outbox_contract::Store;
 use super::plans::PINNED;
 use super::support::{Fixture, fetch, messages, number, relay, run};
 
-/// Schedules messages by hand, as many as it says, so far from now.
+/// Schedules messages by hand, `count` of them, this far from now.
 fn schedule(count: usize, key: &str, from_now: &str) -> String {
     format!(
         "set session_replication_role = replica; \
@@ -18,7 +18,8 @@ fn schedule(count: usize, key: &str, from_now: &str) -> String {
     )
 }
 
-/// What this transaction has touched of the scheduled messages: entries of their indexes, and pages of them all.
+/// Scheduled messages that this transaction has touched: entries of their indexes, and pages of
+/// them all.
 const TOUCHED: &str = "
     select (select sum(pg_stat_get_xact_tuples_returned(i.indexrelid) + pg_stat_get_xact_blocks_fetched(i.indexrelid))
             from pg_index i where i.indrelid = 'outbox_scheduled'::regclass)::bigint
@@ -62,7 +63,7 @@ async fn a_key_that_is_being_written_to_holds_up_no_other_key() {
     let keys: Vec<_> = moved.iter().filter_map(|stored| stored.message.key.as_ref()).collect();
     assert_eq!(keys.iter().map(|key| key.as_str()).collect::<Vec<_>>(), ["free-1", "free-2"]);
 
-    // What is left waits for the writer: nobody need look again at once.
+    // The rest waits for the writer: no relay needs to look again at once.
     let done = fixture.store.maintain(1_000).await.unwrap();
     assert_eq!((done.promoted, done.more), (0, false));
     assert!(done.next_due.is_some_and(|wait| wait >= Duration::from_millis(10)), "{done:?}");

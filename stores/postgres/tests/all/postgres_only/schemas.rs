@@ -1,4 +1,4 @@
-//! Several outboxes in one database, and migrations that somebody else's tool runs.
+//! Several outboxes in one database, and migrations that another tool runs.
 
 use outbox_contract::Store;
 use outbox_servers::{OrSkip, Postgres};
@@ -54,7 +54,8 @@ async fn another_tool_can_run_the_migrations() {
     assert_eq!(fetch(&store, relay).await.rows.len(), 1);
 }
 
-/// A name in the `search_path` that stands for whoever asks, and functions that are called by somebody else.
+/// A name in the `search_path` that stands for the current user, and functions that are called by
+/// another role.
 #[tokio::test]
 async fn a_role_that_appends_to_the_outbox_of_another_role_appends_to_that_one() {
     let Some(server) = Postgres::newest().shared().or_skip() else { return };

@@ -1,4 +1,5 @@
-//! What the tests share: a store in a database of its own, messages, a relay that owns everything, and waiting for a condition.
+//! Shared parts of the tests: a store in a database of its own, messages, a relay that owns
+//! everything, and waits for a condition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-/// Longer than anything takes that a test waits for, on however slow a machine.
+/// Longer than any wait of a test, on however slow a machine.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// A migrated store in a database of its own, on the server that the tests share.
@@ -40,12 +41,12 @@ impl Fixture {
         Self { server, url, store }
     }
 
-    /// A connection of its own to the database.
+    /// Opens a connection of its own to the database.
     pub(crate) async fn connection(&self) -> PgConnection {
         PgConnection::connect(&self.url).await.unwrap()
     }
 
-    /// The store as another program sees it.
+    /// Returns the store as another program sees it.
     pub(crate) async fn another(&self) -> PostgresStore {
         open(&self.url, self.store.options().clone()).await
     }
@@ -55,12 +56,12 @@ impl Fixture {
         run(&mut self.connection().await, statements).await;
     }
 
-    /// The one value that a statement gives.
+    /// Returns the one value of a statement.
     pub(crate) async fn number(&self, statement: &str) -> i64 {
         number(&mut self.connection().await, statement).await
     }
 
-    /// Waits until a statement gives so many at least.
+    /// Waits until a statement returns at least this value.
     pub(crate) async fn until(&self, statement: &str, at_least: i64) {
         let mut connection = self.connection().await;
         let waiting = async {
@@ -71,20 +72,20 @@ impl Fixture {
         tokio::time::timeout(LONG, waiting).await.unwrap_or_else(|_| panic!("never came true: {statement}"));
     }
 
-    /// Waits until so many sessions of this database wait for a lock.
+    /// Waits until this many sessions of this database wait for a lock.
     pub(crate) async fn until_waiting(&self, sessions: i64) {
         self.until(WAITING, sessions).await;
     }
 }
 
-/// How many sessions of this database wait for a lock.
+/// Number of sessions of this database that wait for a lock.
 pub(crate) const WAITING: &str = "select count(distinct l.pid) from pg_locks l join pg_stat_activity a on a.pid = l.pid and a.datname = current_database() where not l.granted";
 
-/// How far positions were given out.
+/// The last assigned position.
 pub(crate) const LAST_POSITION: &str =
     "select case when is_called then last_value else 0 end from outbox_message_position";
 
-/// Options under which no slow machine changes what comes of a test.
+/// Options under which a slow machine does not change the result of a test.
 pub(crate) fn options() -> PostgresOptions {
     let mut options = PostgresOptions::default();
     options.lock_timeout = LONG;
@@ -123,7 +124,7 @@ pub(crate) async fn append(store: &PostgresStore, messages: impl IntoIterator<It
     store.commit(tx).await.into_result().unwrap();
 }
 
-/// What a relay on the route `default` asks with a heartbeat.
+/// The heartbeat request of a relay on the route `default`.
 pub(crate) fn lease_request(relay: RelayId) -> LeaseRequest {
     LeaseRequest {
         relay,
@@ -152,7 +153,7 @@ pub(crate) async fn fetch(store: &PostgresStore, relay: RelayId) -> Fetched {
     store.fetch(&FetchRequest::new(Route::default(), relay, BucketSet::ALL)).await.unwrap()
 }
 
-/// The messages of an answer that has nothing else.
+/// Returns the messages of an answer that has nothing else.
 pub(crate) fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
     fetched
         .rows
@@ -164,7 +165,7 @@ pub(crate) fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
         .collect()
 }
 
-/// What a relay on the route `default` asks for keys that are due.
+/// The request of a relay on the route `default` for due keys.
 pub(crate) fn due_request(relay: RelayId) -> DueRequest {
     DueRequest {
         route: Route::default(),

@@ -1,4 +1,4 @@
-//! Transactions: what the driver does not say of them, and what the server does to idle ones.
+//! Transactions: failures that the driver does not report, and the server's handling of idle ones.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn a_transaction_in_which_a_statement_failed_is_never_committed() {
         assert!(begun.is_none());
     }
     assert_eq!(fixture.number("select count(*) from outbox_message").await, 0);
-    // Its connection goes on in the pool.
+    // Its connection returns to the pool.
     append(store, [message("a")]).await;
     assert_eq!(fixture.number("select count(*) from outbox_message").await, 1);
 }
@@ -57,10 +57,10 @@ async fn a_commit_that_the_server_refuses_is_known_not_to_have_happened() {
     assert_eq!(fixture.number("select count(*) from outbox_message").await, 0);
 }
 
-/// The connections that commits give back are clean: no transaction of theirs is left open.
+/// The connections that commits return are clean: they have no open transaction.
 #[tokio::test]
 async fn nothing_is_left_open_behind_a_commit() {
-    // Of its own, for its log.
+    // A server of its own, for its log.
     let Some(server) = Postgres::newest().start().or_skip() else { return };
     let fixture = Fixture::on(server, options()).await;
     for _ in 0..5 {
@@ -77,10 +77,11 @@ async fn nothing_is_left_open_behind_a_commit() {
     assert_eq!(warnings, 0, "no commit or rollback is sent without a transaction");
 }
 
-/// The driver counts a transaction when its BEGIN is answered: dropped before, it would give the connection back with one open.
+/// The driver counts a transaction when its BEGIN is answered: if it is dropped before, the driver
+/// would return the connection with an open one.
 #[tokio::test]
 async fn a_begin_that_is_dropped_half_way_leaves_no_transaction_on_its_connection() {
-    // Of its own, for its log.
+    // A server of its own, for its log.
     let Some(server) = Postgres::newest().start().or_skip() else { return };
     let mut one = options();
     one.connections = 1;
@@ -137,7 +138,7 @@ async fn transactions_that_are_begun_here_have_their_timeouts() {
         .await
         .unwrap();
         assert_eq!(set, ("4500ms".to_owned(), "11500ms".to_owned()));
-        // And so has what is begun with a commit.
+        // And so has a transaction that is begun with a commit.
         let (committed, begun) = fixture.store.commit_and_begin(tx).await;
         committed.into_result().unwrap();
         tx = begun.unwrap();
@@ -152,7 +153,7 @@ async fn transactions_that_are_begun_here_have_their_timeouts() {
     assert_eq!(after, "0");
 }
 
-/// A paused program's locks do not outlive its lease: its successor can go on.
+/// A paused program's locks do not outlive its lease: its successor can continue.
 #[tokio::test]
 async fn a_transaction_that_is_idle_for_too_long_is_ended_and_its_locks_are_free() {
     let mut options = options();
@@ -160,7 +161,7 @@ async fn a_transaction_that_is_idle_for_too_long_is_ended_and_its_locks_are_free
     let Some(fixture) = Fixture::with(options).await else { return };
     let mut tx = fixture.store.begin().await.unwrap();
     fixture.store.append(&mut tx, &[message("a").into()]).await.unwrap();
-    // Begun by hand, it waits for as long as it takes.
+    // Begun by hand, it waits for as long as necessary.
     let other =
         fixture.run("insert into outbox_message (topic, key, event_type) values ('orders', 'a', 'x')");
     tokio::time::timeout(LONG, other).await.expect("the locks of an idle transaction are free");
@@ -211,7 +212,7 @@ async fn a_restart_of_the_server_is_survived() {
     let relay = super::support::relay(&store).await;
     assert_eq!(super::support::fetch(&store, relay).await.rows.len(), 1);
     server.restart();
-    // Nothing had happened on the broken connection, so another one serves.
+    // The broken connection had done nothing, so another one serves.
     append(&store, [message("a")]).await;
     let request = super::support::lease_request(relay);
     if let Err(error) = store.lease(&request).await {

@@ -1,4 +1,4 @@
-//! Verbs of operators on very much at once.
+//! Admin operations on very many messages at once.
 
 use outbox_contract::admin::Filter;
 use outbox_contract::{Admin, Route, Store};

@@ -1,4 +1,5 @@
-//! Wake-ups between programs: after the commit, through the server, and again after the connection was lost.
+//! Wake-ups between programs: after the commit, through the server, and again after the connection
+//! was lost.
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -19,7 +20,7 @@ async fn woken(stream: &mut BoxStream<'static, Wakeup>, kind: Wakeup) {
 /// Starts to listen: a stream does nothing until it is polled.
 async fn listening(fixture: &Fixture, store: &impl Store) -> BoxStream<'static, Wakeup> {
     let mut stream = store.wakeups();
-    // The first one says that it listens: something may have been committed before.
+    // The first one reports that it listens: messages may have been committed before.
     woken(&mut stream, Wakeup::Now).await;
     fixture.until(LISTENING, 1).await;
     stream
@@ -34,7 +35,7 @@ async fn a_commit_of_another_program_wakes_listeners() {
     woken(&mut stream, Wakeup::Now).await;
 }
 
-/// Whoever commits on its own tells at the append that there will be something soon.
+/// A program that commits on its own announces at the append that there will be a message soon.
 #[tokio::test]
 async fn a_plain_commit_of_another_program_is_hinted_at() {
     use outbox_contract::Transactional;
@@ -66,13 +67,13 @@ async fn a_listener_whose_connection_was_lost_listens_again() {
         ))
         .await;
     assert_eq!(ended, 1);
-    // Something may have been said meanwhile.
+    // A notification may have been lost meanwhile.
     woken(&mut stream, Wakeup::Now).await;
     fixture.run("notify outbox").await;
     woken(&mut stream, Wakeup::Now).await;
 }
 
-/// No transaction of the user's waits for the lock of those that notify.
+/// No transaction of the user waits for the lock of those that notify.
 #[tokio::test]
 async fn nothing_is_notified_inside_the_users_transaction() {
     let mut options = super::support::options();
@@ -81,7 +82,7 @@ async fn nothing_is_notified_inside_the_users_transaction() {
     let mut listener = sqlx::postgres::PgListener::connect(&fixture.url).await.unwrap();
     listener.listen("outbox").await.unwrap();
     append(&fixture.store, [message("a")]).await;
-    // What was said before this is heard before it.
+    // Earlier notifications arrive before this one.
     fixture.run("select pg_notify('outbox', 'end')").await;
     let heard = tokio::time::timeout(LONG, listener.recv()).await.unwrap().unwrap();
     assert_eq!(heard.payload(), "end");

@@ -1,4 +1,5 @@
-//! Who may still commit below a position: by the locks on the table of this outbox, sessions or not.
+//! Writers that may still commit below a position: by the locks on the table of this outbox,
+//! sessions or not.
 
 use outbox_contract::{Position, Store, Transactional};
 
