@@ -16,21 +16,22 @@ use crate::ledger::Failed;
 use crate::pair::Pair;
 use crate::record::PATIENCE;
 
-/// A pair with a database, a queue and a topic of its own, on servers that the tests of a program share.
+/// A pair with a database, a queue and a topic of its own, on servers that the tests of a program
+/// share.
 #[derive(Debug)]
 pub struct Fresh {
     /// The pair.
     pub pair: Pair,
-    /// Where the database is, when it is a file.
+    /// Folder of the database, if it is a file.
     _folder: Option<TempDir>,
 }
 
 impl Fresh {
-    /// Such a pair; none when one of its servers can't be had, which is said then.
+    /// Creates such a pair; None if one of its servers is unavailable, which is reported then.
     ///
     /// # Panics
     ///
-    /// When a server is there and does not do what it is asked.
+    /// If a server is installed and does not do its work.
     pub async fn new(store: StoreKind, transport: TransportKind) -> Option<Self> {
         let mut folder = None;
         let database = match store {
@@ -45,7 +46,8 @@ impl Fresh {
             StoreKind::MongoDb => {
                 let mut wish = MongoDb::newest();
                 if std::env::var_os("OUTBOX_MONGODB_URL").is_none() {
-                    // A transaction that a killed process has left open: nobody should have to wait a minute for its end.
+                    // For a transaction that a killed process has left open: otherwise tests would
+                    // wait a minute for its end.
                     wish = wish.options(Options::default().transaction_lifetime(Duration::from_secs(8)));
                 }
                 let server = wish.shared().or_skip()?;
@@ -67,7 +69,7 @@ impl Fresh {
     }
 }
 
-/// The URL of a database on a server of MongoDB.
+/// Returns the URL of a database on a server of MongoDB.
 #[must_use]
 pub fn in_database(url: &str, name: &str) -> String {
     let (server, options) = url.split_once('?').unwrap_or((url, ""));
@@ -75,7 +77,7 @@ pub fn in_database(url: &str, name: &str) -> String {
     format!("{host}/{name}?{options}")
 }
 
-/// A name that no other test uses, also on a server that outlives the test program.
+/// Returns a name that no other test uses, even on a server that outlives the test program.
 #[must_use]
 pub fn fresh_topic() -> Topic {
     static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -85,11 +87,11 @@ pub fn fresh_topic() -> Topic {
     Topic::new(name).unwrap_or_else(|error| unreachable!("letters, digits and dashes: {error}"))
 }
 
-/// Makes a topic of so many partitions; returns when the broker knows it.
+/// Creates a topic of this many partitions; returns when the broker knows it.
 ///
 /// # Errors
 ///
-/// What the broker says.
+/// The broker's error.
 pub async fn make_kafka_topic(address: &str, topic: &Topic, partitions: i32) -> Result<(), Failed> {
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", address).create()?;

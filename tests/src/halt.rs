@@ -1,4 +1,4 @@
-//! Where a relay stands when its process is killed.
+//! The point at which a relay's process is killed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use tokio::sync::watch;
 
 use crate::ledger::Failed;
 
-/// A point in the work of a relay. Whoever takes over must lose nothing and bring nothing out of order.
+/// A point in the work of a relay. Its successor must lose nothing and bring nothing out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halt {
-    /// Rows were read, and nothing of them was sent.
+    /// Rows were read, and none of them was sent.
     Read,
     /// A chunk is about to be sent.
     Sending,
@@ -36,7 +36,7 @@ pub enum Halt {
 }
 
 const HALT: &str = "OUTBOX_RELAY_HALT";
-/// How many chunks go through before it counts.
+/// Number of chunks that pass before the point counts.
 const BEFORE: u32 = 3;
 
 impl Halt {
@@ -52,14 +52,14 @@ impl Halt {
         Self::Leased,
     ];
 
-    /// The variable of the environment that tells a program of this point.
+    /// Returns the environment variable that passes this point to a program.
     #[must_use]
     pub fn variable(self) -> (&'static str, String) {
         let place = Self::ALL.iter().position(|other| *other == self).unwrap_or_default();
         (HALT, place.to_string())
     }
 
-    /// The point that the environment tells of, if it does.
+    /// Returns the point in the environment, if there is one.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl Halt {
         Ok(Some(*halt))
     }
 
-    /// What of the store never answers there.
+    /// Returns the store call that never answers at this point.
     const fn in_store(self) -> Option<(StoreCall, StoreFault)> {
         Some(match self {
             Self::Read => (StoreCall::Fetch, StoreFault::HangAfter),
@@ -84,13 +84,13 @@ impl Halt {
     }
 }
 
-/// A store and a transport that stand still at a point, once they have worked for a while.
+/// A store and a transport that hang at a point, once they have worked for a while.
 pub struct Halting {
     halt: Halt,
     store: Arc<ChaosStore<dyn Store>>,
     transport: Arc<dyn Transport>,
     chunks: AtomicU32,
-    /// Whether the transport stands still.
+    /// True once the transport hangs.
     stands: watch::Sender<bool>,
 }
 
@@ -109,7 +109,7 @@ impl Halting {
         Arc::new(Self { halt, store, transport, chunks, stands })
     }
 
-    /// The store, for the relay.
+    /// Returns the store, for the relay.
     #[must_use]
     pub fn store(&self) -> Arc<ChaosStore<dyn Store>> {
         Arc::clone(&self.store)
@@ -164,7 +164,7 @@ impl Transport for Halting {
                 self.stand_still().await;
             }
             Halt::Parking | Halt::Parked => {
-                // Nothing of a key is sent behind one that failed.
+                // No message of a key is sent behind one that failed.
                 let mut keys = HashSet::new();
                 for (index, stored) in chunk.messages.iter().enumerate() {
                     let first = keys.insert(stored.message.key_id());

@@ -1,4 +1,4 @@
-//! The databases and brokers that there are, by the scheme of their URLs.
+//! The supported databases and brokers, by the scheme of their URLs.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum StoreKind {
     MongoDb,
 }
 
-/// What messages can be sent by.
+/// A broker that can carry messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TransportKind {
     /// `memory:`
@@ -32,7 +32,7 @@ pub enum TransportKind {
     Redis,
 }
 
-/// A URL that names nothing that is known here.
+/// A URL with an unknown scheme.
 #[derive(Debug)]
 pub struct UnknownScheme {
     scheme: String,
@@ -53,7 +53,7 @@ fn scheme(url: &str) -> &str {
 }
 
 impl StoreKind {
-    /// What a URL names.
+    /// Returns the database of a URL.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl StoreKind {
 }
 
 impl TransportKind {
-    /// What a URL names.
+    /// Returns the broker of a URL.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! A database as the suites see it, whichever it is: what is appended there, and what handlers have written beside it.
+//! A database as the suites see it, whatever its kind: the appended messages, and the writes of
+//! handlers beside them.
 
 mod memory;
 mod mongodb;
@@ -22,15 +23,15 @@ use crate::kind::StoreKind;
 use crate::life::Life;
 use crate::pair::Pair;
 
-/// What went wrong, in words.
+/// An error, as text.
 pub type Failed = Box<dyn Error + Send + Sync>;
 
-/// That a handler has committed its writes for a message.
+/// A handler's committed writes for a message.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Effect {
     /// The key of the message.
     pub key: String,
-    /// Which effect of the key it is, from 1.
+    /// Number of the effect within its key, from 1.
     pub number: i64,
     /// The message.
     pub id: MessageId,
@@ -42,41 +43,42 @@ impl Effect {
     }
 }
 
-/// What became of messages that were to be committed.
+/// Fate of messages that were to be committed.
 #[derive(Debug)]
 pub enum Written {
     /// They are committed.
     Yes,
     /// They are not, and never will be.
     No(Failed),
-    /// Nobody knows.
+    /// The result is unknown.
     Unknown(Failed),
 }
 
 /// A database: a store, and tables that a handler writes to.
 #[async_trait]
 pub trait Ledger: Send + Sync + 'static {
-    /// The store.
+    /// Returns the store.
     fn store(&self) -> Arc<dyn Store>;
 
-    /// Makes the tables of the outbox and those of the handler.
+    /// Creates the tables of the outbox and those of the handler.
     ///
     /// # Errors
     ///
-    /// What the database says.
+    /// The database's error.
     async fn prepare(&self) -> Result<(), Failed>;
 
-    /// Commits messages in a transaction of their own, tried once. It is told when the commit is about to be asked for.
+    /// Commits messages in a transaction of their own, tried once. Calls `committing` right before
+    /// the commit.
     async fn write(&self, messages: &[Outgoing], committing: &(dyn Fn() + Sync)) -> Written;
 
     /// Appends messages in a transaction of their own, and rolls it back.
     async fn roll_back(&self, messages: &[Outgoing]) -> Written;
 
-    /// What handlers have committed: key by key, in the order in which it was done.
+    /// Returns the committed effects of handlers: key by key, in the order in which they happened.
     ///
     /// # Errors
     ///
-    /// What the database says.
+    /// The database's error.
     async fn effects(&self) -> Result<Vec<Effect>, Failed>;
 
     /// Starts an inbox that leaves an effect of every message.
@@ -96,7 +98,7 @@ pub trait Ledger: Send + Sync + 'static {
 ///
 /// # Errors
 ///
-/// Its scheme is not known here, or what the database says.
+/// Its scheme is unknown here, or the database's error.
 pub async fn open(url: &str) -> Result<Arc<dyn Ledger>, Failed> {
     Ok(match StoreKind::of_url(url)? {
         StoreKind::Memory => Arc::new(memory::Memory::new(MemoryStore::new())),
@@ -110,16 +112,17 @@ pub async fn open(url: &str) -> Result<Arc<dyn Ledger>, Failed> {
 /// The transaction of a database.
 pub(crate) type TxOf<E> = <<E as Effects>::Store as Transactional>::Tx<'static>;
 
-/// What is different in each database. No id is forced to be there once: an effect that is there twice must be seen, not hindered.
+/// Differences between databases. There is no unique constraint on ids: the test must see a double
+/// effect, and not prevent it.
 pub(crate) trait Effects: Clone + Send + Sync + 'static {
     type Store: Transactional + Clone;
 
     fn store(&self) -> &Self::Store;
 
-    /// Makes the tables: how many messages of each key were handled, and which was which.
+    /// Creates the tables: the number of handled messages of each key, and their ids.
     fn make_tables(&self) -> impl Future<Output = Result<(), Failed>> + Send;
 
-    /// Notes an effect in the handler's transaction.
+    /// Records an effect in the handler's transaction.
     fn note(
         &self,
         tx: &mut TxOf<Self>,
@@ -127,7 +130,7 @@ pub(crate) trait Effects: Clone + Send + Sync + 'static {
         id: MessageId,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
-    /// All effects, ordered by key and number.
+    /// Returns all effects, ordered by key and number.
     fn all(&self) -> impl Future<Output = Result<Vec<Effect>, Failed>> + Send;
 }
 
@@ -160,7 +163,7 @@ impl<E: Effects> Ledger for E {
         let store = Effects::store(self);
         match append(store, messages).await {
             Ok(tx) => {
-                // What the server is not told to commit, it rolls back.
+                // A transaction without a commit is rolled back by the server.
                 let _unheard: Result<(), StoreError> = store.rollback(tx).await;
                 Written::No("rolled back, as it was to be".into())
             }
@@ -182,12 +185,12 @@ impl<E: Effects> Ledger for E {
     }
 }
 
-/// A transaction in which these messages are appended.
+/// Begins a transaction in which these messages are appended.
 async fn append<S: Transactional>(store: &S, messages: &[Outgoing]) -> Result<S::Tx<'static>, Failed> {
     let mut tx = store.begin().await?;
     let appended: Result<(), AppendError> = store.append(&mut tx, messages).await;
     if let Err(error) = appended {
-        // As above; here it need not be waited for.
+        // As above; here its result does not matter.
         let _unheard: Result<(), StoreError> = store.rollback(tx).await;
         return Err(error.into());
     }

@@ -1,4 +1,4 @@
-//! What the suites of this crate share. The suites themselves are the folders beside `src`:
+//! Shared parts of the suites of this crate. The suites themselves are the folders beside `src`:
 //!
 //! | suite | what it proves |
 //! |---|---|
@@ -22,7 +22,7 @@ pub mod record;
 
 use std::path::{Path, PathBuf};
 
-/// The folder of the repository.
+/// Returns the folder of the repository.
 #[must_use]
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -14,16 +14,19 @@ use outbox_engine::{
 use crate::ledger::{Effects, Failed, TxOf};
 use crate::pair::Pair;
 
-/// How an inbox lives and dies. It goes to a process through the environment.
+/// Settings of an inbox's life, and the point of its death. A process receives it through the
+/// environment.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
-    /// Whether messages go through the store ([`Mode::Stored`]).
+    /// True if messages go through the store ([`Mode::Stored`]).
     pub stored: bool,
-    /// The most messages of one transaction.
+    /// Maximum number of messages in one transaction.
     pub batch: usize,
-    /// Behind which step it aborts, and at which time, from 1; none: it lives until it is stopped.
+    /// Step behind which it aborts, and at which occurrence, from 1; None: it lives until it is
+    /// stopped.
     pub crash: Option<(Step, u32)>,
-    /// Who it is to the store. A life of the same number need not wait until the leases of the last one are over; two at once must not share one.
+    /// Its identity to the store. A life of the same number need not wait until the leases of the
+    /// last one are over; two at once must not share one.
     pub number: u32,
 }
 
@@ -33,13 +36,14 @@ const CRASH: &str = "OUTBOX_LIFE_CRASH";
 const NUMBER: &str = "OUTBOX_LIFE_NUMBER";
 
 impl Life {
-    /// The key whose handler fails at first in each life, so that its messages go through the store.
+    /// The key whose handler fails at first in each life, so that its messages go through the
+    /// store.
     pub const FAILING: &str = "failing";
 
-    /// The payload of a message that the handler never takes.
+    /// The payload of a message that the handler always rejects.
     pub const POISON: &[u8] = b"poison";
 
-    /// The variables of the environment that tell a program of this life.
+    /// Returns the environment variables that pass this life to a program.
     #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let place = |step| Step::ALL.iter().position(|other| *other == step).unwrap_or_default();
@@ -52,11 +56,11 @@ impl Life {
         ]
     }
 
-    /// The life that the environment tells of.
+    /// Returns the life in the environment.
     ///
     /// # Errors
     ///
-    /// A variable that is not there or says nothing that is understood.
+    /// A variable that is missing or invalid.
     pub fn from_environment() -> Result<Self, Failed> {
         let crash = match std::env::var(CRASH)?.split_once(' ') {
             Some((place, time)) => {

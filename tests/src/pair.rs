@@ -13,18 +13,20 @@ use outbox_transport_redis::RedisTransport;
 use crate::kind::TransportKind;
 use crate::ledger::Failed;
 
-/// What a test and the relays and inboxes that it starts agree on. It goes to processes through the environment.
+/// Settings shared by a test and the relays and inboxes that it starts. A process receives them
+/// through the environment.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// The URL of the database.
     pub database: String,
     /// The URL of the broker; of Kafka its address, behind `kafka://`.
     pub broker: String,
-    /// The topic that everything is sent to: no other test's.
+    /// The topic of all messages: no other test's.
     pub topic: Topic,
-    /// How many messages may wait in a queue of RabbitMQ; none for any number.
+    /// Maximum number of messages that wait in a queue of RabbitMQ; None for any number.
     pub most_waiting: Option<u32>,
-    /// The most bytes of a payload that the broker takes; none for the transport's default.
+    /// Maximum size of a payload that the broker accepts, in bytes; None for the transport's
+    /// default.
     pub most_bytes: Option<usize>,
 }
 
@@ -35,19 +37,21 @@ const MOST_WAITING: &str = "OUTBOX_PAIR_MOST_WAITING";
 const MOST_BYTES: &str = "OUTBOX_PAIR_MOST_BYTES";
 
 impl Pair {
-    /// The lease of every relay: how long another needs to take over. It bounds how long the tests wait, and no test relies on it being kept.
+    /// The lease of every relay: the time until another takes over. It bounds how long the tests
+    /// wait, and no test relies on it being kept.
     pub const LEASE: Duration = Duration::from_secs(4);
 
-    /// How often every relay says that it lives.
+    /// Interval of every relay's heartbeats.
     pub const HEARTBEAT: Duration = Duration::from_millis(500);
 
-    /// A pair of a database and a broker, by their URLs.
+    /// Creates a pair of a database and a broker, by their URLs.
     #[must_use]
     pub fn new(database: String, broker: String, topic: Topic) -> Self {
         Self { database, broker, topic, most_waiting: None, most_bytes: None }
     }
 
-    /// The consumer that receives the topic. It has the topic's name, so that it is no other test's either.
+    /// Returns the consumer that receives the topic. It has the topic's name, so that it is no
+    /// other test's either.
     ///
     /// # Errors
     ///
@@ -56,7 +60,7 @@ impl Pair {
         Consumer::new(self.topic.as_str())
     }
 
-    /// The variables of the environment that tell a program of this pair.
+    /// Returns the environment variables that pass this pair to a program.
     #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let text = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
@@ -69,11 +73,11 @@ impl Pair {
         ]
     }
 
-    /// The pair that the environment tells of.
+    /// Returns the pair in the environment.
     ///
     /// # Errors
     ///
-    /// A variable that is not there, or says nothing that is understood.
+    /// A variable that is missing or invalid.
     pub fn from_environment() -> Result<Self, Failed> {
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         Ok(Self {
@@ -85,23 +89,23 @@ impl Pair {
         })
     }
 
-    /// A transport to the broker. One in memory is another one each time.
+    /// Creates a transport to the broker. One in memory is another one each time.
     ///
     /// # Errors
     ///
-    /// What is wrong with the configuration.
+    /// The error in the configuration.
     pub fn transport(&self) -> Result<Arc<dyn Transport>, Failed> {
         self.transport_to(&self.broker, None)
     }
 
-    /// A transport to another address of the broker.
+    /// Creates a transport to another address of the broker.
     ///
-    /// On Kafka a consumer of a name takes the place of the last one of that name at once. Without a name it has to wait until the
-    /// broker takes one that was killed for dead.
+    /// On Kafka a consumer of a name replaces the last one of that name at once. Without a name it
+    /// has to wait until the broker declares a killed one dead.
     ///
     /// # Errors
     ///
-    /// What is wrong with the configuration.
+    /// The error in the configuration.
     pub fn transport_to(&self, broker: &str, name: Option<&str>) -> Result<Arc<dyn Transport>, Failed> {
         Ok(match TransportKind::of_url(broker)? {
             TransportKind::Memory => {
@@ -123,7 +127,8 @@ impl Pair {
             }
             TransportKind::Kafka => {
                 let address = broker.strip_prefix("kafka://").unwrap_or(broker);
-                // Members learn of a newcomer at their next heartbeat: by default after three seconds.
+                // Members learn of a newcomer at their next heartbeat: by default after three
+                // seconds.
                 let mut builder = KafkaTransport::builder(address).property("heartbeat.interval.ms", "300");
                 if let Some(name) = name {
                     builder = builder.property("group.instance.id", name);
@@ -134,7 +139,7 @@ impl Pair {
                 Arc::new(builder.build()?)
             }
             TransportKind::Redis => {
-                // How long the units of a consumer that was killed wait for the next one.
+                // Time that the units of a killed consumer wait for the next one.
                 let mut builder = RedisTransport::builder(broker)
                     .units(4)
                     .lease(Duration::from_secs(4))
@@ -147,10 +152,10 @@ impl Pair {
         })
     }
 
-    /// A relay with leases that end soon and pauses that are short.
+    /// Returns a relay with short leases and short pauses.
     pub fn relay(store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> RelayBuilder {
         let retry = RetryPolicy {
-            // Of what fails only for a time, no number of relays that die may make a dead letter.
+            // However many relays die, a temporary failure must not make a dead letter.
             most_attempts: 10_000,
             first_delay: Duration::from_millis(50),
             most_delay: Duration::from_millis(500),

@@ -1,4 +1,5 @@
-//! What happened in a test, shared by writers, consumers and the test itself, and held against the promises in the end.
+//! Record of a test, shared by writers, consumers and the test itself, and compared with the
+//! promises in the end.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -15,24 +16,25 @@ use tokio::time::timeout;
 
 use crate::ledger::{Effect, Ledger, Written};
 
-/// How long a test waits for what must happen. Many times what it takes on a slow machine.
+/// Time limit of a test's wait. Many times the time needed on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What is known of a test's messages.
+/// Record of a test's messages.
 pub struct Record {
-    /// What came from the broker.
+    /// Deliveries from the broker.
     deliveries: History,
     consumer: ConsumerId,
-    /// What handlers left.
+    /// Effects of handlers.
     effects: History,
     handler: ConsumerId,
-    /// How many committed messages may be on their way before writers wait: load that a machine of any speed can carry.
+    /// Maximum number of committed messages in flight before writers wait: load that a machine of
+    /// any speed can carry.
     most_on_their_way: usize,
-    // A plain mutex: held to look and to note, never across an await.
+    // A plain mutex: locked to look and to record, never across an await.
     sets: Mutex<Sets>,
     /// First deliveries.
     delivered: AtomicU64,
-    /// Rung when anything changes.
+    /// Notified when anything changes.
     changed: Notify,
     stop: AtomicBool,
     /// Transactions that were rolled back on purpose.
@@ -49,7 +51,7 @@ struct Sets {
     /// Committed for certain, and no dead letter.
     committed: HashSet<MessageId>,
     seen: HashSet<MessageId>,
-    /// Everything that was to be written, whatever became of it.
+    /// Every message that was to be written, whatever its fate.
     written: HashMap<MessageId, Message>,
 }
 
@@ -60,7 +62,7 @@ impl fmt::Debug for Record {
 }
 
 impl Record {
-    /// An empty one. Its writers wait while so many messages are on their way.
+    /// Creates an empty record. Its writers wait while this many messages are in flight.
     #[must_use]
     pub fn new(most_on_their_way: usize) -> Self {
         let (deliveries, effects) = (History::new(), History::new());
@@ -83,13 +85,14 @@ impl Record {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The moment from which a transaction counts that a test writes itself.
+    /// Returns the moment from which a transaction counts that a test writes itself.
     #[must_use]
     pub fn now(&self) -> Now {
         (self.deliveries.now(), self.effects.now())
     }
 
-    /// Records a transaction that a test has written itself, and that was committing behind this moment.
+    /// Records a transaction that a test has written itself, and that was committing behind this
+    /// moment.
     pub fn wrote(&self, appended: &[(Now, &Message)], committing: Option<Now>, written: &Written) {
         let messages: Vec<_> = appended.iter().map(|((began, _), message)| (*began, *message)).collect();
         self.deliveries.record(&messages, committing.map(|now| now.0), fate(written, &self.deliveries));
@@ -109,7 +112,7 @@ impl Record {
         self.changed.notify_waiters();
     }
 
-    /// Writes messages in a transaction, once. Whether they are committed for certain.
+    /// Writes messages in a transaction, once. Returns true if they are committed for certain.
     pub async fn write(&self, ledger: &dyn Ledger, messages: &[Outgoing]) -> bool {
         let began: Vec<_> = messages.iter().map(|outgoing| (self.now(), &outgoing.message)).collect();
         let committing = OnceLock::new();
@@ -121,7 +124,7 @@ impl Record {
         matches!(written, Written::Yes)
     }
 
-    /// Appends messages in a transaction that is rolled back: none of them may ever come.
+    /// Appends messages in a transaction that is rolled back: none of them may ever arrive.
     pub async fn roll_back(&self, ledger: &dyn Ledger, messages: &[Outgoing]) {
         let began: Vec<_> = messages.iter().map(|outgoing| (self.now(), &outgoing.message)).collect();
         let written = ledger.roll_back(messages).await;
@@ -129,13 +132,15 @@ impl Record {
         self.rolled_back.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Writes one message more of each key that was written to, and waits until they have come. Whether they have, before [`PATIENCE`] was over.
+    /// Writes one more message to each written key, and waits until they have arrived. Returns true
+    /// if they have, before [`PATIENCE`] was over.
     ///
-    /// What was wrongly sent of a key stands in front of its last message: so it is seen, though it comes late.
+    /// A wrongly sent message of a key arrives before its last message: so it is seen, even if it
+    /// arrives late.
     ///
     /// # Panics
     ///
-    /// As [`write_for_certain`](Self::write_for_certain).
+    /// The same as of [`write_for_certain`](Self::write_for_certain).
     pub async fn close_every_key(&self, ledger: &dyn Ledger) -> bool {
         let keys: BTreeMap<(Topic, Key), Message> = {
             let written = &self.sets().written;
@@ -150,11 +155,11 @@ impl Record {
         self.all_delivered().await
     }
 
-    /// Writes messages in a transaction that is started again when it failed, as after a conflict.
+    /// Writes messages in a transaction that is started again after a failure, as after a conflict.
     ///
     /// # Panics
     ///
-    /// When they are not committed after [`PATIENCE`].
+    /// If they are not committed after [`PATIENCE`].
     pub async fn write_for_certain(&self, ledger: &dyn Ledger, messages: &[Outgoing]) {
         let writing = async {
             while !self.write(ledger, messages).await {
@@ -164,8 +169,9 @@ impl Record {
         assert!(timeout(PATIENCE, writing).await.is_ok(), "the database takes no message");
     }
 
-    /// Starts writers that commit one to three messages of one of so many keys at a time, as fast as they are delivered, until they are
-    /// [stopped](Self::stop_writing). They lock nothing of their own, and roll back one transaction in ten.
+    /// Starts writers that commit one to three messages of one of this many keys at a time, as fast
+    /// as they are delivered, until they are [stopped](Self::stop_writing). They lock nothing of
+    /// their own, and roll back one transaction in ten.
     pub fn writers(
         self: &Arc<Self>,
         ledger: &Arc<dyn Ledger>,
@@ -191,7 +197,8 @@ impl Record {
                     if random.u8(..10) == 0 {
                         record.roll_back(&*ledger, &messages).await;
                     } else if !record.write(&*ledger, &messages).await {
-                        // The database is away, or there was a conflict: others in their place.
+                        // The database is unavailable, or there was a conflict: other messages
+                        // replace them.
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                 }
@@ -200,11 +207,11 @@ impl Record {
         (0..writers).map(start).collect()
     }
 
-    /// Lets writers finish what they are at.
+    /// Lets writers finish their current work.
     ///
     /// # Panics
     ///
-    /// When one panicked or does not end.
+    /// If one panicked or does not end.
     pub async fn stop_writing(&self, writers: impl IntoIterator<Item = JoinHandle<()>>) {
         self.stop.store(true, Ordering::SeqCst);
         self.changed.notify_waiters();
@@ -214,7 +221,7 @@ impl Record {
         }
     }
 
-    /// Notes that a message came from the broker.
+    /// Records that a message arrived from the broker.
     pub fn delivered(&self, message: &Message) {
         self.deliveries.delivered(self.consumer, message);
         let mut sets = self.sets();
@@ -227,7 +234,8 @@ impl Record {
         }
     }
 
-    /// Notes that a message became a dead letter of the relay behind this moment, so that neither a delivery nor an effect will come.
+    /// Records that a message became a dead letter of the relay behind this moment, so that neither
+    /// a delivery nor an effect will arrive.
     pub fn never_sent(&self, message: &Message, since: Now) {
         self.deliveries.dead_lettered(message, since.0);
         self.sets().on_their_way.remove(&message.id);
@@ -235,39 +243,41 @@ impl Record {
         self.never_handled(message, since);
     }
 
-    /// Notes that a message became a dead letter of the inbox behind this moment, so that no effect will come.
+    /// Records that a message became a dead letter of the inbox behind this moment, so that it will
+    /// have no effect.
     pub fn never_handled(&self, message: &Message, since: Now) {
         self.effects.dead_lettered(message, since.1);
         self.sets().committed.remove(&message.id);
     }
 
-    /// How many transactions were rolled back on purpose.
+    /// Returns the number of transactions rolled back on purpose.
     #[must_use]
     pub fn rolled_back(&self) -> u64 {
         self.rolled_back.load(Ordering::SeqCst)
     }
 
-    /// Whether a message came from the broker.
+    /// Returns true if a message arrived from the broker.
     #[must_use]
     pub fn is_delivered(&self, id: MessageId) -> bool {
         self.sets().seen.contains(&id)
     }
 
-    /// Waits until everything has come that is committed. Whether it has, before [`PATIENCE`] was over.
+    /// Waits until every committed message has arrived. Returns true if all have, before
+    /// [`PATIENCE`] was over.
     pub async fn all_delivered(&self) -> bool {
         self.until(|| self.sets().on_their_way.is_empty()).await
     }
 
-    /// Waits until all of these have come. Whether they have, before this time was over.
+    /// Waits until all of these have arrived. Returns true if they have, before this time was over.
     pub async fn come_within(&self, limit: Duration, ids: &[MessageId]) -> bool {
         self.until_within(limit, || ids.iter().all(|id| self.is_delivered(*id))).await
     }
 
-    /// Waits until so many messages more have come for the first time.
+    /// Waits until this many more messages have arrived for the first time.
     ///
     /// # Panics
     ///
-    /// When they have not come after [`PATIENCE`].
+    /// If they have not arrived after [`PATIENCE`].
     #[track_caller]
     pub fn more(&self, count: u64) -> impl Future<Output = ()> {
         let goal = self.delivered.load(Ordering::SeqCst) + count;
@@ -279,7 +289,7 @@ impl Record {
         }
     }
 
-    /// Waits until something is so; whether it was before [`PATIENCE`] was over.
+    /// Waits until a condition is true; returns true if it was before [`PATIENCE`] was over.
     async fn until(&self, so: impl Fn() -> bool) -> bool {
         self.until_within(PATIENCE, so).await
     }
@@ -289,7 +299,7 @@ impl Record {
             loop {
                 let changed = self.changed.notified();
                 tokio::pin!(changed);
-                // Listening before looking: what happens in between is not missed.
+                // Listening before looking: a change in between is not missed.
                 changed.as_mut().enable();
                 if so() {
                     return;
@@ -300,20 +310,21 @@ impl Record {
         timeout(limit, waiting).await.is_ok()
     }
 
-    /// Whether every message that is committed, and no dead letter, has left an effect.
+    /// Returns true if every committed message that is no dead letter has left an effect.
     #[must_use]
     pub fn all_handled(&self, effects: &[Effect]) -> bool {
         let handled: HashSet<MessageId> = effects.iter().map(|effect| effect.id).collect();
         self.sets().committed.is_subset(&handled)
     }
 
-    /// Deliveries against commits.
+    /// Compares deliveries with commits.
     #[must_use]
     pub fn deliveries(&self) -> Report {
         self.deliveries.check()
     }
 
-    /// Effects against commits. Of each message its effect must be there once, in the order of its key. Asked once.
+    /// Compares effects with commits. Each message must have exactly one effect, in the order of
+    /// its key. Call it once.
     ///
     /// # Errors
     ///
@@ -345,11 +356,11 @@ fn fate(written: &Written, history: &History) -> Fate {
     }
 }
 
-/// Waits until something is so, which is asked again and again.
+/// Polls until a condition is true.
 ///
 /// # Panics
 ///
-/// When it is not after [`PATIENCE`].
+/// If it is not after [`PATIENCE`].
 pub async fn until(what: &str, so: impl AsyncFn() -> bool) {
     assert!(eventually(PATIENCE, || so()).await, "not {what} after {PATIENCE:?}");
 }

@@ -1,7 +1,7 @@
-//! What the store costs: appending, fetching behind any backlog, settling.
+//! Costs of the store: appending, fetching behind any backlog, settling.
 //!
-//! The numbers that matter are ratios: a fetch with a million rows waiting against one with a thousand, and with a hundred thousand rows
-//! at the front that the cursor has passed.
+//! The significant numbers are ratios: a fetch with a million rows waiting against one with a
+//! thousand, and with a hundred thousand rows at the front that the cursor has passed.
 
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,7 @@ impl Bench {
         fetched
     }
 
-    /// Parks everything of one key.
+    /// Parks all messages of one key.
     async fn park_all(&self, topic: &str) {
         let mut version = None;
         loop {

@@ -1,6 +1,7 @@
-//! The verbs of operators.
+//! Admin operations.
 //!
-//! Each that changes something is one transaction that has the write lock from its start; those on a key make the key's next version.
+//! Each operation that changes something is one transaction that has the write lock from its start;
+//! those on a key make the key's next version.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ use crate::row::Raw;
 use crate::sql;
 use crate::store::SqliteStore;
 
-/// The most messages that one transaction discards: heartbeats and appends wait for no longer than that takes.
+/// Maximum number of messages that one transaction discards: heartbeats and appends wait no longer
+/// than that takes.
 const MOST_DISCARDED: u32 = 1_000;
 
 /// A statement whose parameters 1 to 7 are the filter.
@@ -44,7 +46,7 @@ fn page<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, Sqlit
     filtered(statement, filter).bind(i64::try_from(filter.offset).unwrap_or(i64::MAX))
 }
 
-/// A statement that gives a page of messages.
+/// A statement that returns a page of messages.
 fn messages<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
     page(statement, filter).bind(i64::try_from(MOST_BYTES_PER_CALL).unwrap_or(i64::MAX))
 }
@@ -71,7 +73,7 @@ impl SqliteStore {
         rows.iter().filter_map(|row| read(row).transpose()).collect::<Result<_, _>>().map_err(failed)
     }
 
-    /// Does something with a key that is failing or held, and commits it.
+    /// Performs an operation on a key that is failing or held, and commits it.
     async fn with_key<T>(
         &self,
         operation: &'static str,
@@ -89,7 +91,7 @@ impl SqliteStore {
         })
     }
 
-    /// As `with_key`; nothing is done with a key that flows.
+    /// Like `with_key`; does nothing with a key that flows.
     async fn in_open_key<T>(
         &self,
         operation: &'static str,
@@ -124,7 +126,8 @@ impl SqliteStore {
             for row in &rows {
                 let text =
                     |column: &str| row.try_get_unchecked::<&[u8], _>(column).map(String::from_utf8_lossy);
-                // Computed again: a wrong bucket is one of the things that a message can have died of.
+                // Computed again: a wrong bucket is one of the possible causes of death of a
+                // message.
                 let bucket = Bucket::of(&text("topic")?, &text("order_key")?);
                 chosen.push((row.try_get::<i64, _>("number")?, i64::from(bucket.0)));
             }
@@ -310,7 +313,7 @@ impl Admin for SqliteStore {
     }
 }
 
-/// Appends what was made of a dead letter in its place.
+/// Appends the corrected message in place of a dead letter.
 async fn correct(tx: &mut SqliteTransaction<'_>, number: i64, message: &Message) -> Result<(), sqlx::Error> {
     sqlx::query(sql::EDIT)
         .bind(number)
@@ -333,8 +336,9 @@ async fn correct(tx: &mut SqliteTransaction<'_>, number: i64, message: &Message)
 }
 
 impl KeyIn<'_> {
-    /// As many parked messages as one transaction moves become dead letters. Says how many. When they were the last the key flows again; until then
-    /// it is held, so that none of the others goes out.
+    /// Turns parked messages into dead letters, up to the limit of one transaction. Returns their
+    /// number. When they were the last the key flows again; until then it is held, so that none of
+    /// the others is sent.
     async fn discard(&mut self) -> Result<u64, sqlx::Error> {
         let discarded = self.parked_to_dead("discarded", i64::from(MOST_DISCARDED)).await?;
         if discarded < u64::from(MOST_DISCARDED) {
@@ -349,7 +353,8 @@ impl KeyIn<'_> {
         Ok(discarded)
     }
 
-    /// The first so many parked messages of the key become dead letters. Says how many.
+    /// Turns the first parked messages of the key into dead letters, up to this number. Returns
+    /// their number.
     async fn parked_to_dead(&mut self, reason: &'static str, most: i64) -> Result<u64, sqlx::Error> {
         let bury = self.key_query(sql::PARKED_TO_DEAD).bind(reason).bind(self.now).bind(most);
         let buried = bury.execute(&mut *self.connection).await?;

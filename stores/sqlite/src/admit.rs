@@ -1,4 +1,4 @@
-//! Admission: what a consumer has handled, noted in its own transaction.
+//! Admission: the messages that a consumer has handled, recorded in its own transaction.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ pub(crate) async fn admit(
     if !waits {
         return note(connection, consumer, messages).await;
     }
-    // One by one: a message that is admitted makes way for the one behind it.
+    // One by one: an admitted message unblocks the one behind it.
     let mut admissions = Vec::with_capacity(messages.len());
     for message in messages {
         let admission = if must_go_behind(connection, consumer, &route, message).await? {
@@ -33,7 +33,7 @@ pub(crate) async fn admit(
     Ok(admissions)
 }
 
-/// Notes messages, in one statement.
+/// Records messages, in one statement.
 async fn note(
     connection: &mut SqliteConnection,
     consumer: &Consumer,
@@ -55,7 +55,8 @@ async fn note(
     Ok(messages.iter().map(admission).collect())
 }
 
-/// Whether others of its key wait for the consumer in front of a message that it has not handled.
+/// Returns true if other messages of its key wait for the consumer in front of a message that it
+/// has not handled.
 async fn must_go_behind(
     connection: &mut SqliteConnection,
     consumer: &Consumer,
@@ -99,7 +100,7 @@ pub(crate) async fn admitted(
     is_noted(&mut *pool.acquire().await?, consumer, id).await
 }
 
-/// Ids as a JSON array of hexadecimal digits, as SQLite's `hex` writes them.
+/// Ids as a JSON array of hexadecimal digits, in the format of SQLite's `hex`.
 pub(crate) fn id_list(ids: impl IntoIterator<Item = MessageId>) -> String {
     serde_json::Value::from_iter(ids.into_iter().map(|id| format!("{:X}", id.as_uuid().simple()))).to_string()
 }

@@ -1,7 +1,8 @@
 //! Appending: rows in the user's transaction.
 //!
-//! SQLite has one writer at a time, from its first write to its commit, and `AUTOINCREMENT` numbers rows as they are written: so position order
-//! is commit order, for every key, without a lock of our own.
+//! SQLite has one writer at a time, from its first write to its commit, and `AUTOINCREMENT` numbers
+//! rows as they are written: so position order is commit order, for every key, without locks of the
+//! store.
 
 use std::sync::LazyLock;
 
@@ -11,10 +12,11 @@ use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection};
 
 use crate::sql;
 
-/// The most rows of one statement; with 12 values each, a tenth of what SQLite takes.
+/// Maximum number of rows in one statement; with 12 values each, a tenth of SQLite's limit.
 const MOST_ROWS: usize = 256;
 
-/// Statements for 1, 2, 4, ... 256 rows: any number of messages takes few of them, and a connection keeps at most nine prepared.
+/// Statements for 1, 2, 4, ... 256 rows: any number of messages takes few of them, and a connection
+/// keeps at most nine prepared.
 struct Statements([String; MOST_ROWS.ilog2() as usize + 1]);
 
 static APPEND: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::APPEND));
@@ -28,14 +30,14 @@ impl Statements {
         Self(std::array::from_fn(|power| format!("{head}{}", vec![row; 1 << power].join(", "))))
     }
 
-    /// The statement for as many of these rows as one takes, and how many that is.
+    /// Returns the statement for as many of these rows as one takes, and their number.
     fn for_most_of(&'static self, rows: usize) -> (&'static str, usize) {
         let power = rows.min(MOST_ROWS).ilog2() as usize;
         (&self.0[power], 1 << power)
     }
 }
 
-/// Writes messages, which are valid, in the transaction that is open.
+/// Writes messages, which are valid, in the open transaction.
 pub(crate) async fn append(
     connection: &mut SqliteConnection,
     messages: &[Outgoing],

@@ -1,15 +1,17 @@
 //! Messages below a saved mark, where none should stand.
 //!
-//! A mark is how far relays say that they have read. Positions can come back (`sqlite_sequence` that was set, a table that was restored or imported), so it is
-//! looked whether anything stands below. A relay does so by itself, with [`fetch_below`](outbox_contract::Store::fetch_below).
+//! A mark is the position up to which relays report that they have read. Positions can come back
+//! (`sqlite_sequence` that was set, a table that was restored or imported), so the store checks for
+//! messages below. A relay does so by itself, with
+//! [`fetch_below`](outbox_contract::Store::fetch_below).
 
 use sqlx::Row;
 use sqlx::sqlite::SqlitePool;
 
 use crate::sql;
 
-/// How many rows of other routes are walked over, as a multiple of the counting limit. The backlog's figures, which are asked for
-/// all the time, look at the limit itself.
+/// Maximum number of scanned rows of other routes, as a multiple of the counting limit. The
+/// backlog's figures, which are requested all the time, use the limit itself.
 const WALKED: i64 = 10;
 
 /// A route with messages below its mark, the lowest of them, and the mark.
@@ -66,7 +68,7 @@ mod tests {
         let found = || Found { route: "default".to_owned(), lowest: 12, mark: 30 };
         assert_eq!(looked(100).await, [found()]);
         warn(&store.pools().reads, 100).await.unwrap();
-        // Not through a backlog of others of any size.
+        // Without scanning a backlog of other routes of any size.
         run("with recursive r(n) as (select 1 union all select n + 1 from r where n < 8)
              insert into outbox_message (position, route, topic, event_type) select n, 'unmarked', 'orders', 'x' from r")
         .await;

@@ -1,12 +1,14 @@
-//! What an error of the driver, met by a statement of the user's own, says of its cause: another transaction, the environment, or the statement.
+//! Cause of a driver error in a statement of the user: another transaction, the environment, or the
+//! statement.
 //!
-//! Every primary result code of SQLite has a decision. What is not certain is the statement's.
+//! Every primary result code of SQLite has a decision. An uncertain error is blamed on the
+//! statement.
 
 use outbox_contract::transactional::Blame;
 
 use crate::error::{self, code, is_conflict};
 
-/// The cause of an error. Pure.
+/// Returns the cause of an error. Pure.
 pub(crate) fn blame(error: &sqlx::Error) -> Blame {
     if is_conflict(error) {
         return Blame::Conflict;
@@ -24,8 +26,9 @@ pub(crate) fn blame(error: &sqlx::Error) -> Blame {
     if is_environment { Blame::Environment } else { Blame::Handler }
 }
 
-/// Whether a primary result code tells of the machine, the file or whoever administers them. READONLY is also what a file says that was moved away, and
-/// IOERR what a rollback says that the machine could not make.
+/// Returns true if a primary result code is the fault of the machine, the file or its
+/// administrator. READONLY is also the error of a file that was moved away, and IOERR that of a
+/// rollback that the machine could not perform.
 const fn is_environment(code: i32) -> bool {
     matches!(
         code,

@@ -1,8 +1,9 @@
-//! Configuration: what can be set, in which unit, and why the default is what it is.
+//! Configuration: settings, their units, and the reasons for the defaults.
 
 use std::time::Duration;
 
-/// How a [`SqliteStore`](crate::SqliteStore) works. A plain struct: set what should differ from the default.
+/// Options of a [`SqliteStore`](crate::SqliteStore). A plain struct: set the fields that should
+/// differ from the default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -15,32 +16,38 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SqliteOptions {
-    /// How long delivered messages are kept for replay. Default: none are kept; keeping them costs a copy of each.
+    /// Retention of delivered messages for replay. Default: none are kept; keeping them costs a
+    /// copy of each.
     pub history: Option<Duration>,
-    /// How long the ids are kept that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
-    /// publishing and its settlement, an outage of the database included.
+    /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
+    /// longest time between a message's first publishing and its settlement, an outage of the
+    /// database included.
     pub admissions_kept: Duration,
-    /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
+    /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
+    /// 10,000.
     pub counting_limit: u32,
-    /// How long a statement waits for another writer. Default 4 s. Longer than the longest transaction of the program, shorter than the
-    /// leases of its relays, and than the `store_timeout` of relays and inboxes: a writer that is slow is a conflict then, and not a database that does
-    /// not answer.
+    /// Maximum wait of a statement for another writer. Default 4 s. Longer than the longest
+    /// transaction of the program, shorter than the leases of its relays, and than the
+    /// `store_timeout` of relays and inboxes: a wait for a slow writer then ends as a conflict, and
+    /// not as an unresponsive database.
     pub busy_timeout: Duration,
-    /// Connections of [`pool`](crate::SqliteStore::pool), the user's pool. Default 8: one of them can write at a time. Not used where the
-    /// user brings the pool.
+    /// Connections of [`pool`](crate::SqliteStore::pool), the user's pool. Default 8: one of them
+    /// can write at a time. Not used if the user provides the pool.
     pub connections: u32,
-    /// What a commit in the user's pool survives. Default [`Durability::PowerLoss`]. Not used where the user brings the pool.
+    /// Durability of a commit in the user's pool. Default [`Durability::PowerLoss`]. Not used if
+    /// the user provides the pool.
     pub durability: Durability,
 }
 
-/// What a commit survives, once it has returned.
+/// Failures that a commit survives, once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// A loss of power too: the log is synced to the disk at each commit (`synchronous = FULL`).
+    /// A commit survives a loss of power too: the log is synced to the disk at each commit
+    /// (`synchronous = FULL`).
     #[default]
     PowerLoss,
-    /// The end of the process, however it comes, but the last commits may be lost with the power (`synchronous = NORMAL`): two to three times
-    /// as many small transactions a second.
+    /// A commit survives every end of the process, but the last commits may be lost with the power
+    /// (`synchronous = NORMAL`): two to three times as many small transactions a second.
     ProcessEnd,
 }
 
@@ -58,7 +65,7 @@ impl Default for SqliteOptions {
 }
 
 impl SqliteOptions {
-    /// Everything that is wrong with these options; empty when nothing is.
+    /// Returns every problem with these options; empty if there is none.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

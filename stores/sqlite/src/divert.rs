@@ -1,7 +1,8 @@
 //! Diversions: the steps of failing keys.
 //!
-//! All steps of a call are one transaction that has the write lock from its start: nobody can take a lease, change a key or move a message
-//! while a step looks and acts. A step looks first and is refused before it has changed anything.
+//! All steps of a call are one transaction that has the write lock from its start: no other writer
+//! can take a lease, change a key or move a message while a step looks and acts. A step looks first
+//! and is refused before it has changed anything.
 
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
@@ -29,7 +30,7 @@ pub(crate) struct KeyState {
     failing: Option<Vec<u8>>,
 }
 
-/// How a message failed: how often, first and last.
+/// Failures of a message: their number, the first and the last time.
 struct Failed<'a> {
     attempts: u32,
     first: &'a Failure,
@@ -72,7 +73,8 @@ impl KeyIn<'_> {
             Step::Park { rows } => {
                 let Some(state) = state else { return Ok(Diverted::Stale) };
                 self.park(rows).await?;
-                // The same state: a retry that is under way need not start again because more has come behind it.
+                // The same state: a running retry need not restart because more messages were
+                // parked behind it.
                 Ok(Diverted::Done(Some(state.version)))
             }
             Step::Bury { row, reason, attempts, first, last } => {
@@ -118,7 +120,8 @@ impl KeyIn<'_> {
         let version = self.next_version().await?;
         let is_first = self.first_parked().await? == Some(row.id.as_uuid().as_bytes().to_vec());
         if state.is_some() && !is_first {
-            // What is first decides the key's state; a later one that failed too just waits behind it.
+            // The first message decides the key's state; a later one that failed too just waits
+            // behind it.
             self.key_query(sql::KEY_VERSION).bind(version).execute(&mut *self.connection).await?;
             return Ok(Diverted::Done(Some(version)));
         }
@@ -141,7 +144,7 @@ impl KeyIn<'_> {
         Ok(Diverted::Done(Some(version)))
     }
 
-    /// Moves messages of the key from the hot table to the parked ones; passes over those that are not there.
+    /// Moves messages of the key from the hot table to the parked ones; skips missing ones.
     async fn park(&mut self, rows: &[RowId]) -> Result<(), sqlx::Error> {
         let rows = Rows::new(rows);
         self.key_query(sql::PARK)
@@ -176,7 +179,7 @@ impl KeyIn<'_> {
         let Some(state) = state else { return Ok(Diverted::Done(None)) };
         let version = self.next_version().await?;
         if state.failing.is_some() && state.failing == self.first_parked().await? {
-            // It was not the first that was buried: that one goes on failing.
+            // The buried message was not the first: the first keeps failing.
             self.key_query(sql::KEY_VERSION).bind(version).execute(&mut *self.connection).await?;
         } else {
             self.go_on(version).await?;
@@ -231,7 +234,7 @@ impl KeyIn<'_> {
         Ok(Diverted::Done(Some(version)))
     }
 
-    /// The key goes on with its next message, from no attempts.
+    /// Continues the key with its next message, with zero attempts.
     async fn go_on(&mut self, version: i64) -> Result<(), sqlx::Error> {
         self.key_query(sql::KEY_NEXT).bind(version).bind(self.now).execute(&mut *self.connection).await?;
         Ok(())
@@ -246,7 +249,7 @@ impl KeyIn<'_> {
         Ok(())
     }
 
-    /// The key's row, where it has one.
+    /// Returns the key's row, if it has one.
     pub(crate) async fn state(&mut self) -> Result<Option<KeyState>, sqlx::Error> {
         let row = self.key_query(sql::KEY_STATE).fetch_optional(&mut *self.connection).await?;
         let state = |row: &sqlx::sqlite::SqliteRow| {
@@ -259,13 +262,13 @@ impl KeyIn<'_> {
         row.as_ref().map(state).transpose()
     }
 
-    /// The id of the first parked message.
+    /// Returns the id of the first parked message.
     pub(crate) async fn first_parked(&mut self) -> Result<Option<Vec<u8>>, sqlx::Error> {
         let row = self.key_query(sql::PARKED_FIRST).fetch_optional(&mut *self.connection).await?;
         row.map(|row| row.try_get("id")).transpose()
     }
 
-    /// The number of the key's next state.
+    /// Returns the number of the key's next state.
     pub(crate) async fn next_version(&mut self) -> Result<i64, sqlx::Error> {
         sqlx::query_scalar(sql::KEY_NEXT_VERSION).fetch_one(&mut *self.connection).await
     }

@@ -1,4 +1,4 @@
-//! Failing keys that are due, with what is parked behind them.
+//! Failing keys that are due, with the messages parked behind them.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::row::Raw;
 use crate::sql;
 
 pub(crate) async fn due(pool: &SqlitePool, request: &DueRequest) -> Result<Due, sqlx::Error> {
-    // One snapshot for the keys and what is parked behind them.
+    // One snapshot for the keys and the messages parked behind them.
     let mut tx = pool.begin().await?;
     let muted = Muted::of(&request.muted);
     let except = request.except.iter().map(|key| serde_json::json!([key.topic.as_str(), key.key.as_str()]));
-    // One more than asked for, due or not: it says when to ask again.
+    // One more than requested, due or not: it gives the time of the next request.
     let most = i64::try_from(request.keys.saturating_add(1)).unwrap_or(i64::MAX);
     let rows = sqlx::query(sql::DUE_KEYS)
         .bind(request.route.as_str())
@@ -41,7 +41,7 @@ pub(crate) async fn due(pool: &SqlitePool, request: &DueRequest) -> Result<Due, 
             due.next = Some(Duration::from_micros(u64::try_from(due_in).unwrap_or_default()));
             break;
         }
-        // What can't be read is not the first.
+        // An unreadable key does not count as the first.
         match read_key(&mut tx, request, row, &mut budget, due.keys.is_empty()).await? {
             Choice::Taken(key) => due.keys.push(*key),
             Choice::Broken => {}
@@ -55,16 +55,17 @@ pub(crate) async fn due(pool: &SqlitePool, request: &DueRequest) -> Result<Due, 
     Ok(due)
 }
 
-/// What became of a key that is due.
+/// Result for a due key.
 enum Choice {
     Taken(Box<DueKey>),
-    /// One of its rows is not what this program wrote.
+    /// One of its rows was not written by this program.
     Broken,
-    /// Its first message is for another call, and so is whatever is due later.
+    /// Its first message is left for another call, and so are all later due keys.
     DoesNotFit,
 }
 
-/// A key with its parked messages, as many as fit: of the first key, the first message always.
+/// Reads a key with as many of its parked messages as fit: of the first key, the first message
+/// always.
 async fn read_key(
     connection: &mut SqliteConnection,
     request: &DueRequest,
@@ -96,7 +97,8 @@ async fn read_key(
         for row in &rows {
             match Raw::new(row).message() {
                 Ok(stored) => parked.push(stored),
-                // Only what could be read is parked, so somebody changed it since. Its key waits, and is seen to wait.
+                // Only readable rows are parked, so another program changed it since. Its key waits
+                // visibly.
                 Err(not) => {
                     let position = not.waiting.at.position.0;
                     tracing::error!(%key, position, reason = not.reason, "a parked row is no message; skip it");
@@ -107,7 +109,7 @@ async fn read_key(
     }
     let failing: Option<&[u8]> = row.try_get("failing")?;
     let failing = failing.and_then(|id| Uuid::from_slice(id).ok()).map(MessageId::from_uuid);
-    // Attempts are those of the message that failed: not of another one that is first now.
+    // Attempts belong to the message that failed, not to another one that is first now.
     let failing = failing.filter(|failing| parked.first().is_some_and(|first| first.message.id == *failing));
     let first_failure = row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
     Ok(Choice::Taken(Box::new(DueKey {
@@ -121,16 +123,16 @@ async fn read_key(
     })))
 }
 
-/// Which parked messages of a key are within the bounds.
+/// Parked messages of a key that are within the bounds.
 enum Within {
     /// Nothing is parked.
     Nothing,
     UpTo(i64),
-    /// Not even the first.
+    /// Not even the first fits.
     DoesNotFit,
 }
 
-/// Adds up what is parked for a key, the oldest first, until the budget is used up.
+/// Adds up the parked messages of a key, the oldest first, until the budget is used up.
 async fn last_within(
     connection: &mut SqliteConnection,
     (route, topic, key): (&str, &str, &str),

@@ -1,11 +1,12 @@
-//! From what SQLite says to what a caller can act on.
+//! Conversion of SQLite errors to errors that a caller can act on.
 //!
-//! Two views of the same code: in one of our own short transactions, a lock that did not come in time is a database that is not to be had
-//! now; in the user's transaction it is a conflict that has ended it.
+//! Two views of the same code: in one of the store's own short transactions, a lock timeout is an
+//! unavailable database; in the user's transaction it is a conflict that has ended it.
 
 use outbox_contract::{StoreError, StoreErrorKind};
 
-// Primary result codes of SQLite; an extended code has them in its lowest byte. They are part of its file format's stability promise.
+// Primary result codes of SQLite; an extended code has them in its lowest byte. They are part of
+// its file format's stability promise.
 pub(crate) const PERMISSION: i32 = 3;
 const BUSY: i32 = 5;
 const LOCKED: i32 = 6;
@@ -15,9 +16,9 @@ pub(crate) const INPUT_OUTPUT: i32 = 10;
 pub(crate) const CORRUPT: i32 = 11;
 pub(crate) const FULL: i32 = 13;
 pub(crate) const CANNOT_OPEN: i32 = 14;
-/// Two connections that open the log at once got in each other's way again and again.
+/// Two connections that opened the log at once blocked each other repeatedly.
 pub(crate) const PROTOCOL: i32 = 15;
-/// The tables were altered under a prepared statement, again and again.
+/// The tables were altered under a prepared statement, repeatedly.
 pub(crate) const SCHEMA: i32 = 17;
 const CONSTRAINT: i32 = 19;
 /// The machine can't have files as large as this one.
@@ -25,29 +26,30 @@ pub(crate) const NO_LARGE_FILES: i32 = 22;
 const AUTHORISATION: i32 = 23;
 pub(crate) const NOT_A_DATABASE: i32 = 26;
 
-/// SQLite's primary result code, where the error is one of SQLite's.
+/// Returns SQLite's primary result code, if the error is one of SQLite's.
 pub(crate) fn code(error: &sqlx::Error) -> Option<i32> {
     let extended: i32 = error.as_database_error()?.code()?.parse().ok()?;
     Some(extended & 0xff)
 }
 
-/// What an error in a statement of our own means.
+/// Converts an error in one of the store's statements.
 pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreError {
     let (kind, words) = meaning(&error);
     StoreError::new(kind, operation, words).with_source(error)
 }
 
-/// Whether the database is not to be had now; else the error is the statement's own.
+/// Returns true if the database is unavailable now; else the error is the statement's own.
 pub(crate) fn is_unavailable(error: &sqlx::Error) -> bool {
     meaning(error).0 == StoreErrorKind::Unavailable
 }
 
-/// Whether an error in a statement inside a transaction means that another one is in the way, and that this one must start again.
+/// Returns true if an error in a statement inside a transaction is a conflict with another one,
+/// after which this one must start again.
 pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     matches!(code(error), Some(BUSY | LOCKED))
 }
 
-/// What an error in a statement inside the user's transaction means.
+/// Converts an error in a statement inside the user's transaction.
 pub(crate) fn in_transaction(operation: &'static str, error: sqlx::Error) -> StoreError {
     if !is_conflict(&error) {
         return store_error(operation, error);
@@ -61,14 +63,16 @@ pub(crate) fn in_transaction(operation: &'static str, error: sqlx::Error) -> Sto
     .with_source(error)
 }
 
-/// Whether there was no transaction to end: SQLite itself has rolled it back, after a full disk or another error of the machine's.
+/// Returns true if there was no transaction to end: SQLite itself has rolled it back, after a full
+/// disk or another error of the machine's.
 pub(crate) fn is_no_transaction(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|error| error.message().ends_with("no transaction is active"))
 }
 
-/// Whether a commit that failed so is known not to have happened.
+/// Returns true if a commit with this error certainly did not happen.
 pub(crate) fn is_surely_not_committed(error: &sqlx::Error) -> bool {
-    // Found before anything is written to the log. After an input or output error, the commit may or may not be in it.
+    // Found before anything is written to the log. After an input or output error, the commit may
+    // or may not be in it.
     matches!(code(error), Some(BUSY | LOCKED | READ_ONLY | CONSTRAINT | FULL)) || is_no_transaction(error)
 }
 
@@ -122,7 +126,8 @@ fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
     }
 }
 
-/// Errors that SQLite tells apart by their words only: they come when a statement meets tables that it was not written for.
+/// Errors that SQLite distinguishes by their text only: they occur when a statement meets tables
+/// that it was not written for.
 fn schema_meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
     let text = error.as_database_error().map(|error| error.message().to_owned()).unwrap_or_default();
     if text.starts_with("no such table: ") && text.contains("outbox_") {
@@ -137,10 +142,10 @@ fn schema_meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
     }
 }
 
-/// The remedy for tables that are not there.
+/// The remedy for missing tables.
 pub(crate) const NOT_MIGRATED: &str =
     "the tables of the outbox are not there, or older than this version; call `migrate` on the store";
 
-/// The remedy for tables that are not as they were made.
+/// The remedy for altered tables.
 pub(crate) const ALTERED: &str =
     "the tables of the outbox are not what the migrations made; put back what was altered, or restore them";

@@ -11,18 +11,19 @@ use crate::pools::Pools;
 use crate::row::Raw;
 use crate::sql;
 
-/// A larger payload does not come along with its row but is read on its own: the driver reads rows ahead, and memory has to stay bounded.
+/// Maximum size of a payload that is returned with its row; a larger one is read separately: the
+/// driver reads rows ahead, and memory has to stay bounded.
 const MOST_BYTES_ALONG: i64 = 64 * 1024;
 
-/// Rows without a bucket that are given theirs in one go.
+/// Maximum number of rows without a bucket that are assigned theirs at once.
 const MOST_PLACED: i64 = 1_000;
 
-/// Reads what a relay may publish.
+/// Reads the messages that a relay may publish.
 pub(crate) async fn fetch(pools: &Pools, request: &FetchRequest) -> Result<Fetched, StoreError> {
     let failed = |error| store_error("fetch", error);
     loop {
         let fetched = read(pools, request).await.map_err(failed)?;
-        // Rows of a program that computes no buckets may stand in the way: give them theirs and read on.
+        // Rows of a program that computes no buckets may be in front: assign theirs and read on.
         if fetched.full || !place(pools).await.map_err(failed)? {
             return Ok(fetched);
         }
@@ -93,14 +94,15 @@ async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Er
     if let Some(walked) = walked
         && !full
     {
-        // Cut short behind the last position that it has walked over: the next fetch goes on from there, as behind a row that was muted.
+        // Cut short behind the last scanned position: the next fetch continues from there, as
+        // behind a muted row.
         fetched.push(FetchedRow::Muted(walked));
         full = true;
     }
     Ok(Fetched { rows: fetched, full, reached: if full { Position::START } else { reached } })
 }
 
-/// A row as it came: whole, or with content that is still to be read.
+/// A decoded row: complete, or with content that is still to be read.
 enum Decoded {
     Whole(FetchedRow),
     Large(SqliteRow),
@@ -108,13 +110,13 @@ enum Decoded {
 
 const FAILING: i64 = 1;
 const MUTED: i64 = 2;
-/// Not a row: how far the statement has looked.
+/// Not a row: the position up to which the statement has looked.
 const LOOKED: i64 = 3;
-/// Not a row: how far the statement has looked, and there is more behind that.
+/// Not a row: the position up to which the statement has looked, with more behind it.
 const WALKED: i64 = 4;
 
-/// The most positions that a fetch walks over. A backlog of other routes may be of any size, and a fetch that takes longer than its caller waits would
-/// begin again from where it began.
+/// Maximum number of positions that a fetch scans. A backlog of other routes may be of any size,
+/// and a fetch that takes longer than its caller waits would start over from the same position.
 const MOST_WALKED: i64 = 200_000;
 
 fn decode(row: SqliteRow) -> Result<Decoded, sqlx::Error> {
@@ -132,14 +134,15 @@ fn decode(row: SqliteRow) -> Result<Decoded, sqlx::Error> {
 
 fn classify(raw: &Raw<'_>, state: i64) -> FetchedRow {
     match raw.message() {
-        // What is no message becomes a dead letter even where its key is failing: parked, it could never go out.
+        // An undecodable row becomes a dead letter even if its key is failing: parked, it could
+        // never be sent.
         Err(not) => FetchedRow::Malformed(not.waiting, not.reason),
         Ok(_) if state == FAILING => FetchedRow::Failing(raw.waiting()),
         Ok(stored) => FetchedRow::Message(stored),
     }
 }
 
-/// Completes a row whose content did not come along. None: it was settled in the meantime.
+/// Completes a row that was returned without its content. None: it was settled in the meantime.
 async fn read_content(
     connection: &mut SqliteConnection,
     row: &SqliteRow,
@@ -155,7 +158,8 @@ async fn read_content(
     Ok(Some(classify(&Raw::with_content(row, headers, payload), row.try_get("state")?)))
 }
 
-/// Gives rows of programs that compute no buckets theirs, the oldest first. Says whether there were any.
+/// Assigns buckets to rows of programs that compute none, the oldest first. Returns true if there
+/// were any.
 async fn place(pools: &Pools) -> Result<bool, sqlx::Error> {
     let rows = sqlx::query(sql::UNPLACED).bind(MOST_PLACED).fetch_all(&pools.reads).await?;
     if rows.is_empty() {
@@ -174,12 +178,12 @@ async fn place(pools: &Pools) -> Result<bool, sqlx::Error> {
     Ok(true)
 }
 
-/// Buckets as the statements take them: none when it is all of them.
+/// Converts buckets to a statement parameter: None for all of them.
 pub(crate) fn bucket_list(buckets: &BucketSet) -> Option<String> {
     (*buckets != BucketSet::ALL).then(|| sql::numbers(buckets.iter().map(|bucket| i64::from(bucket.0))))
 }
 
-/// Muted parts as the statements take them.
+/// Muted parts as statement parameters.
 pub(crate) struct Muted {
     pub(crate) everything: bool,
     pub(crate) topics: String,

@@ -1,7 +1,7 @@
-//! Leases: who owns which bucket, for how long, by the database's clock.
+//! Leases: which relay owns which bucket, for how long, by the database's clock.
 //!
-//! Each heartbeat is one transaction that has the write lock from its start, so that what it decides on can't change under it; the clock is
-//! read after the lock was got.
+//! Each heartbeat is one transaction that has the write lock from its start, so that the inputs of
+//! its decision can't change meanwhile; the clock is read after the lock was acquired.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -81,12 +81,14 @@ pub(crate) async fn heartbeat(pool: &SqlitePool, request: &LeaseRequest) -> Resu
         relays: relays.len(),
         paused,
         fingerprints_agree: fingerprints.len() <= 1,
-        // A loss of power ends the relay too, and where another file is in this one's place no heartbeat comes this far.
+        // A loss of power ends the relay too, and if another file has replaced this one no
+        // heartbeat gets this far.
         life: 0,
     })
 }
 
-/// Extends the relay's life, and what it owns with it. A relay whose life was over owns nothing any more: it acquires anew.
+/// Extends the relay's life, and its leases with it. A relay whose life was over no longer owns
+/// anything: it acquires anew.
 async fn live(
     connection: &mut SqliteConnection,
     request: &LeaseRequest,
@@ -131,7 +133,7 @@ async fn live(
     Ok(())
 }
 
-/// The leases that a mark speaks of, as the statements take them.
+/// The leases that a mark covers, as statement parameters.
 fn covered(low_water: &LowWater) -> String {
     sql::pairs(low_water.covered.iter().map(|(bucket, epoch)| (i64::from(bucket.0), epoch.0)))
 }
@@ -142,8 +144,9 @@ impl BucketRow {
     }
 }
 
-/// How many buckets are this relay's: all of them divided by the relays that count, rounded up. A relay that has been without its transport
-/// for longer than a lease does not count while another has one.
+/// Returns this relay's number of buckets: all of them divided by the relays that count, rounded
+/// up. A relay that has been without its transport for longer than a lease does not count while
+/// another has one.
 fn fair_share(relays: &[Relay], me: &[u8], now: i64) -> usize {
     let another_has = relays.iter().any(|relay| relay.unavailable_since.is_none());
     let counts = |relay: &&Relay| {
@@ -153,7 +156,8 @@ fn fair_share(relays: &[Relay], me: &[u8], now: i64) -> usize {
     if counted.iter().any(|relay| relay.id == me) { BUCKETS.div_ceil(counted.len()) } else { 0 }
 }
 
-/// Free buckets that the relay may take: the lowest ones, up to its share, but none that it is giving up.
+/// Returns the free buckets that the relay may take: the lowest ones, up to its share, but none
+/// that it is giving up.
 fn to_acquire(rows: &[BucketRow], me: &[u8], fair_share: usize, yielding: &BucketSet) -> BucketSet {
     let owned = rows.iter().filter(|row| row.is_of(me)).count();
     rows.iter()
@@ -250,12 +254,12 @@ async fn paused(connection: &mut SqliteConnection, route: &Route) -> Result<Paus
     })
 }
 
-/// The database's clock.
+/// Returns the database's clock.
 pub(crate) async fn now(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(sql::NOW).fetch_one(connection).await
 }
 
-/// A duration as the tables have it.
+/// Converts a duration to the tables' unit.
 pub(crate) fn micros(span: Duration) -> i64 {
     // Half of the range: two of them can be added to an instant.
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 8)

@@ -1,4 +1,4 @@
-//! Maintenance and figures: what one elected relay does for all, in short transactions.
+//! Maintenance and figures: work that one elected relay does for all, in short transactions.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(crate) async fn maintain(
     Ok(maintained)
 }
 
-/// Appends what is due. Says how many, and in how long the next is due.
+/// Appends due messages. Returns their number, and the time until the next is due.
 async fn promote(pool: &SqlitePool, limit: i64) -> Result<(u64, Option<Duration>), sqlx::Error> {
     let mut tx = pool.begin_with(sql::BEGIN).await?;
     let now = now(&mut tx).await?;
@@ -87,7 +87,7 @@ pub(crate) async fn unserved(
     Ok(Unserved::gather(found, after))
 }
 
-/// A span of the tables' clock; none that is negative.
+/// Converts a span of the tables' clock; a negative one becomes zero.
 fn span(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }

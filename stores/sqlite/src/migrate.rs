@@ -1,4 +1,4 @@
-//! The tables: making them, and telling whether they are what this version needs.
+//! The tables: their creation, and the check that they are those of this version.
 
 use outbox_contract::{StoreError, StoreErrorKind};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
@@ -11,9 +11,9 @@ use crate::sql;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Migration {
-    /// The version that it makes, from 1.
+    /// The version after it, from 1.
     pub version: i64,
-    /// What it does, in a word.
+    /// Its purpose, in a word.
     pub name: &'static str,
     /// Its statements. The last one records the version, so that any migration tool can run it.
     pub sql: &'static str,
@@ -26,7 +26,8 @@ pub(crate) const MIGRATIONS: &[Migration] =
 /// The version that this code needs.
 const NEEDED: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
-/// What the statements do not fail without, and the promises would: the partial indexes, and positions that never come back.
+/// Parts without which promises fail though statements do not: the partial indexes, and positions
+/// that never come back.
 const PARTS: &[(&str, &str)] = &[
     ("outbox_message", "autoincrement"),
     ("outbox_message_unplaced", "bucket is null"),
@@ -39,7 +40,8 @@ const PARTS: &[(&str, &str)] = &[
     ("outbox_scheduled_due", "due_at"),
 ];
 
-/// Brings the tables to this version, under the write lock: of several programs one does it and the others wait.
+/// Brings the tables to this version, under the write lock: of several programs one does it and the
+/// others wait.
 pub(crate) async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
     const OPERATION: &str = "migrate";
     let failed = |error| store_error(OPERATION, error);
@@ -72,7 +74,7 @@ pub(crate) async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
     tx.commit().await.map_err(failed)
 }
 
-/// Says whether the tables are the ones that this version needs.
+/// Checks that the tables are the ones that this version needs.
 pub(crate) async fn check(pool: &SqlitePool) -> Result<(), StoreError> {
     const OPERATION: &str = "check";
     let failed = |error| store_error(OPERATION, error);
@@ -96,7 +98,7 @@ pub(crate) async fn check(pool: &SqlitePool) -> Result<(), StoreError> {
             return Err(altered(&format!("{part} is missing, or was made without `{has}`")));
         }
     }
-    // What was compiled before says nothing of the tables as they are now.
+    // An earlier compilation says nothing of the present tables.
     connection.clear_cached_statements().await.map_err(failed)?;
     for (name, statement) in sql::ALL {
         match connection.prepare(statement.into_sql_str()).await {
@@ -118,7 +120,7 @@ pub(crate) async fn check(pool: &SqlitePool) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The version of the tables; 0 where there are none.
+/// Returns the version of the tables; 0 if there are none.
 async fn version(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
     let there = sqlx::query("select 1 from sqlite_schema where type = 'table' and name = 'outbox_schema'")
         .fetch_optional(&mut *connection)

@@ -1,25 +1,25 @@
-//! Which file a database is in.
+//! Identity of the file that holds a database.
 //!
-//! Connections keep the file that they have opened. When another one is put in its place, they go on writing to the one that nobody can find any
-//! more, and what they commit is gone with them.
+//! Connections keep the file that they have opened. When another one replaces it, they keep writing
+//! to the old one, which has no name any more, and their commits are lost with it.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use outbox_contract::{StoreError, StoreErrorKind};
 
-/// The path of a database file, and the file that was there when it was first looked at.
+/// The path of a database file, and the file that was there at the first look.
 pub(crate) struct Place {
     path: PathBuf,
     file: OnceLock<FileId>,
 }
 
-/// What tells two files apart on one machine: device and number.
+/// Identity of a file on one machine: device and number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileId(u64, u64);
 
 impl Place {
-    /// The place of a file, which may be made later. None for a name that is no path.
+    /// Returns the place of a file, which may be created later. None for a name that is no path.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         if path.to_string_lossy().starts_with("file:") {
             return None;
@@ -29,7 +29,7 @@ impl Place {
         Some(place)
     }
 
-    /// Looks whether the file that was opened is still there. The path stays out of the error.
+    /// Checks that the opened file is still there. The path stays out of the error.
     pub(crate) fn check(&self, operation: &'static str) -> Result<(), StoreError> {
         if self.look() {
             return Ok(());
@@ -42,11 +42,11 @@ impl Place {
         ))
     }
 
-    /// Whether the file is the one that was there the first time.
+    /// Returns true if the file is the one that was there the first time.
     fn look(&self) -> bool {
         match FileId::of(&self.path) {
             Ok(Some(now)) => *self.file.get_or_init(|| now) == now,
-            // Not told apart on this system.
+            // Files have no identity on this system.
             Ok(None) => true,
             Err(error) => error.kind() != std::io::ErrorKind::NotFound || self.file.get().is_none(),
         }

@@ -1,7 +1,8 @@
-//! Connections: whose statements run on which, and what their commits survive.
+//! Connections: which statements run on which, and the durability of their commits.
 //!
-//! SQLite has one writer at a time. Each of our own write pools has one connection, so that our statements queue up fairly in
-//! the process before they compete for the lock of the file; and a relay never waits for the user's connections.
+//! SQLite has one writer at a time. Each of the store's own write pools has one connection, so that
+//! its statements queue up fairly in the process before they compete for the lock of the file; and
+//! a relay never waits for the user's connections.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -22,26 +23,27 @@ use crate::config::{Durability, SqliteOptions};
 use crate::error::store_error;
 use crate::place::Place;
 
-/// The log of a database file is cut back to this after a burst.
+/// Size to which the log of a database file is truncated after a burst.
 const JOURNAL_SIZE_LIMIT: &str = "67108864";
 
 /// The connections of a store.
 #[derive(Clone)]
 pub(crate) struct Pools {
-    /// Which file they are connected to; none where there is none that others can see.
+    /// The file that they are connected to; None if it is not visible to others.
     pub(crate) place: Option<Arc<Place>>,
-    /// The user's: appends, admissions, whatever they do.
+    /// The user's: appends, admissions, and the user's own statements.
     pub(crate) users: SqlitePool,
     /// Fetch, due, backlog, browsing.
     pub(crate) reads: SqlitePool,
-    /// Settlements and leases: what may be lost with the power, because losing it costs a repeat at most.
+    /// Settlements and leases: they may be lost with the power, because that costs a repeat at
+    /// most.
     pub(crate) settling: SqlitePool,
-    /// Diversions, verbs, maintenance, migration: durable when they return.
+    /// Diversions, admin operations, maintenance, migration: durable when they return.
     pub(crate) deciding: SqlitePool,
 }
 
 impl Pools {
-    /// A database file, made when it is not there.
+    /// Opens a database file, which is created if it does not exist.
     pub(crate) async fn open(path: &Path, options: &SqliteOptions) -> Result<Self, StoreError> {
         let file = SqliteConnectOptions::new().filename(path).create_if_missing(true);
         if is_memory(&file) {
@@ -50,7 +52,7 @@ impl Pools {
         Self::of_file(file, options, None).await
     }
 
-    /// A database by its URL.
+    /// Connects to a database by its URL.
     pub(crate) async fn connect(url: &str, options: &SqliteOptions) -> Result<Self, StoreError> {
         // The URL stays out of the errors: it may be another database's, with a password in it.
         let invalid = || {
@@ -67,7 +69,7 @@ impl Pools {
         Self::of_file(file.create_if_missing(true), options, None).await
     }
 
-    /// A database of this process alone, gone with the last of its connections.
+    /// Creates a database of this process alone, deleted with the last of its connections.
     pub(crate) async fn temporary(options: &SqliteOptions) -> Result<Self, StoreError> {
         let directory = tempfile::Builder::new().prefix("outbox-").tempdir().map_err(|error| {
             StoreError::new(
@@ -82,11 +84,13 @@ impl Pools {
         Self::of_file(file, options, Some(Arc::new(directory))).await
     }
 
-    /// The user's pool, with connections of our own to the same file: they wait for other writers as the user's do, or as these options say.
+    /// Opens the store's connections beside the user's pool, to the same file: they wait for other
+    /// writers as the user's do, or as these options set.
     pub(crate) fn beside(users: SqlitePool, options: Option<&SqliteOptions>) -> Self {
         let file = users.connect_options();
         if is_memory(&file) {
-            // Each connection to such a database sees another one, or locks the whole of it: share the user's.
+            // Each connection to such a database sees another one, or locks the whole of it: share
+            // the user's.
             let (reads, settling, deciding) = (users.clone(), users.clone(), users.clone());
             return Self { place: None, users, reads, settling, deciding };
         }
@@ -109,7 +113,8 @@ impl Pools {
             (None, Durability::PowerLoss) => SqliteSynchronous::Full,
             (None, Durability::ProcessEnd) => SqliteSynchronous::Normal,
         };
-        // The first connection switches the file to WAL, which the file remembers; were each to ask for it, they would wait for one another.
+        // The first connection switches the file to WAL, which the file remembers; if each
+        // requested it, they would wait for one another.
         let first = file.clone().journal_mode(SqliteJournalMode::Wal).connect().await;
         let first = first.map_err(|error| store_error("open", error))?;
         let acquire_timeout = options.busy_timeout * 2;
@@ -152,24 +157,27 @@ impl Pools {
 
 type Kept<'c> = Pin<Box<dyn Future<Output = Result<bool, sqlx::Error>> + Send + 'c>>;
 
-/// What happens to a connection that comes back to a pool; and the pool keeps the directory, which is removed when its last clone is gone.
+/// Handles a connection that returns to a pool; the pool keeps the directory, which is removed when
+/// its last clone is gone.
 ///
-/// When the disk is full or fails, SQLite itself rolls a transaction back. The driver does not see it and goes on counting it as open: later
-/// transactions of that connection would be savepoints of none, and never end. Such a connection is closed.
+/// When the disk is full or fails, SQLite itself rolls a transaction back. The driver does not see
+/// it and still counts it as open: later transactions of that connection would be savepoints of
+/// none, and never end. Such a connection is closed.
 fn keep_or_close(
     directory: Option<Arc<TempDir>>,
 ) -> impl for<'c> Fn(&'c mut SqliteConnection, PoolConnectionMetadata) -> Kept<'c> + Send + Sync + 'static {
     move |connection, _| {
         let _kept = &directory;
         Box::pin(async move {
-            // A roll-back that was queued by dropping a transaction is done before the answer to this.
+            // A rollback that was queued by dropping a transaction is done before the answer to
+            // this.
             connection.ping().await?;
             Ok(!connection.is_in_transaction())
         })
     }
 }
 
-/// Whether these options name a database that lives in one process's memory.
+/// Returns true if these options name a database that lives in one process's memory.
 fn is_memory(options: &SqliteConnectOptions) -> bool {
     let name = options.get_filename().to_string_lossy();
     name.is_empty()
@@ -182,7 +190,7 @@ fn is_memory(options: &SqliteConnectOptions) -> bool {
 mod tests {
     use super::*;
 
-    /// What a connection was set to, in milliseconds and bytes.
+    /// Returns a connection's settings, in milliseconds and bytes.
     async fn settings(pool: &SqlitePool) -> (i64, i64) {
         let of = async |pragma: &'static str| sqlx::query_scalar(pragma).fetch_one(pool).await.unwrap();
         (of("pragma busy_timeout").await, of("pragma journal_size_limit").await)

@@ -1,6 +1,6 @@
 //! Rows: from columns to messages.
 //!
-//! Any program can write rows, so nothing in them is trusted: see [`RawMessage`].
+//! Any program can write rows, so their content is not trusted: see [`RawMessage`].
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use outbox_contract::{Bucket, Message, Position, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-/// A row that is not a message, and why.
+/// A row that is not a message, with the reason.
 #[derive(Debug)]
 pub(crate) struct NotAMessage {
-    /// The row, under names that can be names: control characters are replaced, long ones cut.
+    /// The row, under valid names: control characters are replaced, long ones cut.
     pub(crate) waiting: Waiting,
-    /// What is wrong with it.
+    /// The error in it.
     pub(crate) reason: String,
 }
 
-/// A row with the columns of a message, by name, and content that may have come apart from it.
+/// A row with the columns of a message, by name, and content that may have been read separately.
 pub(crate) struct Raw<'r> {
     row: &'r SqliteRow,
     /// Headers and payload, where they are not columns of the row.
@@ -33,12 +33,12 @@ impl<'r> Raw<'r> {
         Self { row, content: None }
     }
 
-    /// A row whose headers and payload were read apart.
+    /// A row whose headers and payload were read separately.
     pub(crate) const fn with_content(row: &'r SqliteRow, headers: Vec<u8>, payload: Vec<u8>) -> Self {
         Self { row, content: Some((headers, payload)) }
     }
 
-    /// Bytes of a text or blob column; null is none.
+    /// Returns the bytes of a text or blob column; None for null.
     fn bytes(&self, column: &'static str) -> Option<&[u8]> {
         match (&self.content, column) {
             (Some((headers, _)), "headers") => Some(headers),
@@ -51,7 +51,7 @@ impl<'r> Raw<'r> {
         self.row.try_get_unchecked(column).unwrap_or_default()
     }
 
-    /// Where the row stands.
+    /// Returns the position of the row.
     pub(crate) fn position(&self) -> Position {
         Position(self.integer("position"))
     }
@@ -70,7 +70,7 @@ impl<'r> Raw<'r> {
         }
     }
 
-    /// The message; or why the row is none.
+    /// Returns the message; or the reason why the row is none.
     pub(crate) fn message(&self) -> Result<Arc<Stored>, Box<NotAMessage>> {
         self.strict().map_err(|reason| Box::new(NotAMessage { waiting: self.waiting(), reason }))
     }
@@ -90,7 +90,7 @@ impl<'r> Raw<'r> {
         Ok(Arc::new(stored))
     }
 
-    /// The row without its content, under names that can be names.
+    /// Returns the row without its content, under valid names.
     pub(crate) fn waiting(&self) -> Waiting {
         let message = self.raw().names();
         Waiting {
@@ -101,12 +101,12 @@ impl<'r> Raw<'r> {
         }
     }
 
-    /// The message that the row becomes with corrections; or what is still wrong.
+    /// Returns the message that the row becomes with corrections; or the remaining error.
     pub(crate) fn edited(&self, edit: &Edit) -> Result<Message, String> {
         edit.of_row(self.raw())
     }
 
-    /// What can be shown of a row, message or not.
+    /// Returns the presentable part of a row, message or not.
     pub(crate) fn presentable(&self) -> Arc<Stored> {
         let appended_at = Timestamp::from_micros(self.integer("appended_at"));
         let mut stored = Stored::new(self.position(), appended_at, self.raw().presentable());

@@ -1,4 +1,4 @@
-//! Settling: removing what the broker confirmed, by position and id.
+//! Settling: removal of the messages that the broker confirmed, by position and id.
 
 use outbox_contract::StoreError;
 use outbox_contract::fetch::RowId;
@@ -7,7 +7,7 @@ use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use crate::error::store_error;
 use crate::sql;
 
-/// Rows as statements take them: positions as JSON, and ids of 16 bytes in the same order.
+/// Rows as statement parameters: positions as JSON, and ids of 16 bytes in the same order.
 pub(crate) struct Rows {
     pub(crate) positions: String,
     pub(crate) ids: Vec<u8>,
@@ -22,7 +22,7 @@ impl Rows {
     }
 }
 
-/// Removes rows; keeps them in the history first, where there is one, in the same transaction.
+/// Removes rows; keeps them in the history first, if there is one, in the same transaction.
 pub(crate) async fn settle(pool: &SqlitePool, delivered: &[RowId], history: bool) -> Result<(), StoreError> {
     if delivered.is_empty() {
         return Ok(());

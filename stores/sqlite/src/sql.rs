@@ -1,6 +1,7 @@
 //! Every statement, by name: the files of `queries/`.
 //!
-//! One list, so that `check` can have the database compile all of them: what compiles has the tables and columns it needs.
+//! One list, so that `check` can have the database compile all of them: a statement that compiles
+//! has the tables and columns it needs.
 
 macro_rules! statements {
     ($($constant:ident = $file:literal;)*) => {
@@ -86,7 +87,8 @@ statements! {
     WHERE_IS = "where_is";
 }
 
-/// Begins a transaction that has the write lock from its start, so that it never has to start again for another writer's sake.
+/// Begins a transaction that has the write lock from its start, so that it never has to start again
+/// because of another writer.
 pub(crate) const BEGIN: &str = "begin immediate";
 
 /// Numbers as a JSON array, for `json_each`.

@@ -25,7 +25,7 @@ use crate::{below, divert, due, fetch, lease, maintain, settle};
 
 /// An outbox in a SQLite file. Cheap to clone: clones share their connections.
 ///
-/// See the [crate](crate) for what it promises and how to run it.
+/// See the [crate](crate) for its promises and how to run it.
 #[derive(Clone)]
 pub struct SqliteStore {
     inner: Arc<Inner>,
@@ -38,29 +38,34 @@ struct Inner {
 }
 
 impl SqliteStore {
-    /// A store in the database of a pool, with the default options.
+    /// Creates a store in the database of a pool, with the default options.
     ///
-    /// Appends happen in transactions of this pool. Everything that relays do runs on four connections of our own to the same file, opened
-    /// when they are first needed with the pool's options, so that neither waits for the other's connections. A pool of a `:memory:`
-    /// database can't have such: there the pool serves for everything, and [`in_memory`](Self::in_memory) is the better choice.
+    /// Appends happen in transactions of this pool. All work of relays runs on four connections of
+    /// the store's own to the same file. They are opened when they are first needed with the pool's
+    /// options, so that neither waits for the other's connections. A pool of a `:memory:` database
+    /// can't have such: there the pool serves for everything, and [`in_memory`](Self::in_memory) is
+    /// the better choice.
     #[must_use]
     pub fn new(pool: SqlitePool) -> Self {
         Self::of(Pools::beside(pool, None), SqliteOptions::default())
     }
 
-    /// As [`new`](Self::new), with options. `busy_timeout` holds for connections of our own; those of the pool keep theirs.
+    /// Like [`new`](Self::new), with options. `busy_timeout` applies to the store's own
+    /// connections; those of the pool keep theirs.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](StoreErrorKind::Invalid) with everything that is [wrong with the options](SqliteOptions::problems).
+    /// [`Invalid`](StoreErrorKind::Invalid) with every [problem with the
+    /// options](SqliteOptions::problems).
     pub fn with_options(pool: SqlitePool, options: SqliteOptions) -> Result<Self, StoreError> {
         Self::check_options(&options)?;
         let pools = Pools::beside(pool, Some(&options));
         Ok(Self::of(pools, options))
     }
 
-    /// A store in a file, which is made if it is not there, with the default options. `:memory:` is [`in_memory`](Self::in_memory), but for the tables:
-    /// [`migrate`](Store::migrate) makes them.
+    /// Opens a store in a file, which is created if it does not exist, with the default options.
+    /// `:memory:` is [`in_memory`](Self::in_memory), except for the tables:
+    /// [`migrate`](Store::migrate) creates them.
     ///
     /// # Errors
     ///
@@ -69,54 +74,55 @@ impl SqliteStore {
         Self::open_with(path, SqliteOptions::default()).await
     }
 
-    /// As [`open`](Self::open), with options.
+    /// Like [`open`](Self::open), with options.
     ///
     /// # Errors
     ///
-    /// As `open`, and `Invalid` with everything that is wrong with the options.
+    /// The same as of `open`, and `Invalid` with every problem with the options.
     pub async fn open_with(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
         Self::check_options(&options)?;
         Ok(Self::of(Pools::open(path.as_ref(), &options).await?, options))
     }
 
-    /// As [`open`](Self::open), for a URL: `sqlite://path/to/file.db`, relative or absolute; `sqlite::memory:` is
-    /// [`in_memory`](Self::in_memory).
+    /// Like [`open`](Self::open), for a URL: `sqlite://path/to/file.db`, relative or absolute;
+    /// `sqlite::memory:` is [`in_memory`](Self::in_memory).
     ///
     /// # Errors
     ///
-    /// As `open`, and `Invalid` for what is not such a URL.
+    /// The same as of `open`, and `Invalid` for an invalid URL.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         Self::connect_with(url, SqliteOptions::default()).await
     }
 
-    /// As [`connect`](Self::connect), with options.
+    /// Like [`connect`](Self::connect), with options.
     ///
     /// # Errors
     ///
-    /// As `connect`, and `Invalid` with everything that is wrong with the options.
+    /// The same as of `connect`, and `Invalid` with every problem with the options.
     pub async fn connect_with(url: &str, options: SqliteOptions) -> Result<Self, StoreError> {
         Self::check_options(&options)?;
         Ok(Self::of(Pools::connect(url, &options).await?, options))
     }
 
-    /// A database of this process alone, for tests and for trying things out. It is migrated, and gone with the last clone of the store and
-    /// of its [`pool`](Self::pool).
+    /// Creates a database of this process alone, for tests and experiments. It is migrated, and
+    /// deleted with the last clone of the store and of its [`pool`](Self::pool).
     ///
-    /// In truth it is a file in the system's directory for temporary ones, never synced to the disk: a database that SQLite keeps in memory
-    /// lets nobody read while somebody writes, so that a relay could not work beside the user. A process that is killed leaves the file.
+    /// It is really a file in the system's temporary directory, never synced to the disk. A
+    /// database that SQLite keeps in memory blocks readers while a writer is active, so that a
+    /// relay could not work beside the user. A process that is killed leaves the file.
     ///
     /// # Errors
     ///
-    /// `Unavailable` when there is no directory for temporary files that can be written.
+    /// `Unavailable` if there is no writable directory for temporary files.
     pub async fn in_memory() -> Result<Self, StoreError> {
         Self::in_memory_with(SqliteOptions::default()).await
     }
 
-    /// As [`in_memory`](Self::in_memory), with options.
+    /// Like [`in_memory`](Self::in_memory), with options.
     ///
     /// # Errors
     ///
-    /// As `in_memory`, and `Invalid` with everything that is wrong with the options.
+    /// The same as of `in_memory`, and `Invalid` with every problem with the options.
     pub async fn in_memory_with(options: SqliteOptions) -> Result<Self, StoreError> {
         Self::check_options(&options)?;
         let store = Self::of(Pools::temporary(&options).await?, options);
@@ -136,19 +142,19 @@ impl SqliteStore {
         Self { inner: Arc::new(Inner { pools, hints: Hints::new(), options }) }
     }
 
-    /// The user's pool: begin transactions here, best with `begin_with("BEGIN IMMEDIATE")`.
+    /// Returns the user's pool: begin transactions here, best with `begin_with("BEGIN IMMEDIATE")`.
     #[must_use]
     pub fn pool(&self) -> &SqlitePool {
         &self.inner.pools.users
     }
 
-    /// The options in force.
+    /// Returns the options in force.
     #[must_use]
     pub fn options(&self) -> &SqliteOptions {
         &self.inner.options
     }
 
-    /// The statements that make the tables, for those who run them with a tool of their own.
+    /// Returns the statements that create the tables, for users with a migration tool of their own.
     #[must_use]
     pub const fn migrations() -> &'static [Migration] {
         MIGRATIONS
@@ -162,7 +168,7 @@ impl SqliteStore {
         &self.inner.hints
     }
 
-    /// Looks whether the file is still the one that was opened.
+    /// Checks that the file is still the one that was opened.
     fn in_place(&self, operation: &'static str) -> Result<(), StoreError> {
         self.pools().place.as_ref().map_or(Ok(()), |place| place.check(operation))
     }
@@ -172,7 +178,7 @@ impl SqliteStore {
     }
 }
 
-/// Shows the options only: where the file lies is nobody's business.
+/// Shows the options only: the path of the file may be confidential.
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SqliteStore").field("options", &self.inner.options).finish_non_exhaustive()
@@ -222,7 +228,7 @@ impl Store for SqliteStore {
         fetch::fetch(self.pools(), request).await
     }
 
-    /// Nobody: with one writer at a time, nothing can be committed below a position that can be seen.
+    /// Always none: with one writer at a time, nothing can be committed below a visible position.
     async fn writers(&self) -> Result<Writers, StoreError> {
         Ok(Writers::default())
     }
@@ -269,7 +275,7 @@ impl Store for SqliteStore {
             .map_err(|error| store_error("unserved", error))
     }
 
-    /// Rings of this process. Other processes are found by polling.
+    /// Yields wake-ups of this process. Messages of other processes are found by polling.
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {
         stream::unfold(self.bell().listen(), |mut listener| async {
             let wakeup = listener.next().await;

@@ -13,7 +13,7 @@ use crate::error::{in_transaction, is_no_transaction, is_surely_not_committed, s
 use crate::store::SqliteStore;
 use crate::{admit, append, blame, sql};
 
-/// Refuses a transaction that is none any more.
+/// Refuses a transaction that has already ended.
 ///
 /// When the disk is full or fails, SQLite itself rolls a transaction back and goes on without one. The driver does not see it, and whoever
 /// goes on in spite of the error would commit a message alone (promise P1). Nothing in SQL tells whether there is a transaction, but

@@ -1,4 +1,4 @@
-//! Who a connection is of, and whether that may do anything.
+//! Authentication of a connection, and its permissions.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
@@ -8,10 +8,10 @@ use crate::hello;
 use crate::refusal::{AUTHENTICATION_FAILED, Refusal, UNAUTHORIZED};
 use crate::scram::{MECHANISM, Scram};
 
-/// What may be asked before somebody has said who they are.
+/// Commands that are allowed before authentication.
 const OPEN: &[&str] = &["ping", "buildInfo", "buildinfo", "endSessions"];
 
-/// Of one connection: who is to be let in, and how far that has come.
+/// Authentication state of one connection.
 pub(crate) struct Access {
     user: Option<(String, String)>,
     conversation: Option<Scram>,
@@ -19,12 +19,13 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Of a connection to a server that lets in this user alone; without one everybody is let in.
+    /// State of a new connection to a server that accepts only this user; without one, everyone.
     pub(crate) fn new(user: Option<(String, String)>) -> Self {
         Self { granted: user.is_none(), user, conversation: None }
     }
 
-    /// The answer to a command that is about who asks, or that must not be asked yet; `None` for one that is to be done.
+    /// Answers a command that is about authentication, or that requires it; `None` for one that may
+    /// run.
     pub(crate) fn check(&mut self, command: &Command) -> Option<Result<Document, Refusal>> {
         match command.name.as_str() {
             "saslStart" => Some(self.start(&command.spec)),
@@ -54,7 +55,7 @@ impl Access {
                 self.granted = true;
                 Ok(said(answer, true))
             }
-            // A driver that likes to have the last word.
+            // A driver may send one more message after success.
             None if self.granted => Ok(said(String::new(), true)),
             None => Err(failed()),
         }
@@ -73,7 +74,7 @@ fn said(answer: String, done: bool) -> Document {
     doc! { "conversationId": 1, "done": done, "payload": payload, "ok": 1.0 }
 }
 
-/// Without a word about what was wrong.
+/// Refuses without a reason.
 fn failed() -> Refusal {
     Refusal::new(AUTHENTICATION_FAILED, "Authentication failed.")
 }

@@ -1,4 +1,4 @@
-//! The cluster's time: what answers say it is, and what clients have heard of it.
+//! The cluster's time: in answers, and as clients have received it.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -7,21 +7,21 @@ use std::time::UNIX_EPOCH;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, Timestamp, doc};
 
-/// The time of the cluster, which grows with each answer. Each answer stands for an operation of its own, reads too: more than MongoDB does, and never
-/// less than was done.
+/// The time of the cluster, which grows with each answer. Each answer counts as an operation of its
+/// own, reads too: that is more than in MongoDB, and never less than the operations.
 #[derive(Debug)]
 pub(crate) struct Clock(Mutex<Timestamp>);
 
 impl Default for Clock {
     fn default() -> Self {
-        // Above whatever a server told that ran before.
+        // Above the times of all earlier servers.
         let seconds = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
         Self(Mutex::new(Timestamp { time: u32::try_from(seconds).unwrap_or(u32::MAX), increment: 0 }))
     }
 }
 
 impl Clock {
-    /// Hears what a client has heard, of a server that ran before, or another one of the set.
+    /// Receives the time that a client has seen from an earlier server, or another one of the set.
     pub(crate) fn hear(&self, command: &Document) {
         let heard = command
             .get_document("$clusterTime")
@@ -31,10 +31,10 @@ impl Clock {
         *now = heard.map_or(*now, |heard| heard.max(*now));
     }
 
-    /// Says in an answer when it was.
+    /// Stamps an answer with its time.
     pub(crate) fn stamp(&self, answer: &mut Document) {
         let now = self.tick();
-        // A server without users signs with nothing.
+        // A server without users signs with zeros.
         let hash = Binary { subtype: BinarySubtype::Generic, bytes: vec![0; 20] };
         let signature = doc! { "hash": hash, "keyId": 0_i64 };
         answer.insert("operationTime", now);

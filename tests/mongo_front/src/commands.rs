@@ -1,4 +1,4 @@
-//! The commands: what each asks of the engine.
+//! The commands, and their calls of the engine.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::engine::{Connection, bytes};
 use crate::refusal::{BAD_VALUE, COMMAND_NOT_FOUND, Code, NAMESPACE_NOT_FOUND, Refusal};
 use crate::replies;
 
-/// The call of a function of the engine that takes a database and a command.
+/// Calls a function of the engine that takes a database and a command.
 macro_rules! call {
     ($function:literal) => {
         concat!($function, "($1, $2::bytea::documentdb_core.bson)")
@@ -18,14 +18,15 @@ macro_rules! call {
     };
 }
 
-/// A write: in the transaction of the caller, or on its own.
+/// Runs a write: in the transaction of the caller, or on its own.
 macro_rules! plain {
     ($call:expr) => {
         concat!("select p_result::bytea from ", $call)
     };
 }
 
-/// A write that is done once, however often it is asked for: its answer is kept in the statement that does it.
+/// Runs a write once, however often it is requested: its answer is stored in the statement that
+/// performs it.
 macro_rules! once {
     ($call:expr) => {
         concat!(
@@ -38,7 +39,7 @@ macro_rules! once {
     };
 }
 
-/// The first page of a cursor.
+/// Returns the first page of a cursor.
 macro_rules! first_page {
     ($function:literal) => {
         concat!(
@@ -56,13 +57,13 @@ const NEXT_PAGE: &str = "select cursorpage::bytea, continuation::bytea from docu
 pub(crate) struct Command {
     pub(crate) name: String,
     pub(crate) database: String,
-    /// The session's id; empty where the client named none.
+    /// The session's id; empty if the client named none.
     pub(crate) session: Vec<u8>,
-    /// The number of the transaction, or of a command that is to be done once.
+    /// The number of the transaction, or of a retryable command.
     pub(crate) number: Option<i64>,
-    /// It belongs to a transaction.
+    /// True if it belongs to a transaction.
     pub(crate) in_transaction: bool,
-    /// It is the first of its transaction.
+    /// True if it is the first of its transaction.
     pub(crate) starts: bool,
     pub(crate) spec: Document,
 }
@@ -82,12 +83,12 @@ impl Command {
         Ok(Self { name, database, session, number, in_transaction, starts, spec })
     }
 
-    /// The database and collection that it is about.
+    /// Returns the database and collection that it is about.
     pub(crate) fn namespace(&self) -> String {
         format!("{}.{}", self.database, self.collection().unwrap_or("$cmd"))
     }
 
-    /// How long it may take, if it says so.
+    /// Returns its time limit, if it has one.
     pub(crate) fn time_limit(&self) -> Option<Duration> {
         let millis = self.spec.get("maxTimeMS").and_then(whole)?;
         u64::try_from(millis).ok().filter(|millis| *millis > 0).map(Duration::from_millis)
@@ -103,12 +104,12 @@ impl Command {
     }
 }
 
-/// The id of the session of a command; empty where it names none.
+/// Returns the id of the session of a command; empty if it names none.
 fn session(spec: &Document) -> Vec<u8> {
     spec.get_document("lsid").ok().and_then(session_id).unwrap_or_default()
 }
 
-/// The id in a session's own document.
+/// Returns the id in a session's own document.
 pub(crate) fn session_id(session: &Document) -> Option<Vec<u8>> {
     match session.get("id") {
         Some(Bson::Binary(id)) => Some(id.bytes.clone()),
@@ -116,7 +117,7 @@ pub(crate) fn session_id(session: &Document) -> Option<Vec<u8>> {
     }
 }
 
-/// A whole number, whatever its type.
+/// Returns a whole number, whatever its type.
 pub(crate) fn whole(value: &Bson) -> Option<i64> {
     match value {
         Bson::Int32(number) => Some(i64::from(*number)),
@@ -132,11 +133,11 @@ pub(crate) fn whole(value: &Bson) -> Option<i64> {
 pub(crate) struct Continues {
     pub(crate) number: i64,
     pub(crate) continuation: Vec<u8>,
-    /// The engine goes on only on the same connection.
+    /// True if the engine can continue only on the same connection.
     pub(crate) pinned: bool,
 }
 
-/// What came of a command.
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) answer: Document,
@@ -149,7 +150,7 @@ impl From<Document> for Done {
     }
 }
 
-/// Does a command on a connection. `cursor` is the number that its cursor gets, should it open one.
+/// Runs a command on a connection. `cursor` is the number of its cursor, if it opens one.
 pub(crate) async fn run(
     connection: &mut Connection,
     command: &Command,
@@ -170,7 +171,7 @@ pub(crate) async fn run(
     paged(&row, cursor, pinned)
 }
 
-/// The next page of a cursor.
+/// Returns the next page of a cursor.
 pub(crate) async fn next_page(
     connection: &mut Connection,
     command: &Command,
@@ -268,7 +269,8 @@ async fn other(connection: &mut Connection, command: &Command) -> Result<Documen
     }
 }
 
-/// The engine answers as a cluster does, shard by shard; it has one. It says in more than one way that all went well.
+/// The engine answers as a cluster does, shard by shard; it has one. It reports success in more
+/// than one way.
 fn indexes(answer: &Document) -> Result<Document, Refusal> {
     let shard = answer.get_document("raw").and_then(|raw| raw.get_document("defaultShard"));
     let said = shard.unwrap_or(answer);

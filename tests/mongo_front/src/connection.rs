@@ -16,10 +16,11 @@ use crate::refusal::{BAD_VALUE, Refusal};
 use crate::server::Server;
 use crate::wire::{self, HEADER, Header, Request};
 
-/// How long a client may take to send a message that it has begun, and to take an answer.
+/// Time limit for a client to finish a message that it has begun, and to accept an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Serves a client until it goes, sends what is no message, or the server stops. The command that is being done is finished.
+/// Serves a client until it disconnects, sends an invalid message, or the server stops. A running
+/// command is finished.
 pub(crate) async fn serve(server: Arc<Server>, mut socket: TcpStream, mut mode: watch::Receiver<Mode>) {
     // Whatever ends it, the client sees that the connection ended.
     let _ = socket.set_nodelay(true);
@@ -59,7 +60,7 @@ async fn read(socket: &mut TcpStream, header: [u8; HEADER]) -> io::Result<(i32, 
     let header = Header::decode(header).map_err(io::Error::other)?;
     let mut bytes = Vec::new();
     let length = u64::try_from(header.length).unwrap_or(u64::MAX);
-    // Room is made as bytes come, not as a header promises.
+    // The buffer grows as bytes arrive, not as a header promises.
     let read = timeout(PATIENCE, socket.take(length).read_to_end(&mut bytes)).await??;
     if read < header.length {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -67,7 +68,7 @@ async fn read(socket: &mut TcpStream, header: [u8; HEADER]) -> io::Result<(i32, 
     Ok((header.id, Request::decode(header, &bytes).map_err(io::Error::other)?))
 }
 
-/// The answer, and how it is to be written; `None` where the connection ends without one.
+/// Returns the answer, and its format; `None` where the connection ends without one.
 async fn handle(
     server: &Server,
     access: &mut Access,
@@ -89,7 +90,7 @@ async fn handle(
         Ok(answer) => answer,
         Err(refusal) => refusal.answer()?,
     };
-    // A server that stands alone has no cluster.
+    // A standalone server has no cluster.
     if !server.options.standalone {
         server.clock.stamp(&mut answer);
     }

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use crate::engine::Connection;
 
-/// A result of which not all has been read.
+/// A result that was not read completely.
 #[derive(Debug)]
 pub(crate) struct Cursor {
-    /// Where the engine goes on, in its own form.
+    /// Position from which the engine continues, in its own form.
     pub(crate) continuation: Vec<u8>,
-    /// The connection that holds the result, where the engine keeps it open rather than finding its place again.
+    /// The connection that holds the result, where the engine keeps it open rather than finding its
+    /// place again.
     pub(crate) pinned: Option<Connection>,
-    /// The session it belongs to; empty where the client named none.
+    /// The session it belongs to; empty if the client named none.
     pub(crate) session: Vec<u8>,
     /// The transaction it was opened in, which it ends with.
     pub(crate) transaction: Option<i64>,
@@ -32,7 +33,8 @@ impl Cursor {
     }
 }
 
-/// The cursors that are open. One that is read on is out of here meanwhile, so that two readers of one can't be.
+/// The open cursors. A cursor is removed while it is read, so that it can't have two readers at
+/// once.
 #[derive(Debug)]
 pub(crate) struct Cursors {
     open: Mutex<HashMap<i64, Cursor>>,
@@ -41,14 +43,14 @@ pub(crate) struct Cursors {
 
 impl Default for Cursors {
     fn default() -> Self {
-        // A number of an earlier start is not one of this, or a client would read on in another's result.
+        // Numbers of an earlier start must not be reused, or a client would read another's result.
         let start = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_micros();
         Self { open: Mutex::default(), next: AtomicI64::new(i64::try_from(start).unwrap_or(1)) }
     }
 }
 
 impl Cursors {
-    /// The number of a new cursor.
+    /// Returns the number of a new cursor.
     pub(crate) fn number(&self) -> i64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -69,7 +71,7 @@ impl Cursors {
         self.open().retain(|_, cursor| !ends(cursor));
     }
 
-    /// Ends the cursors that nobody has read on for this long.
+    /// Ends the cursors that were not read for this long.
     pub(crate) fn end_idle(&self, lifetime: Duration) {
         self.open().retain(|_, cursor| cursor.used.elapsed() < lifetime);
     }

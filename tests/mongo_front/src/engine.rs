@@ -13,19 +13,22 @@ use tokio_postgres::{Client, Config, Error, NoTls, Row, Statement};
 use crate::refusal::{Refusal, UNKNOWN};
 use crate::wire;
 
-/// How many connections are open at most: fewer than the engine allows (200 by default in the test servers), so that psql finds room too.
+/// Maximum number of open connections: fewer than the engine allows (200 by default in the test
+/// servers), so that psql finds room too.
 const MOST: usize = 120;
-/// How long a command waits for a connection. All are taken only when that many commands or transactions are under way.
+/// Time limit of a command's wait for a connection. All are taken only when that many commands or
+/// transactions are running.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long connecting may take.
+/// Timeout of connecting.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// What every connection begins with. Notices would only be thrown away.
+/// Settings of every connection. Notices would only be discarded.
 const SETTINGS: &str =
     "set search_path to documentdb_api, documentdb_core, public; set client_min_messages to error";
 
-/// The front's own table: the last command of each session that must have its effect once, with its answer (none: a commit). It is written in
-/// the transaction of the command itself, so that both survive whatever happens, or neither.
+/// The front's own table: the last retryable command of each session, with its answer (none: a
+/// commit). It is written in the transaction of the command itself, so that either both survive or
+/// neither.
 const PREPARE: &str = "
 create extension if not exists documentdb cascade;
 create schema if not exists outbox_front;
@@ -46,14 +49,15 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine at a URL of PostgreSQL. `name` is what its connections are called, and must be this front's alone.
+    /// Creates an engine at a URL of PostgreSQL. `name` is the name of its connections, and must be
+    /// unique to this front.
     pub(crate) fn new(url: &str, name: &str) -> Result<Self, Error> {
         let mut config: Config = url.parse()?;
         config.application_name(name).connect_timeout(CONNECT);
         Ok(Self { config, idle: Mutex::default(), room: Arc::new(Semaphore::new(MOST)) })
     }
 
-    /// Makes the extension and the front's own table, where they are not there yet.
+    /// Creates the extension and the front's own table, where they do not exist yet.
     pub(crate) async fn prepare(&self) -> Result<(), Error> {
         let (client, driver) = self.config.connect(NoTls).await?;
         let driver = Driver::spawn(driver);
@@ -62,7 +66,7 @@ impl Engine {
         prepared
     }
 
-    /// A connection, one that is idle or a new one.
+    /// Returns an idle connection or a new one.
     pub(crate) async fn connection(&self) -> Result<Connection, Refusal> {
         let room = Arc::clone(&self.room).acquire_owned();
         let room = match tokio::time::timeout(PATIENCE, room).await {
@@ -92,7 +96,7 @@ impl Engine {
         self.idle().push(connection);
     }
 
-    /// Ends all connections in the engine, in the middle of whatever they do; returns when none is left.
+    /// Ends all connections in the engine, in the middle of their work; returns when none is left.
     pub(crate) async fn end_all(&self) -> Result<(), Error> {
         self.idle().clear();
         let name = self.config.get_application_name().unwrap_or_default().to_owned();
@@ -118,7 +122,7 @@ struct Driver(JoinHandle<()>);
 
 impl Driver {
     fn spawn(connection: impl Future<Output = Result<(), Error>> + Send + 'static) -> Self {
-        // Why it broke is said to whoever uses the client next.
+        // The next user of the client receives the error.
         Self(tokio::spawn(async move { drop(connection.await) }))
     }
 }
@@ -129,7 +133,8 @@ impl Drop for Driver {
     }
 }
 
-/// One connection to the engine. Dropped, it is closed, and the engine rolls back what it had open.
+/// One connection to the engine. Dropped, it is closed, and the engine rolls back its open
+/// transaction.
 pub(crate) struct Connection {
     client: Client,
     statements: HashMap<&'static str, Statement>,
@@ -149,7 +154,7 @@ impl Connection {
         Ok(self.client.batch_execute(sql).await?)
     }
 
-    /// The row of a statement that returns one at most.
+    /// Returns the row of a statement that returns one at most.
     pub(crate) async fn row(
         &mut self,
         sql: &'static str,
@@ -166,7 +171,7 @@ impl Connection {
         Ok(self.client.query_opt(&statement, parameters).await?)
     }
 
-    /// The documents of a row whose columns are all documents; a null is none.
+    /// Returns the documents of a row whose columns are all documents; None for a null.
     pub(crate) async fn documents(
         &mut self,
         sql: &'static str,
@@ -181,7 +186,7 @@ impl Connection {
         (0..row.len()).map(column).collect()
     }
 
-    /// The document of a row with one column.
+    /// Returns the document of a row with one column.
     pub(crate) async fn document(
         &mut self,
         sql: &'static str,
@@ -193,7 +198,7 @@ impl Connection {
     }
 }
 
-/// The bytes of a column, be it of type `bytea` or of the extension's own, which are the same bytes.
+/// The bytes of a column of type `bytea` or of the extension's own type, which are the same bytes.
 struct Raw<'r>(&'r [u8]);
 
 impl<'r> FromSql<'r> for Raw<'r> {
@@ -210,7 +215,7 @@ fn broken(error: wire::Malformed) -> Refusal {
     Refusal::new(UNKNOWN, format!("what came from the engine: {error}"))
 }
 
-/// The bytes of a document, as a parameter.
+/// Returns the bytes of a document, as a parameter.
 pub(crate) fn bytes(document: &Document) -> Result<Vec<u8>, Refusal> {
     document
         .to_vec()

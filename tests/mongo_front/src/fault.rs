@@ -1,25 +1,25 @@
-//! Faults that tests put in: the next commands of some names fail.
+//! Faults that tests inject: the next commands of some names fail.
 
 use std::sync::{Mutex, PoisonError};
 
-/// What happens to a command instead of what it asked for.
+/// Effect of a fault on a command.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Happens {
-    /// It is not done, and answered with this error.
+    /// The command is not run, and answered with this error.
     Error {
         /// MongoDB's number of the error, such as 112 or 11600.
         code: i32,
         /// Its labels, such as `TransientTransactionError`.
         labels: Vec<String>,
     },
-    /// It is not done, and the connection ends.
+    /// The command is not run, and the connection ends.
     CloseBefore,
-    /// It is done, and the connection ends without an answer: the client can't know.
+    /// The command is run, and the connection ends without an answer: the client can't know.
     CloseAfter,
 }
 
-/// A fault of the next commands: which, how often, and what.
+/// A fault of the next commands: their names, its count, and its effect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     pub(crate) commands: Vec<String>,
@@ -28,14 +28,14 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault of the next command of one of these names, such as `insert` and `commitTransaction`; no name at all stands for every command but
-    /// the handshake.
+    /// A fault of the next command of one of these names, such as `insert` and `commitTransaction`;
+    /// no name at all means every command but the handshake.
     #[must_use]
     pub fn of(commands: &[&str], happens: Happens) -> Self {
         Self { commands: commands.iter().map(|name| (*name).to_owned()).collect(), times: 1, happens }
     }
 
-    /// A fault of this many commands.
+    /// Sets the number of commands with this fault.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = times;
@@ -43,7 +43,7 @@ impl Fault {
     }
 }
 
-/// The faults that are still to happen, in the order in which they were put in.
+/// The faults that are still to happen, in the order of their injection.
 #[derive(Debug, Default)]
 pub(crate) struct Faults(Mutex<Vec<Fault>>);
 
@@ -56,7 +56,7 @@ impl Faults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// What happens to this command: the first fault that names it is used up once.
+    /// Returns the fault of this command: the first fault that names it is used up once.
     pub(crate) fn next(&self, command: &str) -> Option<Happens> {
         let mut faults = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         faults.retain(|fault| fault.times > 0);

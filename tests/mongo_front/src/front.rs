@@ -16,44 +16,45 @@ use crate::fault::{Fault, Faults};
 use crate::options::Options;
 use crate::server::Server;
 
-/// How long commands that are being done may take to end when the server stops.
+/// Time limit for running commands to end when the server stops.
 const LAST: Duration = Duration::from_secs(30);
-/// How often is looked for what has been left open for too long.
+/// Interval of the search for sessions and cursors that were open for too long.
 const CLEANS: Duration = Duration::from_secs(1);
 
-/// What the server does, told from outside of its thread.
+/// State of the server, set from outside of its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Serves,
-    /// Connections stay, and nothing is answered.
+    /// Connections stay, and no request is answered.
     Pauses,
-    /// No command is begun any more, and those that are being done end.
+    /// No new command begins, and running ones end.
     Stops,
     /// Everything ends at once.
     Dies,
 }
 
-/// Why the front can't be started.
+/// Reason why the front can't be started.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FrontError {
-    /// The engine is not there, or is no PostgreSQL with the DocumentDB extension.
+    /// The engine is unreachable, or is no PostgreSQL with the DocumentDB extension.
     #[error("the engine: {0}")]
     Engine(String),
-    /// The port can't be had.
+    /// The port is unavailable.
     #[error("port {port} of 127.0.0.1: {error}")]
     Port {
-        /// The port that was wished for; 0 stands for any.
+        /// The requested port; 0 means any.
         port: u16,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// The thread could not be made, or ended early.
+    /// The thread could not be created, or ended early.
     #[error("its thread: {0}")]
     Thread(String),
 }
 
-/// A stand-in for one MongoDB server. It ends when this value is dropped. All methods block until what they say has happened.
+/// A stand-in for one MongoDB server. It ends when this value is dropped. All methods block until
+/// their work is done.
 #[derive(Debug)]
 pub struct Front {
     engine: String,
@@ -71,12 +72,12 @@ struct Running {
 }
 
 impl Front {
-    /// Starts a server in front of an engine: a URL of PostgreSQL with the DocumentDB extension preloaded, and of a user who may create it.
-    /// Returns when it serves.
+    /// Starts a server in front of an engine: a URL of PostgreSQL with the DocumentDB extension
+    /// preloaded, and of a user who may create it. Returns when it serves.
     ///
     /// # Errors
     ///
-    /// [`FrontError`]: the engine can't be used, or the port not be had.
+    /// [`FrontError`]: the engine is unusable, or the port unavailable.
     pub fn start(engine: &str, options: Options) -> Result<Self, FrontError> {
         let mut front = Self {
             engine: engine.to_owned(),
@@ -91,46 +92,47 @@ impl Front {
         Ok(front)
     }
 
-    /// The port on 127.0.0.1. It stays the same over stops and starts.
+    /// Returns the port on 127.0.0.1. It stays the same over stops and starts.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its URL, without a user.
+    /// Returns its URL, without a user.
     #[must_use]
     pub fn url(&self) -> String {
         let set = if self.options.standalone { "directConnection=true" } else { "replicaSet=rs0" };
         format!("mongodb://127.0.0.1:{}/?{set}", self.port)
     }
 
-    /// Puts in a fault of the next commands.
+    /// Injects a fault into the next commands.
     pub fn fail_next(&self, fault: Fault) {
         self.faults.add(fault);
     }
 
-    /// Takes back the faults that have not happened yet.
+    /// Removes the injected faults that have not happened yet.
     pub fn fail_no_more(&self) {
         self.faults.clear();
     }
 
-    /// Ends it in order: commands that are being done end, transactions that are open are rolled back, connections are closed.
-    /// Does nothing when it does not run.
+    /// Stops it in order: running commands end, open transactions are rolled back, connections are
+    /// closed. Does nothing if it does not run.
     pub fn stop(&self) {
         self.end(Mode::Stops);
     }
 
-    /// Ends it at once, in the middle of whatever it does: every connection and every transaction. A command that was being done has happened or
-    /// not. Does nothing when it does not run.
+    /// Kills it at once, in the middle of its work: every connection and every transaction. A
+    /// running command has happened or not. Does nothing if it does not run.
     pub fn kill(&self) {
         self.end(Mode::Dies);
     }
 
-    /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), on the same port; returns when it serves. Does nothing when it runs.
+    /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), on the same port;
+    /// returns when it serves. Does nothing if it runs.
     ///
     /// # Errors
     ///
-    /// [`FrontError`]: the engine can't be used, or the port is taken.
+    /// [`FrontError`]: the engine is unusable, or the port is taken.
     pub fn start_again(&self) -> Result<(), FrontError> {
         let mut running = self.running();
         if running.is_none() {
@@ -139,12 +141,13 @@ impl Front {
         Ok(())
     }
 
-    /// Answers nothing until [`resume`](Self::resume); connections stay, and new ones are taken. Commands that are being done are done.
+    /// Answers no request until [`resume`](Self::resume); connections stay, and new ones are
+    /// accepted. Running commands finish.
     pub fn pause(&self) {
         self.tell(Mode::Pauses);
     }
 
-    /// Goes on after [`pause`](Self::pause), with what was asked meanwhile.
+    /// Continues after [`pause`](Self::pause), with the requests that arrived meanwhile.
     pub fn resume(&self) {
         self.tell(Mode::Serves);
     }
@@ -192,7 +195,7 @@ impl Drop for Front {
     }
 }
 
-/// A server from its start to its end. Says once whether it serves, and on which port.
+/// Runs a server from its start to its end. Reports once whether it serves, and on which port.
 async fn life(
     engine: &str,
     options: Options,
@@ -205,7 +208,7 @@ async fn life(
         Ok(begun) => begun,
         Err(error) => return drop(ready.send(Err(error))),
     };
-    // Whoever started it waits for this.
+    // The starter waits for this.
     let _ = ready.send(Ok(server.port));
     let mut clients = JoinSet::new();
     let mut told = mode.clone();
@@ -214,9 +217,9 @@ async fn life(
         tokio::select! {
             biased;
             ends = told.wait_for(|mode| matches!(mode, Mode::Stops | Mode::Dies)) => {
-                // Nobody holds the other end any more: the same as the end.
+                // A closed channel means the same as the end.
                 if ends.is_ok_and(|mode| *mode == Mode::Stops) {
-                    // What takes longer is ended with the rest.
+                    // Longer work is ended with the rest.
                     let _ = tokio::time::timeout(LAST, async { while clients.join_next().await.is_some() {} }).await;
                 }
                 break;
@@ -230,7 +233,7 @@ async fn life(
     }
     drop(listener);
     clients.shutdown().await;
-    // Where the engine itself is gone, nothing is left to end.
+    // If the engine itself is gone, nothing is left to end.
     let _ = tokio::time::timeout(LAST, server.engine.end_all()).await;
 }
 

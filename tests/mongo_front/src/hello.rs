@@ -1,4 +1,4 @@
-//! The handshake: what kind of server this is, and what it can.
+//! The handshake: kind and capabilities of this server.
 
 use bson::{Document, doc};
 
@@ -7,12 +7,13 @@ use crate::scram;
 use crate::sessions;
 use crate::wire;
 
-/// Whether a command is a handshake, under its new name or its old ones.
+/// Returns true if a command is a handshake, under its new name or its old ones.
 pub(crate) fn is_hello(command: &str) -> bool {
     matches!(command, "hello" | "isMaster" | "ismaster")
 }
 
-/// The answer to a handshake: the primary and only member of replica set `rs0`, or a standalone server.
+/// Returns the answer to a handshake: the primary and only member of replica set `rs0`, or a
+/// standalone server.
 pub(crate) fn answer(options: &Options, port: u16, asked: &Document) -> Document {
     let me = format!("127.0.0.1:{port}");
     let longest_document = i32::try_from(wire::LONGEST_DOCUMENT).unwrap_or(i32::MAX);
@@ -42,7 +43,7 @@ pub(crate) fn answer(options: &Options, port: u16, asked: &Document) -> Document
     answer
 }
 
-/// The answer to `buildInfo`.
+/// Returns the answer to `buildInfo`.
 pub(crate) fn build_info(options: &Options) -> Document {
     let parts: Vec<i32> =
         options.version.split('.').filter_map(|part| part.parse().ok()).chain([0]).collect();

@@ -1,8 +1,8 @@
-//! What kind of MongoDB the stand-in plays.
+//! Kind of MongoDB that the stand-in plays.
 
 use std::time::Duration;
 
-/// What kind of MongoDB the stand-in plays.
+/// Kind of MongoDB that the stand-in plays.
 #[derive(Clone)]
 pub struct Options {
     pub(crate) port: u16,
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Options {
 }
 
 impl Options {
-    /// Listens on this port of 127.0.0.1; 0 (the default) is any that is free.
+    /// Listens on this port of 127.0.0.1; 0 (the default) is any free port.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
@@ -57,15 +57,16 @@ impl Options {
         self
     }
 
-    /// Lets in this user alone, by SCRAM-SHA-256. Without one everybody is let in. Both words are plain ASCII.
+    /// Accepts only this user, by SCRAM-SHA-256. Without one everyone is accepted. Both words are
+    /// plain ASCII.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.user = Some((name.to_owned(), password.to_owned()));
         self
     }
 
-    /// Plays another version: what `buildInfo` says, and the number of the wire protocol that drivers go by (MongoDB 4.4: 9, 5.0: 13,
-    /// 7.0: 21). By default `7.0.0` and 21.
+    /// Plays another version: the answer to `buildInfo`, and the wire protocol number that drivers
+    /// check (MongoDB 4.4: 9, 5.0: 13, 7.0: 21). By default `7.0.0` and 21.
     #[must_use]
     pub fn version(mut self, version: &str, wire: i32) -> Self {
         version.clone_into(&mut self.version);
@@ -73,14 +74,16 @@ impl Options {
         self
     }
 
-    /// How long a transaction may stay open before it is aborted: 60 s by default, as MongoDB's `transactionLifetimeLimitSeconds`.
+    /// Sets the maximum lifetime of a transaction before it is aborted: 60 s by default, as
+    /// MongoDB's `transactionLifetimeLimitSeconds`.
     #[must_use]
     pub fn transaction_lifetime(mut self, lifetime: Duration) -> Self {
         self.transaction_lifetime = lifetime;
         self
     }
 
-    /// How long a cursor lives that nobody reads on: ten minutes by default, as MongoDB's `cursorTimeoutMillis`.
+    /// Sets the idle lifetime of a cursor: ten minutes by default, as MongoDB's
+    /// `cursorTimeoutMillis`.
     #[must_use]
     pub fn cursor_lifetime(mut self, lifetime: Duration) -> Self {
         self.cursor_lifetime = lifetime;

@@ -1,8 +1,8 @@
-//! What a client is told when a command can't be done: MongoDB's codes and labels, and which of DocumentDB's errors they stand for.
+//! Refusals of commands: MongoDB's codes and labels, and DocumentDB's errors that they translate.
 
 use bson::{Document, doc};
 
-/// The label of an error after which a client may do its whole transaction again.
+/// The label of an error after which a client may retry its whole transaction.
 pub(crate) const TRANSIENT: &str = "TransientTransactionError";
 
 /// MongoDB's number and name of an error.
@@ -31,7 +31,7 @@ pub(crate) const NO_SUCH_TRANSACTION: Code = code(251, "NoSuchTransaction");
 pub(crate) const TRANSACTION_COMMITTED: Code = code(256, "TransactionCommitted");
 pub(crate) const DUPLICATE_KEY: Code = code(11_000, "DuplicateKey");
 
-/// PostgreSQL's and DocumentDB's states, and what MongoDB says in their place.
+/// PostgreSQL's and DocumentDB's states, and MongoDB's codes for them.
 const STATES: &[(&str, Code)] = &[
     ("23505", DUPLICATE_KEY),
     ("23P01", DUPLICATE_KEY),
@@ -47,12 +47,13 @@ const STATES: &[(&str, Code)] = &[
 ];
 
 impl Code {
-    /// What MongoDB calls an SQLSTATE. Rare ones are all the same error here.
+    /// Returns MongoDB's code for an SQLSTATE. Rare ones share one code here.
     pub(crate) fn of_state(state: &str) -> Self {
         STATES.iter().find(|(known, _)| *known == state).map_or(UNKNOWN, |(_, code)| *code)
     }
 
-    /// The same for a state as the extension puts it into write errors: PostgreSQL packs its five characters into 6 bits each.
+    /// Like [`of_state`](Self::of_state), for a state as the extension puts it into write errors:
+    /// PostgreSQL packs its five characters into 6 bits each.
     pub(crate) fn of_packed_state(packed: i32) -> Self {
         let character = |place: i32| {
             let bits = u8::try_from((packed >> (6 * place)) & 0x3f).unwrap_or_default();
@@ -62,19 +63,20 @@ impl Code {
     }
 }
 
-/// Why a command was not done.
+/// Reason why a command was not run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Refusal {
-    /// The client is told why.
+    /// The client receives the reason.
     Error {
-        /// What kind of error it is.
+        /// The kind of the error.
         code: Code,
-        /// What happened, for a person.
+        /// The error as text.
         message: String,
-        /// What a client may do about it.
+        /// Labels that tell a client what it may do.
         labels: Vec<String>,
     },
-    /// The connection ends without an answer: the outcome is not known here either, or shall not be known there.
+    /// The connection ends without an answer: the outcome is not known here either, or must not be
+    /// known there.
     Hangup,
 }
 
@@ -83,12 +85,13 @@ impl Refusal {
         Self::Error { code, message: message.into(), labels: Vec::new() }
     }
 
-    /// An error after which the client may do its whole transaction again.
+    /// An error after which the client may retry its whole transaction.
     pub(crate) fn transient(code: Code, message: impl Into<String>) -> Self {
         Self::Error { code, message: message.into(), labels: vec![TRANSIENT.to_owned()] }
     }
 
-    /// The same error in a transaction: a conflict there can be tried again from the transaction's start.
+    /// Returns the same error in a transaction: a conflict there can be retried from the
+    /// transaction's start.
     pub(crate) fn in_transaction(self) -> Self {
         match self {
             Self::Error { code: WRITE_CONFLICT, message, .. } => Self::transient(WRITE_CONFLICT, message),
@@ -96,7 +99,7 @@ impl Refusal {
         }
     }
 
-    /// The answer that says so; `None` where there is none.
+    /// Returns the answer for it; `None` if there is none.
     pub(crate) fn answer(&self) -> Option<Document> {
         let Self::Error { code, message, labels } = self else { return None };
         let mut answer = doc! { "ok": 0.0, "errmsg": message, "code": code.number, "codeName": code.name };
@@ -111,7 +114,8 @@ impl From<tokio_postgres::Error> for Refusal {
     fn from(error: tokio_postgres::Error) -> Self {
         use std::error::Error as _;
         match error.as_db_error() {
-            // An administrator's end of the engine's connection (class 57P) is one of the client's, as MongoDB would have gone away itself.
+            // If an administrator ends the engine's connection (class 57P), the client's ends too,
+            // as if MongoDB had gone away itself.
             Some(database) if database.code().code().starts_with("57P") => Self::Hangup,
             Some(database) => {
                 let state = database.code().code();

@@ -1,10 +1,11 @@
-//! Answers of the engine, made into MongoDB's.
+//! Conversion of the engine's answers to MongoDB's.
 
 use bson::{Bson, Document, doc};
 
 use crate::refusal::{Code, DUPLICATE_KEY, Refusal, WRITE_CONFLICT};
 
-/// An answer to a write: the codes of its errors are MongoDB's, and a conflict in a transaction refuses the whole command.
+/// Converts an answer to a write: the codes of its errors are MongoDB's, and a conflict in a
+/// transaction refuses the whole command.
 pub(crate) fn of_write(
     mut answer: Document,
     namespace: &str,
@@ -25,7 +26,7 @@ pub(crate) fn of_write(
     Ok(answer)
 }
 
-/// A refusal of a command, with MongoDB's words for a duplicate, which programs look into.
+/// Converts a refusal of a command, with MongoDB's text for a duplicate, which programs parse.
 pub(crate) fn of_refusal(refusal: Refusal, namespace: &str, in_transaction: bool) -> Refusal {
     match refusal {
         Refusal::Error { code, message, labels } if code == DUPLICATE_KEY => {
@@ -42,7 +43,8 @@ fn duplicate(message: &str, namespace: &str) -> String {
     format!("E11000 duplicate key error collection: {namespace} index: {index} ({message})")
 }
 
-/// Says in an answer to a write that its write concern can't be had: one member can't confirm for more.
+/// Adds to an answer to a write that its write concern is unavailable: one member can't confirm for
+/// more.
 pub(crate) fn check_concern(answer: &mut Document, command: &Document) {
     let wanted = command.get_document("writeConcern").ok().and_then(|concern| concern.get("w"));
     let members = match wanted {
@@ -58,12 +60,12 @@ pub(crate) fn check_concern(answer: &mut Document, command: &Document) {
     }
 }
 
-/// Whether an answer says that something of the command failed, which aborts a transaction.
+/// Returns true if an answer reports that a part of the command failed, which aborts a transaction.
 pub(crate) fn failed(answer: &Document) -> bool {
     answer.contains_key("writeErrors")
 }
 
-/// An answer that says nothing but that all went well.
+/// An answer that reports only success.
 pub(crate) fn ok() -> Document {
     doc! { "ok": 1.0 }
 }

@@ -1,13 +1,14 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677): a user proves that it knows the password, without sending it. No input and output here.
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677): a user proves that it knows the password, without sending
+//! it. No input and output here.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
-/// What the mechanism is called in MongoDB's commands.
+/// The mechanism's name in MongoDB's commands.
 pub(crate) const MECHANISM: &str = "SCRAM-SHA-256";
-/// The least that drivers accept; more would only slow tests down.
+/// The minimum that drivers accept; more would only slow tests down.
 const ITERATIONS: u32 = 4_096;
 
 type Key = [u8; 32];
@@ -15,15 +16,15 @@ type Key = [u8; 32];
 /// A conversation after its first two messages.
 #[derive(Debug)]
 pub(crate) struct Scram {
-    /// The three messages that both sides sign, but for the client's last.
+    /// The three messages that both sides sign, except the client's last.
     signed: String,
     nonce: String,
     salted: Key,
 }
 
 impl Scram {
-    /// Takes the client's first message, and gives the answer; `None` for a message that is none, or of another user. `random` is fresh: a
-    /// salt and the server's part of the nonce.
+    /// Reads the client's first message, and returns the answer; `None` for an invalid message, or
+    /// another user. `random` is fresh: a salt and the server's part of the nonce.
     pub(crate) fn begin(
         message: &[u8],
         user: &str,
@@ -31,7 +32,7 @@ impl Scram {
         random: (Key, &str),
     ) -> Option<(Self, String)> {
         let message = std::str::from_utf8(message).ok()?;
-        // No channel is bound, and nobody acts for another user.
+        // No channel is bound, and no user acts for another.
         let bare = message.strip_prefix("n,,")?;
         if field(bare, "n=")? != user {
             return None;
@@ -43,7 +44,8 @@ impl Scram {
         Some((Self { signed: format!("{bare},{answer}"), nonce, salted }, answer))
     }
 
-    /// Takes the client's last message, and gives the server's own proof; `None` when the client's proof is wrong.
+    /// Reads the client's last message, and returns the server's own proof; `None` if the client's
+    /// proof is wrong.
     pub(crate) fn finish(self, message: &[u8]) -> Option<String> {
         let message = std::str::from_utf8(message).ok()?;
         let (bare, proof) = message.rsplit_once(",p=")?;
@@ -69,7 +71,7 @@ fn field<'m>(message: &'m str, name: &str) -> Option<&'m str> {
 }
 
 fn mac(key: &Key, text: &str) -> Key {
-    // A key is filled up with zeros to the length of a block: what HMAC does with a shorter one.
+    // A key is padded with zeros to the length of a block: HMAC does so with a shorter one.
     let mut block = [0; 64];
     block[..key.len()].copy_from_slice(key);
     let mut mac = Hmac::<Sha256>::new(&block.into());

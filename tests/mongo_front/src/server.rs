@@ -1,4 +1,4 @@
-//! The server that a client talks to: takes each command to where it is done.
+//! The server that a client talks to: routes each command to its handler.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::replies;
 use crate::sessions::Sessions;
 use crate::transaction;
 
-/// How often a write outside of a transaction is tried again that met a conflict, as MongoDB does by itself.
+/// Number of attempts of a write outside of a transaction that meets a conflict, as MongoDB retries
+/// by itself.
 const TRIES: usize = 20;
 
 /// One start of the server.
@@ -32,7 +33,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Does a command, unless a fault was put in for it.
+    /// Runs a command, unless a fault was injected for it.
     pub(crate) async fn handle(&self, command: &Command) -> Result<Document, Refusal> {
         if hello::is_hello(&command.name) {
             return Ok(hello::answer(&self.options, self.port, &command.spec));
@@ -52,7 +53,7 @@ impl Server {
         }
     }
 
-    /// Ends what has been left open for too long.
+    /// Ends sessions and cursors that were open for too long.
     pub(crate) fn clean(&self) {
         for (session, number) in self.sessions.end_old(self.options.transaction_lifetime) {
             self.cursors.end(&session, Some(number));
@@ -80,7 +81,7 @@ impl Server {
         }
     }
 
-    /// Does a command that is a transaction of its own.
+    /// Runs a command that is a transaction of its own.
     pub(crate) async fn alone(&self, command: &Command) -> Result<Document, Refusal> {
         let mut tries = 1;
         loop {
@@ -134,7 +135,8 @@ impl Server {
             Some(connection) => connection,
             None => self.engine.connection().await?,
         };
-        // On an error the cursor is gone, as in MongoDB, and with it the connection that may hold it.
+        // After an error the cursor is gone, as in MongoDB, and with it the connection that may
+        // hold it.
         let done = commands::next_page(&mut connection, command, number, &cursor.continuation).await?;
         match done.cursor {
             Some(next) => {

@@ -1,4 +1,4 @@
-//! Sessions of clients: which transaction each has, and which of its commands were done.
+//! Sessions of clients: the transaction of each, and which of its commands were done.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::engine::Connection;
 
-/// How long a session lives that nobody uses: what a handshake announces (`logicalSessionTimeoutMinutes`).
+/// Idle lifetime of a session, as a handshake announces it (`logicalSessionTimeoutMinutes`).
 pub(crate) const LIFETIME: Duration = Duration::from_secs(30 * 60);
 
-/// What became of the transaction, or of the command to be done once, that a session began last.
+/// Fate of the latest transaction or retryable command of a session.
 #[derive(Debug, Default)]
 pub(crate) enum State {
     /// Nothing is known here; the engine may know of a commit.
@@ -17,9 +17,9 @@ pub(crate) enum State {
     Nothing,
     /// Open, on a connection of its own.
     Open {
-        /// Where the transaction is open.
+        /// The connection of the transaction.
         connection: Box<Connection>,
-        /// When it began.
+        /// Time of its begin.
         since: Instant,
     },
     /// Committed.
@@ -28,19 +28,19 @@ pub(crate) enum State {
     Aborted,
 }
 
-/// A client's session. Its commands are done one after another.
+/// A client's session. Its commands run one after another.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// The number of its newest transaction or command.
     pub(crate) number: i64,
-    /// What became of that.
+    /// Fate of that.
     pub(crate) state: State,
 }
 
 /// A session that one command at a time may use.
 pub(crate) type Shared = Arc<tokio::sync::Mutex<Session>>;
 
-/// All sessions, each with when it was last asked for.
+/// All sessions, each with the time of its last use.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions(Mutex<HashMap<Vec<u8>, (Shared, Instant)>>);
 
@@ -55,19 +55,19 @@ impl Sessions {
         Arc::clone(session)
     }
 
-    /// Forgets a session; a transaction that it had open is rolled back by that.
+    /// Forgets a session; this rolls its open transaction back.
     pub(crate) fn end(&self, id: &[u8]) {
         self.all().remove(id);
     }
 
-    /// Aborts the transactions that have been open for too long, and forgets the sessions that nobody uses. Gives what was aborted: session
-    /// and number.
+    /// Aborts the transactions that have been open for too long, and forgets unused sessions.
+    /// Returns the aborted transactions: session and number.
     pub(crate) fn end_old(&self, transaction_lifetime: Duration) -> Vec<(Vec<u8>, i64)> {
         let mut sessions = self.all();
         sessions.retain(|_, (_, used)| used.elapsed() < LIFETIME.max(transaction_lifetime));
         let mut aborted = Vec::new();
         for (id, (session, _)) in sessions.iter() {
-            // One that is busy is looked at again in a moment.
+            // A busy one is checked again in a moment.
             let Ok(mut session) = session.try_lock() else { continue };
             if matches!(session.state, State::Open { since, .. } if since.elapsed() >= transaction_lifetime) {
                 session.state = State::Aborted;

@@ -1,4 +1,4 @@
-//! Transactions, and writes that are done once: what a session's number promises.
+//! Transactions, and retryable writes: the promises of a session's number.
 
 use std::time::Instant;
 
@@ -14,13 +14,14 @@ use crate::replies;
 use crate::server::Server;
 use crate::sessions::{Session, State};
 
-/// A transaction sees one snapshot, and one that meets another's lock gives up: MongoDB does at once, the engine after this time.
+/// A transaction sees one snapshot, and one that meets another's lock gives up: MongoDB does at
+/// once, the engine after this time.
 const BEGIN: &str = "begin isolation level repeatable read; set local lock_timeout = '20ms'";
 const COMMITS: &str = "insert into outbox_front.done (session, number) values ($1, $2) \
     on conflict (session) do update set number = excluded.number, answer = null, at = now()";
 const DONE: &str = "select answer from outbox_front.done where session = $1 and number = $2";
 
-/// Does a command of a transaction.
+/// Runs a command of a transaction.
 pub(crate) async fn run(server: &Server, command: &Command, number: i64) -> Result<Document, Refusal> {
     let session = server.sessions.of(&command.session);
     let mut session = session.lock().await;
@@ -37,7 +38,7 @@ pub(crate) async fn run(server: &Server, command: &Command, number: i64) -> Resu
             }
             let done = statement(server, command, session, number).await;
             if done.as_ref().map_or(true, replies::failed) {
-                // As MongoDB: any error aborts the transaction.
+                // As in MongoDB: any error aborts the transaction.
                 end(server, command, session, State::Aborted).await;
             }
             done.map_err(|refusal| replies::of_refusal(refusal, &command.namespace(), true))
@@ -45,7 +46,7 @@ pub(crate) async fn run(server: &Server, command: &Command, number: i64) -> Resu
     }
 }
 
-/// Does a write that is done once, and gives its first answer however often it is asked for.
+/// Runs a write once, and returns its first answer however often it is requested.
 pub(crate) async fn once(server: &Server, command: &Command, number: i64) -> Result<Document, Refusal> {
     let session = server.sessions.of(&command.session);
     let mut session = session.lock().await;
@@ -53,7 +54,7 @@ pub(crate) async fn once(server: &Server, command: &Command, number: i64) -> Res
         return Err(too_old(number, session.number));
     }
     if number > session.number {
-        // Of an older transaction nobody will hear again: it is rolled back.
+        // An older transaction can't be continued: it is rolled back.
         end(server, command, &mut session, State::Nothing).await;
         session.number = number;
     }
@@ -125,7 +126,7 @@ async fn commit(
     number: i64,
 ) -> Result<Document, Refusal> {
     if number > session.number {
-        // Not begun here since the last start: what was committed before is known to the engine.
+        // Not begun here since the last start: the engine knows earlier commits.
         session.state = State::Nothing;
     }
     match &mut session.state {
@@ -173,18 +174,19 @@ async fn abort(
     }
 }
 
-/// Leaves the transaction that may be open, and rolls it back unless it has been committed. Its locks are gone when this returns.
+/// Ends the transaction that may be open, and rolls it back unless it has been committed. Its locks
+/// are gone when this returns.
 async fn end(server: &Server, command: &Command, session: &mut Session, state: State) {
     let committed = matches!(state, State::Committed);
     let State::Open { connection, .. } = std::mem::replace(&mut session.state, state) else { return };
     server.cursors.end(&command.session, Some(session.number));
-    // A connection that can't even roll back is closed, which does the same.
+    // A connection that can't even roll back is closed, which has the same effect.
     if committed || connection.batch("rollback").await.is_ok() {
         server.engine.give_back(*connection);
     }
 }
 
-/// Tells the engine how long a command may take, if it says so.
+/// Sets the engine's time limit for a command, if it has one.
 pub(crate) async fn limit(connection: &Connection, command: &Command, scope: &str) -> Result<(), Refusal> {
     match command.time_limit() {
         Some(limit) => {

@@ -10,7 +10,8 @@ pub(crate) const HEADER: usize = 16;
 pub(crate) const LONGEST: usize = 48_000_000;
 /// The longest document that is announced, in bytes.
 pub(crate) const LONGEST_DOCUMENT: usize = 16 * 1024 * 1024;
-/// How deep documents may nest: a little more than MongoDB's 180, and far less than what would exhaust a stack.
+/// Maximum nesting depth of documents: a little more than MongoDB's 180, and far less than would
+/// exhaust a stack.
 const DEEPEST: usize = 200;
 
 const OP_REPLY: i32 = 1;
@@ -22,7 +23,7 @@ const MORE_TO_COME: u32 = 1 << 1;
 /// Bits that a reader has to know, or to refuse the message. Those above may be ignored.
 const REQUIRED: u32 = 0xFFFF;
 
-/// Why bytes are no message.
+/// Reason why bytes are no message.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum Malformed {
     #[error("a message of {0} bytes; {HEADER} to {LONGEST} are allowed")]
@@ -48,7 +49,7 @@ pub(crate) enum Malformed {
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The bytes that follow the header.
+    /// Number of bytes after the header.
     pub(crate) length: usize,
     /// The sender's number for it.
     pub(crate) id: i32,
@@ -56,7 +57,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Reads a header, and refuses lengths and kinds that nobody sends.
+    /// Reads a header, and refuses lengths and kinds that no client sends.
     pub(crate) fn decode(bytes: [u8; HEADER]) -> Result<Self, Malformed> {
         let mut rest = bytes.as_slice();
         let (length, id, _answers, kind) =
@@ -74,14 +75,15 @@ impl Header {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Request {
     pub(crate) command: Document,
-    /// It came in the old form, which only a handshake has, and wants its answer in the old form.
+    /// True for the old form, which only a handshake has, and which needs an answer in the old
+    /// form.
     pub(crate) legacy: bool,
-    /// The client waits for an answer.
+    /// True if the client waits for an answer.
     pub(crate) answered: bool,
 }
 
 impl Request {
-    /// Reads what follows a header.
+    /// Reads the bytes after a header.
     pub(crate) fn decode(header: Header, bytes: &[u8]) -> Result<Self, Malformed> {
         if header.kind == OP_QUERY { Self::query(bytes) } else { Self::message(bytes) }
     }
@@ -101,7 +103,7 @@ impl Request {
             return Err(Malformed::Flags(flags));
         }
         if flags & CHECKSUM_PRESENT != 0 {
-            // Of the transport, which loses nothing here.
+            // A checksum of the transport, which loses nothing here.
             let end = rest.len().checked_sub(4).ok_or(Malformed::Short)?;
             rest = rest.get(..end).ok_or(Malformed::Short)?;
         }
@@ -126,7 +128,7 @@ impl Request {
     }
 }
 
-/// The bytes of an answer to message `id`.
+/// Returns the bytes of an answer to message `id`.
 ///
 /// # Errors
 ///
@@ -173,7 +175,7 @@ fn string(rest: &mut &[u8]) -> Result<String, Malformed> {
     String::from_utf8(text.to_vec()).map_err(|_| Malformed::Document)
 }
 
-/// The bytes of something that begins with its own length; the length counts itself.
+/// Bytes that begin with their own length; the length counts itself.
 fn sized<'b>(rest: &mut &'b [u8]) -> Result<&'b [u8], Malformed> {
     let length = number(&mut &**rest)?;
     let length = usize::try_from(length).ok().filter(|length| *length >= 4).ok_or(Malformed::Short)?;
@@ -195,7 +197,7 @@ fn document(rest: &mut &[u8]) -> Result<Document, Malformed> {
     parse(sized(rest)?)
 }
 
-/// A document from its bytes. Its depth is looked at first, as reading one recurses.
+/// Parses a document from its bytes. Its depth is checked first, as parsing recurses.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Malformed> {
     let raw = RawDocument::from_bytes(bytes).map_err(|_| Malformed::Document)?;
     check_depth(raw, DEEPEST)?;

@@ -30,7 +30,7 @@ impl Effects for MongoDbStore {
     }
 
     async fn make_tables(&self) -> Result<(), Failed> {
-        // Before anybody writes: in a transaction they could not be made everywhere.
+        // Before the first write: in a transaction they could not be created on every version.
         for collection in ["counters", "effects"] {
             database(self)?.create_collection(collection).await?;
         }

@@ -13,7 +13,7 @@ fn options() -> SqliteOptions {
     options
 }
 
-/// The machine's clock is not the tests' own: the ends of lives, leases and roles are moved instead.
+/// The tests do not own the machine's clock: the ends of lives, leases and roles are moved instead.
 async fn lease_longer(store: &SqliteStore, by: Duration) {
     let by = i64::try_from(by.as_micros()).expect("not that long");
     for table in ["outbox_relay", "outbox_lease", "outbox_role"] {

@@ -82,7 +82,7 @@ fn messages_that_break_the_rules_are_refused() {
 #[test]
 fn documents_that_nest_too_deep_are_refused_before_they_are_read() {
     let nested = |depth: usize| {
-        // An element `a` of kind 3 (document) around an empty document, again and again.
+        // An element `a` of kind 3 (document) around an empty document, repeated.
         let mut bytes = vec![5, 0, 0, 0, 0];
         for _ in 1..depth {
             let length = i32::try_from(bytes.len() + 8).unwrap();

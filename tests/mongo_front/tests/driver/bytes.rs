@@ -18,7 +18,7 @@ async fn what_is_no_message_ends_its_connection_and_nothing_else() {
     let address = url.trim_start_matches("mongodb://").split('/').next().unwrap();
     let wrong: [&[u8]; 4] = [
         b"GET / HTTP/1.1\r\n\r\n....",
-        // A length of nothing, one that is far too long, and a message whose inside is cut short.
+        // A length of zero, one that is far too long, and a message whose inside is cut short.
         &[0; 16],
         &[255, 255, 255, 127, 1, 0, 0, 0, 0, 0, 0, 0, 0xdd, 7, 0, 0],
         &[20, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xdd, 7, 0, 0, 0, 0, 0, 0],

@@ -20,7 +20,8 @@ async fn the_next_commands_of_a_name_fail_as_a_test_wants() {
     assert_eq!(code(&collection.insert_one(doc! { "_id": 1 }).await.unwrap_err()), Some(96));
     collection.insert_one(doc! { "_id": 1 }).await.unwrap();
 
-    // The driver retries a write once: what was not done is done then, what was done is not done twice.
+    // The driver retries a write once: a lost request runs then, a completed one does not run
+    // twice.
     server.fail_next(Fault::of(&["insert"], Happens::CloseBefore));
     collection.insert_one(doc! { "_id": 2 }).await.unwrap();
     server.fail_next(Fault::of(&["update"], Happens::CloseAfter));
@@ -51,7 +52,7 @@ async fn a_commit_whose_answer_is_lost_is_known_to_the_driver_after_asking_again
     }
     assert_eq!(all(&collection).await.len(), 2);
 
-    // Twice lost: the driver gives up, and says that it does not know.
+    // Twice lost: the driver gives up, and reports an unknown result.
     let mut session = client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     collection.insert_one(doc! {}).session(&mut session).await.unwrap();

@@ -35,11 +35,12 @@ async fn a_kill_ends_transactions_and_a_start_finds_what_was_committed() {
     server.kill();
     server.start_again();
 
-    // The commit is known, though it was of the server that is gone; the open transaction is not.
+    // The commit is known, though the server that performed it is gone; the open transaction is
+    // not.
     committed.commit_transaction().await.unwrap();
     let error = open.commit_transaction().await.unwrap_err();
     assert_eq!(code(&error), Some(251), "{error:?}");
-    // Its lock is gone too: a plain write would wait for it without an end.
+    // Its lock is gone too: a plain write would wait for it forever.
     collection.insert_one(doc! { "_id": 2, "new": true }).await.unwrap();
     let expected = [doc! { "_id": 0 }, doc! { "_id": 1 }, doc! { "_id": 2, "new": true }];
     assert_eq!(all(&collection).await, expected);
@@ -49,8 +50,8 @@ async fn a_kill_ends_transactions_and_a_start_finds_what_was_committed() {
     assert_eq!(all(&collection).await.len(), 3);
 }
 
-/// What a kill leaves behind would hold its locks against the next start. A process that stands still can't end: a kill that does not wait
-/// for it is over before.
+/// A remnant of a killed server would hold its locks against the next start. A stopped process
+/// can't end: a kill that did not wait for it would return early.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_is_over_when_nothing_of_the_server_is_left_in_the_engine() {
     let Some(server) = MongoDb::newest().start().or_skip() else { return };
@@ -73,7 +74,7 @@ async fn a_kill_is_over_when_nothing_of_the_server_is_left_in_the_engine() {
         let server = server.clone();
         move || server.kill()
     });
-    // Too short a wait would only let a mistake pass; it never fails what is right.
+    // Too short a wait would only let a mistake pass; it never fails a correct server.
     let early = timeout(Duration::from_secs(1), &mut killing).await;
     processes.iter().for_each(|process| kill_process(*process, Signal::CONT).unwrap());
     assert!(early.is_err(), "it did not wait for what it ends");
@@ -106,7 +107,7 @@ async fn a_paused_server_answers_nothing_and_then_everything() {
         async move { collection.insert_one(doc! { "_id": 1 }).await }
     });
     sent.notified().await;
-    // Too short a wait would only let a mistake pass; it never fails what is right.
+    // Too short a wait would only let a mistake pass; it never fails a correct server.
     let answer = timeout(Duration::from_millis(200), &mut asked).await;
     assert!(answer.is_err(), "{answer:?}");
     server.resume();

@@ -1,4 +1,4 @@
-//! The stand-in as the official driver sees it: what the MongoDB store relies on.
+//! The stand-in as the official driver sees it: the features that the MongoDB store relies on.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip as _};
 
-/// A fresh database on the server that all tests share; `None` where there is none.
+/// A fresh database on the server that all tests share; `None` if there is none.
 async fn database() -> Option<(Client, Database)> {
     let server = MongoDb::newest().shared().or_skip()?;
     let client = client(&server).await;
@@ -29,7 +29,7 @@ async fn database() -> Option<(Client, Database)> {
 
 async fn options(server: &MongoDbServer) -> ClientOptions {
     let mut options = ClientOptions::parse(server.url()).await.unwrap();
-    // What a slow machine may take; nothing waits for it to pass.
+    // A limit for slow machines; no test waits for it to pass.
     options.server_selection_timeout = Some(Duration::from_secs(60));
     options
 }

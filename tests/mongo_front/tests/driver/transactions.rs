@@ -110,7 +110,7 @@ async fn a_plain_write_waits_for_the_transaction_that_holds_its_document() {
         let (collection, raise) = (collection.clone(), raise.clone());
         async move { collection.update_one(doc! { "_id": 0 }, raise).await }
     });
-    // Whether the plain write comes while the document is held or after: both count.
+    // The plain write may arrive while the document is held or after: both count.
     session.commit_transaction().await.unwrap();
     plain.await.unwrap().unwrap();
     assert_eq!(all(&collection).await, [doc! { "_id": 0, "n": 2 }]);

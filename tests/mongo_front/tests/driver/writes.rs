@@ -102,7 +102,8 @@ async fn tasks_that_claim_documents_never_claim_one_twice() {
     }
     claimed.sort_unstable();
     claimed.dedup();
-    // A claim may find that all it looked at has gone to others, and end early: none is claimed twice.
+    // A claim may find that all its candidates have gone to others, and end early: none is claimed
+    // twice.
     assert!(!claimed.is_empty());
     let taken = collection.count_documents(doc! { "free": false }).await.unwrap();
     assert_eq!(u64::try_from(claimed.len()).unwrap(), taken);

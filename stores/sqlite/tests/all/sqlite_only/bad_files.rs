@@ -1,4 +1,4 @@
-//! Files that are not what they should be: each error says so, and what to do.
+//! Faulty files: each error names the fault and the remedy.
 
 use outbox_contract::transactional::Committed;
 use outbox_contract::{AppendError, Consumer, Store, StoreError, StoreErrorKind, Transactional};
@@ -119,7 +119,8 @@ async fn a_full_disk_is_unavailable_and_loses_nothing() {
     assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 1);
 }
 
-/// SQLite rolls back by itself when the disk is full; an append that goes on must not commit alone (promise P1).
+/// SQLite rolls back by itself when the disk is full; an append that continues must not commit
+/// alone (promise P1).
 #[tokio::test]
 async fn nothing_is_appended_to_a_transaction_that_the_database_has_rolled_back() {
     let fixture = Fixture::new().await;
@@ -134,7 +135,8 @@ async fn nothing_is_appended_to_a_transaction_that_the_database_has_rolled_back(
     assert_eq!(fixture.store.backlog(&Default::default()).await.unwrap().pending, 0);
 }
 
-/// The same at an inbox: noted alone, a message would never be handled (promise P4).
+/// The same at an inbox: if its record were committed alone, a message would never be handled
+/// (promise P4).
 #[tokio::test]
 async fn nothing_is_admitted_in_a_transaction_that_the_database_has_rolled_back() {
     let fixture = Fixture::new().await;
@@ -149,7 +151,8 @@ async fn nothing_is_admitted_in_a_transaction_that_the_database_has_rolled_back(
     assert!(!fixture.store.admitted(&consumer, message.id).await.unwrap());
 }
 
-/// The driver takes a transaction that SQLite rolled back for open: its connection must not be used again.
+/// The driver treats a transaction that SQLite rolled back as open: its connection must not be used
+/// again.
 #[tokio::test]
 async fn the_store_works_again_when_the_disk_has_room_again() {
     let directory = tempfile::tempdir().unwrap();
@@ -161,7 +164,7 @@ async fn the_store_works_again_when_the_disk_has_room_again() {
     fill_disk(&mut tx).await;
     store.append(&mut tx, &[large()]).await.unwrap_err();
     drop(tx);
-    // The bound was that connection's; the next one has none.
+    // The limit was that connection's; the next one has none.
     let mut tx = store.begin().await.unwrap();
     store.append(&mut tx, &[large()]).await.unwrap();
     store.rollback(tx).await.unwrap();
@@ -229,7 +232,7 @@ async fn a_name_of_memory_is_a_database_that_all_connections_share() {
     assert!(!std::path::Path::new("shop").exists());
 }
 
-/// Connections go on writing to the file that they have opened: what is committed there is gone with them.
+/// Connections keep writing to the file that they have opened: commits there are lost with it.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_file_that_was_replaced_under_an_open_store_is_noticed() {
@@ -251,7 +254,7 @@ async fn a_file_that_was_replaced_under_an_open_store_is_noticed() {
     assert_says(&fixture.store.lease(&lease).await.unwrap_err(), StoreErrorKind::Other, "removed");
 }
 
-/// It says nothing of the tables that are there.
+/// The error makes no claim about existing tables.
 #[tokio::test]
 async fn a_disk_that_is_full_while_tables_are_made_is_unavailable() {
     let directory = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ use super::support::Fixture;
 /// Writes a megabyte.
 const FILLS: &str = "create table filled as select zeroblob(1000000)";
 
-/// A connection that waits for nobody.
+/// A connection that does not wait for locks.
 async fn connect(path: &Path) -> Result<SqliteConnection, sqlx::Error> {
     SqliteConnectOptions::new().filename(path).busy_timeout(Duration::ZERO).connect().await
 }
@@ -23,7 +23,7 @@ async fn tried(connection: &mut SqliteConnection, statement: &str) -> Result<(),
     sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(connection).await.map(|_| ())
 }
 
-/// Runs statements one by one; the error of the first that fails.
+/// Runs statements one by one; returns the error of the first that fails.
 async fn error_of(connection: &mut SqliteConnection, statements: &[&str]) -> sqlx::Error {
     for statement in statements {
         if let Err(error) = tried(connection, statement).await {
@@ -54,11 +54,12 @@ async fn the_database_says_whose_fault_an_error_is() {
     sqlx::raw_sql(tables).execute(store.pool()).await.unwrap();
 
     for (expected, blame, statements) in [
-        // The machine, and what an operator allows: a full disk, a file that can only be read or can't be opened, memory.
+        // The machine, and an operator's limits: a full disk, a file that can only be read or can't
+        // be opened, memory.
         (13, Blame::Environment, &["pragma max_page_count = 1", "begin", FILLS][..]),
         (8, Blame::Environment, &["pragma query_only = 1", "insert into t values (2, 0)"]),
         (14, Blame::Environment, &["attach 'no/such/directory/file.db' as other"]),
-        // What was asked.
+        // The statement itself.
         (19, Blame::Handler, &["insert into t values (1, 0)"]),
         (19, Blame::Handler, &["insert into t values (-1, 0)"]),
         (19, Blame::Handler, &["insert into t values (5, null)"]),
@@ -77,7 +78,7 @@ async fn the_database_says_whose_fault_an_error_is() {
     of_the_pool(store, &path).await;
 }
 
-/// Two connections that are in each other's way.
+/// Two connections that block each other.
 async fn of_two(store: &SqliteStore, path: &Path) {
     let (mut one, mut two) = (connect(path).await.unwrap(), connect(path).await.unwrap());
     tried(&mut two, "begin; select * from t").await.unwrap();
@@ -115,7 +116,7 @@ async fn of_the_file(fixture: &Fixture) {
     assert_blames(&fixture.store, &error, 11, Blame::Environment);
 }
 
-/// No connection, and what the driver itself says.
+/// No connection, and the driver's own errors.
 async fn of_the_pool(store: &SqliteStore, path: &Path) {
     let options = SqliteConnectOptions::new().filename(path);
     let small = SqlitePoolOptions::new().max_connections(1).acquire_timeout(Duration::from_millis(100));

@@ -1,4 +1,5 @@
-//! Programs in other languages: plain SQL is all they need, and nonsense of theirs holds nobody up.
+//! Programs in other languages: plain SQL is all they need, and their invalid rows delay no other
+//! messages.
 
 use outbox_contract::admin::{Edit, Filter};
 use outbox_contract::{Admin, Bucket, FetchedRow, Key, MessageId, Store, StoreErrorKind};
@@ -61,7 +62,7 @@ async fn a_key_keeps_its_order_whoever_writes_it() {
     assert_eq!(texts, ["0.1", "0.2", "0.3", "1.1", "1.2", "1.3", "2.1", "2.2", "2.3"]);
 }
 
-/// Nothing behind a row without a bucket is read before that row has one, however little is asked for.
+/// No row behind a row without a bucket is read before that row has one, however small the limit.
 #[tokio::test]
 async fn a_row_without_a_bucket_is_not_overtaken() {
     let fixture = Fixture::new().await;
@@ -158,7 +159,7 @@ async fn what_can_be_no_message_is_refused_where_it_is_written() {
     }
 }
 
-/// One that could not join its key would hold up all that are due behind it.
+/// A scheduled message that could not join its key would delay all that are due behind it.
 #[tokio::test]
 async fn what_can_be_no_message_is_not_scheduled() {
     let fixture = Fixture::new().await;
@@ -177,7 +178,7 @@ async fn what_can_be_no_message_is_not_scheduled() {
     }
 }
 
-/// What a text takes is its bytes, whatever stands in it.
+/// The size of a text is its bytes, including NUL.
 #[tokio::test]
 async fn a_text_with_nul_in_it_is_measured_whole() {
     let fixture = Fixture::new().await;
@@ -285,7 +286,8 @@ async fn a_trigger_of_the_users_can_append() {
     assert_eq!(&messages(&fetch(&fixture.store, relay).await)[0].message.payload[..], br#"{"total":42}"#);
 }
 
-/// Positions are the order of commits only as long as none comes back: also after everything was settled, and in another process.
+/// Positions are the order of commits only as long as none comes back: also after everything was
+/// settled, and in another process.
 #[tokio::test]
 async fn positions_do_not_come_back_in_a_file_that_is_opened_again() {
     let fixture = Fixture::new().await;
@@ -318,7 +320,7 @@ async fn the_migrations_can_be_run_by_another_tool() {
     append(&store, [message("a", "1").with_id(MessageId::new())]).await;
 }
 
-/// Its key waits for an operator, and no other one for it.
+/// Its key waits for an operator, and delays no other key.
 #[tokio::test]
 async fn a_parked_row_that_is_no_message_takes_no_room_from_other_keys() {
     let fixture = Fixture::new().await;
@@ -343,7 +345,7 @@ async fn a_parked_row_that_is_no_message_takes_no_room_from_other_keys() {
     }
 }
 
-/// What came in nevertheless, and could never go out, does when it was corrected.
+/// A malformed message that could never be sent is sent when it is corrected.
 #[tokio::test]
 async fn a_dead_letter_that_was_no_message_is_corrected() {
     let fixture = Fixture::new().await;

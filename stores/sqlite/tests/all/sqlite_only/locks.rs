@@ -1,4 +1,4 @@
-//! One writer at a time: what happens to the others.
+//! One writer at a time: behavior of the others.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,8 @@ async fn a_writer_that_does_not_let_go_makes_ours_unavailable_and_reading_goes_o
     assert!(fetch(&store, relay).await.rows.is_empty());
 }
 
-/// The user's transaction read before another one wrote: SQLite can't let it write any more, however long it waits.
+/// The user's transaction read before another one wrote: SQLite can't let it write any more,
+/// however long it waits.
 #[tokio::test]
 async fn an_append_in_a_transaction_that_has_become_old_is_a_conflict() {
     let fixture = Fixture::new().await;
@@ -71,7 +72,8 @@ async fn users_that_hold_all_of_their_connections_do_not_stop_a_relay() {
     assert_eq!(held.len(), 8);
 }
 
-/// A bucket that is being given up runs out when it would have, however often its relay lives on.
+/// A bucket that is being given up expires when it would have, however often its relay extends its
+/// life.
 #[tokio::test]
 async fn a_heartbeat_does_not_prolong_what_the_relay_gives_up() {
     let fixture = Fixture::new().await;
@@ -96,13 +98,13 @@ async fn a_heartbeat_does_not_prolong_what_the_relay_gives_up() {
         assert!(Instant::now() < deadline, "the bucket did not run out");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Another one gets it, and nothing else.
+    // Another one acquires it, and nothing else.
     let other = store.lease(&lease_request(RelayId::new())).await.unwrap().leases;
     assert_eq!(other.iter().map(|lease| lease.bucket).collect::<Vec<_>>(), [given_up]);
 }
 
-/// A fetch that stops early, for its bytes, leaves no read transaction open: else the log could never be cut back, and the next fetch of
-/// that connection would see an old state.
+/// A fetch that stops early, for its bytes, leaves no read transaction open: otherwise the log
+/// could never be truncated, and the next fetch of that connection would see an old state.
 #[tokio::test]
 async fn a_fetch_that_stops_early_leaves_nothing_open() {
     let fixture = Fixture::new().await;

@@ -1,11 +1,11 @@
-//! Looking at what is stored, as operators do: what it brings is bounded.
+//! Queries of stored messages, as operators run them: their results are bounded.
 
 use outbox_contract::Admin;
 use outbox_contract::admin::Filter;
 
 use super::support::Fixture;
 
-/// Five messages of 15 MiB, the most that one has, in one of the tables that can be browsed.
+/// Five messages of 15 MiB, almost the maximum size, in one of the tables that can be browsed.
 fn fill(table: &str) -> String {
     let (columns, values) = match table {
         "outbox_parked" => ("position, order_key, parked_at", "n, 'a', 0"),
@@ -26,7 +26,7 @@ async fn run(fixture: &Fixture, statement: String) {
     sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(fixture.store.pool()).await.unwrap();
 }
 
-/// How many messages come page by page.
+/// Numbers of messages on each page.
 async fn pages(fixture: &Fixture, table: &str) -> Vec<usize> {
     let mut pages = Vec::new();
     loop {
@@ -51,7 +51,7 @@ async fn a_page_of_large_messages_ends_behind_64_mib() {
     for table in ["outbox_parked", "outbox_dead", "outbox_history", "outbox_scheduled"] {
         run(&fixture, fill(table)).await;
         assert_eq!(pages(&fixture, table).await, [4, 1], "{table}");
-        // What somebody has put there may be larger still: one of it comes.
+        // Other programs' messages may be larger still: one of them is returned.
         if table == "outbox_dead" {
             let larger = "update outbox_dead set payload = zeroblob(65 * 1024 * 1024) where position = 1";
             run(&fixture, larger.to_owned()).await;

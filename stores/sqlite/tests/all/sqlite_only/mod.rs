@@ -1,5 +1,5 @@
-//! What only a SQLite file can do or break: query plans, processes on one file, files that are not what they should be, programs in other
-//! languages, a writer that does not let go.
+//! Behavior and faults of SQLite files alone: query plans, processes on one file, faulty files,
+//! programs in other languages, a writer that keeps its lock.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

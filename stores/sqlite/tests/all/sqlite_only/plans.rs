@@ -1,4 +1,4 @@
-//! Query plans: what a statement walks over, whatever the tables hold.
+//! Query plans: rows that a statement scans, whatever the tables hold.
 
 use outbox_contract::{BucketSet, FetchRequest, FetchedRow, Position, Route, Store};
 
@@ -12,10 +12,11 @@ async fn plan(fixture: &Fixture, statement: &str) -> Vec<String> {
     rows.into_iter().map(|row| row.3).collect()
 }
 
-/// Asserts that of a table no step walks over more than a range of its primary key or of an index.
+/// Asserts that no step scans more of a table than a range of its primary key or of an index.
 fn assert_no_scan(plan: &[String], table: &str) {
     for step in plan {
-        // Lists of the request's own, the page that was cut to the limit, and the leases of one relay: 256 at the most.
+        // Lists of the request's own, the page that was cut to the limit, and the leases of one
+        // relay: at most 256.
         let is_bounded = step.contains("VIRTUAL TABLE")
             || ["SCAN page", "SCAN held", "SCAN bound", "SCAN b", "SCAN CONSTANT ROW"]
                 .contains(&step.as_str());
@@ -71,7 +72,7 @@ async fn what_is_due_and_admitted_is_found_by_an_index() {
         let plan: Vec<String> = plan(&fixture, statement)
             .await
             .into_iter()
-            // A walk over the partial index that holds only what the statement is for.
+            // A scan of the partial index that holds only the rows that the statement is for.
             .filter(|step| !step.contains("USING INDEX outbox_message_unplaced"))
             .collect();
         assert_no_scan(&plan, name);
@@ -84,11 +85,12 @@ async fn what_is_due_and_admitted_is_found_by_an_index() {
 async fn a_backlog_of_another_route_is_walked_over_once() {
     let fixture = Fixture::new().await;
     let plan = plan(&fixture, include_str!("../../../src/queries/fetch.sql")).await;
-    // How far it has looked is the end of the primary key, not a walk to it.
+    // The position up to which it has looked is the end of the primary key, not a scan to it.
     assert!(plan.contains(&"SEARCH outbox_message".to_owned()), "{plan:#?}");
 }
 
-/// However many keys fail: none is looked at by itself, and none is walked over to find those that are held.
+/// However many keys fail, the measurement looks at none by itself, and scans none to find those
+/// that are held.
 #[tokio::test]
 async fn a_measurement_finds_what_it_counts_at_the_head_of_an_index() {
     let fixture = Fixture::new().await;
@@ -99,8 +101,8 @@ async fn a_measurement_finds_what_it_counts_at_the_head_of_an_index() {
     assert!(!plan.iter().any(|step| step.contains("CORRELATED")), "{plan:#?}");
 }
 
-/// However much waits on routes that are served: of the hot table so many rows are looked at, and where an index begins with the route one for each
-/// route.
+/// However many messages wait on served routes: the search scans a limited number of rows of the
+/// hot table, and one row for each route where an index begins with the route.
 #[tokio::test]
 async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_have() {
     let fixture = Fixture::new().await;
@@ -117,7 +119,7 @@ async fn routes_that_nobody_serves_are_found_without_walking_over_what_others_ha
     assert_eq!(plan.iter().find(is_of_another_table), None, "{plan:#?}");
 }
 
-/// Content is read once, for what comes: neither to know its size nor to sort it.
+/// Content is read once, for the returned rows: neither to compute its size nor to sort it.
 #[tokio::test]
 async fn browsing_sorts_nothing_that_has_content() {
     let fixture = Fixture::new().await;
@@ -133,8 +135,8 @@ async fn browsing_sorts_nothing_that_has_content() {
     }
 }
 
-/// A route that begins to be read behind a backlog of other routes of any size: no fetch takes as long as that, and each goes on where the one before
-/// it stopped.
+/// A route begins to be read behind a backlog of other routes of any size: no fetch scans all of
+/// it, and each continues where the one before it stopped.
 #[tokio::test]
 async fn a_fetch_walks_over_so_many_positions_and_the_next_one_goes_on_from_there() {
     let fixture = Fixture::new().await;
@@ -165,7 +167,7 @@ async fn a_fetch_walks_over_so_many_positions_and_the_next_one_goes_on_from_ther
     ];
     assert_eq!(shown, walked);
 
-    // A bound that was asked for, and one of rows, come first.
+    // A requested bound, and one of rows, come first.
     request.after = Position::START;
     request.until = Position(10);
     let fetched = fixture.store.fetch(&request).await.unwrap();

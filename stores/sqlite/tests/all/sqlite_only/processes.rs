@@ -1,7 +1,8 @@
 //! Several processes on one file: this test binary starts itself again as writers and as relays.
 //!
-//! Two writers append to the same keys at once; the relay that delivers them is killed; two more writers append, and two other relays take over
-//! and share the buckets. What the relays print is what a broker would have got.
+//! Two writers append to the same keys at once; the relay that delivers them is killed; two more
+//! writers append, and two other relays take over and share the buckets. The output of the relays
+//! models the messages that a broker would receive.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
@@ -28,14 +29,14 @@ fn processes_on_one_file_lose_nothing_and_keep_order() {
     let writers = |numbers: std::ops::Range<usize>| -> Vec<Child> {
         numbers.map(|number| start(&format!("writer {number}"), &file)).collect()
     };
-    // Nobody has migrated: all of them do, at once.
+    // The file is not migrated: all of them migrate it, at once.
     let before = writers(0..2);
     let mut killed = start("relay", &file);
     let mut lines = BufReader::new(killed.stdout.take().unwrap()).lines();
     let mut delivered: Vec<String> =
         (0..50).map(|_| lines.next().expect("it goes on as long as writers are missing").unwrap()).collect();
     killed.kill().unwrap();
-    // What it had written before it was killed counts too.
+    // Output that it had written before it was killed counts too.
     delivered.extend(lines.map_while(Result::ok));
     killed.wait().unwrap();
 
@@ -71,8 +72,8 @@ fn start(role: &str, file: &Path) -> Child {
         .unwrap()
 }
 
-/// Deliveries of three relays, each in its own order: by key, every message once or more, and merged by the position that each carries, the
-/// sequence of each writer ascends.
+/// Deliveries of three relays, each in its own order: by key, every message once or more, and
+/// merged by the position that each carries, the sequence of each writer ascends.
 fn assert_in_order(first: &[String], second: &[String], third: &[String]) {
     let mut seen: HashMap<String, HashSet<i64>> = HashMap::new();
     let mut texts: HashMap<i64, String> = HashMap::new();
@@ -106,7 +107,8 @@ fn assert_in_order(first: &[String], second: &[String], third: &[String]) {
     assert_eq!(total, WRITERS * TRANSACTIONS, "nothing is lost");
 }
 
-/// Not a test by itself: what the processes of the test above do. Without the environment that they are given it does nothing.
+/// Not a test by itself: the work of the processes of the test above. Without their environment it
+/// does nothing.
 #[test]
 fn one_of_several_processes() {
     let (Ok(role), Ok(file)) = (std::env::var(ROLE), std::env::var(FILE)) else { return };
@@ -132,7 +134,8 @@ async fn write(store: &SqliteStore, writer: &str) {
     }
 }
 
-/// A relay as simple as can be: owns its share, reads, prints, settles, until everything is there and gone.
+/// A minimal relay: owns its share, reads, prints, settles, until everything has arrived and is
+/// gone.
 async fn deliver(store: &SqliteStore) {
     let relay = RelayId::new();
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -1,4 +1,5 @@
-//! What is over its time goes, also where a clock was ahead for a while and left rows of the future behind.
+//! Rows past their retention are removed, also where a clock was ahead for a while and left rows of
+//! the future behind.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const ADMITTED: (&str, &str) = (
     "insert into outbox_admitted (consumer, id, admitted_at) select 'c', randomblob(16), ",
 );
 
-/// Writes so many rows of an age in days; those that are negative are of the future.
+/// Writes this many rows of an age in days; a negative age is in the future.
 async fn fill(store: &SqliteStore, (_, insert): (&str, &str), rows: u32, days: i64) {
     let at = format!("cast(round((julianday('now') - 2440587.5 - {days}) * 86400000.0) as integer) * 1000");
     let numbers = format!(

@@ -1,4 +1,5 @@
-//! What the tests share: a store in a directory of its own, messages, a relay that owns everything.
+//! Shared parts of the tests: a store in a directory of its own, messages, a relay that owns
+//! everything.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub(crate) async fn append(store: &SqliteStore, messages: impl IntoIterator<Item
     store.commit(tx).await.into_result().unwrap();
 }
 
-/// What a relay on the route `default` asks with a heartbeat.
+/// The heartbeat request of a relay on the route `default`.
 pub(crate) fn lease_request(relay: RelayId) -> LeaseRequest {
     LeaseRequest {
         relay,
@@ -75,7 +76,7 @@ pub(crate) async fn fetch(store: &SqliteStore, relay: RelayId) -> Fetched {
     store.fetch(&FetchRequest::new(Route::default(), relay, BucketSet::ALL)).await.unwrap()
 }
 
-/// The messages of an answer that has nothing else.
+/// Returns the messages of an answer that has nothing else.
 pub(crate) fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
     fetched
         .rows
@@ -87,7 +88,7 @@ pub(crate) fn messages(fetched: &Fetched) -> Vec<Arc<Stored>> {
         .collect()
 }
 
-/// What a relay on the route `default` asks for keys that are due.
+/// The request of a relay on the route `default` for due keys.
 pub(crate) fn due_request(relay: RelayId) -> DueRequest {
     DueRequest {
         route: Route::default(),
