@@ -1,4 +1,5 @@
-//! A consumer in another language, which knows no more than the book says, drops repeats and nothing else.
+//! A consumer in another language: it implements only the rules of the book, drops repeats and
+//! nothing else.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,14 +18,14 @@ use outbox_tests::ledger::{Ledger, Written};
 use outbox_tests::pair::Pair;
 use outbox_tests::record::{PATIENCE, until};
 
-/// How many messages each part of the story has.
+/// Number of messages in each part of the story.
 const MESSAGES: usize = 300;
 const UNITS: u32 = 4;
 
-/// What there is to say of a message: topic, key and id.
+/// Topic, key and id of a message.
 type Line = (String, Option<String>, String);
 
-/// The outbox, the broker, and everything that was committed, in that order.
+/// The outbox, the broker, and every committed message, in order.
 struct World {
     store: SqliteStore,
     broker: Arc<dyn Transport>,
@@ -33,7 +34,8 @@ struct World {
 }
 
 impl World {
-    /// Commits messages one by one: without a key, of one key that alternates over two topics, and of a key of one topic.
+    /// Commits messages one by one: without a key, of one key that alternates over two topics, and
+    /// of a key of one topic.
     async fn write(&mut self) {
         for number in 0..MESSAGES {
             let topic = &self.topics[number % 2];
@@ -51,9 +53,9 @@ impl World {
         }
     }
 
-    /// Sends everything, by relays of which each is killed at another point and the last one is not.
+    /// Sends everything, by relays that are killed at different points, except the last one.
     async fn relay(&self, source: &str) {
-        // Some confirmations get lost: what they confirmed is sent again.
+        // Some confirmations get lost: their messages are resent.
         let rates = FaultRates { unknown_with_effect: 0.1, ..FaultRates::default() };
         let out: Arc<dyn Transport> =
             Arc::new(ChaosTransport::new(Arc::clone(&self.broker), 1).with_rates(rates));
@@ -84,7 +86,7 @@ impl World {
         assert!(relay.stop(PATIENCE).await, "the relay stops in order");
     }
 
-    /// What the consumer handles, and how many entries there were.
+    /// Returns the messages that the consumer handles, and the number of entries.
     fn consume(&self, server: &RedisServer) -> (Vec<Line>, usize) {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("any_language/consumer.py");
         let port = server.url().rsplit(':').next().unwrap().to_owned();
@@ -101,7 +103,7 @@ impl World {
     }
 }
 
-/// By topic and key; what has no key has no order.
+/// Groups by topic and key; messages without a key are unordered.
 fn by_key(lines: &[Line]) -> BTreeMap<(&str, Option<&str>), Vec<&str>> {
     let mut all = BTreeMap::<_, Vec<&str>>::new();
     for (topic, key, id) in lines {
@@ -133,7 +135,8 @@ async fn a_consumer_by_the_book_loses_nothing_and_handles_nothing_twice() {
     let mut world = World { store, broker, topics, committed: Vec::new() };
     world.write().await;
     world.relay("/shop").await;
-    // The database is restored, from a backup in which nothing had been written yet: its positions begin again, and so it has another name.
+    // The database is restored from a backup in which nothing had been written yet: its positions
+    // begin again, so it has another name.
     world.store = open(folder.path(), "restored").await;
     world.write().await;
     world.relay("/shop/restored-2026-11-25").await;

@@ -1,4 +1,5 @@
-//! A Galera cluster whose nodes all take writes, with relays on several of them, while nodes are killed, cut off and brought back.
+//! A Galera cluster whose nodes all take writes, with relays on several of them, while nodes are
+//! killed, isolated and brought back.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,12 +17,12 @@ use outbox_testkit::history::History;
 use outbox_testkit::{RecordingTransport, eventually};
 use tokio::task::JoinHandle;
 
-/// Longer than anything takes that a test waits for, on however slow a machine.
+/// Longer than any wait of a test, on however slow a machine.
 const LONG: Duration = Duration::from_secs(180);
 const LEASE: Duration = Duration::from_secs(4);
 const KEYS: usize = 5;
 
-/// A cluster, its writers, and what they know.
+/// A cluster, its writers, and their record.
 struct World {
     cluster: GaleraCluster,
     urls: Vec<String>,
@@ -62,7 +63,8 @@ impl World {
             .unwrap()
     }
 
-    /// Writers on a node. They begin again after a conflict, as a user does, and go on when their node is away.
+    /// Starts writers on a node. They restart after a conflict, as a user does, and continue when
+    /// their node is down.
     async fn write(&mut self, node: usize, writers: usize) {
         for writer in 0..writers {
             let store = open(&self.urls[node]).await;
@@ -106,13 +108,14 @@ impl World {
         }
     }
 
-    /// Waits until so many more messages were published.
+    /// Waits until this many more messages were published.
     async fn more(&self, count: usize) {
         let from = self.transport.len();
         tokio::time::timeout(LONG, self.transport.wait_for(from + count)).await.expect("it flows");
     }
 
-    /// Ends the writers, waits until all that they committed was published, stops the relays, and checks.
+    /// Stops the writers, waits until all their commits were published, stops the relays, and
+    /// checks.
     async fn finish(self, relays: impl IntoIterator<Item = RelayHandle>) {
         self.stop.store(true, Ordering::Relaxed);
         for writer in self.writers {
@@ -185,13 +188,13 @@ async fn nodes_that_die_with_their_relays_or_lose_their_quorum_cost_nothing() {
     let third = world.relay(0).await;
     world.more(200).await;
 
-    // The second relay can't reach anything, and its writers neither; the third goes on.
+    // The second relay can't reach anything, and its writers neither; the third continues.
     tokio::task::block_in_place(|| world.cluster.isolate(1));
     world.more(200).await;
     tokio::task::block_in_place(|| world.cluster.rejoin(1));
     world.more(200).await;
 
-    // A node that stands still is given up by the others after a while, and comes back.
+    // A paused node is given up by the others after a while, and comes back.
     tokio::task::block_in_place(|| {
         world.cluster.node(2).pause();
         world.cluster.until_in_step(&[0, 1]);

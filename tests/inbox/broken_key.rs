@@ -1,6 +1,6 @@
-//! A key whose handler fails again and again, beside ten thousand messages of others on the same partition, or queue: the others flow to the
-//! end, and neither memory nor prefetch fills up. It fails for seconds; for longer, with others still coming, where `OUTBOX_FAILING_SECONDS` says
-//! so:
+//! A key whose handler fails repeatedly, beside ten thousand messages of others on the same
+//! partition, or queue: the others flow to the end, and neither memory nor prefetch fills up. It
+//! fails for seconds; for longer, with more messages of others, if `OUTBOX_FAILING_SECONDS` is set:
 //!
 //! ```text
 //! OUTBOX_FAILING_SECONDS=600 cargo test -p outbox-tests --test all keeps_failing
@@ -23,21 +23,23 @@ use sqlx::{Postgres, Transaction};
 use crate::inbox::real::{Database, by_key, named, patient, publish, write};
 
 const FAILING: &str = "failing";
-/// Messages of other keys, and of the failing one: one behind each two hundred.
+/// Number of messages of other keys, and of the failing one: one behind each two hundred.
 const OTHERS: usize = 10_000;
 const OTHER_KEYS: usize = 500;
 const EVERY: usize = 200;
-/// What a key that fails for ten minutes is tried with the default policy, and more.
+/// More attempts than a key that fails for ten minutes gets with the default policy.
 const ATTEMPTS: u32 = 15;
 /// Fewer than the failing key has messages: it would fill it.
 const PREFETCH: usize = 40;
 const CONCURRENCY: usize = 8;
-/// What may be in memory: all that is unacknowledged, and what was acknowledged and not yet put away.
+/// Maximum number of messages in memory: all unacknowledged ones, and those that were acknowledged
+/// and not yet put away.
 const MOST: usize = PREFETCH * (1 + CONCURRENCY);
-/// Under which name handlers write.
+/// Name of the consumer under which handlers write.
 const CONSUMER: &str = "inventory";
 
-/// How long the key goes on failing when all others are handled: `OUTBOX_FAILING_SECONDS`, none by default.
+/// Returns the time that the key keeps failing after all others are handled:
+/// `OUTBOX_FAILING_SECONDS`, none by default.
 fn goes_on() -> Duration {
     let seconds = std::env::var("OUTBOX_FAILING_SECONDS");
     Duration::from_secs(seconds.map_or(0, |seconds| seconds.parse().expect("a number of seconds")))
@@ -94,7 +96,7 @@ async fn others_flow(database: &Database, transport: Arc<dyn Transport>, topic: 
         .await
         .unwrap();
     let sent = messages(topic);
-    // As the broker gives it back, a message has some headers more.
+    // From the broker, a message returns with some more headers.
     let bytes = (sent.iter().map(Message::bytes).max().unwrap() + 1_000) * MOST;
     let within_bounds = || {
         let stats = inbox.stats();

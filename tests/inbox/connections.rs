@@ -1,4 +1,4 @@
-//! What an inbox takes of its user's pool.
+//! An inbox's use of its user's pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,8 +17,9 @@ use crate::inbox::real::{Database, write};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// With messages at hand one transaction follows the other on its connection, but not for ever: the pool has to have it back, to end it when it
-/// is old. With none at hand the connection is given back at once.
+/// While messages are at hand one transaction follows the other on its connection, but not forever:
+/// the pool must get it back, to end it when it is old. Without messages the connection is returned
+/// at once.
 #[tokio::test]
 async fn a_busy_inbox_keeps_its_connection_for_a_while_and_an_idle_one_gives_it_back() {
     // The last one is not the last in a row.
@@ -33,7 +34,7 @@ async fn a_busy_inbox_keeps_its_connection_for_a_while_and_an_idle_one_gives_it_
     });
     let pool = pool.connect_with((*database.store.pool().connect_options()).clone()).await.unwrap();
     let mut options = PostgresOptions::default();
-    // The server does not give anything back for it.
+    // The server's idle timeout does not return the connection.
     options.transaction_idle_timeout = PATIENCE * 10;
     let store = PostgresStore::with_options(pool, options).unwrap();
     let folder = tempfile::tempdir().unwrap();

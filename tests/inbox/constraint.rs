@@ -1,4 +1,5 @@
-//! What a database finds out at the commit alone is the failure of one message, not of the inbox.
+//! An error that a database finds at the commit alone is the failure of one message, not of the
+//! inbox.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The process that is killed: an inbox on SQLite that works until all is done, or aborts behind a step.
+//! The process that is killed: an inbox on SQLite that works until all is done, or aborts behind a
+//! step.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,14 +19,14 @@ use crate::inbox::file_broker::FileBroker;
 /// The key whose handler fails at first, so that its messages go through the store.
 pub(crate) const FAILING: &str = "failing";
 
-/// What the process is told, in its environment.
+/// Settings of the process, in its environment.
 pub(crate) const FOLDER: &str = "OUTBOX_TEST_FOLDER";
 pub(crate) const MODE: &str = "OUTBOX_TEST_MODE";
 pub(crate) const BATCH: &str = "OUTBOX_TEST_BATCH";
-/// Behind which step it aborts, by its place in [`Step::ALL`], and at which time; unset: never.
+/// Step behind which it aborts, by its place in [`Step::ALL`], and the occurrence; unset: never.
 pub(crate) const CRASH: &str = "OUTBOX_TEST_CRASH";
 
-/// How long a process may work. Far more than it needs, on a machine of any speed.
+/// Time limit of a process. Far more than it needs, on a machine of any speed.
 const MOST_TIME: Duration = Duration::from_secs(240);
 
 pub(crate) async fn open(folder: &Path) -> SqliteStore {
@@ -40,7 +41,8 @@ pub(crate) async fn open(folder: &Path) -> SqliteStore {
     store
 }
 
-/// Writes its effect and emits an event. The failing key fails a few times in each life of the process.
+/// Writes its effect and emits an event. The failing key fails a few times in each life of the
+/// process.
 async fn start(store: SqliteStore, broker: FileBroker) -> InboxHandle {
     static FAILURES: AtomicU32 = AtomicU32::new(0);
     let handler =
@@ -72,7 +74,8 @@ async fn start(store: SqliteStore, broker: FileBroker) -> InboxHandle {
         .tries(2)
         .first_delay(Duration::from_millis(5))
         .retry(RetryPolicy { first_delay: Duration::from_millis(5), ..RetryPolicy::default() })
-        // The next life is the same one to the store, so that it need not wait until the leases of this one are over.
+        // The store sees the next life under the same id, so it need not wait until the leases of
+        // this one expire.
         .id(RelayId::from_uuid(uuid::Uuid::from_u128(7)));
     let crash = std::env::var(CRASH).ok();
     let crash = crash.as_deref().and_then(|crash| crash.split_once(' '));
@@ -90,7 +93,7 @@ async fn start(store: SqliteStore, broker: FileBroker) -> InboxHandle {
     inbox.start().await.unwrap()
 }
 
-/// Not a test: what [`kill`](crate::inbox::kill) runs as a process of its own.
+/// Not a test: [`kill`](crate::inbox::kill) runs it as a process of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a process that other tests start"]
 async fn consumer_process() {
@@ -101,7 +104,8 @@ async fn consumer_process() {
     let inbox = start(store.clone(), broker.clone()).await;
     let done = async {
         loop {
-            // In this order: what is acknowledged is stored by then, and what is stored waits until it is handled.
+            // In this order: an acknowledged message is stored by then, and a stored one waits
+            // until it is handled.
             let acknowledged = broker.is_done();
             let backlog = store.backlog(&route).await.unwrap();
             if acknowledged && backlog.pending + backlog.parked == 0 {

@@ -1,4 +1,5 @@
-//! What a handler emits goes from its database over a relay and a broker to the next handler, once for each message that was handled.
+//! A handler's emitted message goes from its database over a relay and a broker to the next
+//! handler, once for each handled message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,7 +40,8 @@ fn inbox(
         .retry(patient())
 }
 
-/// Orders are reserved by one service, whose handler emits; what it emits is noted by another, with a database of its own.
+/// One service reserves orders, and its handler emits; another service records the emitted
+/// messages, with a database of its own.
 async fn from_service_to_service(mode: Mode) {
     let (Some(stock), Some(shop)) = (Database::new().await, Database::new().await) else { return };
     let Some(rabbitmq) = RabbitMq::newest().shared().or_skip() else { return };
@@ -60,7 +62,7 @@ async fn from_service_to_service(mode: Mode) {
                 Message::new(emits.clone(), "stock.reserved").with_key(message.order_key().as_str());
             async move {
                 write(tx, "stock", &message).await?;
-                // A new message in each try, of which one is to arrive; it says what it is for.
+                // A new message in each try, of which one must arrive; it names its order.
                 context.emit_message(emitted?.with_header("of", message.id.to_string())?)?;
                 if fails {
                     return Err(HandlerError::from(HandlerFailure::failed("tested", "not yet")));
@@ -74,7 +76,7 @@ async fn from_service_to_service(mode: Mode) {
         handler_fn(|tx: &mut Transaction<'static, Postgres>, message: Message, _: HandlerContext<'_>| {
             async move {
                 let of = message.headers.get("of").ok_or("it does not say what it is for")?.parse()?;
-                // Noted as the order that it is for.
+                // Recorded under the id of its order.
                 write(tx, "shop", &message.clone().with_id(of)).await?;
                 Ok(())
             }
@@ -98,7 +100,7 @@ async fn from_service_to_service(mode: Mode) {
     shop.store.append(&mut tx, &outgoing).await.unwrap();
     shop.store.commit(tx).await.into_result().unwrap();
     until("every order noted", async || shop.effects_besides("shop", "").await >= sent.len()).await;
-    // All of it again: what was handled is known, and emits nothing.
+    // All of it again: handled messages are duplicates, and emit nothing.
     publish(&*transport, &sent).await;
     let last = KEYS.map(message);
     publish(&*transport, &last).await;

@@ -1,5 +1,5 @@
-//! A broker that outlives its consumers: one file with all messages, one with the numbers of those that are acknowledged. A process that
-//! subscribes gets everything that is not acknowledged, in order.
+//! A broker that outlives its consumers: one file with all messages, one with the numbers of the
+//! acknowledged ones. A process that subscribes receives every unacknowledged message, in order.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -40,7 +40,7 @@ impl FileBroker {
         self.folder.join("acknowledged")
     }
 
-    /// Puts messages there, in this order. A repeat is one with the id of another.
+    /// Appends messages, in this order. A repeat has the id of another.
     pub(crate) fn send(&self, messages: &[Sent]) {
         let lines: String = messages.iter().map(|sent| format!("{} {}\n", sent.id, sent.key)).collect();
         fs::write(self.messages_file(), lines).unwrap();
@@ -58,7 +58,7 @@ impl FileBroker {
         lines.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Whether everything is acknowledged.
+    /// Returns true if everything is acknowledged.
     pub(crate) fn is_done(&self) -> bool {
         self.acknowledged().len() == self.sent().len()
     }
@@ -122,7 +122,7 @@ impl Deliveries for FileDeliveries {
     }
 
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
-        // In one write: what a process has written stays when it is killed.
+        // In one write: a process's completed writes survive its kill.
         let lines: String = tags.iter().map(|tag| format!("{}\n", tag.number)).collect();
         self.acknowledged.lock().unwrap().write_all(lines.as_bytes()).unwrap();
         Ok(())

@@ -1,4 +1,4 @@
-//! A consumer that dies behind each step, and one that goes on where it was.
+//! A consumer that dies behind each step, and one that continues where it was.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -74,7 +74,7 @@ async fn killed_behind_each_step(mode: &str, batch: usize) {
             let sent = messages();
             FileBroker::new(folder.path()).send(&sent);
             let what = format!("{mode}, batches of {batch}, killed behind {name:?} number {time}");
-            // A step may come fewer times than that; then there is no crash.
+            // A step may occur fewer times than that; then there is no crash.
             crashes += usize::from(!consumer(folder.path(), mode, batch, Some((step, time))).success());
             assert!(consumer(folder.path(), mode, batch, None).success(), "{what}");
             assert_once_and_in_order(folder.path(), &sent, &what).await;

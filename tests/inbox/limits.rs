@@ -1,4 +1,5 @@
-//! What an inbox makes of the times that a database sets for locks and for idle transactions: with the defaults of the stores.
+//! Behavior of an inbox under a database's timeouts for locks and idle transactions: with the
+//! defaults of the stores.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ async fn a_lock_that_does_not_come_is_a_conflict_of_one_message_and_holds_up_no_
     assert!(inbox.stop(PATIENCE).await);
 }
 
-/// Each such call would end in the middle, as if others had been in its way.
+/// Each such call would end in the middle, as if after a conflict.
 async fn refuses_longer_handlers<S: Transactional + Clone>(store: S) {
     let inbox = |timeout| {
         let options = HandlerOptions::default().timeout(Duration::from_secs(timeout));

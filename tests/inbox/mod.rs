@@ -1,7 +1,9 @@
-//! The inbox in processes that are killed: right behind each step between receiving and acknowledging, on SQLite and a broker that is two
-//! files. Each effect must be there once, in the order of its key, and so must what was emitted with it.
+//! The inbox in processes that are killed: right behind each step between receiving and
+//! acknowledging, on SQLite and a broker that is two files. Each effect must happen once, in the
+//! order of its key, and so must its emitted messages.
 //!
-//! And on PostgreSQL with real brokers: a key that fails beside ten thousand messages of others, and what handlers emit, from one inbox to the next.
+//! And on PostgreSQL with real brokers: a key that fails beside ten thousand messages of others,
+//! and emitted messages of handlers, from one inbox to the next.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

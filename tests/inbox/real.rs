@@ -13,14 +13,15 @@ use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use outbox_tests::record::PATIENCE;
 use sqlx::{Executor, Transaction};
 
-/// The database. Its server ends with it, where nobody else uses it.
+/// The database. Its server ends with it, unless it is shared.
 pub(crate) struct Database {
     pub(crate) store: PostgresStore,
     _server: PostgresServer,
 }
 
 impl Database {
-    /// A database with a table of effects; none when there is no PostgreSQL, which is said then.
+    /// Creates a database with a table of effects; None if there is no PostgreSQL, which is
+    /// reported then.
     pub(crate) async fn new() -> Option<Self> {
         let server = Postgres::newest().shared().or_skip()?;
         let mut options = PostgresOptions::default();
@@ -36,14 +37,14 @@ impl Database {
         Some(Self { store, _server: server })
     }
 
-    /// How many effects of a consumer there are, but for those of a key.
+    /// Returns the number of a consumer's effects, except those of a key.
     pub(crate) async fn effects_besides(&self, consumer: &str, key: &str) -> usize {
         let count = sqlx::query_scalar("select count(*) from effects where consumer = $1 and key <> $2");
         let count: i64 = count.bind(consumer).bind(key).fetch_one(self.store.pool()).await.unwrap();
         usize::try_from(count).unwrap()
     }
 
-    /// The effects of a consumer by key, in order.
+    /// Returns the effects of a consumer by key, in order.
     pub(crate) async fn effects(&self, consumer: &str) -> BTreeMap<String, Vec<String>> {
         let select = "select key, message from effects where consumer = $1 order by place";
         let rows: Vec<(String, String)> =
@@ -83,7 +84,7 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// Fails as often as it has to, and is tried again soon.
+/// A retry policy for handlers that fail many times, with short pauses.
 pub(crate) fn patient() -> RetryPolicy {
     RetryPolicy {
         most_attempts: 1_000_000,
@@ -93,7 +94,7 @@ pub(crate) fn patient() -> RetryPolicy {
     }
 }
 
-/// Publishes messages in order, until all are delivered: any of them may come oftener.
+/// Publishes messages in order, until all are delivered: any of them may arrive more than once.
 pub(crate) async fn publish(transport: &dyn Transport, messages: &[Message]) {
     let publishing = async {
         for some in messages.chunks(250) {

@@ -1,4 +1,4 @@
-//! What all parts of the benchmark share: the servers, how much is measured, and the report.
+//! Shared parts of the benchmark: the servers, the amount of measuring, and the report.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 use crate::child::{Role, run};
 use crate::report::Table;
 
-/// How much is measured.
+/// Amount of measuring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Profile {
     /// All parts in about five minutes.
@@ -31,10 +31,10 @@ impl Profile {
     }
 }
 
-/// How many keys messages have, in turn.
+/// Number of keys of messages, in turn.
 pub(crate) const KEYS: u64 = 10_000;
 
-/// The handler's one statement. Everybody runs it.
+/// The handler's one statement, the same for all variants.
 pub(crate) const UPDATE: &str = "update stock set reserved = reserved + 1 where key = $1";
 
 /// The servers and the report.
@@ -46,8 +46,8 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Starts both servers. PostgreSQL writes through to the disk, and neither makes a checkpoint nor cleans up by itself in the time that
-    /// is measured.
+    /// Starts both servers. PostgreSQL writes through to the disk, and runs neither a checkpoint
+    /// nor autovacuum during the measurement.
     pub(crate) fn start(profile: Profile) -> Result<Self, Missing> {
         let postgres = Postgres::newest()
             .durable()
@@ -59,7 +59,8 @@ impl Bench {
         Ok(Self { profile, postgres, broker, tables: Vec::new() })
     }
 
-    /// A fresh database with the tables of an outbox, those of the loop by hand, and a business of so many keys.
+    /// Creates a fresh database with the tables of an outbox, those of the hand-written loop, and a
+    /// business table of this many keys.
     pub(crate) fn store(&self) -> String {
         let url = self.postgres.fresh_database();
         run::<()>(&Role::Migrate { store: url.clone() });
@@ -74,7 +75,7 @@ impl Bench {
         url
     }
 
-    /// How many effects handlers have had.
+    /// Returns the number of effects of handlers.
     pub(crate) fn effects(&self, url: &str) -> u64 {
         let sum = self.postgres.query(url, "select coalesce(sum(reserved), 0) from stock");
         sum.trim().parse().unwrap_or_else(|_| panic!("the sum of the stock is {sum:?}, which is no number"))
@@ -111,7 +112,8 @@ pub(crate) async fn store(url: &str) -> PostgresStore {
     PostgresStore::connect(url).await.expect("the database answers")
 }
 
-/// One quorum queue. Everybody consumes through this transport, so that consumers differ by their shape alone.
+/// Returns the transport with one quorum queue. All variants consume through it, so that they
+/// differ by their shape alone.
 pub(crate) fn transport(url: &str) -> RabbitMqTransport {
     let builder = RabbitMqTransport::builder(url).topology(Topology::Declared);
     builder.consumer(topic(), consumer()).build().expect("a valid configuration")

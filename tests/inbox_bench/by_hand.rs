@@ -1,5 +1,6 @@
-//! What people write without an inbox: workers that take a message each, insert its id or find it there, run the handler, commit, and
-//! acknowledge. A key always goes to the same worker, so that it stays in order.
+//! A consumer without an inbox, as people write it: workers that take a message each, insert its id
+//! or find it there, run the handler, commit, and acknowledge. A key always goes to the same
+//! worker, so that it stays in order.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::bench::{UPDATE, consumer, topic, transport};
 use crate::child::{finished, measured, ready, tell};
 
-/// What the loop is to do.
+/// Work of the loop.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ByHand {
     pub(crate) store: String,
@@ -27,7 +28,7 @@ pub(crate) struct ByHand {
 
 const INSERT: &str = "insert into handled (consumer, id) values ($1, $2) on conflict do nothing";
 
-/// Counts down what is left, and tells when nothing is.
+/// Counts the remaining messages down, and signals zero.
 struct Left {
     messages: AtomicU64,
     none: Notify,
@@ -41,7 +42,8 @@ impl ByHand {
         let connections: Vec<PgConnection> = connections.collect();
         ready().await;
         let left = Arc::new(Left { messages: AtomicU64::new(self.messages), none: Notify::new() });
-        // A server's process that has ended is not counted: they stay until the figures were read.
+        // A process of a server that has ended is not counted: connections stay open until the
+        // figures were read.
         let mut kept = None;
         let done = measured(self.messages, async {
             let subscription = Subscription::new(consumer(), [topic()]);

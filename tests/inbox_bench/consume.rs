@@ -12,13 +12,13 @@ use sqlx::{Postgres, Transaction};
 use crate::bench::{UPDATE, consumer, store, topic, transport};
 use crate::child::{finished, measured, ready, tell};
 
-/// What the inbox is to do.
+/// Work of the inbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Consume {
     pub(crate) store: String,
     pub(crate) broker: String,
     pub(crate) stored: bool,
-    /// The most messages of one transaction.
+    /// Maximum number of messages in one transaction.
     pub(crate) batch: usize,
     pub(crate) messages: u64,
 }
@@ -54,7 +54,7 @@ impl Consume {
     }
 }
 
-/// An inbox as everything here wants it: with the defaults.
+/// Returns an inbox for all parts of the benchmark: with the defaults.
 pub(crate) fn builder(store: PostgresStore, broker: &str) -> InboxBuilder<PostgresStore> {
     Inbox::builder(store, transport(broker)).consumer(consumer().as_str()).topic(topic())
 }

@@ -1,4 +1,4 @@
-//! Messages in the queue, before anybody consumes them.
+//! Filling of the queue, before its messages are consumed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::bench::{KEYS, topic, transport};
 use crate::child::{ready, tell};
 
-/// How many, and where to.
+/// Number of messages, and their destination.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Fill {
     pub(crate) broker: String,
@@ -33,7 +33,7 @@ impl Fill {
     }
 }
 
-/// Publishes a chunk, and again what was not delivered.
+/// Publishes a chunk, and its undelivered messages again.
 pub(crate) async fn publish(transport: &impl Transport, mut messages: Vec<Arc<Stored>>) {
     let relay = RelayId::new();
     while !messages.is_empty() {

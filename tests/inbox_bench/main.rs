@@ -1,7 +1,8 @@
 //! The benchmark of inboxes from RabbitMQ to PostgreSQL: `cargo bench -p outbox-tests --bench inbox -- --help`
 //!
-//! This process starts the servers, fills queues, and reads what the operating system says of each process. Whatever is measured runs in a
-//! child process of its own: this program again, told its part. See `role.rs`.
+//! This process starts the servers, fills queues, and reads the operating system's figures of each
+//! process. Measured work runs in a child process of its own: this program again, with a role. See
+//! `role.rs`.
 
 mod bench;
 mod by_hand;
@@ -26,19 +27,20 @@ use std::process::ExitCode;
 use bench::{Bench, Profile};
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// Measures the inbox of this workspace beside a loop written by hand, from RabbitMQ to PostgreSQL.
+/// Measures the inbox of this workspace beside a hand-written loop, from RabbitMQ to PostgreSQL.
 #[derive(Parser)]
 #[command(name = "inbox", after_help = HELP)]
 struct Cli {
     #[command(subcommand)]
     what: Option<What>,
-    /// How much is measured: `quick` takes minutes and is good for a look, `full` for figures to be quoted.
+    /// Amount of measuring: `quick` takes minutes and gives an impression, `full` gives figures to
+    /// be quoted.
     #[arg(long, global = true, value_enum, default_value_t = Profile::Quick)]
     profile: Profile,
     /// The folder for inbox.json.
     #[arg(long, global = true, default_value = "target/inbox_bench")]
     out: PathBuf,
-    // What cargo says to each benchmark.
+    // Cargo passes it to each benchmark.
     #[arg(long, global = true, hide = true)]
     bench: bool,
 }
@@ -56,16 +58,18 @@ new, commit, acknowledge. It knows no retries, no failing keys, no dead letters,
 
 #[derive(Subcommand)]
 enum What {
-    /// Messages per second and CPU per message: direct and stored mode, one by one and in batches; the loop by hand.
+    /// Messages per second and CPU per message: direct and stored mode, one by one and in batches;
+    /// the hand-written loop.
     Throughput,
-    /// How long messages of 1,000 keys take beside a key of which each message takes a second, and without it.
+    /// Latency of messages of 1,000 keys beside a key of which each message takes a second, and
+    /// without it.
     SlowKey,
     /// All of these.
     All,
-    /// One of the processes that are measured.
+    /// One of the measured processes.
     #[command(hide = true)]
     Child {
-        /// Its part, as JSON.
+        /// Its role, as JSON.
         role: String,
     },
 }
@@ -73,7 +77,7 @@ enum What {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let Some(what) = cli.what else {
-        // Nothing heavy is to happen by accident.
+        // Heavy work must not start by accident.
         let _ = Cli::command().print_help();
         return ExitCode::SUCCESS;
     };

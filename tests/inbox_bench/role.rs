@@ -1,4 +1,4 @@
-//! The parts of this benchmark that children play.
+//! Roles of child processes of this benchmark.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,22 +6,22 @@ use crate::bench::store;
 use crate::child::{ready, tell};
 use crate::{by_hand, consume, fill, slow};
 
-/// A part to play.
+/// Role of a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// Makes the tables.
+    /// Creates the tables.
     Migrate { store: String },
     /// Puts messages into the queue.
     Fill(fill::Fill),
     /// The inbox of this workspace.
     Consume(consume::Consume),
-    /// A loop written by hand.
+    /// A hand-written loop.
     ByHand(by_hand::ByHand),
     /// The inbox beside a slow key, or without it.
     Slow(slow::Slow),
 }
 
-/// Plays a part: the child's side.
+/// Plays a role: the child's side.
 pub(crate) fn play(role: &str) {
     let role: Role = serde_json::from_str(role).expect("a role is JSON");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");

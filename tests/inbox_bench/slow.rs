@@ -1,5 +1,5 @@
-//! Messages of many keys beside a key of which each message takes a second: how long they take from the broker's confirmation to the end of
-//! their handler.
+//! Latency of messages of many keys beside a key of which each message takes a second: from the
+//! broker's confirmation to the end of their handler.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use crate::fill::{made, publish};
 use crate::report::Table;
 use crate::stats::{median, quantile};
 
-/// What is to be sent and handled.
+/// Messages to send and handle.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Slow {
     pub(crate) store: String,
@@ -32,9 +32,9 @@ pub(crate) struct Slow {
 
 /// A handler's time for each message of the slow key.
 const SLOW: Duration = Duration::from_secs(1);
-/// How many other keys there are.
+/// Number of other keys.
 const FAST_KEYS: u64 = 1_000;
-/// How often messages are sent: some at a time, as a relay does.
+/// Interval of sends: some messages at a time, as a relay does.
 const TICK: Duration = Duration::from_millis(20);
 
 type Times = Arc<Mutex<HashMap<MessageId, Instant>>>;
@@ -77,7 +77,8 @@ impl Slow {
         transport.close().await;
     }
 
-    /// Sends at the rate that was asked for, and notes when each message of a fast key was at the broker. The first second warms everything.
+    /// Sends at the requested rate, and records when each message of a fast key was at the broker.
+    /// The first second warms everything.
     async fn send(&self, transport: &impl Transport, sent: &Times) {
         let mut tick = tokio::time::interval(TICK);
         let each = u64::from(self.rate) * u64::try_from(TICK.as_millis()).unwrap_or(1) / 1_000;

@@ -1,4 +1,5 @@
-//! Messages per second, and what each of them costs: the inbox in each of its ways and the loop by hand, in turns.
+//! Messages per second, and the cost of each: the inbox in each of its modes and the hand-written
+//! loop, in turns.
 
 use crate::bench::Bench;
 use crate::by_hand::ByHand;
@@ -8,7 +9,7 @@ use crate::fill::Fill;
 use crate::report::Table;
 use crate::stats::median;
 
-/// What is compared.
+/// Variant under comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Inbox { stored: bool, batch: usize },
@@ -45,7 +46,7 @@ impl Variant {
     }
 }
 
-/// What one run has used, in microseconds of processor time for each message.
+/// Resources of one run, in microseconds of processor time for each message.
 #[derive(Clone, Copy, Default)]
 struct Used {
     rate: f64,
@@ -90,7 +91,7 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.report(ratios);
 }
 
-/// One run, after which every message must have had its effect once.
+/// Performs one run, after which every message must have had its effect once.
 fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
     let (store, broker) = (bench.store(), bench.broker.fresh_vhost());
     run_child::<()>(&Role::Fill(Fill { broker: broker.clone(), messages }));
@@ -110,7 +111,7 @@ fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
     }
 }
 
-/// Each way beside the loop by hand that has as many transactions at once.
+/// Compares each mode with the hand-written loop of equal concurrency.
 fn ratios(table: &Table) -> Table {
     let reference = Variant::ByHand { workers: 8 }.label();
     let mut ratios = Table::new("ratios", format!("times {reference}"), &["messages/s", "own us", "sum us"]);

@@ -1,4 +1,4 @@
-//! Rows that programs wrote in a way of their own, and that are no messages: each becomes a dead letter, however many there are.
+//! Malformed rows of foreign programs: each becomes a dead letter, however many there are.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use outbox_store_postgres::PostgresStore;
 use outbox_testkit::NullTransport;
 use outbox_tests::record::until;
 
-/// More than a relay has of one key in memory. A key with a line break is none, so there is no name by which the relay could ask for them.
+/// More than a relay keeps of one key in memory. A key with a line break is invalid, so the relay
+/// has no name by which to ask for them.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_whose_key_can_be_no_name_become_dead_letters_on_postgres() {
     const ROWS: u64 = 1_200;

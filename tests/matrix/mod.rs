@@ -1,7 +1,9 @@
-//! Every database with every broker: a relay and an inbox between them, in one process, and what happens to both while writers write.
+//! Every database with every broker: a relay and an inbox between them, in one process, and faults
+//! of both while writers write.
 //!
-//! What is promised of each of them alone is proved by its own suites, and what becomes of a pair whose servers fail by the suite `pairs`. Here is
-//! what only both together can show: that messages, their keys, their order and their repeats mean the same on both sides.
+//! Their own suites prove the promises of each alone, and the suite `pairs` those of a pair whose
+//! servers fail. This suite tests what only both together can show: that messages, their keys,
+//! their order and their repeats mean the same on both sides.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

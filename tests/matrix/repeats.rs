@@ -1,4 +1,5 @@
-//! A transport whose deliveries come again: at once, and old ones behind newer ones. As a broker does after a failure, only more often.
+//! A transport with repeated deliveries: at once, and old ones behind newer ones. As from a broker
+//! after a failure, only more often.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +14,10 @@ use outbox_contract::{
 };
 use outbox_tests::record::Record;
 
-/// How many deliveries of a unit are kept for later.
+/// Number of deliveries of a unit kept for later.
 const KEPT: usize = 100;
 
-/// Wraps a transport. What really comes is recorded; the repeats that are made up here are not.
+/// Wraps a transport. Real deliveries are recorded; the injected repeats are not.
 pub(crate) struct Repeats {
     inner: Arc<dyn Transport>,
     record: Arc<Record>,
@@ -28,7 +29,7 @@ impl Repeats {
         Self { inner, record, made_up: Arc::default() }
     }
 
-    /// How many deliveries were made up so far.
+    /// Returns the number of injected repeats so far.
     pub(crate) fn made_up(&self) -> u64 {
         self.made_up.load(Ordering::SeqCst)
     }
@@ -68,19 +69,19 @@ struct Repeated {
     inner: Box<dyn Deliveries>,
     record: Arc<Record>,
     made_up: Arc<AtomicU64>,
-    // A plain mutex: held while a batch is looked at, never across an await.
+    // A plain mutex: locked while a batch is checked, never across an await.
     seen: Mutex<Seen>,
 }
 
 struct Seen {
     random: Rng,
-    /// The last ones of each unit that this member has.
+    /// The last deliveries of each unit that this member has.
     of_unit: BTreeMap<Unit, Vec<Delivery>>,
 }
 
 impl Seen {
-    /// This delivery, and behind it now and then itself again, or one of its unit that came before. They bear the mark of the one that they
-    /// repeat: acknowledging it twice is allowed.
+    /// Returns this delivery, sometimes followed by a repeat of itself or of an earlier one of its
+    /// unit. A repeat has the tag of its original: acknowledging it twice is allowed.
     fn with_repeats(&mut self, delivery: Delivery) -> Vec<Delivery> {
         let before = self.of_unit.entry(delivery.tag.unit.clone()).or_default();
         let mut all = vec![delivery.clone()];
@@ -124,7 +125,7 @@ impl Deliveries for Repeated {
                 Received::Deliveries(all)
             }
             Received::Revoked(units) => {
-                // They are another member's now, or come under new marks.
+                // They belong to another member now, or arrive with new tags.
                 self.seen().of_unit.retain(|unit, _| !units.contains(unit));
                 Received::Revoked(units)
             }

@@ -1,5 +1,5 @@
-//! What happens on every pair: writers write, a relay dies and another takes over, an inbox hands over to the next, messages come again, and some
-//! can't be sent or handled.
+//! The story of every pair: writers write, a relay dies and another takes over, an inbox hands over
+//! to the next, messages are redelivered, and some can't be sent or handled.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use outbox_tests::record::{Now, PATIENCE, Record, until};
 
 use crate::matrix::repeats::Repeats;
 
-/// How many writers write at once, and to how many keys.
+/// Number of concurrent writers, and of their keys.
 const WRITERS: u64 = 4;
 const KEYS: u64 = 20;
-/// How many messages come between two things that happen.
+/// Number of messages between two events.
 const MEANWHILE: u64 = 50;
 
-/// A pair, and all that is between its two ends.
+/// A pair, and everything between its two ends.
 struct Story {
     pair: Pair,
     ledger: Arc<dyn Ledger>,
     record: Arc<Record>,
-    /// The relay's way to the broker, on which things go wrong.
+    /// The relay's connection to the broker, with injected faults.
     out: Arc<ChaosTransport>,
-    /// The inbox's way from it.
+    /// The inbox's connection from it.
     back: Arc<Repeats>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn tell(store: StoreKind, transport: TransportKind) {
     story.a_key_that_is_handled_after_some_tries().await;
     story.record.more(MEANWHILE).await;
 
-    // As a crash: what it has in flight is sent again by the next one, when its leases have run out.
+    // As a crash: the next one resends its in-flight messages, when its leases have expired.
     drop(relay);
     let relay = story.relay().await;
     story.record.more(MEANWHILE).await;
@@ -84,7 +84,7 @@ impl Story {
             TransportKind::Memory => Arc::clone(&out),
             _ => pair.transport().unwrap(),
         };
-        // Some confirmations get lost: what they confirmed is sent again.
+        // Some confirmations get lost: their messages are resent.
         let rates = FaultRates { unknown_with_effect: 0.03, ..FaultRates::default() };
         let out = Arc::new(ChaosTransport::new(out, 1).with_rates(rates));
         let back = Arc::new(Repeats::new(back, Arc::clone(&record)));
@@ -93,7 +93,8 @@ impl Story {
 
     async fn relay(&self) -> RelayHandle {
         let out: Arc<dyn Transport> = Arc::<ChaosTransport>::clone(&self.out);
-        // Nothing is cut here, and a machine that is busy with every pair at once may take longer than the five seconds of a default.
+        // Nothing is disconnected here, and a machine that is busy with every pair at once may need
+        // more than the default of five seconds.
         Pair::relay(self.ledger.store(), out).store_timeout(PATIENCE).start().await.unwrap()
     }
 
@@ -103,7 +104,8 @@ impl Story {
         self.ledger.inbox(life, &self.pair, back).await.unwrap()
     }
 
-    /// Three messages of a key, in one transaction. The one in the middle, and a moment before it was written.
+    /// Writes three messages of a key, in one transaction. Returns the one in the middle, and a
+    /// moment before it was written.
     async fn three(&self, key: &str, middle: impl FnOnce(Message) -> Message) -> (Now, Message) {
         let message = || Message::new(self.pair.topic.clone(), "order.placed").with_key(key).unwrap();
         let middle = middle(message());
@@ -113,7 +115,7 @@ impl Story {
         (before, copy)
     }
 
-    /// The broker never takes it; what is behind it arrives.
+    /// Writes a message that the broker always rejects; the one behind it arrives.
     async fn one_that_can_not_be_sent(&self) -> (Now, Message) {
         self.three("key-1", |message| {
             self.out.inject(message.id, Fault::Rejected);
@@ -122,12 +124,12 @@ impl Story {
         .await
     }
 
-    /// The handler never takes it; what is behind it is handled.
+    /// Writes a message that the handler always rejects; the one behind it is handled.
     async fn one_that_can_not_be_handled(&self) -> (Now, Message) {
         self.three("key-2", |message| message.with_payload(Life::POISON)).await
     }
 
-    /// It and what is behind it waits in the store meanwhile.
+    /// The message and those behind it wait in the store meanwhile.
     async fn one_that_is_sent_at_the_third_try(&self) {
         self.three("key-3", |message| {
             self.out.inject_times(message.id, Fault::Failed, 2);
@@ -142,12 +144,13 @@ impl Story {
         self.three(Life::FAILING, |message| message).await;
     }
 
-    /// Waits until a message is a dead letter of a route, and looks that no other is. It is one again for each time that it came.
+    /// Waits until a message is a dead letter of a route, and checks that no other is. It may be
+    /// several, one for each time that it arrived.
     async fn died(&self, route: &Route, message: &Message) {
         let filter = Filter { route: Some(route.clone()), ..Filter::default() };
         let store = self.ledger.store();
         let dead = async || -> BTreeSet<MessageId> {
-            // A database that is busy is asked again.
+            // A busy database is queried again.
             let letters = store.dead_letters(&filter).await.unwrap_or_default();
             letters.iter().map(|letter| letter.stored.message.id).collect()
         };
@@ -159,7 +162,7 @@ impl Story {
         );
     }
 
-    /// Waits until everything that is committed has come and has had its effect.
+    /// Waits until every committed message has arrived and has had its effect.
     async fn done(&self) {
         let all = self.record.close_every_key(&*self.ledger).await;
         assert!(all, "not everything has come\n{}", self.record.deliveries());
@@ -169,8 +172,8 @@ impl Story {
         .await;
     }
 
-    /// Holds what happened against the promises: nothing lost, nothing made up, every key in the order of its commits; and each effect once, in that
-    /// order, though much came oftener.
+    /// Compares the history with the promises: nothing lost, no phantom, every key in the order of
+    /// its commits; and each effect once, in that order, though many messages arrived repeatedly.
     async fn judge(&self) {
         let deliveries = self.record.deliveries();
         println!("{deliveries}{:>10} repeats were made up", self.back.made_up());

@@ -1,4 +1,4 @@
-//! What happens to the broker, and to the way to it.
+//! Faults of the broker, and of the connection to it.
 
 use std::sync::Mutex;
 
@@ -65,7 +65,7 @@ async fn a_full_queue_is_waited_for_and_loses_nothing() {
     const MOST: u32 = 50;
     let wishes = Wishes { most_waiting: Some(MOST), ..Wishes::default() };
     let Some(mut world) = Servers::new(wishes).await else { return };
-    // The consumer's queues have to be there before it comes.
+    // The consumer's queues must exist before it starts.
     world.consume().await;
     world.append([world.message("first")]).await;
     let relay = world.relay();
@@ -93,7 +93,7 @@ async fn a_consumer_whose_connection_is_cut_thirty_times_misses_nothing() {
     world.consume_by(&by_proxy).await;
     world.write(4, 20);
     let relay = world.relay();
-    // More often than the twenty times after which a queue, as RabbitMQ makes it by itself, drops a message.
+    // More than the twenty times after which a queue with RabbitMQ's own defaults drops a message.
     for _ in 0..30 {
         world.more(20).await;
         proxy.cut();

@@ -1,4 +1,4 @@
-//! What happens to the database, and what writers do in it.
+//! Faults of the database, and unusual transactions of writers.
 
 use std::collections::HashSet;
 
@@ -46,7 +46,7 @@ async fn a_transaction_that_stays_open_holds_nobody_up_and_is_delivered_when_it_
     let mut open = world.store.pool().begin().await.unwrap();
     let began = world.record.now();
     world.store.append(&mut open, &[late.clone().into()]).await.unwrap();
-    // More than relays fetch at once, several times, so that they read past it; and a relay that comes anew.
+    // More than relays fetch at once, several times, so that they read past it; and a new relay.
     world.write(8, 20);
     world.more(3_000).await;
     let second = world.relay();
@@ -74,7 +74,7 @@ async fn a_prepared_transaction_is_delivered_when_it_commits_and_never_when_it_i
         world.store.append(&mut tx, &[message.clone().into()]).await.unwrap();
         // The name is the server's, not the database's.
         tx.execute(sqlx::AssertSqlSafe(format!("prepare transaction '{}'", message.id))).await.unwrap();
-        // The transaction is not the connection's any more: this ends nothing.
+        // The transaction no longer belongs to the connection: this ends nothing.
         tx.commit().await.unwrap();
         recorded.push((began, message));
     }
@@ -103,11 +103,13 @@ async fn positions_that_come_back_after_lost_commits_confuse_nobody() {
     let relay = world.relay();
     let pool = world.store.pool();
     pool.execute("create table written (id text primary key)").await.unwrap();
-    // What is not synchronous stays unsafe for long; and what is, the relay's heartbeats, makes safe what was before.
+    // Asynchronous commits stay unsafe for long; synchronous ones, the relay's heartbeats, make the
+    // earlier ones safe.
     pool.execute("alter system set wal_writer_delay = '10s'").await.unwrap();
     pool.execute("alter system set wal_writer_flush_after = '64MB'").await.unwrap();
     pool.execute("select pg_reload_conf()").await.unwrap();
-    // What had a position when its commit was lost, and what was committed for good at one of these later.
+    // Messages with a position whose commit was lost, and durable ones at one of these positions
+    // later.
     let (mut lost_at, mut lost, mut reused) = (HashSet::new(), 0, 0);
     for round in 0..4 {
         // Commits that return before they are safe, until the server is ended under them.
@@ -132,12 +134,13 @@ async fn positions_that_come_back_after_lost_commits_confuse_nobody() {
             tx.commit().await.unwrap();
             recorded.push((began, last, committing));
         }
-        // The last round is there to see positions come back.
+        // The last round only checks that positions come back.
         if round < 3 {
             world.postgres.stop_at_once();
             world.postgres.start_again();
         }
-        // What is there now is committed for good. A message whose commit was lost may have been sent before, and may be missing.
+        // The messages that exist now are durable. A message whose commit was lost may have been
+        // sent before, and may be missing.
         let mut connection = PgConnection::connect(&world.pair.database).await.unwrap();
         let written: HashSet<String> = sqlx::query_scalar("select id from written")
             .fetch_all(&mut connection)
@@ -166,7 +169,8 @@ async fn positions_that_come_back_after_lost_commits_confuse_nobody() {
     relay.stop();
 }
 
-/// Waits until a relay has just renewed its leases: the commits of the next half of a second are not made safe by that.
+/// Waits until a relay has just renewed its leases: the next heartbeat makes no commits of the next
+/// half second safe.
 async fn behind_a_heartbeat(connection: &mut PgConnection) {
     let ask = "select coalesce(max(expires_at), 0) from outbox_relay";
     let before: i64 = sqlx::query_scalar(ask).fetch_one(&mut *connection).await.unwrap();

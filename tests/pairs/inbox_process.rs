@@ -1,7 +1,8 @@
 //! `inbox-process`: an inbox as a process of its own, for tests that end it behind a step.
 //!
-//! It is told of its database, its broker and its end by the environment (see `Pair` and `Life`), and stops in order when its standard input
-//! ends, if it still lives then: so it ends with the test program, too.
+//! The environment passes its database, its broker and the point of its death (see `Pair` and
+//! `Life`). It stops in order when its standard input ends, if it still lives then: so it ends with
+//! the test program, too.
 
 use std::io::Read as _;
 use std::time::Duration;

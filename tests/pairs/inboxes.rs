@@ -1,4 +1,4 @@
-//! What happens to inboxes: each effect is there once, in the order of its key.
+//! Crashes of inboxes: each effect happens once, in the order of its key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const DIRECT: Life = Life { stored: false, batch: 1, crash: None, number: 7 };
 const BATCHES: Life = Life { batch: 10, ..DIRECT };
 const STORED: Life = Life { stored: true, ..DIRECT };
 
-/// The world of an inbox, and what was sent to it.
+/// The world of an inbox, and the messages sent to it.
 struct Story {
     _fresh: Fresh,
     world: World,
@@ -43,7 +43,7 @@ impl Story {
         Some(Self { _fresh: fresh, world, relay, sent: Vec::new() })
     }
 
-    /// Appends so many messages of each key, for the relay to send.
+    /// Appends this many messages of each key, for the relay to send.
     async fn send(&mut self, of_each_key: usize) {
         let messages = (0..of_each_key).flat_map(|_| KEYS).map(|key| self.world.message(key));
         let messages: Vec<Message> = messages.collect();
@@ -57,9 +57,10 @@ impl Story {
         Process::inbox(&self.world.pair, life).aborted(&format!("{life:?}")).await;
     }
 
-    /// Lets an inbox live until nothing is left to do, and looks at the effects.
+    /// Lets an inbox live until nothing is left to do, and checks the effects.
     async fn finish(mut self, life: Life) {
-        // Behind everything else of each key: once these are handled, all others are, or are lost.
+        // Behind all other messages of each key: once these are handled, all others are, or are
+        // lost.
         self.send(1).await;
         let inbox = Process::inbox(&self.world.pair, life);
         let last: Vec<MessageId> =
@@ -87,7 +88,7 @@ impl Story {
         assert_eq!(found, expected, "the effects of each key");
     }
 
-    /// Whether nothing waits in the database for this route.
+    /// Returns true if no message waits in the database for this route.
     async fn is_done(&self, route: &Route) -> bool {
         let backlog = self.world.ledger.store().backlog(route).await.unwrap();
         backlog.pending + backlog.parked == 0
@@ -99,12 +100,13 @@ impl Story {
     }
 }
 
-/// Kills it behind every step, so many times in a life.
+/// Kills it behind every step, this many times in a life.
 async fn killed_behind_every_step(store: StoreKind, transport: TransportKind, life: Life, times: &[u32]) {
     let Some(mut story) = Story::new(store, transport).await else { return };
     for time in times {
         for step in Step::ALL {
-            // Enough for every transaction that is waited for; but it may come in one piece, and be stored as one.
+            // Enough for every expected transaction; but it may arrive in one piece, and be stored
+            // as one.
             story.send(3).await;
             let in_pieces = !matches!(step, Step::Received | Step::Acknowledged);
             story.live(life, step, if in_pieces { *time } else { 1 }).await;
@@ -154,7 +156,7 @@ async fn messages_that_come_twice_and_old_ones_behind_newer_ones_have_one_effect
         let before = story.sent.len();
         story.send(3).await;
         story.relayed().await;
-        // Everything a second time, then old ones: of every key some that newer ones stand before.
+        // All messages a second time, then old ones: of every key some that newer ones precede.
         let (old, new) = story.sent.split_at(before);
         publish(&*transport, new).await;
         let stale: Vec<Message> = old.iter().rev().step_by(3).chain(&new[..10]).cloned().collect();
@@ -165,7 +167,8 @@ async fn messages_that_come_twice_and_old_ones_behind_newer_ones_have_one_effect
     story.finish(BATCHES).await;
 }
 
-/// Publishes messages as a relay does that knows nothing of the one that has sent them. Until all are delivered: any of them may come oftener.
+/// Publishes messages as a relay does that does not know of an earlier one that sent them. Until
+/// all are delivered: any of them may arrive more than once.
 async fn publish(transport: &dyn Transport, messages: &[Message]) {
     let stored = messages.iter().zip(1..).map(|(message, position)| {
         Arc::new(Stored::new(Position(position), Timestamp::now(), message.clone()))

@@ -18,12 +18,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// A relay. Returns when it works.
+    /// Starts a relay. Returns when it works.
     pub(crate) fn relay(pair: &Pair) -> Self {
         Self::start_relay(pair, None)
     }
 
-    /// A relay that dies at a point of its work. Returns when it works.
+    /// Starts a relay that dies at a point of its work. Returns when it works.
     pub(crate) fn relay_until(pair: &Pair, halt: Halt) -> Self {
         Self::start_relay(pair, Some(halt))
     }
@@ -41,7 +41,7 @@ impl Process {
         Self { child }
     }
 
-    /// An inbox. It may be dead before this returns.
+    /// Starts an inbox. It may be dead before this returns.
     pub(crate) fn inbox(pair: &Pair, life: Life) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inbox-process"));
         command.envs(pair.variables()).envs(life.variables()).stdin(Stdio::piped());
@@ -54,7 +54,7 @@ impl Process {
         kill_process(pid, signal).expect("the process is still there");
     }
 
-    /// As `kill -9`.
+    /// Kills it, as `kill -9` does.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("the process is still there");
         self.child.wait().expect("it is waited for once");
@@ -68,15 +68,15 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
-    /// In order, as at a deployment.
+    /// Stops it in order, as at a deployment.
     pub(crate) fn stop(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().expect("it is waited for once").success(), "the process did not end well");
     }
 
-    /// Waits until it has aborted, as it was told.
+    /// Waits until it has aborted, as configured.
     pub(crate) async fn aborted(mut self, what: &str) {
-        // Listening before looking: told of every child of this program that ends.
+        // Listening before looking: every child of this program that ends raises it.
         let mut ends = signal(SignalKind::child()).expect("the signal can be listened for");
         let ended = async {
             loop {
@@ -94,7 +94,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be gone already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,7 +1,8 @@
 //! `relay-process`: a relay as a process of its own, for tests that kill and pause it.
 //!
-//! It is told of its database, its broker and its end by the environment (see `Pair` and `Halt`), says `relaying` when it has started, and stops in
-//! order when its standard input ends, if it still lives then: so it ends with the test program, too.
+//! The environment passes its database, its broker and the point of its death (see `Pair` and
+//! `Halt`). It prints `relaying` when it has started, and stops in order when its standard input
+//! ends, if it still lives then: so it ends with the test program, too.
 
 use std::io::Read as _;
 use std::process::abort;
@@ -35,7 +36,7 @@ async fn main() -> Result<(), Failed> {
 
 type Started = (RelayHandle, Option<Arc<Halting>>);
 
-/// Starts the relay as soon as its database is there: it may just be away.
+/// Starts the relay as soon as its database is reachable: it may be down at first.
 async fn start(pair: &Pair, halt: Option<Halt>) -> Started {
     loop {
         match try_to_start(pair, halt).await {

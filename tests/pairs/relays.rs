@@ -1,4 +1,4 @@
-//! What happens to relays.
+//! Faults of relays.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use outbox_tests::pair::Pair;
 use crate::process::Process;
 use crate::world::{Servers, Wishes, World};
 
-/// The relays of which the database knows.
+/// The relays that the database knows.
 const RELAYS: &str = "select relay::text from outbox_relay";
-/// How many buckets a relay has.
+/// Number of buckets of a relay.
 const OWNED: &str = "select count(*) from outbox_lease where relay = $1::uuid";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,7 +44,7 @@ async fn a_second_relay_joins_and_carries_on_alone() {
     let firsts: String = sqlx::query_scalar(RELAYS).fetch_one(world.store.pool()).await.unwrap();
     let second = world.relay();
     world.more(300).await;
-    // In order, under load: what it has in flight is finished or left to the other.
+    // In order, under load: its in-flight messages are finished or left to the other.
     first.stop();
     let alive: Vec<String> = sqlx::query_scalar(RELAYS).fetch_all(world.store.pool()).await.unwrap();
     assert!(alive.len() == 1 && alive[0] != firsts, "it said that it is gone; there are {alive:?}");
@@ -81,10 +81,10 @@ async fn a_relay_that_slept_past_its_lease_brings_nothing_out_of_order() {
     for _ in 0..2 {
         world.more(200).await;
         sleeper.pause();
-        // What comes now is another's, which took over when the lease had ended.
+        // New messages belong to another relay, which took over when the lease had ended.
         let other = world.relay();
         world.more(300).await;
-        // In the midst of the other's work it goes on where it was.
+        // It continues in the middle of the other's work.
         sleeper.resume();
         world.more(300).await;
         other.kill();
@@ -94,7 +94,8 @@ async fn a_relay_that_slept_past_its_lease_brings_nothing_out_of_order() {
     drop(sleeper);
 }
 
-/// Lets relays die one after the other, each at a point of its work, while writers write and a consumer receives.
+/// Lets relays die one after the other, each at a point of its work, while writers write and a
+/// consumer receives.
 async fn killed_at_every_point(store: StoreKind, transport: TransportKind) {
     let Some(fresh) = Fresh::new(store, transport).await else { return };
     let mut world = World::new(fresh.pair.clone()).await;

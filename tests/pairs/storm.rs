@@ -1,8 +1,9 @@
-//! A storm: every database with every broker, and one fault after the other, of every kind that the pair knows, in an order that a seed gives. Behind each of
-//! them messages have to flow again, and in the end nothing is lost, phantom or out of order.
+//! A storm: every database with every broker, and one fault after the other, of every kind that the
+//! pair supports, in an order from a seed. After each of them messages must flow again, and in the
+//! end nothing is lost, phantom or out of order.
 //!
-//! All pairs together take `OUTBOX_STORM_SECONDS`: an hour with `tests/run --nightly`, which alone runs it by itself, and two minutes unless said. `OUTBOX_STORM_SEED` repeats an
-//! order of faults.
+//! All pairs together take `OUTBOX_STORM_SECONDS`: an hour with `tests/run --nightly`, which alone
+//! runs it separately, and two minutes by default. `OUTBOX_STORM_SEED` repeats an order of faults.
 
 mod fault;
 mod servers;
@@ -19,16 +20,16 @@ use crate::world::World;
 use fault::Fault;
 use servers::Servers;
 
-/// How many pairs there are.
+/// Number of pairs.
 const PAIRS: u32 = 12;
 
-/// How long everything is as it was last for, at most, between two faults.
+/// Maximum pause between two faults.
 const MOST_PAUSE: Duration = Duration::from_secs(3);
 
-/// How many messages come behind each fault before the next one.
+/// Minimum number of messages between a fault and the next one.
 const BEHIND: u64 = 50;
 
-/// Pairs share the machine: one after the other, so that each has the same storm wherever it is run.
+/// Pairs share the machine: one after the other, so that each has the same storm on every machine.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 macro_rules! storms {
@@ -61,7 +62,7 @@ fn setting(name: &str) -> Option<u64> {
         .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}: a number is meant")))
 }
 
-/// How long all storms take, unless said.
+/// Returns the duration of all storms; two minutes by default.
 fn seconds() -> u64 {
     if std::env::var("OUTBOX_NIGHTLY").is_ok_and(|nightly| nightly == "1") { 3_600 } else { 120 }
 }
@@ -92,7 +93,8 @@ async fn storm(name: &str, store: StoreKind, transport: TransportKind) {
     world.finish().await;
 }
 
-/// Each fault once in an order of its own, then each in another one; how long it lasts too.
+/// Returns each fault once in a random order, then each again in another one; with random
+/// durations.
 fn faults_in_turn(kinds: Vec<Fault>, mut random: Rng) -> impl Iterator<Item = (Fault, Duration)> {
     let mut turn = Vec::new();
     std::iter::from_fn(move || {
@@ -116,13 +118,13 @@ impl Relays {
         Self { all: (0..2).map(|_| Process::relay(&by)).collect(), by }
     }
 
-    /// Kills the older one; another one comes.
+    /// Kills the older one and starts another.
     fn kill(&mut self) {
         self.all.remove(0).kill();
         self.all.push(Process::relay(&self.by));
     }
 
-    /// Pauses the older one for so long.
+    /// Pauses the older one for this long.
     async fn pause(&self, lasts: Duration) {
         self.all[0].pause();
         tokio::time::sleep(lasts).await;

@@ -1,4 +1,5 @@
-//! One database, one broker, relays in processes of their own, writers and a consumer; and the record of what they did.
+//! One database, one broker, relays in processes of their own, writers and a consumer; and the
+//! record of their work.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -17,10 +18,11 @@ use tokio::time::timeout;
 
 use crate::process::Process;
 
-/// What a busy machine may add to what is promised: to start a process, to connect, to deliver what waits.
+/// Extra time of a busy machine on top of the promised one: to start a process, to connect, to
+/// deliver waiting messages.
 const SLACK: Duration = Duration::from_secs(20);
 
-/// Which servers a test wants to itself, to do something to them.
+/// Servers that a test needs for itself, to inject faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wishes {
     pub(crate) own_postgres: bool,
@@ -38,7 +40,8 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Servers and a fresh database and virtual host on them; none when the test must skip.
+    /// Starts servers and creates a fresh database and virtual host on them; None if the test must
+    /// skip.
     pub(crate) async fn new(wishes: Wishes) -> Option<Self> {
         let postgres = Postgres::newest();
         let postgres = if wishes.own_postgres { postgres.start() } else { postgres.shared() }.or_skip()?;
@@ -66,7 +69,7 @@ impl DerefMut for Servers {
     }
 }
 
-/// All that a test acts on.
+/// Everything that a test acts on.
 pub(crate) struct World {
     pub(crate) pair: Pair,
     pub(crate) ledger: Arc<dyn Ledger>,
@@ -76,14 +79,15 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A world between a database and a broker that nobody has used.
+    /// Creates a world between an unused database and broker.
     pub(crate) async fn new(pair: Pair) -> Self {
         let ledger = ledger::open(&pair.database).await.unwrap();
         ledger.prepare().await.unwrap();
         Self { pair, ledger, record: Arc::new(Record::new(400)), writers: Vec::new(), consumer: None }
     }
 
-    /// Starts a consumer that receives over this URL of the broker, and makes its queues. From then on messages have somewhere to go.
+    /// Starts a consumer that receives over this URL of the broker, and creates its queues. From
+    /// then on messages have a destination.
     pub(crate) async fn consume_by(&mut self, url: &str) {
         let transport = self.pair.transport_to(url, None).unwrap();
         let subscription = Subscription::new(self.pair.consumer().unwrap(), [self.pair.topic.clone()]);
@@ -98,17 +102,17 @@ impl World {
         }));
     }
 
-    /// A consumer that receives from the broker directly.
+    /// Starts a consumer that receives from the broker directly.
     pub(crate) async fn consume(&mut self) {
         let url = self.pair.broker.clone();
         self.consume_by(&url).await;
     }
 
-    /// Ends the consumer as a crash would: what it has not acknowledged comes again.
+    /// Ends the consumer as a crash would: its unacknowledged messages are redelivered.
     pub(crate) async fn stop_consuming(&mut self) {
         if let Some(consumer) = self.consumer.take() {
             consumer.abort();
-            // It was aborted: that is no news.
+            // It was aborted: its result is known.
             let _ = consumer.await;
         }
     }
@@ -118,13 +122,13 @@ impl World {
         Process::relay(&self.pair)
     }
 
-    /// A message with this key.
+    /// Returns a message with this key.
     pub(crate) fn message(&self, key: &str) -> Message {
         Message::new(self.pair.topic.clone(), "order.placed").with_key(key).unwrap()
     }
 
-    /// Starts writers that commit one to three messages of one of so many keys at a time, as fast as they are delivered. They lock nothing
-    /// of their own.
+    /// Starts writers that commit one to three messages of one of this many keys at a time, as fast
+    /// as they are delivered. They lock nothing of their own.
     pub(crate) fn write(&mut self, writers: u64, keys: u64) {
         let topic = self.pair.topic.clone();
         let message = move |key: &str| Message::new(topic.clone(), "order.placed").with_key(key).unwrap();
@@ -137,8 +141,10 @@ impl World {
         self.record.write_for_certain(&*self.ledger, &messages).await;
     }
 
-    /// Promise P8: what is written behind a kill flows again within one lease and one heartbeat. `again` is how long its keys can have waited for
-    /// whoever takes over: it begins with the kill. A message of each of these keys is written, so that some are of the dead relay's.
+    /// Asserts promise P8: messages written after a kill flow again within one lease and one
+    /// heartbeat. `again` is the time that its keys can have waited for the successor: it begins
+    /// with the kill. A message of each of these keys is written, so that some are of the dead
+    /// relay's.
     pub(crate) async fn flows_again_since(&self, killed: Instant, keys: u64) {
         let messages: Vec<Message> = (0..keys).map(|key| self.message(&format!("key-{key}"))).collect();
         let ids: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
@@ -150,14 +156,14 @@ impl World {
         assert!(flows, "not all keys flow again {most:?} after a relay was killed");
     }
 
-    /// Waits until so many messages more have come for the first time.
+    /// Waits until this many more messages have arrived for the first time.
     #[track_caller]
     pub(crate) fn more(&self, count: u64) -> impl Future<Output = ()> {
         self.record.more(count)
     }
 
-    /// Stops the writers, waits for all that is committed, and holds the history against the promises: nothing lost, nothing made up, every key in the
-    /// order of its commits.
+    /// Stops the writers, waits for every committed message, and compares the history with the
+    /// promises: nothing lost, no phantom, every key in the order of its commits.
     pub(crate) async fn finish(&mut self) {
         self.record.stop_writing(self.writers.drain(..)).await;
         let all = self.record.close_every_key(&*self.ledger).await;
@@ -199,7 +205,7 @@ async fn receive(deliveries: &dyn Deliveries, record: &Record) {
                     record.delivered(message);
                 }
                 let tags: Vec<_> = batch.into_iter().map(|delivery| delivery.tag).collect();
-                // What is not acknowledged comes again.
+                // An unacknowledged delivery is redelivered.
                 let _ = deliveries.acknowledge(&tags).await;
             }
             Ok(Received::Ended) => return,

@@ -1,4 +1,5 @@
-//! What publishing costs this process, whatever is on either side: `cargo bench -p outbox-tests --bench publish -- --help`
+//! Cost of publishing for this process, independent of both sides: `cargo bench -p outbox-tests
+//! --bench publish -- --help`
 
 #[path = "../relay_bench/process.rs"]
 #[allow(dead_code, reason = "the relay's benchmark uses the rest")]
@@ -15,23 +16,24 @@ use outbox_contract::{
 };
 use subjects::Subject;
 
-/// Publishes messages of 300 bytes from memory, and says what each costs this process: microseconds of processor time.
+/// Publishes messages of 300 bytes from memory, and reports the cost of each for this process:
+/// microseconds of processor time.
 #[derive(Parser)]
 #[command(name = "publish", after_help = HELP)]
 struct Cli {
     /// The broker, a real one, started here on a free port.
     #[arg(value_enum, default_values_t = Broker::value_variants().iter().copied())]
     brokers: Vec<Broker>,
-    /// How many messages in each row.
+    /// Number of messages in each row.
     #[arg(long, default_value_t = 100_000)]
     messages: usize,
-    /// How many messages in each call.
+    /// Number of messages in each call.
     #[arg(long, value_delimiter = ',', default_values_t = [100, 250, 500])]
     chunk: Vec<usize>,
-    /// How many calls at a time.
+    /// Number of concurrent calls.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4])]
     under_way: Vec<usize>,
-    // What cargo says to each benchmark.
+    // Cargo passes it to each benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -74,13 +76,13 @@ async fn main() -> ExitCode {
     if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Microseconds of processor time for each message, and messages a second.
+/// Returns microseconds of processor time for each message, and messages a second.
 async fn measure(subject: &Subject, chunk: usize, under_way: usize, messages: usize) -> (f64, f64) {
     let topic = Topic::new("bench").expect("a valid topic");
     let transport = subject.transport(&topic);
     let stored: Vec<_> = (0..chunk * under_way).map(|at| message(&topic, at)).collect();
     let lanes: Vec<_> = stored.chunks(chunk).map(<[_]>::to_vec).collect();
-    // Connections are made, and the broker knows who writes, before the round that counts.
+    // Connections are opened, and the broker knows the producer, before the round that counts.
     run(&transport, &lanes, chunk * under_way).await;
     let (started, before) = (Instant::now(), process::cpu());
     let sent = run(&transport, &lanes, messages).await as f64;
@@ -89,7 +91,7 @@ async fn measure(subject: &Subject, chunk: usize, under_way: usize, messages: us
     (cpu.as_secs_f64() * 1e6 / sent, sent / wall.as_secs_f64())
 }
 
-/// Publishes each lane's chunk again and again, the lanes side by side; says how many messages that were.
+/// Publishes each lane's chunk repeatedly, the lanes side by side; returns the number of messages.
 async fn run(transport: &Arc<dyn Transport>, lanes: &[Vec<Arc<Stored>>], messages: usize) -> usize {
     let rounds = messages.div_ceil(lanes.iter().map(Vec::len).sum());
     let tasks = lanes.iter().cloned().map(|lane| {

@@ -1,4 +1,4 @@
-//! What is measured: a transport to a real broker.
+//! Subject of the measurement: a transport to a real broker.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::Broker;
 /// Partitions of the topic in Kafka, all on one broker.
 const PARTITIONS: i32 = 4;
 
-/// A broker that runs.
+/// A running broker.
 pub(crate) enum Subject {
     Kafka(KafkaServer),
     RabbitMq(RabbitMqServer),
@@ -24,7 +24,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// Starts it; says so where it is not to be had.
+    /// Starts it; reports if it is unavailable.
     pub(crate) async fn start(broker: Broker) -> Option<Self> {
         Some(match broker {
             Broker::Kafka => {
@@ -45,7 +45,7 @@ impl Subject {
         }
     }
 
-    /// A transport with nothing of others in its way, and its default options.
+    /// Returns a transport with an unused destination, and its default options.
     pub(crate) fn transport(&self, topic: &Topic) -> Arc<dyn Transport> {
         match self {
             Self::Kafka(server) => Arc::new(KafkaTransport::builder(server.url()).build().expect("valid")),
@@ -66,6 +66,6 @@ async fn make_topic(brokers: &str) {
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", brokers).create().expect("a valid address");
     let topic = NewTopic::new("bench", PARTITIONS, TopicReplication::Fixed(1));
-    // One that is there already will do.
+    // An existing one will do.
     let _ = admin.create_topics([&topic], &AdminOptions::new()).await.expect("the broker answers");
 }

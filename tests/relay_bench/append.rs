@@ -1,4 +1,4 @@
-//! What an append costs the transaction that it is part of, and what waking relays costs its writers.
+//! Cost of an append for its transaction, and cost of waking relays for writers.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::ours::{silent_store, store, topic};
 use crate::report::Table;
 use crate::stats::median;
 
-/// What is to be written.
+/// Transactions to write.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Append {
     pub(crate) store: String,
@@ -22,19 +22,19 @@ pub(crate) struct Append {
     pub(crate) seconds: u64,
 }
 
-/// What a transaction has besides its four statements.
+/// Addition to a transaction's four statements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Variant {
     /// Nothing.
     Plain,
     /// A statement that does nothing: a round trip.
     RoundTrip,
-    /// A row like a message's in a table like ours, with the next number of a sequence: no key is locked, and nobody reads it. An append can't
-    /// cost less.
+    /// A row like a message's in a table like the outbox's, with the next number of a sequence: no
+    /// key is locked, and no relay reads it. It is the lower bound of an append.
     Insert,
     /// A message.
     Message,
-    /// A message, and nobody is woken.
+    /// A message, without a wake-up.
     Silent,
 }
 

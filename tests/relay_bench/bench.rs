@@ -1,4 +1,4 @@
-//! What all parts of the benchmark share: the servers, how much is measured, and the report.
+//! Shared parts of the benchmark: the servers, the amount of measuring, and the report.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::report::Table;
 use crate::tuned::Setting;
 use crate::usual;
 
-/// How much is measured.
+/// Amount of measuring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Profile {
     /// All parts in about five minutes.
@@ -39,7 +39,7 @@ impl Profile {
 pub(crate) struct Bench {
     pub(crate) profile: Profile,
     pub(crate) pair: Pair,
-    /// Of the relay that is tuned.
+    /// Settings of the tuned relay.
     pub(crate) settings: Vec<Setting>,
     pub(crate) database: DatabaseServer,
     pub(crate) broker: BrokerServer,
@@ -49,7 +49,7 @@ pub(crate) struct Bench {
 
 /// The topic of all messages.
 pub(crate) const TOPIC: &str = "bench";
-/// How many keys messages have, in turn.
+/// Number of keys of messages, in turn.
 pub(crate) const KEYS: u64 = 10_000;
 
 /// 300 bytes of JSON with a number in front, as SQL of PostgreSQL.
@@ -69,7 +69,7 @@ impl Bench {
         })
     }
 
-    /// The server of the parts that look into PostgreSQL.
+    /// Returns the server of the parts that inspect PostgreSQL.
     pub(crate) fn postgres(&self) -> &PostgresServer {
         match &self.database {
             DatabaseServer::Postgres(server) => server,
@@ -77,7 +77,7 @@ impl Bench {
         }
     }
 
-    /// A fresh database with the tables of an outbox, and in PostgreSQL of a business.
+    /// Creates a fresh database with the tables of an outbox, and in PostgreSQL of a business.
     pub(crate) fn store(&self) -> String {
         let url = self.database.fresh();
         run::<()>(&Role::Migrate { store: url.clone() });
@@ -89,7 +89,8 @@ impl Bench {
         url
     }
 
-    /// Fills an outbox: so many messages, of so many keys in turn, without a checkpoint since.
+    /// Fills an outbox: this many messages, of this many keys in turn, with a checkpoint at the
+    /// end.
     pub(crate) fn fill(&self, url: &str, topic: &str, messages: u64, keys: u64) {
         let DatabaseServer::Postgres(postgres) = &self.database else {
             assert_eq!(topic, TOPIC, "one topic is enough where nothing is looked into");
@@ -104,7 +105,7 @@ impl Bench {
         ));
     }
 
-    /// Makes and fills the table of the usual shape.
+    /// Creates and fills the table of the SKIP LOCKED baseline.
     pub(crate) fn fill_usual(&self, url: &str, messages: u64) {
         let fill = match self.pair.database {
             Database::MySql | Database::MariaDb => usual::mysql::fill(messages),
@@ -113,7 +114,7 @@ impl Bench {
         self.database.query(url, &fill);
     }
 
-    /// One figure of a database.
+    /// Returns one figure of a database.
     pub(crate) fn number(&self, url: &str, sql: &str) -> f64 {
         let answer = self.postgres().query(url, sql);
         answer.trim().parse().unwrap_or_else(|_| panic!("{sql} gave {answer:?}, which is no number"))
@@ -142,7 +143,7 @@ impl Bench {
         self.bars = Some(bars);
     }
 
-    /// Writes `relay.json`, and `relay.svg` where there is something to draw.
+    /// Writes `relay.json`, and `relay.svg` if there is something to draw.
     pub(crate) fn write(&self, folder: &Path) -> std::io::Result<()> {
         fs::create_dir_all(folder)?;
         let machine = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

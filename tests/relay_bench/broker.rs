@@ -15,7 +15,7 @@ use crate::ours::{consumer, topic};
 use crate::pair::Broker;
 use crate::publish::Publish;
 
-/// A broker that runs.
+/// A running broker.
 pub(crate) enum BrokerServer {
     RabbitMq(RabbitMqServer),
     Kafka(KafkaServer),
@@ -29,11 +29,12 @@ pub(crate) struct Address {
     pub(crate) url: String,
 }
 
-/// How many messages are sent to a broker that compiles its program while it runs, before anything is measured.
+/// Number of messages sent before a measurement to a broker that compiles its program while it
+/// runs.
 const WARMING: u64 = 100_000;
 
 impl BrokerServer {
-    /// Starts one. Redis writes to its log on the disk, and syncs it every second.
+    /// Starts a broker. Redis writes to its log on the disk, and syncs it every second.
     pub(crate) fn start(broker: Broker) -> Result<Self, Missing> {
         Ok(match broker {
             Broker::RabbitMq => Self::RabbitMq(RabbitMq::newest().start()?),
@@ -62,12 +63,12 @@ impl BrokerServer {
         self.server().name()
     }
 
-    /// Processor time so far.
+    /// Returns its processor time so far.
     pub(crate) fn cpu(&self) -> Duration {
         self.server().usage().cpu
     }
 
-    /// A place where nothing was sent to yet.
+    /// Returns an unused destination.
     pub(crate) fn fresh(&self) -> Address {
         match self {
             Self::RabbitMq(server) => Address { broker: Broker::RabbitMq, url: server.fresh_vhost() },
@@ -85,7 +86,8 @@ impl BrokerServer {
 }
 
 impl Address {
-    /// The transport to it. Everybody publishes through this but those who publish to RabbitMQ by hand.
+    /// Returns the transport to it. All variants publish through it, except the hand-written ones
+    /// to RabbitMQ.
     pub(crate) fn transport(&self) -> Arc<dyn Transport> {
         match self.broker {
             // One quorum queue.

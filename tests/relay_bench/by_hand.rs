@@ -1,6 +1,8 @@
-//! Publishing to RabbitMQ with the client library and nothing of ours between, as somebody would write it by hand who wants it to be quick.
+//! Publishing to RabbitMQ with only the client library, as in hand-written code that is optimized
+//! for speed.
 //!
-//! On the wire is what our transport sends: the same exchange, routing key, properties, headers and body.
+//! On the wire it sends the same as our transport: the same exchange, routing key, properties,
+//! headers and body.
 
 use std::sync::Arc;
 
@@ -19,9 +21,9 @@ pub(crate) struct ByHand {
     channel: Channel,
 }
 
-/// The exchange that our transport has made.
+/// The exchange that our transport has created.
 const EXCHANGE: &str = "outbox";
-/// What reaches no queue comes back, instead of being confirmed and dropped.
+/// A message that reaches no queue is returned, instead of being confirmed and dropped.
 const OPTIONS: BasicPublishOptions = BasicPublishOptions { mandatory: true, immediate: false };
 /// Kept on the disk.
 const PERSISTENT: u8 = 2;

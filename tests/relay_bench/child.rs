@@ -1,7 +1,8 @@
-//! Processes that are measured: this program again, with a part to play.
+//! Measured processes: this program again, with a role.
 //!
-//! A child gets ready, says so with a line, waits for a line, does its work, and says with a line of JSON what came of it. Then it waits for the
-//! end of its input, so that its connections are still there when the servers' figures are read.
+//! A child gets ready, prints a line, waits for a line, does its work, and prints the result as a
+//! line of JSON. Then it waits for the end of its input, so that its connections are still open
+//! when the servers' figures are read.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
@@ -13,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use crate::process;
 pub(crate) use crate::role::Role;
 
-/// What a child has done and used between the word to go and the end of its work.
+/// Work and resources of a child between the start signal and the end of its work.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Done {
     pub(crate) messages: u64,
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
-    /// Resident memory, in bytes: at the end, and the most ever.
+    /// Resident memory, in bytes: at the end, and the maximum.
     pub(crate) memory: u64,
     pub(crate) most_memory: u64,
 }
@@ -55,7 +56,7 @@ impl Child {
         writeln!(input, "go").expect("the child listens");
     }
 
-    /// Waits for what it has done.
+    /// Waits for its result.
     pub(crate) fn done<T: DeserializeOwned>(&mut self) -> T {
         let line = self.line();
         serde_json::from_str(&line)
@@ -68,7 +69,7 @@ impl Child {
         self.process.wait().expect("a child that was killed ends");
     }
 
-    /// Processor time of the living child so far.
+    /// Returns the processor time of the living child so far.
     pub(crate) fn cpu(&self) -> Duration {
         process::cpu_of(self.process.id())
     }
@@ -82,7 +83,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // The end of its input ends it; what does not listen is killed.
+        // The end of its input ends it; one that does not react is killed.
         self.input = None;
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(30) {
@@ -96,14 +97,14 @@ impl Drop for Child {
     }
 }
 
-/// Starts a child, lets it work, and gives what came of it.
+/// Starts a child, lets it work, and returns its result.
 pub(crate) fn run<T: DeserializeOwned>(role: &Role) -> T {
     let mut child = Child::start(role);
     child.go();
     child.done()
 }
 
-/// Says that this child is ready, and waits for the word to go.
+/// Reports that this child is ready, and waits for the start signal.
 pub(crate) async fn ready() {
     println!("ready");
     heard().await;
@@ -114,13 +115,13 @@ pub(crate) async fn finished() {
     while heard().await {}
 }
 
-/// Whether there was a line before the end of the input.
+/// Returns true if there was a line before the end of the input.
 async fn heard() -> bool {
     let read = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
     read.await.expect("reading does not panic").is_ok_and(|bytes| bytes > 0)
 }
 
-/// Says what came of it.
+/// Prints the result.
 pub(crate) fn tell<T: Serialize>(what: &T) {
     println!("{}", serde_json::to_string(what).expect("what came of it is JSON"));
 }

@@ -22,7 +22,7 @@ use crate::child::{finished, ready, tell};
 use crate::ours::topic;
 use crate::pair::Database;
 
-/// A database that runs, or a folder for files.
+/// A running database, or a folder for files.
 pub(crate) enum DatabaseServer {
     Postgres(PostgresServer),
     MySql(MySqlServer),
@@ -31,11 +31,11 @@ pub(crate) enum DatabaseServer {
 }
 
 impl DatabaseServer {
-    /// Starts one.
+    /// Starts a database.
     pub(crate) fn start(database: Database) -> Result<Self, Missing> {
         Ok(match database {
             Database::Postgres => Self::Postgres(durable().start()?),
-            // Each as it is when nobody has set anything: MySQL with a binary log, MariaDB without one.
+            // Each with its default settings: MySQL with a binary log, MariaDB without one.
             Database::MySql => {
                 Self::MySql(roomy(MySql::newest().binlog()).config("innodb-redo-log-capacity = 4G").start()?)
             }
@@ -58,7 +58,8 @@ impl DatabaseServer {
         }
     }
 
-    /// Processor time so far. None for one that works in its clients' processes, and for a stand-in, whose time is nobody's.
+    /// Returns its processor time so far. None for one that works in its clients' processes, and
+    /// for a stand-in, whose time means nothing.
     pub(crate) fn cpu(&self) -> Option<Duration> {
         match self {
             Self::Postgres(server) => Some(server.usage().cpu),
@@ -67,7 +68,7 @@ impl DatabaseServer {
         }
     }
 
-    /// A database that nobody has used.
+    /// Returns an unused database.
     pub(crate) fn fresh(&self) -> String {
         match self {
             Self::Postgres(server) => server.fresh_database(),
@@ -90,7 +91,8 @@ impl DatabaseServer {
         }
     }
 
-    /// How many bytes its log of changes has had since the server was made. None: nobody says.
+    /// Returns the number of bytes in its log of changes since the server was created. None: not
+    /// available.
     pub(crate) fn logged(&self) -> Option<f64> {
         let (url, sql) = match self {
             Self::Postgres(server) => (server.url(), "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"),
@@ -100,18 +102,19 @@ impl DatabaseServer {
         Some(self.number(&url, sql))
     }
 
-    /// Has it put away what was settled, of ours or of the usual shape. How much processor time that took; none where nobody says.
+    /// Makes it clean up the settled rows, of the outbox or of the SKIP LOCKED baseline. Returns
+    /// the processor time; None if it is not available.
     pub(crate) fn clean(&self, url: &str, usual: bool) -> Option<Duration> {
         let before = self.cpu()?;
         if usual {
-            // What was processed has to go some day.
+            // Processed rows have to be removed some day.
             self.query(url, "delete from usual_outbox where processed_at is not null");
         }
         if let Self::Postgres(_) = self {
             self.query(url, if usual { "vacuum usual_outbox" } else { "vacuum outbox_message" });
         }
         if let Self::MySql(_) = self {
-            // They began by themselves, with the first row that was removed, and keep a few of the last.
+            // The cleanup began by itself, with the first removed row, and keeps a few of the last.
             let mut most = f64::INFINITY;
             loop {
                 let left = self.number(url, MYSQL_HISTORY);
@@ -125,7 +128,7 @@ impl DatabaseServer {
         Some(self.cpu()? - before)
     }
 
-    /// The last word of what a statement returns.
+    /// The last word of a statement's output.
     fn number(&self, url: &str, sql: &str) -> f64 {
         let answer = self.query(url, sql);
         let number = answer.split_whitespace().last().and_then(|number| number.parse().ok());
@@ -133,31 +136,33 @@ impl DatabaseServer {
     }
 }
 
-/// Where the log ends, in bytes: as MySQL says it, and as MariaDB does.
+/// End of the log, in bytes: in MySQL's form, and in MariaDB's.
 const MYSQL_LOGGED: &str =
     "show global status where variable_name in ('Innodb_redo_log_current_lsn', 'Innodb_lsn_current')";
 
-/// Transactions whose removed rows are still there.
+/// Transactions whose removed rows still exist.
 const MYSQL_HISTORY: &str =
     "select `count` from information_schema.innodb_metrics where name = 'trx_rseg_history_len'";
 
-/// A MySQL or a MariaDB that writes through to the disk, and has room for all that is measured in memory and in its log.
+/// A MySQL or a MariaDB that writes through to the disk, and has room for the whole measurement in
+/// memory and in its log.
 fn roomy(server: MySql) -> MySql {
     server.durable().config("innodb-buffer-pool-size = 1G").config("innodb-log-buffer-size = 16M")
 }
 
-/// A PostgreSQL that writes through to the disk, and neither makes a checkpoint nor cleans up by itself in the time that is measured.
+/// A PostgreSQL that writes through to the disk, and runs neither a checkpoint nor autovacuum
+/// during the measurement.
 pub(crate) fn durable() -> Postgres {
     Postgres::newest()
         .durable()
         .config("shared_buffers = 1GB")
         .config("max_wal_size = 16GB")
         .config("checkpoint_timeout = 1h")
-        // It comes when it likes; what it costs is measured apart.
+        // Its timing is random; its cost is measured separately.
         .config("autovacuum = off")
 }
 
-/// The store in the database of a URL.
+/// Opens the store in the database of a URL.
 pub(crate) async fn open(url: &str) -> Arc<dyn Store> {
     match url.split(':').next() {
         Some("sqlite") => Arc::new(SqliteStore::connect(url).await.expect("the file can be opened")),
@@ -167,7 +172,7 @@ pub(crate) async fn open(url: &str) -> Arc<dyn Store> {
     }
 }
 
-/// What is to be written into a database whose rows no statement of its own can make.
+/// Messages for a database that can't generate rows by a statement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Fill {
     pub(crate) store: String,

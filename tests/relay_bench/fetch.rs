@@ -1,4 +1,5 @@
-//! What a fetch costs behind a large backlog, and what each message costs the database while transactions stay open.
+//! Cost of a fetch behind a large backlog, and cost of each message for the database while
+//! transactions stay open.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::report::Table;
 use crate::stats::median;
 use crate::throughput::measure;
 
-/// What is to be fetched.
+/// Messages to fetch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Fetch {
     pub(crate) store: String,
@@ -21,7 +22,7 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// Tells how long each fetch of 1,000 rows took, in microseconds.
+    /// Reports the duration of each fetch of 1,000 rows, in microseconds.
     pub(crate) async fn play(self) {
         let store = store(&self.store).await;
         let (relay, route) = (RelayId::new(), Route::default());
@@ -74,7 +75,7 @@ fn waiting(bench: &mut Bench) {
     bench.report(table);
 }
 
-/// What stays open or in the way while messages are fetched and settled.
+/// Open transactions and obstacles while messages are fetched and settled.
 const BESIDE: [&str; 4] = ["nothing", "a snapshot", "a writer of the outbox", "a paused topic in front"];
 
 fn while_open(bench: &mut Bench) {

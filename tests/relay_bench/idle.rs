@@ -1,8 +1,10 @@
-//! What a relay costs that has nothing to do: statements, and processor time of its own, of the database and of the broker.
+//! Cost of an idle relay: statements, and processor time of its own, of the database and of the
+//! broker.
 //!
-//! The servers have work of their own while nobody asks anything of them, so each round measures them alone and then with a relay; what
-//! lies between is the relay's. The queue, the topic or the stream is there in both. The database is a server of its own that counts statements by itself. They
-//! are read from another database of it, which leaves out the questions, and so does the time that is measured.
+//! The servers have work of their own without clients, so each round measures them alone and then
+//! with a relay; the difference is the relay's. The queue, the topic or the stream exists in both.
+//! The database is a separate server that counts statements by itself. The counts are read from
+//! another database of it, which leaves out the queries, and so does the measured time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,37 +19,37 @@ use crate::ours::Ours;
 use crate::report::{Table, figures};
 use crate::stats::median;
 
-/// What there is to ask of.
+/// Servers to query.
 struct Idle<'b> {
     bench: &'b Bench,
     postgres: PostgresServer,
     store: String,
     broker: Address,
-    /// How long servers are left alone before a sample, and how long a sample takes.
+    /// Idle time of the servers before a sample, and duration of a sample.
     calm: Duration,
     sample: Duration,
 }
 
-/// What was used in one second.
+/// Resources used in one second.
 #[derive(Clone, Default)]
 struct Used {
-    /// How often each statement ran.
+    /// Frequency of each statement.
     statements: BTreeMap<String, f64>,
     /// Milliseconds of processor time: of the relay, of the database, of the broker.
     cpu: [f64; 3],
 }
 
 const COLUMNS: [&str; 5] = ["statements/s", "own ms/s", "database ms/s", "broker ms/s", "sum ms/s"];
-/// What a relay should cost at most.
+/// Maximum cost of a relay.
 const MOST: [Option<f64>; COLUMNS.len()] = [Some(2.0), None, None, None, Some(20.0)];
-/// How much of a statement is shown.
+/// Number of characters shown of a statement.
 const SHOWN: usize = 90;
 
 pub(crate) fn run(bench: &mut Bench) {
     let (calm, seconds, rounds) = bench.profile.pick((5, 15, 2), (15, 60, 5));
     let (calm, sample) = (Duration::from_secs(calm), Duration::from_secs(seconds));
     let idle = Idle::start(bench, calm, sample);
-    // What the first relay makes and finds cold is not what an idle one costs.
+    // The setup and the cold caches of the first relay are not a cost of an idle one.
     drop(idle.relay());
     let (mut alone, mut with) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
@@ -79,13 +81,13 @@ pub(crate) fn run(bench: &mut Bench) {
     bench.report(asked);
 }
 
-/// In each column.
+/// Returns the median of each column.
 fn medians(all: &[Used]) -> [Option<f64>; COLUMNS.len()] {
     let values: Vec<_> = all.iter().map(Used::values).collect();
     std::array::from_fn(|column| median(&values.iter().map(|values| values[column]).collect::<Vec<_>>()))
 }
 
-/// What a relay asks, the most frequent first.
+/// Returns the statements of a relay, the most frequent first.
 fn asked(all: &[Used]) -> Table {
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for (statement, rate) in all.iter().flat_map(|used| &used.statements) {
@@ -101,7 +103,7 @@ fn asked(all: &[Used]) -> Table {
 }
 
 impl Used {
-    /// As the columns have it.
+    /// Returns the values of the columns.
     fn values(&self) -> [f64; COLUMNS.len()] {
         let [own, database, broker] = self.cpu;
         [self.statements.values().sum(), own, database, broker, own + database + broker]
@@ -118,7 +120,7 @@ impl<'b> Idle<'b> {
         Self { bench, postgres, store, broker: bench.broker.fresh(), calm, sample }
     }
 
-    /// A relay that has nothing to do, and had time to notice.
+    /// Returns an idle relay that had time to notice it.
     fn relay(&self) -> Child {
         let (store, broker) = (self.store.clone(), Some(self.broker.clone()));
         let mut relay = Child::start(&Role::Ours(Ours { store, broker, settings: vec![], messages: 0 }));
@@ -140,7 +142,8 @@ impl<'b> Idle<'b> {
         Used { statements: self.statements(), cpu: std::array::from_fn(spent) }
     }
 
-    /// What has run in the relay's database since the counters were reset, per second of that time.
+    /// Returns the statements run in the relay's database since the counters were reset, per second
+    /// of that time.
     fn statements(&self) -> BTreeMap<String, f64> {
         let name = self.store.rsplit('/').next().unwrap_or_default();
         let counted = self.ask(&format!(
@@ -156,7 +159,8 @@ impl<'b> Idle<'b> {
         counted.lines().filter(|line| !line.is_empty()).map(read).collect()
     }
 
-    /// Asks through another database than the relay's, and waits until the server is done with the connection.
+    /// Queries through another database than the relay's, and waits until the server has closed the
+    /// connection.
     fn ask(&self, sql: &str) -> String {
         let answer = self.postgres.query(&self.postgres.url(), sql);
         std::thread::sleep(Duration::from_millis(500));

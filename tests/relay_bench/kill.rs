@@ -1,4 +1,4 @@
-//! A relay is killed in the middle: how many messages come twice, and how long nothing flows.
+//! Kill of a relay under load: the number of repeats, and the duration of the interruption.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::child::{Child, Role, finished, ready, tell};
 use crate::ours::{Ours, consumer, topic};
 use crate::report::Table;
 
-/// What is to be consumed.
+/// Messages to consume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Consume {
     pub(crate) broker: Address,
@@ -21,7 +21,7 @@ pub(crate) struct Consume {
 }
 
 impl Consume {
-    /// Tells how many deliveries were repeats.
+    /// Reports the number of repeated deliveries.
     pub(crate) async fn play(self) {
         let transport = self.broker.transport();
         let subscription = Subscription::new(consumer(), [topic()]).with_prefetch(2_000);

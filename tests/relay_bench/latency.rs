@@ -19,7 +19,7 @@ use crate::ours::{Ours, consumer, store, topic};
 use crate::report::Table;
 use crate::stats::{median, quantile};
 
-/// What is to be written and consumed.
+/// Messages to write and consume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Latency {
     pub(crate) store: String,
@@ -29,7 +29,7 @@ pub(crate) struct Latency {
     pub(crate) seconds: u32,
 }
 
-/// What came of it.
+/// Result of the measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Came {
     /// Transactions per second that were committed.
@@ -38,9 +38,9 @@ struct Came {
     waits: Vec<f64>,
 }
 
-/// How many write at once.
+/// Number of concurrent writers.
 const WRITERS: u32 = 8;
-/// What the writers find when everything is warm.
+/// Warm-up time of the writers.
 const WARMING: Duration = Duration::from_secs(2);
 
 type Times = Arc<Mutex<HashMap<MessageId, Instant>>>;
@@ -76,7 +76,8 @@ impl Latency {
             }
         };
         tokio::time::timeout(Duration::from_secs(60), all_came).await.expect("everything arrives");
-        // Whoever goes without a word holds up the next one: Kafka waits for such a member for the length of its session.
+        // A member that leaves silently delays the next one: Kafka waits for it for the length of
+        // its session.
         drop(enough);
         consuming.await.expect("the consumer does not panic").close().await.expect("closed");
         let delivered = std::mem::take(&mut *delivered.lock().expect("the consumer has not panicked"));
@@ -108,7 +109,7 @@ async fn write(part: Latency, number: u32, begin: Instant, store: PostgresStore,
     }
 }
 
-/// Consumes until it is told that it is enough.
+/// Consumes until the signal to stop.
 async fn consume(
     deliveries: Box<dyn Deliveries>,
     delivered: Times,

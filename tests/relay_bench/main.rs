@@ -1,8 +1,8 @@
 //! The side-by-side benchmark of relays from a database to a broker: `cargo bench -p outbox-tests --bench relay -- --help`
 //!
-//! This process starts the servers, fills tables, and reads what the operating system says of each process. Whatever is measured runs in a
-//! child process of its own: this program again, told its part. See `child.rs` and
-//! `role.rs`.
+//! This process starts the servers, fills tables, and reads the operating system's figures of each
+//! process. Measured work runs in a child process of its own: this program again, with a role. See
+//! `child.rs` and `role.rs`.
 
 mod append;
 mod bench;
@@ -36,27 +36,28 @@ use clap::{CommandFactory, Parser, Subcommand};
 use pair::{Database, Pair};
 use tuned::Setting;
 
-/// Measures the relay of this workspace beside the usual shape of one, and beside its own parts, from a
-/// database to a broker.
+/// Measures the relay of this workspace beside a SKIP LOCKED baseline, and beside its own parts,
+/// from a database to a broker.
 #[derive(Parser)]
 #[command(name = "relay", after_help = HELP)]
 struct Cli {
     #[command(subcommand)]
     what: Option<What>,
-    /// How much is measured: `quick` takes minutes and is good for a look, `full` for figures to be quoted.
+    /// Amount of measuring: `quick` takes minutes and gives an impression, `full` gives figures to
+    /// be quoted.
     #[arg(long, global = true, value_enum, default_value_t = Profile::Quick)]
     profile: Profile,
-    /// The database and the broker: postgres, mysql, mariadb, mongodb or sqlite, and rabbitmq, kafka or redis. But for postgres
-    /// `throughput` alone.
+    /// The database and the broker: postgres, mysql, mariadb, mongodb or sqlite, and rabbitmq,
+    /// kafka or redis. Except for postgres, `throughput` only.
     #[arg(long, global = true, default_value = "postgres-rabbitmq")]
     pair: Pair,
-    /// A setting of the relay that is tuned, such as batch=2000; again for another one.
+    /// A setting of the tuned relay, such as batch=2000; repeat it for another one.
     #[arg(long, global = true, value_name = "NAME=NUMBER")]
     tuned: Vec<Setting>,
     /// The folder for relay.json and relay.svg.
     #[arg(long, global = true, default_value = "target/relay_bench")]
     out: PathBuf,
-    // What cargo says to each benchmark.
+    // Cargo passes it to each benchmark.
     #[arg(long, global = true, hide = true)]
     bench: bool,
 }
@@ -82,27 +83,27 @@ for each worker. To Kafka and Redis it publishes through our transport, which is
 
 #[derive(Subcommand)]
 enum What {
-    /// Messages per second and CPU per message: ours, default and tuned; the usual shape; fetch and settle alone; publish
-    /// alone, to RabbitMQ also by the client library alone.
+    /// Messages per second and CPU per message: ours, default and tuned; the SKIP LOCKED baseline;
+    /// fetch and settle alone; publish alone, to RabbitMQ also by the client library alone.
     Throughput,
     /// From commit to consumer, at fixed rates.
     Latency,
-    /// What a relay costs that has nothing to do: statements and processor time, the servers' own taken away.
+    /// Cost of an idle relay: statements and processor time, without the servers' own.
     Idle,
-    /// What an append costs a transaction, and what waking the relay costs it.
+    /// Cost of an append for its transaction, and cost of waking the relay for it.
     Append,
-    /// What a fetch costs behind a large backlog, and while transactions stay open.
+    /// Cost of a fetch behind a large backlog, and while transactions stay open.
     Fetch,
     /// Resident memory at a large backlog of many keys and of one.
     Memory,
-    /// Repeats and the pause after a relay was killed.
+    /// Repeats and the interruption after a relay was killed.
     Kill,
     /// All of these.
     All,
-    /// One of the processes that are measured.
+    /// One of the measured processes.
     #[command(hide = true)]
     Child {
-        /// Its part, as JSON.
+        /// Its role, as JSON.
         role: String,
     },
 }
@@ -110,7 +111,7 @@ enum What {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let Some(what) = cli.what else {
-        // Nothing heavy is to happen by accident.
+        // Heavy work must not start by accident.
         let _ = Cli::command().print_help();
         return ExitCode::SUCCESS;
     };

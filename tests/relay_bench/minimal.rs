@@ -1,5 +1,7 @@
-//! The least that can be between PostgreSQL and Kafka: a loop that fetches by position, publishes, and deletes what was confirmed, with several
-//! batches under way. No leases, no retries, no order across two of it, no figures: what a relay costs beyond this is the price of its promises.
+//! The bare loop between PostgreSQL and Kafka (no guarantees): the lower bound. It fetches by
+//! position, publishes, and deletes confirmed messages, with several batches in flight. It has no
+//! leases, no retries, no order across two instances, no figures: the additional cost of a relay is
+//! the price of its promises.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +23,7 @@ use crate::bench::TOPIC;
 use crate::broker::Address;
 use crate::child::{finished, measured, ready, tell};
 
-/// What is to be moved.
+/// Messages to move.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Minimal {
     pub(crate) store: String,
@@ -29,14 +31,14 @@ pub(crate) struct Minimal {
     pub(crate) messages: u64,
 }
 
-/// Beyond this it gains nothing.
+/// Larger batches gain nothing.
 const BATCH: i64 = 1_000;
-/// How many batches are under way.
+/// Number of batches in flight.
 const DEPTH: usize = 6;
 const SELECT: &str = "select position, id, key, event_type, payload from outbox_message where position > $1 order by position limit $2";
 const DELETE: &str = "delete from outbox_message where position = any($1)";
 
-/// A batch under way.
+/// A batch in flight.
 #[derive(Default)]
 struct Batch {
     open: AtomicUsize,
@@ -80,7 +82,7 @@ impl Minimal {
                     delete.await.expect("the database answers");
                 }
             };
-            // It outlives what it has sent: dropped, it would give that up.
+            // It outlives its sent messages: dropped, it would give them up.
             let producer = &producer;
             let fetch = async move {
                 let (mut last, mut left) = (0, self.messages);
@@ -131,20 +133,20 @@ fn send(producer: &ThreadedProducer<Reports>, row: &PgRow, batch: &Arc<Batch>) -
     Ok(position)
 }
 
-/// How many partitions the topic has.
+/// Number of partitions of the topic.
 const PARTITIONS: i32 = 4;
 
-/// Makes the topic anew, empty.
+/// Creates the topic anew, empty.
 pub(crate) async fn make_topic(broker: Address) {
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", &broker.url).create().expect("a valid configuration");
     ready().await;
     let patience = Some(Duration::from_secs(60));
     let options = AdminOptions::new().operation_timeout(patience).request_timeout(patience);
-    // It may not be there yet.
+    // It may not exist yet.
     drop(admin.delete_topics(&[TOPIC], &options).await);
     let topic = NewTopic::new(TOPIC, PARTITIONS, TopicReplication::Fixed(1));
-    // It goes a little after the broker has said so.
+    // It disappears a little after the broker's answer.
     for _ in 0..600 {
         let made = admin.create_topics([&topic], &options).await.expect("the broker answers");
         if made.iter().all(Result::is_ok) {

@@ -14,7 +14,7 @@ use crate::child::{finished, measured, ready, tell};
 use crate::database::open;
 use crate::tuned::{Setting, apply};
 
-/// What the relay is to do.
+/// Work of the relay.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ours {
     pub(crate) store: String,
@@ -22,7 +22,7 @@ pub(crate) struct Ours {
     pub(crate) broker: Option<Address>,
     /// Empty: the defaults.
     pub(crate) settings: Vec<Setting>,
-    /// It is done when so many are settled; with 0 it runs until it is ended.
+    /// Number of settled messages after which it is done; with 0 it runs until it is ended.
     pub(crate) messages: u64,
 }
 
@@ -49,7 +49,8 @@ impl Ours {
         let mut running = None;
         let done = measured(self.messages, async {
             let relay = running.insert(relay.start().await.expect("the relay starts"));
-            // What nothing was heard of in time is parked and leaves by a step: it is never settled.
+            // A message without a confirmation in time is parked and leaves by a step: it is never
+            // settled.
             while settled_or_parked(relay) < self.messages {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -78,7 +79,7 @@ pub(crate) async fn store(url: &str) -> PostgresStore {
     PostgresStore::connect(url).await.expect("the database answers")
 }
 
-/// A store that tells nobody of what it writes.
+/// A store without wake-ups for its writes.
 pub(crate) async fn silent_store(url: &str) -> PostgresStore {
     let mut options = PostgresOptions::default();
     options.notify_interval = None;

@@ -1,4 +1,4 @@
-//! Which database and which broker are measured.
+//! Databases and brokers under measurement.
 
 use std::fmt;
 use std::str::FromStr;
@@ -44,7 +44,8 @@ impl Database {
         }
     }
 
-    /// Whether the usual shape is measured there. SQLite knows one writer at a time, and of a stand-in for MongoDB nothing would be said by it.
+    /// Returns true if the SKIP LOCKED baseline is measured there. SQLite has one writer at a time,
+    /// and for a stand-in for MongoDB the result would mean nothing.
     pub(crate) const fn has_usual(self) -> bool {
         matches!(self, Self::Postgres | Self::MySql | Self::MariaDb)
     }

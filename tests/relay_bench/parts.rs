@@ -1,4 +1,5 @@
-//! Tests of the parts of the benchmark that measure nothing themselves. They stand here because a benchmark runs no tests.
+//! Tests of the parts of the benchmark that measure nothing themselves. They are here because a
+//! benchmark runs no tests.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap is an assertion")]
 #![allow(dead_code, reason = "the benchmark uses the rest")]
 

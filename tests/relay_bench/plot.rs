@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// A picture of bars, each of them stacked from parts.
 pub(crate) struct Bars {
     pub(crate) title: String,
-    /// What the parts are, in the order in which they stand.
+    /// Names of the parts, in their order.
     pub(crate) parts: Vec<&'static str>,
     /// The label of each bar and its parts, all in one unit.
     pub(crate) rows: Vec<(String, Vec<f64>)>,
@@ -17,11 +17,11 @@ pub(crate) const ROOM: f64 = WIDTH - LABELS - 80.0;
 const BAR: f64 = 22.0;
 const STEP: f64 = 32.0;
 const TOP: f64 = 70.0;
-/// Told apart by people who do not see all colours, and in grey.
+/// Distinguishable by color-blind people, and in gray.
 const COLOURS: [&str; 4] = ["#0b5394", "#e69138", "#6aa84f", "#999999"];
 
 impl Bars {
-    /// The picture. Bars are drawn to one scale, from zero.
+    /// Returns the picture. Bars are drawn to one scale, from zero.
     pub(crate) fn svg(&self) -> String {
         let most = self.rows.iter().map(|(_, parts)| parts.iter().sum::<f64>()).fold(0.0, f64::max);
         let scale = if most > 0.0 { ROOM / most } else { 0.0 };

@@ -1,28 +1,30 @@
-//! What processes have used, from the operating system.
+//! Resources of processes, from the operating system.
 
 use std::fs;
 use std::time::Duration;
 
-/// Processor time, of the process itself and of the system for it, all threads. In steps of a clock tick, mostly 10 ms.
+/// Returns processor time, of the process itself and of the system for it, all threads. In steps of
+/// a clock tick, mostly 10 ms.
 pub(crate) fn cpu() -> Duration {
     cpu_of(std::process::id())
 }
 
-/// As [`cpu`], of another process that lives.
+/// Like [`cpu`], of another living process.
 pub(crate) fn cpu_of(process: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let ticks = ticks(&stat).expect("the operating system says what a process has used");
     Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Resident memory in bytes: now, and the most so far.
+/// Returns resident memory in bytes: now, and the maximum so far.
 pub(crate) fn memory() -> (u64, u64) {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let of = |name| bytes(&status, name).expect("the operating system says what memory a process has");
     (of("VmRSS"), of("VmHWM"))
 }
 
-/// User and system time of a line of `stat`. The second field is a name, which may have blanks and brackets.
+/// Returns user and system time of a line of `stat`. The second field is a name, which may have
+/// blanks and brackets.
 pub(crate) fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);

@@ -16,7 +16,7 @@ use crate::by_hand::ByHand;
 use crate::child::{finished, measured, ready, tell};
 use crate::ours::topic;
 
-/// What is to be published.
+/// Messages to publish.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Publish {
     pub(crate) broker: Address,
@@ -25,11 +25,11 @@ pub(crate) struct Publish {
     pub(crate) by_hand: bool,
 }
 
-/// As many messages as a chunk of a relay has.
+/// Number of messages in a chunk of a relay.
 pub(crate) const CHUNK: usize = 250;
 /// Lanes times depth of a relay.
 const AT_ONCE: usize = 8;
-/// As many connections as our transport to RabbitMQ has unless it is told otherwise.
+/// Default number of connections of our transport to RabbitMQ.
 const CONNECTIONS: usize = 2;
 
 impl Publish {
@@ -49,7 +49,7 @@ impl Publish {
         transport.close().await;
     }
 
-    /// The same chunks, as many at once.
+    /// Publishes the same chunks, as many at once.
     async fn by_hand(&self, chunks: impl Stream<Item = &[Arc<Stored>]>) {
         let connect = (0..CONNECTIONS).map(|_| ByHand::connect(&self.broker.url));
         let connections: Vec<ByHand> = try_join_all(connect).await.expect("the broker answers");
@@ -64,7 +64,7 @@ impl Publish {
     }
 }
 
-/// Publishes a chunk, and again what was not delivered.
+/// Publishes a chunk, and its undelivered messages again.
 pub(crate) async fn publish(transport: &dyn Transport, mut messages: Vec<Arc<Stored>>) {
     let relay = RelayId::new();
     while !messages.is_empty() {

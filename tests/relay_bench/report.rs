@@ -1,4 +1,4 @@
-//! What was measured, as a table for people and as JSON for programs.
+//! Report of the measurements, as a table for people and as JSON for programs.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use serde::Serialize;
 /// One table of the report.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Table {
-    /// Which subcommand made it.
+    /// Subcommand that made it.
     pub(crate) name: &'static str,
-    /// What it shows, and under which conditions.
+    /// Its subject and conditions.
     pub(crate) about: String,
-    /// What each column is, with its unit.
+    /// Name and unit of each column.
     pub(crate) columns: Vec<&'static str>,
     pub(crate) rows: Vec<Row>,
 }
 
-/// What was measured of one thing.
+/// Measurements of one thing.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) label: String,
-    /// One for each column. None: not measured, or it makes no sense here.
+    /// One for each column. None: not measured, or meaningless here.
     pub(crate) values: Vec<Option<f64>>,
 }
 
@@ -33,7 +33,7 @@ impl Table {
         self.rows.push(Row { label: label.into(), values: values.into_iter().collect() });
     }
 
-    /// The value of a row in a column.
+    /// Returns the value of a row in a column.
     pub(crate) fn value(&self, label: &str, column: &str) -> Option<f64> {
         let column = self.columns.iter().position(|name| *name == column)?;
         *self.rows.iter().find(|row| row.label == label)?.values.get(column)?
@@ -65,7 +65,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Three figures that count, and no more than that many behind the point.
+/// Returns three significant figures, and at most that many decimal places.
 pub(crate) fn figures(value: f64) -> String {
     match value.abs() {
         ..0.0005 => "0".to_owned(),

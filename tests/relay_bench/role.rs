@@ -1,4 +1,4 @@
-//! The parts of this benchmark that children play.
+//! Roles of child processes of this benchmark.
 
 use outbox_contract::Store as _;
 use serde::{Deserialize, Serialize};
@@ -7,20 +7,20 @@ use crate::broker::Address;
 use crate::child::{finished, ready, tell};
 use crate::{append, database, fetch, kill, latency, minimal, ours, publish, usual};
 
-/// A part to play.
+/// Role of a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// Makes the tables.
+    /// Creates the tables.
     Migrate { store: String },
-    /// Writes what is to be relayed.
+    /// Writes the messages to relay.
     Fill(database::Fill),
-    /// Makes a topic anew.
+    /// Creates a topic anew.
     Topic(Address),
     /// The relay of this workspace.
     Ours(ours::Ours),
-    /// The usual shape of a relay.
+    /// The SKIP LOCKED baseline.
     Usual(usual::Usual),
-    /// The least that can be.
+    /// The bare loop.
     Minimal(minimal::Minimal),
     /// Publishes from memory.
     Publish(publish::Publish),
@@ -32,11 +32,11 @@ pub(crate) enum Role {
     Fetch(fetch::Fetch),
     /// Consumes.
     Consume(kill::Consume),
-    /// Holds a transaction open that has done this.
+    /// Holds a transaction open that has run these statements.
     Hold { store: String, statements: Vec<String> },
 }
 
-/// Plays a part: the child's side.
+/// Plays a role: the child's side.
 pub(crate) fn play(role: &str) {
     let role: Role = serde_json::from_str(role).expect("a role is JSON");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");

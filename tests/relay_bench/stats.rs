@@ -1,6 +1,7 @@
 //! Figures of repeated measurements.
 
-/// The value in the middle; of an even number, the mean of the two. None: there is no value.
+/// Returns the value in the middle; of an even number, the mean of the two. None: there is no
+/// value.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -12,7 +13,8 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The smallest value that is no smaller than this part of all, such as 0.99. None: there is no value.
+/// Returns the smallest value that is no smaller than this part of all, such as 0.99. None: there
+/// is no value.
 pub(crate) fn quantile(values: &[f64], part: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,5 @@
-//! Messages per second, and what each of them costs: ours, the usual shape, and the parts alone, in turns.
+//! Messages per second, and the cost of each: ours, the SKIP LOCKED baseline, and the parts alone,
+//! in turns.
 
 use crate::bench::{Bench, KEYS, TOPIC};
 use crate::child::{Child, Done, Role};
@@ -11,7 +12,7 @@ use crate::report::{Table, figures};
 use crate::stats::median;
 use crate::usual::Usual;
 
-/// What is compared.
+/// Variant under comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Ours { tuned: bool, checkpoint: bool },
@@ -37,10 +38,10 @@ impl Variant {
     }
 }
 
-/// The same without our transport.
+/// Label of publishing without our transport.
 const BY_HAND: &str = "part: publish, by the client library";
 
-/// What one run has used, in microseconds of processor time and bytes for each message.
+/// Resources of one run, in microseconds of processor time and bytes for each message.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Used {
     pub(crate) rate: f64,
@@ -201,7 +202,7 @@ fn bars(bench: &Bench, table: &Table) -> Bars {
     Bars { title: "Processor time for each message, microseconds".to_owned(), parts, rows: rows.collect() }
 }
 
-/// Ours beside the best of the usual ones, and beside the sum of the parts.
+/// Compares ours with the best of the SKIP LOCKED baselines, and with the sum of the parts.
 fn ratios(table: &Table) -> Table {
     let best = |column: &str, better: fn(f64, f64) -> f64| {
         let usual = table

@@ -1,4 +1,4 @@
-//! The settings of the relay that is tuned.
+//! Settings of the tuned relay.
 
 use std::str::FromStr;
 
@@ -33,7 +33,7 @@ const NAMES: [(&str, Name); 7] = [
     ("per_key", Name::PerKey),
 ];
 
-/// Larger batches in more memory, for those who have it.
+/// Larger batches in more memory.
 const TUNED: [(Name, usize); 5] = [
     (Name::Batch, 2_000),
     (Name::Credit, 8_000),
@@ -42,13 +42,13 @@ const TUNED: [(Name, usize); 5] = [
     (Name::Depth, 4),
 ];
 
-/// The settings of the tuned relay: these, and then what was asked for.
+/// Returns the settings of the tuned relay: the defaults here, and then the requested ones.
 pub(crate) fn tuned(asked: &[Setting]) -> Vec<Setting> {
     let ours = TUNED.into_iter().map(|(name, value)| Setting { name, value });
     ours.chain(asked.iter().copied()).collect()
 }
 
-/// A relay with these settings. Of two with one name the later one counts.
+/// Returns a relay with these settings. Of two with one name the later one counts.
 pub(crate) fn apply(settings: &[Setting], relay: RelayBuilder) -> RelayBuilder {
     settings.iter().fold(relay, |relay, Setting { name, value }| match name {
         Name::Batch => relay.batch(*value),

@@ -1,6 +1,7 @@
-//! The usual shape of a relay, done as well as it can be: workers that lock a batch with SKIP LOCKED, publish it together, wait for all
-//! confirmations, mark it as processed with one UPDATE, and commit. To RabbitMQ they publish with the client library alone, to other brokers through
-//! our transport.
+//! The SKIP LOCKED baseline, optimized as far as possible: workers that lock a batch with SKIP
+//! LOCKED, publish it together, wait for all confirmations, mark it as processed with one UPDATE,
+//! and commit. To RabbitMQ they publish with the client library alone, to other brokers through our
+//! transport.
 
 pub(crate) mod mysql;
 pub(crate) mod postgres;
@@ -20,7 +21,7 @@ use crate::child::{finished, measured, ready, tell};
 use crate::pair::Broker;
 use crate::publish::{CHUNK, publish};
 
-/// What the relay is to do.
+/// Work of the relay.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Usual {
     pub(crate) store: String,
@@ -29,30 +30,31 @@ pub(crate) struct Usual {
     pub(crate) messages: u64,
 }
 
-/// Beyond 1,000 rows at once it gains nothing.
+/// More than 1,000 rows at once gain nothing.
 const BATCH: i64 = 1_000;
 
 /// A connection of a worker.
 trait Worker: Send + Sized + 'static {
     async fn open(url: &str) -> Result<Self, sqlx::Error>;
 
-    /// Publishes a batch, as long as its transaction lasts. How many messages that were; 0: others have the rest.
+    /// Publishes a batch, while its transaction is open. Returns the number of messages; 0: others
+    /// have the rest.
     fn batch(&mut self, publisher: &Publisher) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 }
 
-/// How a worker publishes.
+/// Publisher of a worker.
 enum Publisher {
     /// Over a connection of its own.
     ByHand(Box<ByHand>),
-    /// A layer over the client library, thin enough.
+    /// A sufficiently thin layer over the client library.
     Transport(Arc<dyn Transport>),
 }
 
 impl Publisher {
-    /// One for each worker.
+    /// Returns one for each worker.
     async fn connect(broker: &Address, workers: usize) -> Vec<Self> {
         let transport = broker.transport();
-        // It makes what there is to publish to.
+        // It creates the destination.
         transport.check().await.expect("the broker answers");
         if broker.broker != Broker::RabbitMq {
             return (0..workers).map(|_| Self::Transport(Arc::clone(&transport))).collect();
@@ -68,7 +70,8 @@ impl Publisher {
         match self {
             Self::ByHand(connection) => connection.publish(batch).await.expect("the broker answers"),
             Self::Transport(transport) => {
-                // Together, not one after the other: what is between commit and commit is the broker's time once.
+                // Together, not one after the other: the broker's time between two commits counts
+                // once.
                 join_all(batch.chunks(CHUNK).map(|chunk| publish(&**transport, chunk.to_vec()))).await;
             }
         }
@@ -97,7 +100,8 @@ impl Usual {
         let connections = connect.await.expect("the database answers");
         ready().await;
         let left = Arc::new(AtomicU64::new(self.messages));
-        // A server's process that has ended is not counted: they stay until the figures were read.
+        // A process of a server that has ended is not counted: connections stay open until the
+        // figures were read.
         let mut kept = Vec::new();
         let work = async {
             let workers = connections.into_iter().zip(publishers).map(|(connection, publisher)| {

@@ -11,17 +11,17 @@ use sqlx::{PgPool, Row};
 
 /// A store whose transactions take SQL.
 pub(crate) trait Database: Transactional + Clone {
-    /// Whether two transactions may write different rows at the same time.
+    /// True if two transactions may write different rows at the same time.
     const SIDE_BY_SIDE: bool;
 
-    /// The rows that a statement changed.
+    /// Returns the number of rows that a statement changed.
     fn execute(
         tx: &mut Self::Tx<'static>,
         sql: &'static str,
         values: &[i64],
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 
-    /// The number that a query gives.
+    /// Returns the number that a query returns.
     fn number(
         tx: &mut Self::Tx<'static>,
         sql: &'static str,
@@ -58,7 +58,7 @@ macro_rules! database {
 database!(SqliteStore, false);
 database!(PostgresStore, true);
 
-/// A table of the user's, beside those of the outbox: rows 0 to 9, at 0.
+/// Creates a table of the user's, beside those of the outbox: rows 0 to 9, at 0.
 async fn with_table<D: Database>(store: D) -> D {
     let mut tx = store.begin().await.unwrap();
     let create =
@@ -75,11 +75,11 @@ pub(crate) async fn sqlite() -> Option<SqliteStore> {
     Some(with_table(SqliteStore::in_memory().await.unwrap()).await)
 }
 
-/// None: PostgreSQL can't be had here, and that is said.
+/// None: PostgreSQL is unavailable here, which is reported.
 pub(crate) async fn postgres() -> Option<PostgresStore> {
     let server = Postgres::newest().shared().or_skip()?;
     let pool = PgPool::connect(&server.fresh_database()).await.unwrap();
-    // A machine that is slow must not look like a lock that never comes.
+    // A slow machine must not look like a lock timeout.
     let mut options = PostgresOptions::default();
     options.lock_timeout = Duration::from_secs(120);
     options.transaction_idle_timeout = Duration::from_secs(240);

@@ -15,7 +15,7 @@ use tokio::sync::Barrier;
 
 use self::database::Database;
 
-/// Something was counted; `key` is what it is ordered by.
+/// An event of a count; `key` is its ordering key.
 #[derive(Clone, Debug, Serialize)]
 struct Counted {
     key: i64,
@@ -79,7 +79,7 @@ async fn pending<D: Database>(store: &D) -> u64 {
     pending
 }
 
-/// Counts in the database what it is told of, and refuses the key 9.
+/// Counts its events in the database, and refuses the key 9.
 async fn counts<D: Database>(event: &Counted, work: &mut UnitOfWork<D>) -> Result<(), HandlerError> {
     count(work, event.key).await?;
     if event.key == 9 { Err("nine is refused".into()) } else { Ok(()) }
@@ -163,7 +163,8 @@ async fn units_that_raise_events_of_the_same_keys_in_different_orders_never_dead
 
 async fn units_whose_own_statements_deadlock_begin_again<D: Database>(store: D) {
     let mediator = Mediator::new(Outbox::new(store.clone())).most_attempts(10_000);
-    // The first time each has one row before either wants the other's: where both can have one, that is a deadlock for certain.
+    // The first time each has one row before either requests the other's: where both can have one,
+    // that is a deadlock for certain.
     let both_have_one = Arc::new(Barrier::new(2));
     let units = [(1, 2), (2, 1)].map(|(first, second)| {
         let (mediator, both_have_one) = (mediator.clone(), Arc::clone(&both_have_one));

@@ -1,6 +1,6 @@
 //! Listings: the part of a source between `// ANCHOR: name` and `// ANCHOR_END: name`, as mdBook takes it.
 
-/// The lines of a part, trimmed. None: there is no such part.
+/// Returns the lines of a part, trimmed. None: there is no such part.
 pub(crate) fn anchored<'s>(source: &'s str, anchor: &str) -> Option<Vec<&'s str>> {
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     let at = |mark: &str| lines.iter().position(|line| *line == format!("// {mark}: {anchor}"));

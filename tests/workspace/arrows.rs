@@ -1,13 +1,14 @@
-//! Which crate may depend on which, as tables; and the checker that holds a graph against them.
+//! Allowed dependencies between crates, as tables; and the checker that compares a graph with them.
 //!
-//! Dependencies point one way: contract <- engine, testkit, stores, transports <- facade <- programs and tests. What no row allows
-//! is forbidden: a new arrow is a decision, and its reason goes into a row. In names, `*` at the end stands for anything.
+//! Dependencies point one way: contract <- engine, testkit, stores, transports <- facade <-
+//! programs and tests. A dependency without a row is forbidden: a new arrow is a decision, and its
+//! reason goes into a row. In names, `*` at the end matches anything.
 
 mod made_up;
 
 use crate::graph::{Crate, Dependency, Graph};
 
-/// Where each crate lives, and what it is called there.
+/// Folder of each crate, and its name there.
 const ROOMS: &[(&str, &str)] = &[
     ("outbox", "outbox"),
     ("outbox/contract", "outbox-contract"),
@@ -33,7 +34,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("tests/workspace", "outbox-workspace"),
 ];
 
-/// A dependency inside the workspace that is allowed.
+/// An allowed dependency inside the workspace.
 struct Arrow {
     from: &'static str,
     to: &'static str,
@@ -44,7 +45,7 @@ struct Arrow {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     Always,
-    /// When a feature asks for it that is not on by default.
+    /// If a feature asks for it that is not on by default.
     ByFeature,
     /// For tests, benchmarks and examples of the crate.
     InTests,
@@ -117,7 +118,8 @@ const ARROWS: &[Arrow] = &[
     arrow("outbox-workspace", "outbox-contract", InTests, "it compares the metrics of the code with those of the book"),
 ];
 
-/// Packages outside of the workspace that only some crates may name, and that others must not even reach.
+/// Packages outside of the workspace that only some crates may name, and that others must not even
+/// reach.
 struct Fence {
     packages: &'static [&'static str],
     named_by: &'static [&'static str],
@@ -195,7 +197,7 @@ const WITHOUT_FEATURES: &[WithoutFeatures] = &[WithoutFeatures {
     because: "the contract starts no task and opens nothing",
 }];
 
-/// Everything in a graph that the tables do not allow, in words.
+/// Returns every violation of the tables in a graph, as text.
 fn problems(graph: &Graph) -> Vec<String> {
     let mut problems: Vec<String> = graph.crates.iter().filter_map(no_room).collect();
     for from in &graph.crates {
@@ -287,7 +289,8 @@ fn one_of(patterns: &[&str], name: &str) -> bool {
     patterns.iter().any(|pattern| part(name, pattern).is_some())
 }
 
-/// The part of a name that `*` stands for in a pattern, empty where the pattern has none; None when the name does not fit.
+/// Returns the part of a name that `*` matches in a pattern, empty if the pattern has none; None if
+/// the name does not match.
 fn part<'n>(name: &'n str, pattern: &str) -> Option<&'n str> {
     match pattern.strip_suffix('*') {
         Some(start) => name.strip_prefix(start),

@@ -1,4 +1,4 @@
-//! The book says what the code does: its listings are there, and its tables name what there is.
+//! The book matches the code: its listings exist, and its tables name existing items.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ fn every_listing_of_the_book_is_there() {
     assert!(problems.is_empty(), "\n  {}\n", problems.join("\n  "));
 }
 
-/// The pages of the book, from its folder of sources.
+/// Returns the pages of the book, from its folder of sources.
 pub(crate) fn pages() -> BTreeSet<PathBuf> {
     let files = written_files().into_iter();
     let pages = files.filter_map(|file| file.strip_prefix("book/src").map(Path::to_owned).ok());
@@ -49,7 +49,8 @@ fn the_summary_lists_every_page_once_and_no_other() {
     assert_eq!(listed, pages().into_iter().collect::<Vec<_>>());
 }
 
-/// The files and anchors that a page includes. mdBook itself leaves a listing empty when its anchor is not there.
+/// Returns the files and anchors that a page includes. mdBook itself leaves a listing empty if its
+/// anchor does not exist.
 fn includes(page: &str) -> Vec<(String, String)> {
     let inner = page.split("{{#include ").skip(1).filter_map(|rest| rest.split("}}").next());
     inner
@@ -103,7 +104,7 @@ fn the_tables_of_settings_name_every_setting_and_no_other() {
     }
 }
 
-/// A promise is worth what its test is.
+/// A promise is only as good as its test.
 #[test]
 fn the_tests_that_the_promises_name_are_there() {
     let page = read("book/src/promises.md");
@@ -130,7 +131,7 @@ pub(crate) fn assert_each_names_a_test(rows: &[&str]) {
     }
 }
 
-/// The public fields of a struct.
+/// Returns the public fields of a struct.
 fn fields(source: &str, name: &str) -> Vec<String> {
     let body = source.split(&format!("pub struct {name} {{\n")).nth(1).unwrap_or_default();
     let lines = body.lines().take_while(|line| *line != "}");
@@ -138,7 +139,7 @@ fn fields(source: &str, name: &str) -> Vec<String> {
     fields.map(|(field, _)| field.to_owned()).collect()
 }
 
-/// The public methods that a builder has.
+/// Returns the public methods of a builder.
 fn methods(source: &str) -> Vec<String> {
     let names = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn ")?.split_once('('));
     names.map(|(name, _)| name.to_owned()).collect()

@@ -1,4 +1,5 @@
-//! What every crate of the workspace has in common: where its lints, versions and licence come from, and its first page.
+//! Common properties of every crate of the workspace: the source of its lints, versions and
+//! license, and its first page.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ fn metadata() -> Metadata {
     command.exec().expect("cargo metadata describes the workspace")
 }
 
-/// Asks the same of every crate of the workspace; says all that is wrong.
+/// Runs the same check on every crate of the workspace; reports all problems.
 #[track_caller]
 fn of_every_crate(problem: impl Fn(&Package) -> Option<String>) {
     let metadata = metadata();
@@ -79,7 +80,7 @@ fn every_published_crate_says_what_it_is_and_has_its_readme_as_first_page() {
     });
 }
 
-/// The lines of a section of a manifest that say something, without comments.
+/// Returns the lines of a section of a manifest, without blank ones and comments.
 fn section<'m>(manifest: &'m str, name: &str) -> impl Iterator<Item = &'m str> {
     let header = format!("[{name}]");
     let lines = manifest.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
@@ -90,7 +91,7 @@ fn section<'m>(manifest: &'m str, name: &str) -> impl Iterator<Item = &'m str> {
         .filter(|line| !line.is_empty())
 }
 
-/// The first dependency that says its own version or path.
+/// Returns the first dependency with its own version or path.
 fn own_version(manifest: &str) -> Option<&str> {
     let dependencies = ["dependencies", "dev-dependencies", "build-dependencies"];
     let own = |line: &&str| !line.replace(' ', "").contains("workspace=true");

@@ -1,16 +1,17 @@
-//! What the files of the repository must be and must not say.
+//! Rules for the files of the repository, and texts that they must not contain.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folders at the top, for good: whatever comes later is a room in one of them.
+/// The permanent top-level folders: every later addition goes into one of them.
 const FOLDERS: &[&str] = &["book", "examples", "outbox", "stores", "tests", "transports"];
 
-/// Folders that builds make.
+/// Folders that builds create.
 const BUILT: &[&str] = &["target", "book/book"];
 
-/// Texts that name one machine or one network: they work for nobody else. Split, so that this file does not hold them.
+/// Texts that name one machine or one network: they work nowhere else. Split, so that this file
+/// does not contain them.
 const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("/wo", "rk/"), "a path of one machine"),
     (concat!("/ro", "ot/"), "a path of one machine"),
@@ -29,7 +30,8 @@ const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("security.", "debian"), "a host of a package registry"),
 ];
 
-/// Every file of the repository that people write, from its top; what builds make and git keeps is left out.
+/// Returns every file of the repository that people write, from its top; build output and git's
+/// files are left out.
 pub(crate) fn written_files() -> Vec<PathBuf> {
     fn walk(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) {
         let entries = fs::read_dir(root.join(folder)).expect("the repository can be read");
@@ -68,7 +70,7 @@ fn no_file_names_one_machine_or_a_registry() {
     let root = crate::root();
     let mut problems = Vec::new();
     for file in written_files() {
-        // What is not text (a picture, say) has no words to check.
+        // A file that is not text (a picture, say) has no words to check.
         let Ok(text) = fs::read_to_string(root.join(&file)) else { continue };
         for (number, line) in text.lines().enumerate() {
             if let Some((word, what)) = forbidden(line) {
@@ -107,7 +109,8 @@ fn every_link_to_a_file_leads_to_one() {
     assert!(problems.is_empty(), "\n  {}\n", problems.join("\n  "));
 }
 
-/// The links of a Markdown page that lead to files, without the places within them. Code is left out.
+/// Returns the links of a Markdown page that lead to files, without the places within them. Code is
+/// left out.
 pub(crate) fn links(page: &str) -> Vec<&str> {
     let mut in_code = false;
     let text = page.lines().filter(|line| {

@@ -1,18 +1,18 @@
-//! Who depends on whom: the crates of the workspace, and what they reach outside of it.
+//! Dependencies of the crates of the workspace, inside and outside of it.
 //!
-//! A graph is plain data, so that the checker in `arrows` can be tried on made-up ones. The real one comes from
-//! `cargo metadata`, with every feature switched on.
+//! A graph is plain data, so that the checker in `arrows` can be tested on synthetic ones. The real
+//! one comes from `cargo metadata`, with every feature switched on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cargo_metadata::{CargoOpt, DependencyKind, Metadata, MetadataCommand, Package};
 
-/// The workspace, and the packages outside that it stands on.
+/// The workspace, and its outside packages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Graph {
     /// The crates of the workspace.
     pub(crate) crates: Vec<Crate>,
-    /// What each package, inside or outside, is built from: by name, versions taken together.
+    /// Dependencies of each package, inside or outside: by name, versions taken together.
     pub(crate) built_from: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -23,9 +23,10 @@ pub(crate) struct Crate {
     pub(crate) name: String,
     /// Its folder, from the top of the repository, such as `stores/sqlite`.
     pub(crate) folder: String,
-    /// What it names in its manifest, inside or outside of the workspace.
+    /// Dependencies named in its manifest, inside or outside of the workspace.
     pub(crate) dependencies: Vec<Dependency>,
-    /// What its feature `default` switches on, directly or through other features.
+    /// Features and dependencies that its feature `default` switches on, directly or through other
+    /// features.
     pub(crate) on_by_default: BTreeSet<String>,
 }
 
@@ -34,21 +35,21 @@ pub(crate) struct Crate {
 pub(crate) struct Dependency {
     /// The package.
     pub(crate) name: String,
-    /// Whether it is for tests, benchmarks and examples only.
+    /// True if it is for tests, benchmarks and examples only.
     pub(crate) dev: bool,
-    /// Whether a feature has to ask for it.
+    /// True if a feature has to ask for it.
     pub(crate) optional: bool,
-    /// The features that are asked of it.
+    /// The features requested of it.
     pub(crate) features: Vec<String>,
 }
 
 impl Graph {
-    /// The graph of this repository.
+    /// Returns the graph of this repository.
     pub(crate) fn of_this_repository() -> Self {
         let metadata = MetadataCommand::new()
             .manifest_path(crate::root().join("Cargo.toml"))
             .features(CargoOpt::AllFeatures)
-            // What only other platforms need may not have been downloaded.
+            // Packages that only other platforms need may not have been downloaded.
             .other_options(["--filter-platform".to_owned(), "host-tuple".to_owned()])
             .exec()
             .expect("cargo metadata describes the workspace");
@@ -76,7 +77,7 @@ impl Graph {
         Self { crates, built_from }
     }
 
-    /// Everything that a package is built from, at any depth.
+    /// Returns every dependency of a package, at any depth.
     pub(crate) fn reach(&self, package: &str) -> BTreeSet<&str> {
         let mut reached = BTreeSet::new();
         let mut next = vec![package];
@@ -109,7 +110,8 @@ impl Crate {
     }
 }
 
-/// Everything that a feature switches on in its own crate: other features, and optional dependencies as `dep:name`.
+/// Returns everything that a feature switches on in its own crate: other features, and optional
+/// dependencies as `dep:name`.
 fn switched_on(features: &BTreeMap<String, Vec<String>>, feature: &str) -> BTreeSet<String> {
     let mut on = BTreeSet::new();
     let mut next = vec![feature.to_owned()];

@@ -13,7 +13,7 @@ mod scripts;
 mod steps;
 mod versions;
 
-/// The folder of the repository.
+/// Returns the folder of the repository.
 fn root() -> std::path::PathBuf {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../..").into()
 }

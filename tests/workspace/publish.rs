@@ -1,4 +1,5 @@
-//! What a published crate must have: its data on crates.io, its licences and its first page in the package, and no need of a crate that stays here.
+//! Requirements on a published crate: its data on crates.io, its licenses and its first page in the
+//! package, and no dependency on an unpublished crate.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::process::Command;
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
-/// Those of crates.io that are in use here. It refuses a crate with a category that it does not have.
+/// The categories of crates.io in use here. It refuses a crate with an unknown category.
 const CATEGORIES: &[&str] = &[
     "asynchronous",
     "database",
@@ -17,7 +18,7 @@ const CATEGORIES: &[&str] = &[
 
 const LICENCES: &[&str] = &["LICENSE-APACHE", "LICENSE-MIT"];
 
-/// Folders that only somebody with the whole repository has a use for.
+/// Folders that are useful only with the whole repository.
 const LEFT_OUT: &[&str] = &["tests/", "benches/", "examples/"];
 
 fn workspace() -> Metadata {
@@ -30,7 +31,7 @@ fn is_published(package: &Package) -> bool {
     package.publish.as_ref().is_none_or(|registries| !registries.is_empty())
 }
 
-/// Asks the same of every crate that is published; says all that is wrong.
+/// Runs the same check on every published crate; reports all problems.
 #[track_caller]
 fn of_every_published_crate(problems: impl Fn(&Package) -> Vec<String>) {
     let metadata = workspace();
@@ -46,7 +47,7 @@ fn of_every_published_crate(problems: impl Fn(&Package) -> Vec<String>) {
     assert!(wrong.is_empty(), "\n  {}\n", wrong.join("\n  "));
 }
 
-/// What users would depend on is published, and nothing else.
+/// Libraries for users are published, and nothing else.
 #[test]
 fn libraries_are_published_and_tests_and_examples_are_not() {
     let metadata = workspace();
@@ -74,7 +75,7 @@ fn a_published_crate_can_be_found() {
     });
 }
 
-/// What crates.io would not take as keywords, and what is less than it takes.
+/// Returns invalid keywords, and reports missing ones.
 fn keywords(keywords: &[String]) -> Vec<String> {
     let taken = |word: &str| {
         word.len() <= 20
@@ -104,7 +105,7 @@ fn keywords_that_would_be_refused_are_found() {
     assert_eq!(keywords(&words(&["a"])).len(), 1);
 }
 
-/// What docs.rs builds: every feature, each item with a badge of the feature that it needs.
+/// docs.rs builds every feature, each item with a badge of its feature.
 #[test]
 fn docs_rs_shows_every_feature() {
     of_every_published_crate(|package| {
@@ -177,7 +178,7 @@ fn a_package_has_the_licences_and_no_tests() {
     });
 }
 
-/// The files that cargo would put into the package, from its top.
+/// Returns the files that cargo would put into the package, from its top.
 fn packaged(package: &Package) -> BTreeSet<String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
@@ -190,7 +191,8 @@ fn packaged(package: &Package) -> BTreeSet<String> {
     String::from_utf8_lossy(&output.stdout).lines().map(|line| line.replace('\\', "/")).collect()
 }
 
-/// Cargo leaves a dependency for tests out of a package if it has no version. One with a version must be published before, or no registry takes the crate.
+/// Cargo leaves a dependency for tests out of a package if it has no version. One with a version
+/// must be published before, or no registry takes the crate.
 #[test]
 fn a_published_crate_needs_only_published_ones() {
     let metadata = workspace();
@@ -200,11 +202,11 @@ fn a_published_crate_needs_only_published_ones() {
     assert!(problems.is_empty(), "\n  {}\n", problems.join("\n  "));
 }
 
-/// A crate of the workspace, and what it names.
+/// A crate of the workspace, and its dependencies.
 struct Needs {
     name: String,
     published: bool,
-    /// Name, whether it is only for tests, whether a version is said.
+    /// Name, whether it is only for tests, whether it has a version.
     dependencies: Vec<(String, bool, bool)>,
 }
 
@@ -219,7 +221,7 @@ impl Needs {
     }
 }
 
-/// What keeps the crates from being published one after the other.
+/// Returns the obstacles to publishing the crates one after the other.
 fn unpublishable(crates: &[Needs]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut waiting: Vec<(&str, BTreeSet<&str>)> = Vec::new();
@@ -239,7 +241,7 @@ fn unpublishable(crates: &[Needs]) -> Vec<String> {
         }
         waiting.push((&from.name, before));
     }
-    // Each round publishes what waits for nothing; a round in which nothing can be is a circle.
+    // Each round publishes the crates that wait for no other; a round without any is a cycle.
     loop {
         let ready: BTreeSet<&str> =
             waiting.iter().filter(|(_, before)| before.is_empty()).map(|(name, _)| *name).collect();

@@ -1,4 +1,5 @@
-//! The README shows what is there: its listing is a program's, its promises are the book's, its pairs are those of the suite `matrix`.
+//! The README matches the repository: its listing is a program's, its promises are the book's, its
+//! pairs are those of the suite `matrix`.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The lines that say something, trimmed.
+/// Returns the non-empty lines, trimmed.
 fn said<'l>(lines: impl IntoIterator<Item = &'l str>) -> Vec<&'l str> {
     lines.into_iter().map(str::trim).filter(|line| !line.is_empty()).collect()
 }
@@ -39,12 +40,13 @@ fn the_promises_are_those_of_the_book() {
     assert_eq!(promises("README.md"), promises("book/src/promises.md"));
 }
 
-/// The cells of a line of a table, trimmed.
+/// Returns the cells of a line of a table, trimmed.
 fn cells(line: &str) -> Vec<&str> {
     line.trim().trim_matches('|').split('|').map(str::trim).collect()
 }
 
-/// The pairs of the table whose head is this, as the tests of the suite `matrix` are called.
+/// Returns the pairs of the table with this head, under the names of the tests of the suite
+/// `matrix`.
 fn pairs_of_the_table(page: &str, head: &str) -> BTreeSet<String> {
     let name = |cell: &str| cell.to_lowercase();
     let transports: Vec<String> = cells(head).into_iter().skip(1).map(name).collect();
@@ -62,7 +64,7 @@ fn pairs_of_the_table(page: &str, head: &str) -> BTreeSet<String> {
     pairs
 }
 
-/// The tests that the macro of the suite is given.
+/// Returns the tests passed to the macro of the suite.
 fn pairs_of_the_suite(source: &str) -> BTreeSet<String> {
     let listed = source.split("\npairs! {\n").nth(1).and_then(|rest| rest.split("\n}").next());
     let listed = listed.expect("the suite lists its pairs").lines();

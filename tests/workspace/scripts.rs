@@ -1,6 +1,7 @@
-//! The scripts `tests/features` and `tests/release`: what they try, in which order, and that nothing that fails passes.
+//! The scripts `tests/features` and `tests/release`: their checks and their order; and every
+//! failure fails the script.
 //!
-//! They are run here with a made-up cargo, as in `steps`.
+//! They run here with a fake cargo, as in `steps`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +10,8 @@ use crate::steps::{Ended, Workspace};
 
 const BASH: &str = "#!/usr/bin/env bash\n";
 
-/// Two features of `outbox`, one store, and a cargo that does this for each set that it checks.
+/// A workspace with two features of `outbox`, one store, and a fake cargo that does this for each
+/// checked set.
 fn features(cargo: &str) -> Workspace {
     let workspace = Workspace::with(&["tests/features", "tests/steps.bash"]);
     let manifest = "[package]\nname = \"outbox\"\n[features]\ndefault = []\n## Words.\na = []\nb-c = [\n]\n[dependencies]\nx = 1\n";
@@ -24,7 +26,7 @@ fn features(cargo: &str) -> Workspace {
     workspace
 }
 
-/// Each crate and set of features that was checked.
+/// Returns each checked crate and set of features.
 fn checked(workspace: &Workspace) -> BTreeSet<String> {
     let checked = fs::read_to_string(workspace.path().join("checked")).expect("cargo was called");
     let sets = checked.lines().map(|line| {
@@ -67,7 +69,8 @@ fn a_set_that_does_not_compile_or_warns_fails_and_is_named() {
     }
 }
 
-/// A workspace that can be published: `b` needs `a`; `kit` is for the tests of `a`, and stays.
+/// A workspace that can be published: `b` needs `a`; `kit` is for the tests of `a`, and is not
+/// published.
 const CRATES: &str = r#"{"packages": [
   {"id": "b", "name": "b", "version": "0.3.0", "rust_version": "1.70", "publish": null,
    "dependencies": [{"name": "a", "req": "^0.3.0", "kind": null}, {"name": "serde", "req": "^1", "kind": null}]},
@@ -84,7 +87,7 @@ const CRATES: &str = r#"{"packages": [
 
 const CHANGES: &str = "# Changelog\n\n## Unreleased\n\n## 0.3.0 (2026-01-01)\n\n- **added** all.\n";
 
-/// What a release is checked from. Each can be made wrong.
+/// Inputs of a release check. Each can be made wrong.
 struct Release {
     crates: String,
     changes: String,
@@ -97,10 +100,10 @@ impl Release {
         Self { crates: CRATES.to_owned(), changes: CHANGES.to_owned(), git: "", package: "" }
     }
 
-    /// The script's end; of a machine without jq none.
+    /// Runs the script; None on a machine without jq.
     fn run(&self, arguments: &[&str]) -> Option<Ended> {
         let workspace = Workspace::with(&["tests/release", "tests/steps.bash"]);
-        // cargo tells other packages only if it is asked for them.
+        // cargo lists other packages only if it is asked for them.
         let without = self.crates.replace("{\"id\": \"serde\", \"name\": \"serde\"", "{\"name\": \"unused\"");
         let without = without.replace("\"rust_version\": \"1.60\", \"publish\": null", "\"publish\": []");
         workspace.program("all", &self.crates);

@@ -1,6 +1,7 @@
-//! The scripts that run everything say no less than what happened: no step that fails passes, and no broken promise is tried until it isn't seen.
+//! The scripts that run everything report every failure: no failing step passes, and a broken
+//! promise is not retried until it passes.
 //!
-//! They are run here with made-up programs in the place of cargo and the others.
+//! They run here with fakes of cargo and other programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A folder with the scripts of the workspace, and programs that the test makes up.
+/// A folder with the scripts of the workspace, and fake programs of the test.
 pub(crate) struct Workspace {
     folder: TempDir,
 }
 
-/// What a script said, and whether it ended well.
+/// Output of a script, and whether it succeeded.
 pub(crate) struct Ended {
     pub(crate) said: String,
     pub(crate) well: bool,
@@ -36,7 +37,7 @@ impl Workspace {
         self.folder.path()
     }
 
-    /// Makes up a program, or another file.
+    /// Writes a fake program, or another file.
     pub(crate) fn program(&self, path: &str, text: &str) {
         let path = self.path().join(path);
         fs::create_dir_all(path.parent().expect("it is in a folder")).expect("a folder can be made");
@@ -49,7 +50,7 @@ impl Workspace {
         self.run_with(script, &[])
     }
 
-    /// The same, with arguments.
+    /// Like [`run`](Self::run), with arguments.
     pub(crate) fn run_with(&self, script: &str, arguments: &[&str]) -> Ended {
         let output = self.command(script, arguments).output().expect("bash is there");
         let said = [output.stdout, output.stderr].concat();
@@ -73,7 +74,8 @@ impl Workspace {
 
 const GOOD: &str = "#!/usr/bin/env bash\n";
 
-/// A test program of which one test fails among others, with these words, and passes alone. One property is not tried.
+/// A test program of which one test fails among others, with this text, and passes alone. One
+/// property is not tested.
 fn failing_once(words: &str) -> Workspace {
     let workspace = Workspace::with(&["tests/run", "tests/program", "tests/steps.bash"]);
     workspace.program("tests/not-applicable", "# package harness property\nstore Harness known\n");
@@ -151,7 +153,7 @@ fn a_test_that_fails_once_and_passes_alone_is_unsteady() {
     assert!(workspace.path().join("alone").exists(), "it was run again");
 }
 
-/// A test program would otherwise go on, and its servers with it.
+/// A test program would otherwise continue, and its servers with it.
 #[test]
 fn an_interrupt_ends_the_test_programs_too() {
     let workspace = failing_once("");
@@ -172,7 +174,7 @@ fn an_interrupt_ends_the_test_programs_too() {
     assert!(!left.is_ok_and(|line| line.contains("two-0123")), "the test program goes on");
 }
 
-/// Asks again and again, for a minute at most.
+/// Polls for a minute at most.
 fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let limit = Instant::now() + Duration::from_secs(60);
     loop {
@@ -187,7 +189,7 @@ fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 #[test]
 fn a_disk_without_room_is_said_before_tests_fail_on_it() {
     let workspace = failing_once("");
-    // Before anything is built more is needed than for the tests alone.
+    // A build needs more prerequisites than the tests alone.
     let cases = [
         (true, 3_999_999, false),
         (true, 4_000_000, true),
@@ -229,7 +231,8 @@ fn a_broken_promise_is_not_tried_a_second_time() {
         assert!(ended.said.contains("failed: story::unsteady"), "{verdict}: {}", ended.said);
         assert!(!workspace.path().join("alone").exists(), "{verdict}: it was run again");
     }
-    // Where nothing is wrong, the same words are no verdict; and another test's words say nothing of this one.
+    // Without a failure, the same words are no verdict; and another test's words do not apply to
+    // this one.
     let harmless = [
         "         0 lost: committed and never delivered\n         0 phantoms: delivered",
         "nothing\n\n---- story::unsteady_too stdout ----\nnot everything was delivered",
@@ -261,14 +264,14 @@ fn what_is_known_not_to_apply_and_is_tried_all_the_same_is_named() {
         let ended = workspace.run("tests/run");
         assert!(!ended.well, "{}", ended.said);
         assert!(ended.said.contains("there no more: store Harness known"), "{}", ended.said);
-        // A server that could not be had: then nobody knows.
+        // A server was unavailable: then the result is unknown.
         workspace.program("tests/servers/prepare", "#!/usr/bin/env bash\nexit 3\n");
         let ended = workspace.run("tests/run");
         assert!(ended.well, "{}", ended.said);
     }
 }
 
-/// Whatever of it is run: a suite says them by these names.
+/// Properties that do not apply are listed under their names in a suite.
 #[test]
 fn what_does_not_apply_is_a_property_of_a_suite() {
     let root = crate::root();

@@ -1,18 +1,19 @@
-//! What the book says goes with which version is what `Cargo.toml` says.
+//! The versions in the book are those of `Cargo.toml`.
 
 fn read(path: &str) -> String {
     let path = crate::root().join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The version that stands behind a name in a `Cargo.toml`, plain or among other things.
+/// Returns the version of a name in a `Cargo.toml`, plain or in a table.
 fn version<'t>(toml: &'t str, name: &str) -> Option<&'t str> {
     let rest = toml.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "))?;
     let rest = rest.split_once("version = ").map_or(rest, |(_, version)| version);
     rest.split('"').nth(1)
 }
 
-/// The part of a version within which cargo takes one for another: `0.9` of `0.9.1`, `3` of `3.9`.
+/// Returns the part of a version that cargo's compatibility depends on: `0.9` of `0.9.1`, `3` of
+/// `3.9`.
 fn compatible(version: &str) -> String {
     let numbers = if version.starts_with("0.") { 2 } else { 1 };
     version.split('.').take(numbers).collect::<Vec<_>>().join(".")

@@ -15,9 +15,10 @@ use crate::{admit, append, blame, sql};
 
 /// Refuses a transaction that has already ended.
 ///
-/// When the disk is full or fails, SQLite itself rolls a transaction back and goes on without one. The driver does not see it, and whoever
-/// goes on in spite of the error would commit a message alone (promise P1). Nothing in SQL tells whether there is a transaction, but
-/// beginning one in another is refused.
+/// When the disk is full or fails, SQLite itself rolls a transaction back and continues without
+/// one. The driver does not see it, and a caller that continues in spite of the error would commit
+/// a message alone (promise P1). SQL has no query for an open transaction, but beginning one in
+/// another is refused.
 async fn require_transaction(
     connection: &mut SqliteConnection,
     operation: &'static str,

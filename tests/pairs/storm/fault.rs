@@ -1,4 +1,4 @@
-//! What happens in a storm.
+//! Faults of a storm.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) enum Fault {
     PauseRelay,
     CutDatabase,
     CutBroker,
-    /// What is sent to it arrives nowhere, and the connections stay.
+    /// Data sent to it is dropped, and the connections stay.
     SilenceDatabase,
     SilenceBroker,
     CrashDatabase,
@@ -25,14 +25,14 @@ pub(crate) enum Fault {
     PauseBroker,
     /// Redis has no memory for anything new.
     FillRedis,
-    /// Redis takes nothing, for its replica is away.
+    /// Redis takes no writes, because its replica is down.
     StopReplica,
     /// RabbitMQ is short of memory.
     AlarmRabbitMq,
 }
 
 impl Fault {
-    /// All that can happen to such a pair.
+    /// Returns all faults of such a pair.
     pub(crate) fn of(store: StoreKind, transport: TransportKind) -> Vec<Self> {
         let mut all = vec![
             Self::KillRelay,
@@ -53,7 +53,8 @@ impl Fault {
         all
     }
 
-    /// Lets it happen for so long. Everything is as before when this returns, and what it has brought about may not be over.
+    /// Injects the fault for this long. When it returns the fault is over, and its consequences may
+    /// not be.
     pub(crate) async fn happen(self, servers: &Servers, relays: &mut Relays, lasts: Duration) {
         let (database, broker) = (&servers.database, &servers.broker);
         match self {
@@ -95,7 +96,7 @@ impl Fault {
         }
     }
 
-    /// What only one kind of broker knows.
+    /// Injects a fault that only one kind of broker has.
     async fn happen_to(self, broker: &Broker, lasts: Duration) {
         match (self, broker) {
             (Self::FillRedis, Broker::Redis(redis, _)) => {

@@ -28,7 +28,7 @@ pub(crate) enum Broker {
     Redis(RedisServer, RedisServer),
 }
 
-/// Both, and the ways to them.
+/// Both servers, and the connections to them.
 pub(crate) struct Servers {
     pub(crate) database: Database,
     pub(crate) broker: Broker,
@@ -42,7 +42,7 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// None when one of them can't be had, which is said then.
+    /// Starts them; None if one of them is unavailable, which is reported then.
     pub(crate) async fn start(store: StoreKind, transport: TransportKind) -> Option<Self> {
         let (database, database_url) = Database::start(store)?;
         let topic = fresh_topic();
@@ -53,7 +53,7 @@ impl Servers {
             database_proxy.as_ref().map_or(database_url.clone(), |proxy| behind(&database_url, proxy));
         let (broker_proxy, broker_by_proxy, broker_url) = if let Broker::Kafka(kafka) = &broker {
             make_kafka_topic(&kafka.internal_url(), &topic, 4).await.unwrap();
-            // The broker names the proxy to all its clients.
+            // The broker advertises the proxy to all its clients.
             let url = format!("kafka://{}", kafka.url());
             (kafka.proxy(), url.clone(), url)
         } else {
@@ -81,7 +81,8 @@ impl Database {
                 (Self::MySql(server), url)
             }
             StoreKind::MongoDb => {
-                // A transaction that a killed process has left open: nobody should have to wait a minute for its end.
+                // For a transaction that a killed process has left open: otherwise tests would wait
+                // a minute for its end.
                 let options = Options::default().transaction_lifetime(Duration::from_secs(8));
                 let server = MongoDb::newest().options(options).start().or_skip()?;
                 let url = in_database(&server.url(), &server.fresh_database());
@@ -141,7 +142,7 @@ impl Broker {
                 (Self::RabbitMq(server), url)
             }
             TransportKind::Redis => {
-                // What was confirmed is on disk.
+                // Confirmed messages are on disk.
                 let wish = Redis::newest().config("appendonly yes").config("appendfsync always");
                 let server = wish.start().or_skip()?;
                 let replica = server.replica().or_skip()?;
@@ -156,7 +157,7 @@ impl Broker {
         })
     }
 
-    /// The server, to do something to it.
+    /// Returns the server, for a fault.
     pub(crate) fn server(&self) -> &Server {
         match self {
             Self::RabbitMq(server) => server,

@@ -1,4 +1,4 @@
-//! The usual shape on MySQL and MariaDB, which know neither a partial index nor an array.
+//! The SKIP LOCKED baseline on MySQL and MariaDB, which have neither partial indexes nor arrays.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::ours::topic;
 const SELECT: &str = "select position, id, topic, message_key, event_type, headers, payload from usual_outbox \
                       where processed_at is null order by position limit ? for update skip locked";
 
-/// Makes and fills the table, with a million messages at most.
+/// Creates and fills the table, with a million messages at most.
 pub(crate) fn fill(messages: u64) -> String {
     format!(
         "create table usual_outbox (
@@ -35,7 +35,8 @@ pub(crate) fn fill(messages: u64) -> String {
 impl Worker for MySqlConnection {
     async fn open(url: &str) -> Result<Self, sqlx::Error> {
         let mut connection = Self::connect(url).await?;
-        // With the default, the gaps between the rows of a batch are locked too, and workers wait for each other.
+        // With the default, the gaps between the rows of a batch are locked too, and workers wait
+        // for each other.
         connection.execute("set session transaction isolation level read committed").await?;
         Ok(connection)
     }

@@ -1,4 +1,4 @@
-//! The usual shape on PostgreSQL.
+//! The SKIP LOCKED baseline on PostgreSQL.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const SELECT: &str = "select position, id, topic, key, event_type, headers, payl
                       order by position limit $1 for update skip locked";
 const UPDATE: &str = "update usual_outbox set processed_at = now() where position = any($1)";
 
-/// Makes and fills the table.
+/// Creates and fills the table.
 pub(crate) fn fill(messages: u64) -> String {
     format!(
         "checkpoint;

@@ -1,10 +1,10 @@
-//! The checker itself, on made-up graphs: one that is right, and one for each way to break it.
+//! The checker itself, on synthetic graphs: a valid one, and one for each kind of violation.
 
 use super::*;
 
 struct House(Graph);
 
-/// A house in which everything is as it should be.
+/// A graph without violations.
 fn house() -> House {
     let mut house = House(Graph::default());
     let rooms = [
