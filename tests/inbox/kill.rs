@@ -10,7 +10,8 @@ use sqlx::Row;
 use crate::inbox::consumer::{BATCH, CRASH, FAILING, FOLDER, MODE, open};
 use crate::inbox::file_broker::{FileBroker, Sent};
 
-/// Five messages of each of four keys, one of which fails, with repeats of old ones behind newer ones.
+/// Five messages of each of four keys, one of which fails, with repeats of old ones behind newer
+/// ones.
 fn messages() -> Vec<Sent> {
     let mut sent: Vec<Sent> = Vec::new();
     for _ in 0..5 {

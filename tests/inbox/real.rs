@@ -1,4 +1,5 @@
-//! A real database in which handlers write their effects, and a way to put messages on a real broker.
+//! A real database in which handlers write their effects, and a way to put messages on a real
+//! broker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The benchmark of inboxes from RabbitMQ to PostgreSQL: `cargo bench -p outbox-tests --bench inbox -- --help`
+//! The benchmark of inboxes from RabbitMQ to PostgreSQL: `cargo bench -p outbox-tests --bench inbox
+//! -- --help`
 //!
 //! This process starts the servers, fills queues, and reads the operating system's figures of each
 //! process. Measured work runs in a child process of its own: this program again, with a role. See

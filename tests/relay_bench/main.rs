@@ -1,4 +1,5 @@
-//! The side-by-side benchmark of relays from a database to a broker: `cargo bench -p outbox-tests --bench relay -- --help`
+//! The side-by-side benchmark of relays from a database to a broker: `cargo bench -p outbox-tests
+//! --bench relay -- --help`
 //!
 //! This process starts the servers, fills tables, and reads the operating system's figures of each
 //! process. Measured work runs in a child process of its own: this program again, with a role. See

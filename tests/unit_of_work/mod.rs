@@ -1,4 +1,5 @@
-//! Units of work on databases: the user's own rows and the events commit together, on SQLite and on PostgreSQL.
+//! Units of work on databases: the user's own rows and the events commit together, on SQLite and on
+//! PostgreSQL.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

@@ -1,4 +1,5 @@
-//! Listings: the part of a source between `// ANCHOR: name` and `// ANCHOR_END: name`, as mdBook takes it.
+//! Listings: the part of a source between `// ANCHOR: name` and `// ANCHOR_END: name`, as mdBook
+//! takes it.
 
 /// Returns the lines of a part, trimmed. None: there is no such part.
 pub(crate) fn anchored<'s>(source: &'s str, anchor: &str) -> Option<Vec<&'s str>> {

@@ -75,7 +75,7 @@ fn a_published_crate_can_be_found() {
     });
 }
 
-/// Returns invalid keywords, and reports missing ones.
+/// Returns the problems of keywords: invalid or duplicate ones, and other than five.
 fn keywords(keywords: &[String]) -> Vec<String> {
     let taken = |word: &str| {
         word.len() <= 20

@@ -127,7 +127,7 @@ pub(crate) async fn check(
     // A relay delivers them, so it is no reason not to start one.
     let look = below::warn(connection, sql, options.counting_limit);
     if !matches!(tokio::time::timeout(below::MOST, look).await, Ok(Ok(()))) {
-        tracing::debug!("it was not looked whether messages stand below the saved marks of relays");
+        tracing::debug!("the check for messages below the saved marks of relays did not succeed");
     }
     Ok(())
 }
@@ -156,7 +156,9 @@ async fn same_outbox(connection: &mut PgConnection, pool: &PgPool) -> Result<(),
     };
     let mut users = match tokio::time::timeout(POOL, pool.acquire()).await {
         Ok(Err(sqlx::Error::PoolTimedOut)) | Err(_) => {
-            tracing::debug!("no connection of the pool was free: it was not looked which outbox they find");
+            tracing::debug!(
+                "no connection of the pool was free: the check that they find the same outbox was skipped"
+            );
             return Ok(());
         }
         Ok(users) => users.map_err(failed)?,

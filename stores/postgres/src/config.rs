@@ -130,7 +130,8 @@ impl PostgresOptions {
             problems.push("postgres.connections is 0; make it at least 1".to_owned());
         }
         if self.notify_interval.is_some_and(|interval| interval < Duration::from_millis(1)) {
-            problems.push("postgres.notify_interval is below 1ms; leave it out to tell nobody".to_owned());
+            problems
+                .push("postgres.notify_interval is below 1ms; leave it out to send no wake-ups".to_owned());
         }
         problems
     }

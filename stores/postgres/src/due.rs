@@ -95,7 +95,7 @@ pub(crate) async fn due(
 fn choose(row: &PgRow, budget: &mut usize, is_first: bool) -> Result<Choice, sqlx::Error> {
     let (topic, name): (&str, &str) = (row.try_get("topic")?, row.try_get("key")?);
     let Some(key) = KeyId::from_texts(topic, name) else {
-        tracing::error!(topic, key = name, "a row of outbox_key has a name that can be none; remove it");
+        tracing::error!(topic, key = name, "a row of outbox_key has an invalid name; remove it");
         return Ok(Choice::Broken);
     };
     let (positions, ids, sizes): (Vec<i64>, Vec<Uuid>, Vec<i64>) =
@@ -163,7 +163,7 @@ fn read(key: &KeyId, row: &PgRow) -> Option<Arc<Stored>> {
         // visibly.
         Err(not) => {
             let position = not.waiting.at.position.0;
-            tracing::error!(%key, position, reason = not.reason, "a parked row is no message; skip it");
+            tracing::error!(%key, position, reason = not.reason, "a parked row is malformed; skip it");
             None
         }
     }

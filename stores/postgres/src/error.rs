@@ -102,60 +102,61 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
                  such as extra_float_digits, or leave `options` out of the address",
             ),
             Some(code) => meaning_of(&code),
-            None => (Kind::Other, "the server refused it without saying why"),
+            None => (Kind::Other, "the server returned an error without an SQLSTATE"),
         },
         sqlx::Error::PoolTimedOut => (
             Kind::Unavailable,
-            "no connection came free in time; transactions may be held open elsewhere, or the pool is too small",
+            "timed out waiting for a connection of the pool; transactions may be held open elsewhere, or the pool is too small",
         ),
-        sqlx::Error::PoolClosed => (Kind::Unavailable, "the pool of connections is closed"),
+        sqlx::Error::PoolClosed => (Kind::Unavailable, "the connection pool is closed"),
         // rustls reports its errors as a special kind of input error.
         sqlx::Error::Tls(_) => (Kind::NotPermitted, NO_TLS),
         sqlx::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => (Kind::NotPermitted, NO_TLS),
         sqlx::Error::Io(error) => match error.kind() {
             io::ErrorKind::ConnectionRefused => {
-                (Kind::Unavailable, "nobody listens there; check host and port, and that the server runs")
+                (Kind::Unavailable, "connection refused; check host and port, and that the server runs")
             }
-            io::ErrorKind::TimedOut => (Kind::Unavailable, "the server did not answer in time"),
-            _ => (Kind::Unavailable, "the connection to the server broke"),
+            io::ErrorKind::TimedOut => {
+                (Kind::Unavailable, "connection timed out: the server did not answer in time")
+            }
+            _ => (Kind::Unavailable, "the connection to the server was lost"),
         },
         sqlx::Error::BeginFailed | sqlx::Error::WorkerCrashed => {
-            (Kind::Unavailable, "the connection to the server broke")
+            (Kind::Unavailable, "the connection to the server was lost")
         }
-        sqlx::Error::Protocol(_) => (
-            Kind::Unavailable,
-            "the server, or a pooler in front of it, gave an answer that can't be relied on",
-        ),
-        sqlx::Error::Configuration(_) => (Kind::Invalid, "the address of the database can't be one"),
+        sqlx::Error::Protocol(_) => {
+            (Kind::Unavailable, "unexpected answer from the server, or from a pooler in front of it")
+        }
+        sqlx::Error::Configuration(_) => (Kind::Invalid, "invalid database URL or connection options"),
         _ => (Kind::Other, "unexpected"),
     }
 }
 
-const NO_TLS: &str = "no secure connection could be made; check sslmode, and with verify-ca or verify-full that sslrootcert names the authority \
+const NO_TLS: &str = "the TLS connection failed; check sslmode, and with verify-ca or verify-full that sslrootcert names the authority \
      that signed the server's certificate, and that the host is the one in it";
 
 /// Returns the meaning of a SQLSTATE for an outbox, and the remedy. Pure.
 pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
     match code {
-        "40001" => {
-            (Kind::Conflict, "another transaction came first; start this one again from its beginning")
-        }
+        "40001" => (
+            Kind::Conflict,
+            "serialization failure: another transaction came first; start this one again from its beginning",
+        ),
         "40P01" => (
             Kind::Conflict,
-            "this transaction and another one waited for each other; start it again from its beginning, and append once in a \
+            "deadlock detected with another transaction; start this one again from its beginning, and append once in a \
              transaction, or keys always in the same order",
         ),
-        "55P03" => (
-            Kind::Conflict,
-            "somebody else's lock did not come free within the lock timeout; a transaction may be held open elsewhere",
-        ),
+        "55P03" => {
+            (Kind::Conflict, "lock timeout: another transaction holds the lock; it may have been left open")
+        }
         "25P02" => (
             Kind::NotInTransaction,
-            "an earlier statement has failed and ended this transaction; roll it back and start again from its beginning",
+            "an earlier statement failed and aborted this transaction; roll it back and start again from its beginning",
         ),
         "25P03" => (
             Kind::Conflict,
-            "the server has ended this transaction because it was idle for too long; start again, and wait for nothing else in it",
+            "the server has ended this transaction because it was idle for too long; start again, and do not wait for other services in it",
         ),
         "25P04" => (
             Kind::Unavailable,
@@ -169,7 +170,7 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
         ),
         "53300" | "53400" => (
             Kind::Unavailable,
-            "the server has no connection left; raise max_connections or the role's limit, or put a pooler in front",
+            "too many connections: the server has none left; raise max_connections or the role's limit, or put a pooler in front",
         ),
         "53100" => (Kind::Unavailable, "the server's disk is full; make room"),
         "53200" => (
@@ -179,7 +180,7 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
         ),
         "57014" => (
             Kind::Unavailable,
-            "the statement was cancelled, by its timeout or by somebody; raise statement_timeout for this role, or look what it waits for",
+            "the statement was canceled, by its timeout or by an administrator; raise statement_timeout for this role, or find out what it waits for",
         ),
         "57P01" | "57P02" | "57P03" | "57P05" | "57P04" => {
             (Kind::Unavailable, "the server is starting, stopping, or has ended the connection")
@@ -189,10 +190,10 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
             "this role lacks a permission; grant it select, insert, update and delete on the tables of the outbox, usage on its schema and \
              sequences, execute on its functions (and, to migrate, create on the schema)",
         ),
-        "28P01" => (Kind::NotPermitted, "the server refuses this user or password"),
+        "28P01" => (Kind::NotPermitted, "authentication failed: the server refuses this user or password"),
         "28000" => (
             Kind::NotPermitted,
-            "the server refuses this user, host or database; look at pg_hba.conf, and whether it asks for TLS",
+            "authentication failed: the server refuses this user, host or database; check pg_hba.conf, and whether it requires TLS",
         ),
         "3D000" => {
             (Kind::NotPermitted, "there is no such database on this server; create it, or correct its name")
@@ -213,18 +214,20 @@ pub(crate) fn meaning_of(code: &str) -> (Kind, &'static str) {
              transaction_pooler, and statement_cache_capacity=0 for a pool of your own",
         ),
         "23514" | "23502" | "23505" | "22001" | "22021" => {
-            (Kind::Invalid, "the database refuses what was written")
+            (Kind::Invalid, "the database refuses the written values (constraint, length or encoding)")
         }
         code if code.starts_with("08") || code.starts_with("58") || code.starts_with("57") => {
-            (Kind::Unavailable, "the connection to the server broke, or its machine fails")
+            (Kind::Unavailable, "the connection to the server was lost, or its machine fails")
         }
         code if code.starts_with("40") => {
             (Kind::Conflict, "the server has rolled this transaction back; start it again")
         }
-        code if code.starts_with("53") => (Kind::Unavailable, "the server is out of something it needs"),
-        code if code.starts_with("28") => (Kind::NotPermitted, "the server refuses this user"),
+        code if code.starts_with("53") => (Kind::Unavailable, "the server is out of resources"),
+        code if code.starts_with("28") => {
+            (Kind::NotPermitted, "authentication failed: the server refuses this user")
+        }
         code if code.starts_with("XX") => {
-            (Kind::Other, "the database is damaged, or has a fault; look at its log")
+            (Kind::Other, "data corruption, or an internal error of the server; check its log")
         }
         _ => (Kind::Other, "unexpected"),
     }

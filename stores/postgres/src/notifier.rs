@@ -76,7 +76,7 @@ impl Notifier {
                 match told.unwrap_or_else(|_| Err(sqlx::Error::Io(ErrorKind::TimedOut.into()))) {
                     Ok(()) => tokio::time::sleep(way.interval).await,
                     Err(error) => {
-                        tracing::debug!(%error, "other programs were not woken; they find out by polling");
+                        tracing::debug!(%error, "could not wake other programs; they find new messages by polling");
                         tokio::time::sleep(PAUSE).await;
                     }
                 }

@@ -275,7 +275,7 @@ impl PostgresStore {
                 if was_idle
                     && (idled_out(&error) || (!is_sound(&error) && REPEATABLE.contains(&operation))) =>
             {
-                tracing::debug!(operation, %error, "a connection was gone when it was used again; another one is opened");
+                tracing::debug!(operation, %error, "an idle connection was closed; opening another one");
                 let mut held = line.hold().await.map_err(failed)?;
                 let done = work(&mut held.connection).await;
                 held.finish(done).await.map_err(failed)
@@ -298,7 +298,7 @@ impl PostgresStore {
         match tokio::time::timeout(below::MOST, self.on("backlog", &self.lines().browsing, look)).await {
             Ok(Ok((lowest, _))) => below.came_through(route, lowest, began.elapsed()),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "it was not looked whether messages stand below the saved mark");
+                tracing::debug!(%error, "the check for messages below the saved mark failed");
                 below.failed(route)
             }
             Err(_) => below.failed(route),
@@ -320,9 +320,9 @@ impl PostgresStore {
             async |connection: &mut PgConnection| maintain::turn_history(connection, self.sql(), kept).await;
         self.on("maintain", &self.lines().operating, turn).await.unwrap_or_else(|error| {
             if error.kind() == StoreErrorKind::Conflict {
-                tracing::debug!(%error, "somebody reads the history; its partitions are looked after the next time");
+                tracing::debug!(%error, "the history is being read; its partitions will be maintained next time");
             } else {
-                tracing::warn!(%error, "partitions of the history were not made or dropped; this role has to own outbox_history");
+                tracing::warn!(%error, "could not create or drop partitions of the history; this role has to own outbox_history");
             }
             0
         })
@@ -473,7 +473,7 @@ impl Store for PostgresStore {
         let own = wakeups::of_this_process(self.bell().listen());
         if self.options().transaction_pooler {
             tracing::info!(
-                "behind a transaction pooler nobody can LISTEN: what other programs write is found by polling"
+                "LISTEN does not work behind a transaction pooler: messages of other programs are found by polling"
             );
             return own;
         }

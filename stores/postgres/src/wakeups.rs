@@ -52,7 +52,7 @@ impl Ear {
                 match self.open().await {
                     Ok(()) => return Wakeup::Now,
                     Err(error) => {
-                        tracing::debug!(%error, "can't listen for wake-ups; polling serves until then");
+                        tracing::debug!(%error, "cannot listen for wake-ups; polling until then");
                         tokio::time::sleep(PAUSE).await;
                     }
                 }
@@ -72,7 +72,7 @@ impl Ear {
                 Ok(Some(_)) => return Wakeup::Now,
                 lost => {
                     if let Err(error) = lost {
-                        tracing::debug!(%error, "listening for wake-ups broke off");
+                        tracing::debug!(%error, "the connection that listens for wake-ups was lost");
                     }
                     self.listener = None;
                     tokio::time::sleep(PAUSE).await;
@@ -109,7 +109,9 @@ impl Ear {
         let answer = tokio::time::timeout(self.door.connect_timeout(), listener.execute("select 1")).await;
         match answer {
             Ok(Ok(_)) => self.listener = Some(listener),
-            _ => tracing::debug!("listening for wake-ups went silent; another connection is opened"),
+            _ => tracing::debug!(
+                "the connection that listens for wake-ups does not answer; opening another one"
+            ),
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) async fn pull(connection: &mut PgConnection) -> bool {
         "select pg_terminate_backend(pg_backend_pid()) where current_setting('transaction_read_only') = 'on'";
     let pulled = sqlx::raw_sql(end).execute(connection).await.is_err();
     if pulled {
-        tracing::debug!("a connection of the pool led to a server that takes no writes; it was ended");
+        tracing::debug!("a connection of the pool led to a read-only server; it was closed");
     }
     pulled
 }

@@ -84,7 +84,7 @@ impl SqliteOptions {
         }
         if self.busy_timeout < Duration::from_millis(100) {
             problems.push(format!(
-                "sqlite.busy_timeout is {:?}; statements would fail whenever anybody writes: at least 100ms",
+                "sqlite.busy_timeout is {:?}; statements would fail during every other write: at least 100ms",
                 self.busy_timeout
             ));
         }

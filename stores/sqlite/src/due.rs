@@ -75,7 +75,7 @@ async fn read_key(
 ) -> Result<Choice, sqlx::Error> {
     let (topic, name): (&str, &str) = (row.try_get("topic")?, row.try_get("key")?);
     let Some(key) = KeyId::from_texts(topic, name) else {
-        tracing::error!(topic, key = name, "a row of outbox_key has a name that can be none; remove it");
+        tracing::error!(topic, key = name, "a row of outbox_key has an invalid name; remove it");
         return Ok(Choice::Broken);
     };
     let route = request.route.as_str();
@@ -101,7 +101,7 @@ async fn read_key(
                 // visibly.
                 Err(not) => {
                     let position = not.waiting.at.position.0;
-                    tracing::error!(%key, position, reason = not.reason, "a parked row is no message; skip it");
+                    tracing::error!(%key, position, reason = not.reason, "a parked row is malformed; skip it");
                     return Ok(Choice::Broken);
                 }
             }

@@ -82,7 +82,7 @@ fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
         sqlx::Error::PoolTimedOut => {
             return (
                 Kind::Unavailable,
-                "no connection came free in time; transactions may be held open elsewhere",
+                "timed out waiting for a connection of the pool; transactions may be held open elsewhere",
             );
         }
         sqlx::Error::InvalidSavePointStatement | sqlx::Error::BeginFailed => {
@@ -91,9 +91,9 @@ fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
                 "a connection of the pool is in a transaction that SQLite has ended; close such connections when they are released",
             );
         }
-        sqlx::Error::PoolClosed => return (Kind::Unavailable, "the pool of connections is closed"),
+        sqlx::Error::PoolClosed => return (Kind::Unavailable, "the connection pool is closed"),
         sqlx::Error::WorkerCrashed | sqlx::Error::Io(_) => {
-            return (Kind::Unavailable, "the connection to the database file broke");
+            return (Kind::Unavailable, "the connection to the database file was lost");
         }
         _ => {}
     }
@@ -101,23 +101,21 @@ fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
     match code {
         BUSY | LOCKED => (
             Kind::Unavailable,
-            "another connection has been writing for longer than the busy timeout; keep transactions short",
+            "database is locked: another connection has been writing for longer than the busy timeout; keep transactions short",
         ),
         READ_ONLY => (
             Kind::Unavailable,
-            "the database can only be read; make the file and its directory writable for this user",
+            "the database is read-only; make the file and its directory writable for this user",
         ),
         FULL => (Kind::Unavailable, "the disk is full; make room"),
         NO_MEMORY => (Kind::Unavailable, "the process is out of memory"),
-        PROTOCOL | SCHEMA => {
-            (Kind::Unavailable, "other connections were in the way each time; it is tried again")
-        }
+        PROTOCOL | SCHEMA => (Kind::Unavailable, "other connections blocked every attempt; it is retried"),
         NO_LARGE_FILES => (Kind::Unavailable, "the machine can't have files as large as this one"),
         INPUT_OUTPUT => (Kind::Unavailable, "the disk failed to read or write"),
         CANNOT_OPEN => {
             (Kind::Unavailable, "the file can't be opened; check that its directory exists and is writable")
         }
-        PERMISSION | AUTHORISATION => (Kind::NotPermitted, "the database refuses this"),
+        PERMISSION | AUTHORISATION => (Kind::NotPermitted, "permission denied by the database"),
         CORRUPT => (Kind::Other, "the database file is damaged; restore it from a backup"),
         NOT_A_DATABASE => {
             (Kind::Other, "the file is not a SQLite database, or an encrypted one; check the path")

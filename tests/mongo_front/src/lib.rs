@@ -1,4 +1,5 @@
-//! A stand-in for MongoDB in tests: its wire protocol in front of PostgreSQL with the DocumentDB extension.
+//! A stand-in for MongoDB in tests: its wire protocol in front of PostgreSQL with the DocumentDB
+//! extension.
 #![doc = include_str!("../README.md")]
 
 mod access;

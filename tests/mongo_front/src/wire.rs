@@ -4,7 +4,8 @@ use bson::raw::{RawBsonRef, RawDocument};
 use bson::{Bson, Document};
 use thiserror::Error;
 
-/// The header of every message: its length, its number, the number it answers, its kind; four numbers of 32 bits, little-endian.
+/// The header of every message: its length, its number, the number it answers, its kind; four
+/// numbers of 32 bits, little-endian.
 pub(crate) const HEADER: usize = 16;
 /// The longest message that is read or announced, in bytes (`maxMessageSizeBytes` of MongoDB).
 pub(crate) const LONGEST: usize = 48_000_000;

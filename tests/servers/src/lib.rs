@@ -43,10 +43,13 @@
 //!    `OUTBOX_RABBITMQ_URL`, `OUTBOX_REDIS_URL`, `OUTBOX_KAFKA_URL`, `OUTBOX_MONGODB_URL`. It
 //!    serves only `shared()` without special settings, because tests may not stop or configure
 //!    other people's servers;
-//! 2. with the feature `containers`, an engine on this machine (`DOCKER_HOST`, or `/var/run/docker.sock`). Images are the official ones, or what
-//!    `OUTBOX_POSTGRES_IMAGE`, `OUTBOX_POSTGRES_OLDEST_IMAGE`, `OUTBOX_MYSQL_IMAGE`, `OUTBOX_MARIADB_IMAGE`, `OUTBOX_MARIADB_OLDEST_IMAGE`, `OUTBOX_RABBITMQ_IMAGE`, `OUTBOX_REDIS_IMAGE`,
-//!    `OUTBOX_REDIS_OLDEST_IMAGE`, `OUTBOX_VALKEY_IMAGE` and `OUTBOX_KAFKA_IMAGE` name. Containers use this machine's network, and need Linux. Tried
-//!    with podman and images that hold Debian's packages; not with the official images;
+//! 2. with the feature `containers`, an engine on this machine (`DOCKER_HOST`, or
+//!    `/var/run/docker.sock`). Images are the official ones, or those that `OUTBOX_POSTGRES_IMAGE`,
+//!    `OUTBOX_POSTGRES_OLDEST_IMAGE`, `OUTBOX_MYSQL_IMAGE`, `OUTBOX_MARIADB_IMAGE`,
+//!    `OUTBOX_MARIADB_OLDEST_IMAGE`, `OUTBOX_RABBITMQ_IMAGE`, `OUTBOX_REDIS_IMAGE`,
+//!    `OUTBOX_REDIS_OLDEST_IMAGE`, `OUTBOX_VALKEY_IMAGE` and `OUTBOX_KAFKA_IMAGE` name. Containers
+//!    use this machine's network, and need Linux. Tried with podman and images that hold Debian's
+//!    packages; not with the official images;
 //! 3. the folder that `tests/servers/prepare` creates: `target/servers`, or the one that
 //!    `OUTBOX_SERVERS_DIR` names. It needs root.
 //!

@@ -1,4 +1,5 @@
-//! Positions of one key in the order of its commits: every way to append takes the lock of the key before the position, and holds it.
+//! Positions of one key in the order of its commits: every way to append takes the lock of the key
+//! before the position, and holds it.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Messages below a saved mark, as after a restore, a move or an import without the sequence of positions.
+//! Messages below a saved mark, as after a restore, a move or an import without the sequence of
+//! positions.
 
 use std::time::Duration;
 

@@ -71,8 +71,8 @@ async fn wrong_addresses_are_refused_with_the_remedy() {
     let store = PostgresStore::connect_with(&gone, options()).await.unwrap();
     assert!(!format!("{store:?}").contains(SECRET));
     server.stop();
-    assert_says(&refused(&gone).await, StoreErrorKind::Unavailable, "nobody listens");
-    assert_says(&store.check().await.unwrap_err(), StoreErrorKind::Unavailable, "nobody listens");
+    assert_says(&refused(&gone).await, StoreErrorKind::Unavailable, "connection refused");
+    assert_says(&store.check().await.unwrap_err(), StoreErrorKind::Unavailable, "connection refused");
 }
 
 #[tokio::test]

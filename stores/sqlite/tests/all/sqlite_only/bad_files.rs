@@ -94,7 +94,7 @@ async fn a_file_that_can_only_be_read_is_unavailable_for_writing() {
     let store = SqliteStore::new(pool);
     assert_eq!(store.backlog(&Default::default()).await.unwrap().pending, 1, "it can be looked at");
     let error = store.maintain(10).await.unwrap_err();
-    assert_says(&error, StoreErrorKind::Unavailable, "can only be read");
+    assert_says(&error, StoreErrorKind::Unavailable, "read-only");
 }
 
 /// Makes a disk full: the file of this connection may not grow.

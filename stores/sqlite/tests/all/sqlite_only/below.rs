@@ -1,4 +1,5 @@
-//! Messages below a saved mark, as after a restore, an import, or a sequence of positions that was set back.
+//! Messages below a saved mark, as after a restore, an import, or a sequence of positions that was
+//! set back.
 
 use outbox_contract::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId, Route, Store};
 
