@@ -171,7 +171,7 @@ async fn same_outbox(connection: &mut PgConnection, pool: &PgPool) -> Result<(),
         StoreErrorKind::Invalid,
         OPERATION,
         "connections of the pool find another outbox_message than the store's own, on which no hook of the pool is run, or one of them finds none: \
-         what is appended would never be relayed; set the schema in PostgresOptions, or search_path in the pool's connect options or for the \
+         appended messages would never be relayed; set the schema in PostgresOptions, or search_path in the pool's connect options or for the \
          role, not in after_connect",
     ))
 }

@@ -8,12 +8,12 @@ use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use StoreErrorKind as Kind;
 
 /// The remedy for missing tables.
-pub(crate) const NOT_MIGRATED: &str = "the tables of the outbox are not there, or older than this version; call `migrate` on the store, \
+pub(crate) const NOT_MIGRATED: &str = "the tables of the outbox do not exist, or are older than this version; call `migrate` on the store, \
      and check the schema that is configured and the search_path of the role";
 
 /// The remedy for altered tables.
 pub(crate) const ALTERED: &str =
-    "the tables of the outbox are not what the migrations made; put back what was altered, or restore them";
+    "the tables of the outbox differ from those of the migrations; undo the change, or restore them";
 
 /// Returns the SQLSTATE of an error, if it is the server's.
 pub(crate) fn code(error: &sqlx::Error) -> Option<String> {
@@ -34,7 +34,7 @@ pub(crate) fn answered_by_a_standby() -> sqlx::Error {
 pub(crate) fn content_is_hidden(position: i64) -> sqlx::Error {
     sqlx::Error::Protocol(format!(
         "the content of the message at position {position} can't be read, though its row is there; a pooler may send reads to a standby that lags \
-         (Pgpool: load_balance_mode = off), or a policy hides rows from this role. It waits, and what stands behind it too"
+         (Pgpool: load_balance_mode = off), or a policy hides rows from this role. The message and those behind it wait"
     ))
 }
 

@@ -89,7 +89,7 @@ fn misfit(migration: &Migration, error: sqlx::Error) -> StoreError {
     const MISFITS: [&str; 6] = ["42P07", "42710", "42723", "42P01", "42703", "42883"];
     if code(&error).is_some_and(|code| MISFITS.contains(&code.as_str())) {
         let words = format!(
-            "migration {:04}_{} does not fit the tables that are there; remove what is in its way, or restore them",
+            "migration {:04}_{} conflicts with the existing tables; remove the objects in its way, or restore the tables",
             migration.version, migration.name
         );
         return StoreError::new(StoreErrorKind::SchemaAltered, OPERATION, words).with_source(error);
@@ -126,7 +126,7 @@ pub(crate) fn too_new(operation: &'static str, version: i64) -> StoreError {
     StoreError::new(
         StoreErrorKind::SchemaTooNew,
         operation,
-        format!("the tables are of version {version}, and this program knows {NEEDED}; upgrade the program"),
+        format!("the tables have version {version}, and this program supports {NEEDED}; upgrade the program"),
     )
 }
 

@@ -118,10 +118,10 @@ impl PostgresStore {
             // The cause may hold parts of the address, and so of the password.
             let words = match error {
                 sqlx::Error::Configuration(_) => {
-                    "the URL can't be one of a database; write postgres://user:password@host:port/database, with every special \
+                    "invalid database URL; write postgres://user:password@host:port/database, with every special \
                      character of user and password percent-encoded"
                 }
-                _ => "the URL of the database can't be read",
+                _ => "invalid database URL",
             };
             StoreError::new(StoreErrorKind::Invalid, OPERATION, words)
         })?;

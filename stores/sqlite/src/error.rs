@@ -142,8 +142,8 @@ fn schema_meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
 
 /// The remedy for missing tables.
 pub(crate) const NOT_MIGRATED: &str =
-    "the tables of the outbox are not there, or older than this version; call `migrate` on the store";
+    "the tables of the outbox do not exist, or are older than this version; call `migrate` on the store";
 
 /// The remedy for altered tables.
 pub(crate) const ALTERED: &str =
-    "the tables of the outbox are not what the migrations made; put back what was altered, or restore them";
+    "the tables of the outbox differ from those of the migrations; undo the change, or restore them";

@@ -59,7 +59,7 @@ pub(crate) async fn migrate(pool: &SqlitePool) -> Result<(), StoreError> {
                 StoreErrorKind::SchemaAltered,
                 OPERATION,
                 format!(
-                    "migration {:04}_{} does not fit the tables that are there",
+                    "migration {:04}_{} conflicts with the existing tables",
                     migration.version, migration.name
                 ),
             )
@@ -138,6 +138,6 @@ fn too_new(operation: &'static str, version: i64) -> StoreError {
     StoreError::new(
         StoreErrorKind::SchemaTooNew,
         operation,
-        format!("the tables are of version {version}, and this program knows {NEEDED}; upgrade the program"),
+        format!("the tables have version {version}, and this program supports {NEEDED}; upgrade the program"),
     )
 }

@@ -37,7 +37,7 @@ impl Place {
         Err(StoreError::new(
             StoreErrorKind::Other,
             operation,
-            "the database file was replaced or removed while it was open, and what is written now is lost; stop every program that has it open, \
+            "the database file was replaced or removed while it was open, and further writes are lost; stop every program that has it open, \
              put the file in place with no `-wal` and `-shm` of another one beside it, then start them again",
         ))
     }

@@ -56,7 +56,7 @@ impl Pools {
     pub(crate) async fn connect(url: &str, options: &SqliteOptions) -> Result<Self, StoreError> {
         // The URL stays out of the errors: it may be another database's, with a password in it.
         let invalid = || {
-            let words = "not the URL of a SQLite database; write sqlite://path/to/file.db or sqlite::memory:";
+            let words = "invalid SQLite URL; write sqlite://path/to/file.db or sqlite::memory:";
             StoreError::new(StoreErrorKind::Invalid, "connect", words)
         };
         if !url.starts_with("sqlite:") {
@@ -75,7 +75,7 @@ impl Pools {
             StoreError::new(
                 StoreErrorKind::Unavailable,
                 "in_memory",
-                "no temporary directory can be made; set TMPDIR to one that is writable",
+                "cannot create a temporary directory; set TMPDIR to a writable directory",
             )
             .with_source(error)
         })?;
