@@ -1,5 +1,6 @@
--- The tables of an outbox, version 1. Plain SQL for PostgreSQL 13 or later: any migration tool can run it, once, in the schema that stands
--- first in the search_path. It records itself in outbox_schema, so that `migrate` knows what is there.
+-- The tables of an outbox, version 1. Plain SQL for PostgreSQL 13 or later: any migration tool can
+-- run it, once, in the schema that is first in the search_path. It records itself in outbox_schema,
+-- so that `migrate` knows the present version.
 --
 -- Times are microseconds since 1970 (UTC), by the database's clock. Headers are the bytes of a JSON object of strings; no bytes at all where
 -- there are none. Checks of single values are in the functions of the next migration: PostgreSQL compiles the CHECK constraints of a table for
@@ -15,11 +16,12 @@ create table outbox_schema (
     applied_at bigint not null default outbox_now()
 );
 
--- Positions. Never cached: two sessions with numbers in stock would commit a key's messages out of the order of their positions.
+-- Positions. Never cached: two sessions with cached numbers would commit a key's messages out of
+-- the order of their positions.
 create sequence outbox_message_position as bigint minvalue 1 cache 1 no cycle;
 
--- What is still to be published: rows are appended and deleted, never changed. A row that exists has not been confirmed. The primary key is
--- the only index that every row is in.
+-- Messages that are not published yet: rows are appended and deleted, never changed. An existing
+-- row has not been confirmed. The primary key is the only index that every row is in.
 --
 -- Any program may insert here, in its own transaction: see outbox_append, and the trigger of the next migration for plain INSERT.
 -- position has no default on purpose: one would be taken before the trigger can lock the key.
@@ -39,8 +41,8 @@ create table outbox_message (
     payload        bytea not null default '',
     constraint outbox_message_pkey primary key (position)
 ) with (
-    -- Rows live for milliseconds: vacuum by a fixed number of dead ones, at full speed, and never cut the file off at its end, which
-    -- would lock everybody out for a moment.
+    -- Rows live for milliseconds: vacuum by a fixed number of dead ones, at full speed, and never
+    -- truncate the file, which would lock out all others for a moment.
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, vacuum_truncate = off,
     toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 50000, toast.autovacuum_vacuum_cost_delay = 0,
@@ -49,8 +51,8 @@ create table outbox_message (
 
 alter sequence outbox_message_position owned by outbox_message.position;
 
--- Messages that wait for a consumer's handler, by key: only rows of routes that start with inbox/ are in it. Said without an order of texts: there
--- are collations that pass over signs.
+-- Messages that wait for a consumer's handler, by key: only rows of routes that start with inbox/
+-- are in it. Written without a comparison of texts, because some collations ignore punctuation.
 create index outbox_message_inbox on outbox_message (route, topic, key, position) where starts_with(route, 'inbox/');
 
 -- Failing and held keys. Nearly always empty.
@@ -71,10 +73,12 @@ create table outbox_key (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 create index outbox_key_due on outbox_key (route, next_attempt_at) where not held;
--- For the figures of a route alone. On an expression, so that no plan of a table that is believed to be empty takes it for one about a key.
+-- For the figures of a route alone. On an expression, so that no plan for a seemingly empty table
+-- uses it for a query about a key.
 create index outbox_key_held on outbox_key ((route || '')) where held;
 
--- Counts the states of keys, so that a state of a key that was closed and opened again is not taken for an older one.
+-- Counts the states of keys, so that a state of a key that was closed and opened again does not
+-- match an older one.
 create sequence outbox_key_version as bigint minvalue 1 cache 1 no cycle;
 
 -- Messages behind a failing key, with the positions that they had.
@@ -98,7 +102,7 @@ create table outbox_parked (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
 create index outbox_parked_key on outbox_parked (route, topic, order_key, position);
--- As outbox_key_held: for the age of what is parked alone.
+-- Like outbox_key_held: for the age of the parked messages alone.
 create index outbox_parked_route on outbox_parked ((route || ''), position);
 
 -- Dead letters, in the order in which they died.
@@ -127,8 +131,9 @@ create table outbox_dead (
 
 create index outbox_dead_route on outbox_dead (route, topic);
 
--- Delivered messages, where a history is kept: in partitions by the time of delivery, made ahead and dropped whole. What comes when there is
--- none goes to the default one, so that no settlement ever waits for one to be made.
+-- Delivered messages, where a history is kept: in partitions by the time of delivery, created ahead
+-- and dropped whole. A row without a partition goes to the default one, so that no settlement ever
+-- waits for one to be created.
 create sequence outbox_history_number as bigint minvalue 1 no cycle;
 
 create table outbox_history (
@@ -155,7 +160,7 @@ alter sequence outbox_history_number owned by outbox_history.number;
 
 create table outbox_history_rest partition of outbox_history default;
 
--- What is over its time is deleted from the default one; the others have no use for such an index.
+-- Expired rows are deleted from the default one; the others have no use for such an index.
 create index outbox_history_rest_at on outbox_history_rest (delivered_at);
 
 -- Messages that join their keys later.
@@ -178,9 +183,10 @@ create table outbox_scheduled (
 create index outbox_scheduled_due on outbox_scheduled (due_at, number);
 create index outbox_scheduled_id on outbox_scheduled (id);
 
--- Who owns a bucket of a route: in force while the relay lives, and for a bucket that is being given up no longer than expires_at. While low_water
--- is null, the one in its relay's row speaks of the bucket too: a heartbeat that changes nothing else writes that row alone. It comes back here
--- when the bucket changes hands, and when its relay begins to read anew.
+-- Owners of the buckets of a route: in force while the relay lives, and for a bucket that is being
+-- given up no longer than expires_at. While low_water is null, the one in its relay's row covers
+-- the bucket too: a heartbeat that changes nothing else writes that row alone. It is stored here
+-- again when the bucket changes owners, and when its relay begins to read anew.
 create table outbox_lease (
     route      text not null,
     bucket     smallint not null,
@@ -204,7 +210,7 @@ create table outbox_relay (
     constraint outbox_relay_pkey primary key (route, relay)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- Who does what only one relay should do.
+-- Elected relays, for work that only one relay should do.
 create table outbox_role (
     role       text constraint outbox_role_pkey primary key,
     relay      uuid not null,
@@ -212,14 +218,15 @@ create table outbox_role (
     lasts      bigint not null
 ) with (fillfactor = 50);
 
--- What operators have paused. An empty topic stands for the whole route.
+-- Pauses of operators. An empty topic means the whole route.
 create table outbox_pause (
     route text not null,
     topic text not null,
     constraint outbox_pause_pkey primary key (route, topic)
 );
 
--- What consumers have handled. Counted for the planner only once it is large: plans that were made for a few rows, and are kept, would read all of it.
+-- Messages that consumers have handled. Analyzed only once the table is large: plans that were made
+-- for a few rows, and are kept, would read all of it.
 create table outbox_admitted (
     admitted_at bigint not null default (date_part('epoch', clock_timestamp()) * 1000000)::bigint,
     id          uuid not null,

@@ -1,12 +1,16 @@
--- Appending, version 2: the order of a key, for everybody who writes.
+-- Appending, version 2: the order of a key, for every writer.
 --
--- Writers of one key are serialised from append to commit, and the position is taken under that lock, so position order is commit order. One
--- rule for all of them: first the buckets, in ascending order, shared, or exclusive for more than 256 keys at once; then, where the buckets
--- are shared, the keys, in ascending order, exclusive; only then nextval. All are advisory locks of the transaction.
+-- Writers of one key are serialized from append to commit, and the position is taken under that
+-- lock, so position order is commit order. One rule for all of them: first the buckets, in
+-- ascending order, shared, or exclusive for more than 256 keys at once; then, where the buckets are
+-- shared, the keys, in ascending order, exclusive; only then nextval. All are advisory locks of the
+-- transaction.
 --
--- Every function has the schema in which it was made for its search_path, so that it finds its own tables whoever calls it.
+-- Every function has the schema in which it was created as its search_path, so that it finds its
+-- own tables whoever calls it.
 
--- What the bucket and the lock of a key are made of: SHA-256 over topic, NUL and key. A message without a key takes its id for one.
+-- Input of the bucket and the lock of a key: SHA-256 over topic, NUL and key. A message without a
+-- key uses its id.
 create function outbox_hash(topic text, key text) returns bytea
     language sql stable parallel safe
     as $$ select sha256(convert_to(topic, 'UTF8') || '\x00'::bytea || convert_to(key, 'UTF8')) $$;
@@ -44,7 +48,7 @@ begin
     end if;
 end $$;
 
--- As outbox_lock, for one key, but does not wait: false when somebody is writing to it.
+-- Like outbox_lock, for one key, but does not wait: false if another transaction writes to it.
 create function outbox_try_lock(hash bytea) returns boolean
     language plpgsql set search_path from current
     as $$
@@ -55,7 +59,7 @@ begin
        and pg_try_advisory_xact_lock(outbox_lock_number(hash) # (outbox::bigint << 32));
 end $$;
 
--- Refuses what could never be a message, with the name of the column and the rule.
+-- Refuses an invalid message, with the name of the column and the rule.
 create function outbox_refuse(what text, remedy text) returns void
     language plpgsql
     as $$
@@ -63,7 +67,8 @@ begin
     raise exception using errcode = 'check_violation', message = 'outbox: ' || what, hint = remedy;
 end $$;
 
--- A name: of so many bytes, without control characters. Null is checked by the columns, and a key may be.
+-- A name: of a limited number of bytes, without control characters. Null is checked by the columns,
+-- and a key may be null.
 create function outbox_check_name(what text, value text, most integer, remedy text) returns void
     language plpgsql set search_path from current
     as $$
@@ -109,7 +114,7 @@ begin
     end loop;
 end $$;
 
--- What nearly every message passes by the first condition alone: names of printable ASCII.
+-- Nearly every message passes by the first condition alone: names of printable ASCII.
 create function outbox_check(route text, topic text, key text, event_type text, schema_version bigint, content_type text, headers bytea,
                              payload bytea, occurred_at bigint) returns void
     language plpgsql set search_path from current
@@ -144,7 +149,8 @@ begin
     end if;
 end $$;
 
--- Plain INSERT: whoever leaves the position out has the key locked, the bucket computed and the position taken here, in that order.
+-- Plain INSERT: if the position is left out, the key is locked, the bucket computed and the
+-- position taken here, in that order.
 create function outbox_place() returns trigger
     language plpgsql set search_path from current
     as $$
@@ -164,7 +170,7 @@ end $$;
 create trigger outbox_message_place before insert on outbox_message
     for each row when (new.position is null) execute function outbox_place();
 
--- Scheduled messages are checked when they are written, by whomever.
+-- Scheduled messages are checked when they are written, by any program.
 create function outbox_schedule_check() returns trigger
     language plpgsql set search_path from current
     as $$
@@ -177,7 +183,8 @@ end $$;
 create trigger outbox_scheduled_check before insert on outbox_scheduled
     for each row execute function outbox_schedule_check();
 
--- Appends a message in the caller's transaction, from any language; says its id. With due_at it joins its key then, else now.
+-- Appends a message in the caller's transaction, from any language; returns its id. With due_at it
+-- joins its key then, else now.
 --
 --   select outbox_append(topic => 'orders', key => 'order-1', event_type => 'order.placed', payload => '{"total_cents":4200}');
 create function outbox_append_bytes(topic text, event_type text, payload bytea default '', key text default null, headers jsonb default null,
@@ -244,9 +251,10 @@ create function outbox_append(topic text, event_type text, payload jsonb, key te
                                occurred_at, due_at)
 $$;
 
--- Appends scheduled messages that are due at an instant, in the order of their due time, then of their scheduling; at most so many, of at most
--- 256 keys. A key to which somebody is writing is left for the next round, and what is due of it makes room for others (a hundred thousand are
--- passed over), so that no writer holds them up.
+-- Appends scheduled messages that are due at an instant, in the order of their due time, then of
+-- their scheduling; limited in messages, and to 256 keys. A key to which another transaction writes
+-- is left for the next round, and its due messages make room for others (up to a hundred thousand
+-- are skipped), so that no writer delays the others.
 create function outbox_promote(most integer, now bigint) returns integer
     language plpgsql set search_path from current
     as $$
@@ -258,7 +266,7 @@ declare
     at record;
     last_due bigint := -9223372036854775808;
     last_number bigint := 0;
-    -- Keys whose locks were got, and keys that somebody is writing to.
+    -- Locked keys, and keys to which another transaction writes.
     got bytea[] := '{}';
     busy bytea[] := '{}';
     chosen bigint[] := '{}';
@@ -301,7 +309,7 @@ begin
         walk := walk - walked;
         exit when page < most or walk <= 0 or cardinality(chosen) = most or cardinality(got) + cardinality(busy) = 256;
     end loop;
-    -- What was cancelled meanwhile is not there any more.
+    -- A message that was canceled meanwhile no longer exists.
     with gone as (
         delete from outbox_scheduled s where s.number = any(chosen) returning s.*
     ), ordered as materialized (

@@ -1,7 +1,8 @@
--- What relays ask for, version 3.
+-- Functions for relays, version 3.
 --
--- What looks and then acts is a function: one round trip, so that no program can be paused in the middle of it with locks held, and every
--- statement inside sees what was committed before it. They rely on READ COMMITTED.
+-- An operation that checks and then acts is a function: one round trip, so that no program can be
+-- paused in the middle of it with locks held, and every statement inside sees all earlier commits.
+-- They rely on READ COMMITTED.
 
 -- Makes this transaction durable when it commits, whatever the database's or the role's default.
 create function outbox_durably() returns void
@@ -13,8 +14,9 @@ begin
     end if;
 end $$;
 
--- Which life of the database this is: what loses commits (a crash, a failover, a restore) ends all connections. Behind a pooler a connection
--- says nothing, and the server's start has to do: a failover is told, a crash that only restarts its processes is not.
+-- Identity of this life of the database: an event that loses commits (a crash, a failover, a
+-- restore) ends all connections. Behind a pooler a connection says nothing, and the server's start
+-- time is used: it detects a failover, but not a crash that only restarts the server's processes.
 create function outbox_life(pooled boolean) returns bigint
     language sql stable
     as $$
@@ -22,7 +24,8 @@ create function outbox_life(pooled boolean) returns bigint
            # case when pooled then 0 else pg_backend_pid()::bigint << 40 end
 $$;
 
--- One heartbeat: lives on, frees what is lost, acquires up to the fair share, says what is owned.
+-- One heartbeat: extends the relay's life, frees lost buckets, acquires up to the fair share,
+-- returns the owned buckets.
 create function outbox_heartbeat(my_route text, me uuid, my_label text, my_lasts bigint, available boolean, my_fingerprint bigint,
                                  my_low_water bigint, my_covered bigint[], my_life bigint, pooled boolean, yielding integer[],
                                  out buckets smallint[], out epochs bigint[], out low_waters bigint[], out fair_share integer,
@@ -38,18 +41,21 @@ declare
     changed smallint[];
     taken smallint[];
 begin
-    -- One heartbeat of a route at a time: what it decides on can't change under it. The clock is read after the lock was got.
+    -- One heartbeat of a route at a time: the inputs of its decision can't change meanwhile. The
+    -- clock is read after the lock was acquired.
     perform pg_advisory_xact_lock('outbox_lease'::regclass::oid::integer, hashtext(my_route));
     now := outbox_now();
     life := outbox_life(pooled);
-    -- In another life the positions below a mark may have come back. Once saved it stays true, whatever is lost: commits are lost from the end,
-    -- and it was committed after all that it passes, and after those positions were taken from the sequence. So a relay that begins anew, and
-    -- covers nothing yet, keeps the marks of before.
+    -- In another life the positions below a mark may have come back. Once saved it stays true,
+    -- whatever is lost: commits are lost from the end, and it was committed after all that it
+    -- passes, and after those positions were taken from the sequence. So a relay that begins anew,
+    -- and covers nothing yet, keeps the earlier marks.
     if my_life is distinct from life then
         my_covered := '{}';
     end if;
 
-    -- Lives on. A relay whose life was over owns nothing any more: it acquires anew.
+    -- Extends the relay's life. A relay whose life was over no longer owns anything: it acquires
+    -- anew.
     select r.* into before from outbox_relay r where r.route = my_route and r.relay = me;
     if before.relay is null or before.expires_at <= now or before.expires_at > now + 2 * before.lasts then
         update outbox_lease l set relay = null, expires_at = null, low_water = coalesce(l.low_water, before.low_water)
@@ -57,8 +63,9 @@ begin
     else
         update outbox_lease l set relay = null, expires_at = null, low_water = coalesce(l.low_water, before.low_water)
         where l.route = my_route and l.relay = me and l.expires_at <= now;
-        -- A bucket that is given up is kept no longer than it was promised so far. One that the mark covers has none of its own; one that it
-        -- does not cover (any more) keeps what it has: by a heartbeat that the relay did not hear of, it may own more than it read.
+        -- A bucket that is given up is kept no longer than was promised so far. One that the mark
+        -- covers has no mark of its own; one that it does not cover (any more) keeps its own:
+        -- through a heartbeat whose answer was lost, the relay may own more than it read.
         select array_agg(l.bucket) into changed
         from outbox_lease l
         where l.route = my_route and l.relay = me
@@ -93,7 +100,7 @@ begin
     ) r;
     fair_share := case when i_count then (256 + counted - 1) / counted else 0 end;
 
-    -- Takes what is free: the lowest buckets, up to the share, but none that is being given up.
+    -- Takes free buckets: the lowest ones, up to the share, but none that is being given up.
     if (select count(*) < 256 from outbox_lease l where l.route = my_route) then
         insert into outbox_lease (route, bucket) select my_route, b from generate_series(0, 255) b on conflict do nothing;
     end if;
@@ -110,8 +117,8 @@ begin
             limit fair_share - mine
         ) f;
         if taken is not null then
-            -- In the order in which diversions lock them. One that is under way is waited for: its relay may not own them any more, but
-            -- what it does was right when it began.
+            -- In the order in which diversions lock them. It waits for a running one: its relay may
+            -- no longer own the buckets, but its step was valid when it began.
             perform 1 from outbox_lease l where l.route = my_route and l.bucket = any(taken) order by l.bucket for update;
             update outbox_lease l
             set relay = me, epoch = l.epoch + 1, expires_at = null,
@@ -154,7 +161,7 @@ begin
     end if;
 end $$;
 
--- Moves messages of a key behind its parked ones; passes over those that are not there.
+-- Moves messages of a key behind its parked ones; skips missing ones.
 create function outbox_park(of_route text, of_topic text, of_key text, positions bigint[], ids uuid[]) returns void
     language sql set search_path from current
     as $$
@@ -174,7 +181,7 @@ create function outbox_park(of_route text, of_topic text, of_key text, positions
     on conflict do nothing
 $$;
 
--- Makes one message a dead letter, hot or parked; false when it is neither.
+-- Makes one message a dead letter, hot or parked; false if it is neither.
 create function outbox_bury(of_route text, at_position bigint, of_id uuid, why text, tried bigint, first text, last text) returns boolean
     language plpgsql set search_path from current
     as $$
@@ -203,7 +210,8 @@ create function outbox_first_parked(of_route text, of_topic text, of_key text) r
     select p.id from outbox_parked p where p.route = of_route and p.topic = of_topic and p.order_key = of_key order by p.position limit 1
 $$;
 
--- One step of a failing key, its lease locked already. Says the key's version; -1 for a key without a state, -2 for a stale step.
+-- One step of a failing key, its lease locked already. Returns the key's version; -1 for a key
+-- without a state, -2 for a stale step.
 create function outbox_step(s jsonb, history boolean) returns bigint
     language plpgsql set search_path from current
     as $$
@@ -228,7 +236,8 @@ begin
             return -2;
         end if;
         perform outbox_park(of_route, of_topic, of_key, positions, ids);
-        -- The same state: a retry that is under way need not start again because more has come behind it.
+        -- The same state: a running retry need not restart because more messages were parked behind
+        -- it.
         return state.version;
     end if;
 
@@ -246,7 +255,8 @@ begin
         end if;
         perform outbox_park(of_route, of_topic, of_key, positions, ids);
         if state.version is not null and outbox_first_parked(of_route, of_topic, of_key) is distinct from ids[1] then
-            -- What is first decides the key's state; a later one that failed too just waits behind it.
+            -- The first message decides the key's state; a later one that failed too just waits
+            -- behind it.
             update outbox_key k set version = renewed where k.route = of_route and k.topic = of_topic and k.key = of_key;
             return renewed;
         end if;
@@ -272,7 +282,7 @@ begin
             return -1;
         end if;
         if state.failing is not null and state.failing = outbox_first_parked(of_route, of_topic, of_key) then
-            -- It was not the first that was buried: that one goes on failing.
+            -- The buried message was not the first: the first keeps failing.
             update outbox_key k set version = renewed where k.route = of_route and k.topic = of_topic and k.key = of_key;
             return renewed;
         end if;
@@ -297,7 +307,7 @@ begin
             return -1;
         end if;
     end if;
-    -- The key goes on with its next message, from no attempts: at once, unless it is held.
+    -- The key continues with its next message, with zero attempts: at once, unless it is held.
     update outbox_key k
     set version = renewed, next_attempt_at = case when not k.held then now end, failing = null, attempts = 0, first_failure = null,
         last_failure = null
@@ -315,8 +325,9 @@ declare
     answers bigint[] := '{}';
 begin
     perform outbox_durably();
-    -- The fence. A join on the lease would be none: what it has read may be over before this commits. Locked, in the order in which
-    -- heartbeats lock them, nobody else can take these buckets until then.
+    -- The fence. A join on the lease would not be one: the lease that it has read may be over
+    -- before this commits. The lease rows are locked, in the order in which heartbeats lock them,
+    -- so that no other relay can take these buckets until then.
     perform 1
     from outbox_lease l
     where (l.route, l.bucket) in (

@@ -1,4 +1,5 @@
--- What operators and the janitor ask for, version 4. Functions for the same reason as in version 3.
+-- Functions for operators and maintenance, version 4. Functions for the same reason as in version
+-- 3.
 
 -- Holds a key: from now on its messages are parked until an operator releases it.
 create function outbox_hold(of_route text, of_topic text, of_key text) returns void
@@ -12,7 +13,7 @@ begin
     where not k.held;
 end $$;
 
--- Lets a held or failing key try again now, from no attempts. False: it is neither.
+-- Lets a held or failing key try again now, with zero attempts. False: it is neither.
 create function outbox_release(of_route text, of_topic text, of_key text) returns boolean
     language plpgsql set search_path from current
     as $$
@@ -25,7 +26,8 @@ begin
     return found;
 end $$;
 
--- The first so many parked messages of a key become dead letters, with what is known of the one that failed.
+-- Makes the first parked messages of a key dead letters, up to a limit, with the details of the one
+-- that failed.
 create function outbox_parked_to_dead(state outbox_key, why text, most bigint) returns uuid[]
     language sql set search_path from current
     as $$
@@ -76,8 +78,9 @@ begin
     return skipped;
 end $$;
 
--- Makes parked messages of a key dead letters, so many in one call, and lets the key flow again with the last of them; until then it is held, so
--- that none of the others goes out. Null: the key is neither failing nor held.
+-- Makes parked messages of a key dead letters, up to a limit in one call, and lets the key flow
+-- again with the last of them; until then it is held, so that none of the others is sent. Null: the
+-- key is neither failing nor held.
 create function outbox_discard(of_route text, of_topic text, of_key text, most bigint) returns bigint
     language plpgsql set search_path from current
     as $$
@@ -102,8 +105,8 @@ begin
     return cardinality(discarded);
 end $$;
 
--- Appends dead letters again, each at the end of its key, in their old order; buckets are computed again, for a wrong one is one of the
--- things that a message can have died of.
+-- Appends dead letters again, each at the end of its key, in their old order; buckets are computed
+-- again, because a wrong one is a possible cause of death.
 create function outbox_requeue(numbers bigint[]) returns bigint
     language plpgsql set search_path from current
     as $$
@@ -127,8 +130,8 @@ begin
     return appended;
 end $$;
 
--- Appends what was made of a dead letter in its place, at the end of the key that it has now, through the trigger of plain INSERT. False: it is not there
--- any more.
+-- Appends the corrected message in place of a dead letter, at the end of its new key, through the
+-- trigger of plain INSERT. False: the dead letter no longer exists.
 create function outbox_requeue_edited(of_number bigint, id uuid, topic text, key text, event_type text, schema_version bigint, content_type text,
                                       headers bytea, payload bytea, occurred_at bigint) returns boolean
     language plpgsql set search_path from current
@@ -168,8 +171,8 @@ begin
     return appended;
 end $$;
 
--- One round of maintenance. Each part looks first whether there is anything to do: an idle round is this one statement. Spans are
--- microseconds; a null history_kept leaves the history alone.
+-- One round of maintenance. Each part first checks whether there is anything to do: an idle round
+-- is this one statement. Spans are microseconds; a null history_kept skips the history.
 create function outbox_maintain(most integer, history_kept bigint, admissions_kept bigint, relays_kept bigint,
                                 out promoted integer, out history_removed bigint, out admissions_removed bigint, out relays_removed bigint,
                                 out next_due bigint)
@@ -189,15 +192,16 @@ begin
         promoted := outbox_promote(most, now);
         select min(s.due_at) into first_due from outbox_scheduled s;
         if promoted = 0 and first_due <= now then
-            -- Somebody is writing to the keys of what is due: asked again at once, this would be asked again and again.
+            -- Another transaction writes to the keys of the due messages: an immediate next round
+            -- would be repeated without effect.
             first_due := now + 50000;
         end if;
     end if;
-    -- Not greatest alone: it passes over a null.
+    -- Not greatest alone: it ignores nulls.
     next_due := case when first_due is not null then greatest(first_due - now, 0) end;
 
     if history_kept is not null then
-        -- Only what went to no partition of its own; those are dropped whole.
+        -- Only rows without a partition of their own; partitions are dropped whole.
         delete from outbox_history_rest h
         where h.ctid = any(array(select o.ctid from outbox_history_rest o where o.delivered_at < now - history_kept limit most));
         get diagnostics history_removed = row_count;
@@ -228,18 +232,19 @@ begin
     end if;
 end $$;
 
--- Turns the partitions of the history: makes those of the next two spans, drops those whose time is over. Their names say their bounds, in
--- seconds. Says how many rows were dropped, about, and whether none was made because the default partition has more than so many bytes (null: none is
--- too many): it is read from end to end for each one that is made, and every settlement waits meanwhile. So the first one begins at once, and the
--- default one has what comes before that alone.
+-- Turns the partitions of the history: creates those of the next two spans, drops expired ones.
+-- Their names hold their bounds, in seconds. Returns the approximate number of dropped rows, and
+-- whether none was created because the default partition exceeds the given number of bytes (null:
+-- no limit): it is read from end to end for each new one, and every settlement waits meanwhile. So
+-- the first one begins at once, and the default one holds only the rows before that.
 create function outbox_turn_history(kept bigint, most_bytes bigint, out dropped bigint, out too_large boolean)
     language plpgsql set search_path from current
     as $$
 declare
     now bigint := outbox_now() / 1000000;
-    -- A tenth of what is kept, from a minute to a day.
+    -- A tenth of the retention, from a minute to a day.
     span bigint := greatest(least(kept / 10000000, 86400), 60);
-    -- Soon, and behind all that is being delivered while this waits for the table.
+    -- Soon, and behind all rows that are being delivered while this waits for the table.
     start bigint := now + 5;
     until bigint;
     bounds int8range[];
@@ -248,7 +253,8 @@ declare
 begin
     dropped := 0;
     too_large := coalesce(pg_relation_size('outbox_history_rest') > most_bytes, false);
-    -- What follows needs the table for itself, and while it waits for one who reads it, every settlement waits behind. The next time will do.
+    -- The following locks the table exclusively, and while it waits for a reader, every settlement
+    -- waits behind it. The next round will do.
     perform set_config('lock_timeout', '100ms', true);
     if not pg_try_advisory_xact_lock('outbox_history'::regclass::oid::integer, 0) then
         return;
@@ -257,7 +263,8 @@ begin
     from pg_inherits i join pg_class c on c.oid = i.inhrelid
     where i.inhparent = 'outbox_history'::regclass and c.relname ~ '^outbox_history_\d+_\d+$';
     while start <= now + 2 * span and not too_large loop
-        -- A clock that was ahead for a while may have left some that lie far in the future: those are gone around.
+        -- A clock that was ahead for a while may have left some partitions far in the future: those
+        -- are skipped.
         select max(upper(b)) filter (where b @> start), min(lower(b)) filter (where lower(b) > start) into until, ahead from unnest(bounds) b;
         if until is null then
             until := least(start + span, ahead);
@@ -265,7 +272,8 @@ begin
                 execute format('create table outbox_history_%s_%s partition of outbox_history for values from (%s) to (%s)',
                                start, until, start * 1000000, until * 1000000);
             exception when check_violation then
-                -- Rows that were delivered in that time by such a clock are in the default one, and stay there.
+                -- Rows that were delivered in that time by such a clock are in the default one, and
+                -- stay there.
                 null;
             end;
         end if;
@@ -282,7 +290,8 @@ begin
     end loop;
 end $$;
 
--- Every function, those of the migrations before too, finds the tables of this schema, whoever calls it: `from current` keeps "$user" as it is, and that is another schema for another role.
+-- Every function, those of the earlier migrations too, finds the tables of this schema, whoever
+-- calls it: `from current` keeps "$user" unchanged, and that is another schema for another role.
 do $$
 declare
     made record;

@@ -1,5 +1,5 @@
--- The tables of an outbox, version 1. Plain SQL for SQLite 3.8.2 or later: any migration tool can run it, once. It records itself in
--- outbox_schema, so that `migrate` knows what is there.
+-- The tables of an outbox, version 1. Plain SQL for SQLite 3.8.2 or later: any migration tool can
+-- run it, once. It records itself in outbox_schema, so that `migrate` knows the present version.
 --
 -- Times are microseconds since 1970 (UTC), by the database's clock, which is read with julianday: every SQLite has it. Identifiers are the
 -- 16 bytes of a UUID. Headers are a JSON object of strings; no bytes at all where there are none.
@@ -10,14 +10,17 @@ create table outbox_schema (
     applied_at integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000)
 );
 
--- What is still to be published: rows are appended and deleted, never changed. A row that exists has not been confirmed.
+-- Messages that are not published yet: rows are appended and deleted, never changed. An existing
+-- row has not been confirmed.
 --
--- Any program may insert here, in its own transaction. It gives topic, event_type and payload, and key where there is an order to keep;
--- the rest has defaults. It leaves out position (it comes from AUTOINCREMENT, so that none ever comes back) and, unless it computes the
--- first byte of SHA-256 over topic, NUL and key, also bucket: a relay fills it in before it reads any further.
+-- Any program may insert here, in its own transaction. It gives topic, event_type and payload, and
+-- key if order matters; the rest has defaults. It leaves out position (it comes from AUTOINCREMENT,
+-- so that none ever comes back) and, unless it computes the first byte of SHA-256 over topic, NUL
+-- and key, also bucket: a relay fills it in before it reads any further.
 --
--- The checks refuse what could never be a message; each one's name says which column and which rule. The pattern is `*[U+0001-U+001F U+007F-U+009F]*`,
--- in bytes, so that no control character stands here. Whether headers hold nothing but strings no check says: an older SQLite has no JSON.
+-- The checks refuse invalid messages; each one's name gives the column and the rule. The pattern is
+-- `*[U+0001-U+001F U+007F-U+009F]*`, in bytes, so that this file contains no control character. No
+-- check verifies that headers hold only strings: an older SQLite has no JSON.
 create table outbox_message (
     position       integer primary key autoincrement
                    constraint position_is_given_by_the_database check (position > 0),
@@ -74,7 +77,8 @@ create index outbox_message_unplaced on outbox_message (position) where bucket i
 -- Messages that wait for a consumer's handler, by key: only rows of routes that start with inbox/ are in it.
 create index outbox_message_inbox on outbox_message (route, topic, key) where route >= 'inbox/' and route < 'inbox0';
 
--- The same rows with what they are ordered by: the key, or for a message without one its identifier, hyphenated.
+-- The same rows by their order key: the key, or for a message without one its identifier,
+-- hyphenated.
 create view outbox_pending as
 select position, id, route, bucket, topic, key,
        coalesce(key, lower(substr(hex(id), 1, 8) || '-' || substr(hex(id), 9, 4) || '-' || substr(hex(id), 13, 4) || '-' ||
@@ -102,7 +106,8 @@ create table outbox_key (
 create index outbox_key_due on outbox_key (route, next_attempt_at) where held = 0;
 create index outbox_key_held on outbox_key (route) where held = 1;
 
--- Counts the states of keys, so that a state of a key that was closed and opened again is not taken for an older one.
+-- Counts the states of keys, so that a state of a key that was closed and opened again does not
+-- match an older one.
 create table outbox_counter (
     name  text primary key,
     value integer not null
@@ -178,7 +183,8 @@ create table outbox_history (
     delivered_at   integer not null
 );
 
--- Messages that join their keys later, under the same checks: one that could not join would hold up all others.
+-- Messages that join their keys later, under the same checks: one that could not join would delay
+-- all others.
 create table outbox_scheduled (
     number         integer primary key autoincrement,
     due_at         integer not null
@@ -231,7 +237,8 @@ create table outbox_scheduled (
 
 create index outbox_scheduled_due on outbox_scheduled (due_at, number, route);
 
--- Who owns a bucket of a route: in force while the relay lives, and for a bucket that is being given up no longer than expires_at.
+-- Owners of the buckets of a route: in force while the relay lives, and for a bucket that is being
+-- given up no longer than expires_at.
 create table outbox_lease (
     route      text not null,
     bucket     integer not null,
@@ -254,7 +261,7 @@ create table outbox_relay (
     primary key (route, relay)
 ) without rowid;
 
--- Who does what only one relay should do.
+-- Elected relays, for work that only one relay should do.
 create table outbox_role (
     role       text primary key,
     relay      blob not null,
@@ -262,14 +269,14 @@ create table outbox_role (
     lasts      integer not null
 ) without rowid;
 
--- What operators have paused. An empty topic stands for the whole route.
+-- Pauses of operators. An empty topic means the whole route.
 create table outbox_pause (
     route text not null,
     topic text not null,
     primary key (route, topic)
 ) without rowid;
 
--- What consumers have handled. Numbers grow with time: what is over its time is found at the front.
+-- Messages that consumers have handled. Numbers grow with time: expired rows are at the front.
 create table outbox_admitted (
     number      integer primary key,
     consumer    text not null,

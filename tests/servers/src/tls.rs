@@ -24,7 +24,7 @@ pub(crate) fn write(home: &Home) -> Result<(), String> {
     write_of(home, &["localhost", "127.0.0.1"])
 }
 
-/// Like [`write`], for a server of these names.
+/// Like `write`, for a server of these names.
 pub(crate) fn write_of(home: &Home, names: &[&str]) -> Result<(), String> {
     let made = made(names).map_err(|error| format!("certificates: {error}"))?;
     home.write(AUTHORITIES, &made.authorities)?;

@@ -1,8 +1,10 @@
--- Notes that a consumer handles messages: $1 the consumer, $2 its route, and arrays: $3 ids, $4 topics, $5 what each is ordered by, $6 keys.
--- What comes back is new. What does not is a duplicate, or others of its key wait in front of it: the next statement tells. Of a key of which
--- any wait, only the first one here can be new: a repeat further back may be of the one that waits, and must not let those in front of it pass.
--- The offsets make each question about keys and handled messages a look into an index. As a join, with a plan that was made while few were noted,
--- all that the consumer has ever handled would be read for every message.
+-- Records that a consumer handles messages: $1 the consumer, $2 its route, and arrays: $3 ids, $4
+-- topics, $5 order keys, $6 keys. A returned id is new. A missing one is a duplicate, or others of
+-- its key wait in front of it: the next statement tells. If messages of a key wait, only the first
+-- one here can be new: a repeat further back may be of the waiting one, and must not let those in
+-- front of it pass. The offsets turn each check of keys and handled messages into an index look-up.
+-- As a join, with a plan that was made while few were recorded, every message would read all that
+-- the consumer has ever handled.
 insert into outbox_admitted (consumer, id)
 select $1::text, a.id
 from (select distinct on (u.id) u.*, row_number() over (partition by u.topic, u.order_key order by u.at) as place

@@ -1,6 +1,7 @@
--- Why a message was not noted: whether it was before; else the first message of its key that waits for the consumer and is not handled yet, and
--- whether an operator holds the key. $1 the consumer, $2 its route, $3 topic, $4 what the message is ordered by, $5 its key (null: it has none,
--- and nothing hot is ordered with it), $6 its id.
+-- Reason why a message was not recorded: whether it was recorded before; else the first message of
+-- its key that waits for the consumer and is not handled yet, and whether an operator holds the
+-- key. $1 the consumer, $2 its route, $3 topic, $4 the message's order key, $5 its key (null: it
+-- has none, and no hot message is ordered with it), $6 its id.
 -- The offsets: see admit.sql.
 select exists (select from outbox_admitted a where a.consumer = $1 and a.id = $6::uuid) as noted,
        coalesce(

@@ -1,5 +1,6 @@
--- As the statement for many, for one message: $1 the consumer, $2 its route, $3 the id, $4 the topic, $5 what it is ordered by, $6 the key. Of
--- arrays the server guesses more elements than one, so it would plan the other one anew each time, which takes longer than to run it.
+-- Like the statement for many, for one message: $1 the consumer, $2 its route, $3 the id, $4 the
+-- topic, $5 its order key, $6 the key. The server estimates more than one element for arrays, so it
+-- would plan the other statement anew each time, which takes longer than to run it.
 -- The offset: see admit.sql.
 insert into outbox_admitted (consumer, id)
 select $1::text, $3::uuid

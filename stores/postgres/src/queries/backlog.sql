@@ -1,5 +1,6 @@
--- What waits for a route: $1 route. Counts stop at $2 rows. Below the low-water that all buckets of the route have reached nothing should stand; $3 is the
--- lowest position at which something was found all the same.
+-- Backlog of a route: $1 route. Counts stop at $2 rows. Below the low-water that all buckets of the
+-- route have reached no message should stand; $3 is the lowest position at which one was found
+-- nevertheless.
 with owned as materialized (
     select l.bucket, l.low_water as given, r.low_water as mark,
            r.expires_at > outbox_now() and r.expires_at <= outbox_now() + 2 * r.lasts
@@ -18,14 +19,14 @@ with owned as materialized (
 )
 select (select count(*) from looked l where l.route = $1) as pending,
        (select count(*) from looked) as looked,
-       -- Deeper than what is counted, but not through a backlog of other routes of any size.
+       -- Deeper than the counting limit, but not through a backlog of other routes of any size.
        (select o.appended_at
         from (select m.route, m.appended_at, m.position from outbox_message m where m.position > (select s.low_water from start s)
               order by m.position limit 10 * $2) o
         where o.route = $1
         order by o.position limit 1) as oldest_hot,
        (select p.appended_at from outbox_parked p where p.route || '' = $1 order by p.position limit 1) as oldest_parked,
-       -- Now is asked for once: compared row by row, no index would be of use.
+       -- The clock is read once: in a comparison row by row, no index could be used.
        (select min(d.due_at)
         from (select s.route, s.due_at from outbox_scheduled s where s.due_at <= (select outbox_now()) order by s.due_at limit $2) d
         where d.route = $1) as oldest_due,

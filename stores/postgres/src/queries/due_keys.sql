@@ -1,6 +1,7 @@
--- Failing keys of buckets that this relay holds, the next due first, those that are not due yet behind them, with what their first parked
--- messages take: $1 route, $2 relay, $3 buckets (bits), $4 and $5 topics and keys to leave out, $6 whether all is muted, $7 muted topics,
--- $8 and $9 topics and keys of muted keys, $10 most keys, $11 most messages of each.
+-- Failing keys of buckets that this relay holds, the next due first, those that are not due yet
+-- behind them, with the sizes of their first parked messages: $1 route, $2 relay, $3 buckets
+-- (bits), $4 and $5 topics and keys to leave out, $6 whether all is muted, $7 muted topics, $8 and
+-- $9 topics and keys of muted keys, $10 maximum keys, $11 maximum messages of each.
 with held as materialized (
     select bit_or(set_bit(b'0'::bit(256), l.bucket, 1)) as buckets
     from outbox_relay r

@@ -1,11 +1,12 @@
 -- One fetch: rows of buckets that this relay holds an unexpired lease of, in order, behind $6 and up to $7. One range of the primary key: every
 -- other condition is a filter on it, and what is the same for all rows is computed once, before.
--- $1 route, $2 relay, $3 buckets (256 bits), $4 and $5 topic and key (null: any), $8 positions to leave out, $9 whether all is
--- muted, $10 muted topics, $11 and $12 topics and keys of muted keys, $13 most rows, $14 most bytes of content that comes along.
--- $16 positions that are walked over at most.
--- State: 0 a message, 1 its key is failing (without payload), 2 muted (without content). The last row, of state 3, says in size how far it
--- has looked, or 0 where the relay does not hold every bucket that it asked for; it is of state 4 where there is more behind that, and of state 5
--- where a standby answers.
+-- $1 route, $2 relay, $3 buckets (256 bits), $4 and $5 topic and key (null: any), $8 positions to
+-- leave out, $9 whether all is muted, $10 muted topics, $11 and $12 topics and keys of muted keys,
+-- $13 maximum rows, $14 maximum bytes of returned content, $16 maximum positions scanned. State: 0
+-- a message, 1 its key is failing (without payload), 2 muted (without content). The last row, of
+-- state 3, gives in size the position up to which the fetch has looked, or 0 if the relay does not
+-- hold every requested bucket; it is of state 4 if there is more behind that, and of state 5 if a
+-- standby answers.
 with held as materialized (
     select bit_or(set_bit(b'0'::bit(256), l.bucket, 1)) as buckets, count(*) as n
     from outbox_relay r
@@ -17,7 +18,7 @@ with held as materialized (
 ), failing as materialized (
     select exists (select from outbox_key k where k.route = $1) as some
 ), bound as materialized (
-    -- From the first row on: what is missing below it costs nothing.
+    -- From the first row on: missing rows below it cost nothing.
     select least((select min(m.position) from outbox_message m where m.position > $6), $7 - $16::bigint) + $16::bigint as upto
 ), page as (
     select m.position, m.id, m.bucket::bigint as bucket, m.topic, m.key, m.event_type, m.schema_version, m.content_type, m.headers, m.payload,
@@ -36,7 +37,8 @@ with held as materialized (
     from outbox_message m
     where m.position > $6 and m.position <= (select b.upto from bound b)
       and m.route = $1
-      -- Whoever gives a position may give a bucket that is none: its row is read by the owner of another one, and becomes a dead letter.
+      -- A program that gives a position may give an invalid bucket: its row is read by the owner of
+      -- another one, and becomes a dead letter.
       and get_bit((select h.buckets from held h), m.bucket & 255::smallint) = 1
       and ($4::text is null or m.topic = $4)
       and ($5::text is null or coalesce(m.key, m.id::text) = $5)

@@ -1,2 +1,2 @@
--- The routes that relays have served, so many at most.
+-- The routes that relays have served, up to a limit.
 select distinct l.route from outbox_lease l where l.bucket = 0 order by l.route limit 1000

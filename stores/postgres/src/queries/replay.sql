@@ -1,4 +1,4 @@
--- Appends delivered messages again, the oldest, and says how many.
+-- Appends delivered messages again, the oldest, and returns their number.
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many, $8 behind how many.
 select outbox_replay(array(
     select h.number

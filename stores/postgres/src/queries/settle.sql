@@ -1,6 +1,8 @@
--- Removes delivered rows, each by its position and id: $1 positions, $2 their ids. The positions are looked up together, in order; the pairs are
--- looked up in a hash, behind a case, as else they would be joined, row by row. Losing this in a crash costs a repeat, never a message, so its
--- commit waits for no disk; said here, because settings of a session do not outlive a transaction behind a pooler.
+-- Removes delivered rows, each by its position and id: $1 positions, $2 their ids. The positions
+-- are looked up together, in order; the pairs are looked up in a hash, behind a case, because
+-- otherwise they would be joined, row by row. Losing this in a crash costs a repeat, never a
+-- message, so its commit does not wait for the disk; set here, because settings of a session do not
+-- outlive a transaction behind a pooler.
 with lazily as materialized (
     select set_config('synchronous_commit', 'off', true) as is
 )

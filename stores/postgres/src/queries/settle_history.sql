@@ -1,4 +1,4 @@
--- As settle, and keeps the rows in the history.
+-- Like settle, and keeps the rows in the history.
 with lazily as materialized (
     select set_config('synchronous_commit', 'off', true) as is
 ), gone as (

@@ -1,4 +1,4 @@
--- Takes a pause back: $1 route, $2 topic.
+-- Resumes a topic or a route: $1 route, $2 topic.
 with durably as materialized (
     select outbox_durably() is null as is
 )

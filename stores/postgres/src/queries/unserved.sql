@@ -1,6 +1,7 @@
--- Routes with messages that no live relay serves: the name, since when the oldest that was looked at waits, now, and in a row of its own where the next
--- look may begin. Looks at the first $1 rows of the hot table behind position $2, for no index that every row is in begins with the route; at as many of
--- what is due; and goes from route to route, at most $3, through the parked ones.
+-- Routes with messages that no live relay serves: the name, since when the oldest scanned one
+-- waits, now, and in a separate row the start of the next search. Scans the first $1 rows of the
+-- hot table behind position $2, because no index that every row is in begins with the route; as
+-- many due messages; and goes from route to route, at most $3, through the parked ones.
 with recursive served as materialized (
     select distinct r.route
     from outbox_relay r
@@ -20,7 +21,7 @@ with recursive served as materialized (
     from parked i
     where i.route is not null and i.turn < $3
 ), marks as materialized (
-    -- What no row of a route stands at or below, nor any that is still to be committed, of whatever route.
+    -- Bound below which no row of a route stands, nor any uncommitted one, of whatever route.
     select case when count(l.bucket) = 256 then min(coalesce(l.low_water, r.low_water, 0)) else 0 end as low_water
     from served s
     left join outbox_lease l on l.route = s.route
@@ -41,6 +42,7 @@ select i.route, (select p.appended_at from outbox_parked p where p.route || '' =
 from parked i
 where i.route is not null and i.route not in (select s.route from served s)
 union all
--- What nobody serves is looked at the next time too. All else that is there, and what is committed until then, stands behind the marks of now.
+-- Unserved messages are scanned the next time too. All other existing rows, and those committed
+-- until then, stand behind the present marks.
 select null, null, outbox_now(),
        least(coalesce((select min(w.low_water) from marks w), 0), (select min(l.position) - 1 from looked l where l.unserved))

@@ -1,5 +1,6 @@
--- The first message of a key that waits for a consumer and is not handled yet, and whether an operator holds the key: ?1 the consumer, ?2
--- its route, ?3 topic, ?4 what the message is ordered by, ?5 its key (null: it has none, and nothing hot is ordered with it).
+-- The first message of a key that waits for a consumer and is not handled yet, and whether an
+-- operator holds the key: ?1 the consumer, ?2 its route, ?3 topic, ?4 the message's order key, ?5
+-- its key (null: it has none, and no hot message is ordered with it).
 select coalesce(
            (select p.id
             from outbox_parked p

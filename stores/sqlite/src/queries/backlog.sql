@@ -1,5 +1,6 @@
--- What waits for a route. Counts stop at ?2 rows: ?1 route. Below the low-water that all buckets of the route have reached, nothing should stand: counting
--- begins there, or with what stands there all the same, if it is among the first ?2 rows of all routes.
+-- Backlog of a route: ?1 route. Counts stop at ?2 rows. Below the low-water that all buckets of the
+-- route have reached, no message should stand: counting begins there, or at a message below it, if
+-- that is among the first ?2 rows of all routes.
 with
     mark as materialized (
         select case when count(*) = 256 then min(low_water) else 0 end as low_water from outbox_lease where route = ?1
@@ -30,7 +31,7 @@ with
     )
 select (select count(*) from looked where route = ?1) as pending,
        (select count(*) from looked) as looked,
-       -- Deeper than what is counted, but not through a backlog of other routes of any size.
+       -- Deeper than the counting limit, but not through a backlog of other routes of any size.
        (select appended_at
         from (select route, appended_at, position from outbox_message where position > (select low_water from start)
               order by position limit 10 * ?2)

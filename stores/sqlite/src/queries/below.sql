@@ -1,4 +1,5 @@
--- Routes with messages at or below the mark that all of their buckets have reached, where none should stand. No more than ?1 rows are walked over for a route.
+-- Routes with messages at or below the mark that all of their buckets have reached, where none
+-- should stand. Scans at most ?1 rows for a route.
 select marked.route, marked.low_water,
        (select position
         from (select route, position from outbox_message where position <= marked.low_water order by position limit ?1) below

@@ -1,4 +1,4 @@
--- What the first parked messages of a key take: ?1 route, ?2 topic, ?3 key, ?4 most messages.
+-- Sizes of the first parked messages of a key: ?1 route, ?2 topic, ?3 key, ?4 maximum messages.
 select position, id, octet_length(headers) + octet_length(payload) as size
 from outbox_parked
 where route = ?1 and topic = ?2 and order_key = ?3

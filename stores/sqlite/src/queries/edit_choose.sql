@@ -1,4 +1,4 @@
--- The oldest dead letter that is meant, with its number.
+-- The oldest dead letter that matches, with its number.
 -- ?1 route, ?2 topic, ?3 key (null: any), ?4 ids as hexadecimal (JSON; null: any), ?5 since, ?6 before (null: any), ?7 how many: 1, or 0.
 select number, position, id, route, bucket, topic, key, event_type, schema_version, content_type, headers, payload, occurred_at, appended_at
 from outbox_dead

@@ -1,10 +1,13 @@
 -- One fetch: rows of buckets that this relay holds an unexpired lease of, in order, behind ?6 and up to ?7.
--- ?1 route, ?2 relay, ?3 buckets (JSON; null: all), ?4 and ?5 topic and key (null: any), ?8 positions to leave out (JSON), ?9 whether all
--- is muted, ?10 muted topics (JSON), ?11 muted pairs of topic and key (JSON), ?12 most rows, ?13 most bytes of a payload that comes along.
--- State: 0 a message, 1 its key is failing (without payload), 2 muted (without content). Nothing is read past a row that has no
--- bucket yet. The inner select decides on rows, in the order of the primary key and up to the limit; the outer one reads content. The last
--- row, of state 3, says in size how far it has looked: to the end, or to the row without a bucket; 0 where the relay does not hold all ?14 buckets.
--- No more than ?15 positions are walked over, from the first row on: where there is more behind them, the last row is of state 4.
+-- ?1 route, ?2 relay, ?3 buckets (JSON; null: all), ?4 and ?5 topic and key (null: any), ?8
+-- positions to leave out (JSON), ?9 whether all is muted, ?10 muted topics (JSON), ?11 muted pairs
+-- of topic and key (JSON), ?12 maximum rows, ?13 maximum bytes of a returned payload. State: 0 a
+-- message, 1 its key is failing (without payload), 2 muted (without content). The fetch reads no
+-- row past one without a bucket. The inner select decides on rows, in the order of the primary key
+-- and up to the limit; the outer one reads content. The last row, of state 3, gives in size the
+-- position up to which the fetch has looked: the end, or the row without a bucket; 0 if the relay
+-- does not hold all ?14 buckets. At most ?15 positions are scanned, from the first row on: if there
+-- is more behind them, the last row is of state 4.
 with held as materialized (
     select l.bucket
     from outbox_relay r

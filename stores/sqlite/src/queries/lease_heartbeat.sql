@@ -1,4 +1,5 @@
--- A relay lives: ?1 route, ?2 relay, ?3 label, ?4 now, ?5 how long, ?6 whether its transport is to be had, ?7 fingerprint.
+-- A relay lives: ?1 route, ?2 relay, ?3 label, ?4 now, ?5 how long, ?6 whether its transport is
+-- available, ?7 fingerprint.
 insert into outbox_relay (route, relay, label, expires_at, lasts, unavailable_since, fingerprint)
 values (?1, ?2, ?3, ?4 + ?5, ?5, case when ?6 then null else ?4 end, ?7)
 on conflict (route, relay) do update set

@@ -1,6 +1,7 @@
--- Removes what is older than ?1 microseconds from the front of the history, which is in the order of delivery: ?2 at most.
--- A clock that was ahead for a while leaves rows of the future there. They are over their time with the first row behind them that is of the past:
--- found by halves, for there may be any number of them.
+-- Removes rows older than ?1 microseconds from the front of the history, which is in the order of
+-- delivery: ?2 at most. A clock that was ahead for a while leaves rows of the future there. They
+-- expire with the first row behind them that is of the past: found by bisection, because there may
+-- be any number of them.
 with recursive
     clock as materialized (
         select cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer) * 1000 as now

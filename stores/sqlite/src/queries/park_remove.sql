@@ -1,4 +1,4 @@
--- Removes from the hot table what park copied: ?1 positions (JSON).
+-- Removes the rows that park copied from the hot table: ?1 positions (JSON).
 delete from outbox_message
 where position in (
     select m.position

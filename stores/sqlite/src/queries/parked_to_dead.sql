@@ -1,5 +1,5 @@
--- Parked messages of a key become dead letters, with what is known of the one that failed: ?1 route, ?2 topic, ?3 key, ?4 reason, ?5 now,
--- ?6 how many, from the first.
+-- Parked messages of a key become dead letters, with the details of the one that failed: ?1 route,
+-- ?2 topic, ?3 key, ?4 reason, ?5 now, ?6 limit, from the first.
 insert into outbox_dead
     (position, id, route, bucket, topic, key, order_key, event_type, schema_version, content_type, headers, payload, occurred_at,
      appended_at, reason, attempts, first_failure, last_failure, died_at)

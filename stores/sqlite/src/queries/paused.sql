@@ -1,2 +1,2 @@
--- What is paused of a route; an empty topic stands for all of it.
+-- Pauses of a route; an empty topic means all of it.
 select topic from outbox_pause where route = ?1 order by topic

@@ -1,4 +1,4 @@
--- Removes dead letters for good, the oldest first.
+-- Deletes dead letters permanently, the oldest first.
 -- ?1 route, ?2 topic, ?3 key (null: any), ?4 ids as hexadecimal (JSON; null: any), ?5 since, ?6 before (null: any), ?7 how many.
 delete from outbox_dead
 where number in (

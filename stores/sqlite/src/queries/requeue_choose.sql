@@ -1,4 +1,5 @@
--- Which rows of outbox_dead are appended again: the oldest, in the order in which they stood in their keys.
+-- Selects rows of outbox_dead to append again: the oldest, in the order in which they stood in
+-- their keys.
 -- ?1 route, ?2 topic, ?3 key (null: any), ?4 ids as hexadecimal (JSON; null: any), ?5 since, ?6 before (null: any), ?7 how many.
 select number, topic, order_key
 from (

@@ -1,2 +1,2 @@
--- Takes a pause back: ?1 route, ?2 topic.
+-- Resumes a topic or a route: ?1 route, ?2 topic.
 delete from outbox_pause where route = ?1 and topic = ?2

@@ -1,6 +1,7 @@
--- Routes with messages that no live relay serves: the name, since when the oldest that was looked at waits, and now. Looks at the first ?1 rows of the
--- hot table and of what is due: no index that every row is in begins with the route. Where one does, it goes from route to route: at most ?2, and of a
--- route at most as many rows.
+-- Routes with messages that no live relay serves: the name, since when the oldest scanned one
+-- waits, and now. Scans the first ?1 rows of the hot table and of the due messages: no index that
+-- every row is in begins with the route. Where one does, it goes from route to route: at most ?2,
+-- and at most as many rows of a route.
 with recursive
     served (route) as materialized (
         select distinct route
