@@ -89,7 +89,7 @@ impl Bench {
         url
     }
 
-    /// Fills an outbox: this many messages, of this many keys in turn, with no checkpoint after them.
+    /// Fills an outbox: this many messages, of this many keys in turn, without a later checkpoint.
     pub(crate) fn fill(&self, url: &str, topic: &str, messages: u64, keys: u64) {
         let DatabaseServer::Postgres(postgres) = &self.database else {
             assert_eq!(topic, TOPIC, "one topic is enough where nothing is looked into");

@@ -1,4 +1,5 @@
-//! ARCHITECTURE.md stays short, names tests that are there, and leaves reasons to the decisions, of which each has its form.
+//! ARCHITECTURE.md stays short, names existing tests, and leaves reasons to the decisions, each of
+//! which has the required form.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +12,8 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Whoever is new reads it in ten minutes. What does not fit is a decision, a comment at the code, or a page of a backend.
+/// A newcomer reads it in ten minutes. Anything longer is a decision, a comment at the code, or a
+/// page of a backend.
 #[test]
 fn the_architecture_is_short() {
     let words = read("ARCHITECTURE.md").split_whitespace().count();
@@ -44,7 +46,7 @@ fn every_decision_has_its_number_its_form_and_its_row() {
     assert_eq!(listed.len(), names.len(), "{listed:?}");
 }
 
-/// What is wrong with the form of a decision.
+/// Returns the problem with the form of a decision.
 fn form(page: &str, number: usize) -> Option<String> {
     let headings: Vec<&str> = page.lines().filter(|line| line.starts_with('#')).collect();
     let title = format!("# {number}. ");
@@ -67,7 +69,7 @@ fn a_decision_without_its_cost_is_found() {
     }
 }
 
-/// Small enough to be changed by hand, readable on a dark page, and seen by somebody.
+/// Small enough to be edited by hand, readable on a dark page, and shown on a page.
 #[test]
 fn every_picture_is_small_readable_and_shown() {
     let pictures = written_files().into_iter().filter(|file| file.starts_with("book/src/images"));

@@ -210,9 +210,9 @@ impl<S: ?Sized> ChaosStore<S> {
         lock(&self.state).commits = Some((fault, times));
     }
 
-    /// Sets the share of commits, from 0 (none) to 1 (all), that happen up to this much later than
-    /// their result is reported as unknown ([`CommitFault::UnknownCommitsLater`]). Applies from now
-    /// on.
+    /// Sets the share of late commits, from 0 (none) to 1 (all), from now on. They happen up to
+    /// this much later than their result is reported as unknown
+    /// ([`CommitFault::UnknownCommitsLater`]).
     pub fn set_late_commits(&self, rate: f64, most: Duration) {
         lock(&self.state).late = (rate, most);
     }

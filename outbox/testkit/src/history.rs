@@ -3,8 +3,8 @@
 //!
 //! A test records the operations of its writers and the deliveries of its consumers in a
 //! [`History`] and asks it for a [`Report`]. Real time decides order. Message A is before message B
-//! if both have one topic and key and A's commit had returned before B's append began, or if one
-//! transaction appended both, A first. Positions and time stamps never decide, because they are
+//! of the same topic and key if A's commit had returned before B's append began. The same holds if
+//! one transaction appended both, A first. Positions and time stamps never decide, because they are
 //! under test. Messages of which neither is before the other may arrive in any order. Only *first*
 //! deliveries can be out of order; a repeat behind a newer message is a *stale repeat*, any other
 //! repeat a *duplicate*.

@@ -1,7 +1,7 @@
 //! Leases: which relay owns which bucket, for how long, by the database's clock.
 //!
-//! A heartbeat is one call of a function in the database, under a lock on the route, so that the
-//! inputs of its decision can't change meanwhile and no program can be paused in the middle of it.
+//! A heartbeat is one call of a function in the database, under a lock on the route. So the inputs
+//! of its decision can't change meanwhile, and no program can be paused in the middle of it.
 //! `0003_relay.sql` defines its decision.
 
 use std::time::Duration;

@@ -123,8 +123,8 @@ impl Lines {
 }
 
 /// Settings of the store's own connections, whatever the role or the database has. Plans are
-/// pinned: the tables swing between empty and millions of rows faster than statistics follow, and
-/// the right plan for an empty table reads a full one from end to end. Timeouts are the relay's
+/// pinned: the tables swing between empty and millions of rows faster than statistics follow. The
+/// right plan for an empty table reads a full one from end to end. Timeouts are the relay's
 /// business: it keeps connections open, and limits the time of each call.
 fn settings(options: &PostgresOptions) -> String {
     let mut settings = format!(

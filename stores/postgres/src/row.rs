@@ -139,8 +139,8 @@ impl<'r> Raw<'r> {
     }
 
     fn bucket(&self) -> Bucket {
-        // Same conversion of an invalid bucket as in the statements that read rows by their bucket. A
-        // CHECK constraint would be compiled for each statement.
+        // Same conversion of an invalid bucket as in the statements that read rows by their bucket.
+        // A CHECK constraint would be compiled for each statement.
         Bucket(u8::try_from(self.integer(Column::Bucket) & 255).unwrap_or_default())
     }
 }

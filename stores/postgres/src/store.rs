@@ -258,8 +258,8 @@ impl PostgresStore {
     }
 
     /// Runs work on one of the store's own connections. If the connection was ended while it was
-    /// idle, and the work certainly did not run or is idempotent, it is run once more on a new one,
-    /// without an error.
+    /// idle, the work runs once more on a new one, without an error: provided that it certainly did
+    /// not run, or is idempotent.
     pub(crate) async fn on<T>(
         &self,
         operation: &'static str,
@@ -466,7 +466,7 @@ impl Store for PostgresStore {
         Ok(found)
     }
 
-    /// Yields wake-ups of this process at once, and those of other programs through LISTEN, on a
+    /// Yields wake-ups of this process at once. Those of other programs arrive through LISTEN, on a
     /// connection of its own that is reopened when it is lost. A transaction pooler does not
     /// support LISTEN: there, relays find other programs' messages by polling.
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {

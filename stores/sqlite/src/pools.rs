@@ -1,8 +1,8 @@
 //! Connections: which statements run on which, and the durability of their commits.
 //!
-//! SQLite has one writer at a time. Each of the store's own write pools has one connection, so that
-//! its statements queue up fairly in the process before they compete for the lock of the file; and
-//! a relay never waits for the user's connections.
+//! SQLite has one writer at a time. Each of the store's own write pools has one connection: its
+//! statements queue up fairly in the process before they compete for the lock of the file. And a
+//! relay never waits for the user's connections.
 
 use std::path::Path;
 use std::pin::Pin;

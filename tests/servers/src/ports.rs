@@ -9,9 +9,9 @@ use std::path::PathBuf;
 const FIRST: u16 = 15_000;
 const COUNT: u16 = 17_000;
 
-/// A port of 127.0.0.1, kept by a lock on a file, so that no test program on this machine takes a
-/// port that another's server uses now, or after a restart. The lock ends with this value, or with
-/// the process.
+/// A port of 127.0.0.1, kept by a lock on a file. No test program on this machine takes a port that
+/// another's server uses now, or after a restart. The lock ends with this value, or with the
+/// process.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,

@@ -38,8 +38,9 @@ struct Known {
     possible: bool,
     /// True if it has a place in the order: it has a key, and was not scheduled.
     ordered: bool,
-    /// Until then it certainly was no dead letter. None: it never was one. A lower bound: what overtakes it until then is out of order, and an upper bound
-    /// would accuse what is right.
+    /// Until then it certainly was no dead letter. None: it never was one. A lower bound: messages
+    /// that overtake it until then are out of order, and an upper bound would report false
+    /// positives.
     lived: Option<Moment>,
     /// It was requeued after this moment and did not die after it: it must be delivered from then
     /// on.

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
-/// Finds lost, repeated and out-of-order messages where the writers number the messages of each key
-/// 1, 2, 3 … in the order in which they commit (one writer a key, or a counter in the writer's own
-/// transaction).
+/// Finds lost, repeated and out-of-order messages by sequence numbers. Writers number the messages
+/// of each key 1, 2, 3 … in the order in which they commit (one writer a key, or a counter in the
+/// writer's own transaction).
 ///
 /// Keeps about 80 bytes for a key, and 8 for each gap in it, which exists only while a message is
 /// overtaken or lost: a run of a hundred thousand orders fits in some megabytes. It trusts the

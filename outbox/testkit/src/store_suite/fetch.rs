@@ -62,9 +62,9 @@ pub async fn the_first_row_comes_whatever_it_has<H: StoreHarness>(harness: &H) {
     }
 }
 
-/// A fetch that was not cut short reports that it has looked as far as there are rows, even rows of
-/// other routes and other relays, so that no relay reads them again. It never reports this of rows
-/// that it was cut short of, or was not allowed to see.
+/// A complete fetch reports that it has looked as far as there are rows, even rows of other routes
+/// and other relays. So no relay reads them again. It never reports this of rows that it was cut
+/// short of, or was not allowed to see.
 pub async fn a_fetch_says_how_far_it_has_looked<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;

@@ -10,8 +10,8 @@ use outbox_contract::Transactional;
 /// Gives each test of the suite a store of its own.
 ///
 /// Only [`fresh`](Self::fresh) and [`store`](Self::store) are required. The harness owns everything
-/// that has to be cleaned up (a temporary folder, a database made for one test), and cleans it up
-/// when it is dropped.
+/// that has to be cleaned up (a temporary folder, a database made for one test). It cleans up when
+/// it is dropped.
 pub trait StoreHarness: Send + Sync + Sized + 'static {
     /// The store under test.
     type Store: Transactional;
