@@ -17,7 +17,7 @@ use outbox_testkit::history::History;
 use outbox_testkit::{RecordingTransport, eventually};
 use tokio::task::JoinHandle;
 
-/// Longer than any wait of a test, on however slow a machine.
+/// Longer than any wait of a test, even on a slow machine.
 const LONG: Duration = Duration::from_secs(180);
 const LEASE: Duration = Duration::from_secs(4);
 const KEYS: usize = 5;

@@ -26,7 +26,7 @@ impl Database {
     pub(crate) async fn new() -> Option<Self> {
         let server = Postgres::newest().shared().or_skip()?;
         let mut options = PostgresOptions::default();
-        // A test runs as long as it has to, on however slow a machine.
+        // A test runs as long as it has to, even on a slow machine.
         options.lock_timeout = Duration::from_secs(60);
         options.transaction_idle_timeout = Duration::from_secs(120);
         options.connect_timeout = Duration::from_secs(60);

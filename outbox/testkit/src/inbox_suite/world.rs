@@ -18,7 +18,7 @@ use outbox_engine::{
 use super::harness::{Effect, Effects, Faulty, InboxHarness};
 use crate::{ChaosStore, Feed, TestClock, eventually};
 
-/// Time limit of every wait: much longer than needed, on however slow a machine.
+/// Time limit of every wait: much longer than needed, even on a slow machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The topic of all messages.

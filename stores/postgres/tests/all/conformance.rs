@@ -12,7 +12,7 @@ use outbox_testkit::store_suite::StoreHarness;
 async fn open(url: &str) -> Arc<PostgresStore> {
     let mut options = PostgresOptions::default();
     options.history = Some(Duration::from_secs(3_600));
-    // A test runs as long as it has to, on however slow a machine.
+    // A test runs as long as it has to, even on a slow machine.
     options.lock_timeout = Duration::from_secs(60);
     options.transaction_idle_timeout = Duration::from_secs(120);
     options.connect_timeout = Duration::from_secs(60);

@@ -14,7 +14,7 @@ use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-/// Longer than any wait of a test, on however slow a machine.
+/// Longer than any wait of a test, even on a slow machine.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// A migrated store in a database of its own, on the server that the tests share.
