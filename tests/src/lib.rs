@@ -1,12 +1,12 @@
 //! Shared parts of the suites of this crate. The suites themselves are the folders beside `src`:
 //!
-//! | suite | what it proves |
+//! | suite | property |
 //! |---|---|
 //! | `matrix` | every database with every broker keeps the promises, relay and inbox together |
-//! | `any_language` | a consumer in Python drops repeats and nothing else, by what the book says |
-//! | `galera` | relays on a cluster of MariaDB keep the promises while its nodes are killed, cut off and brought back |
-//! | `inbox` | inboxes that die behind any step have each effect once; a failing key holds no other up |
-//! | `pairs` | real pairs keep the promises, whatever happens to servers, relays and inboxes |
+//! | `any_language` | a consumer in Python drops repeats and nothing else, by the rules of the book |
+//! | `galera` | relays on a cluster of MariaDB keep the promises while nodes are killed and isolated |
+//! | `inbox` | inboxes that die behind any step have each effect once; a failing key delays no other |
+//! | `pairs` | real pairs keep the promises under faults of servers, relays and inboxes |
 //! | `unit_of_work` | your rows and the events commit together, on SQLite and on PostgreSQL |
 //! | `settings` | the defaults in the book are those of the code |
 

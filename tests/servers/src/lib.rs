@@ -9,7 +9,7 @@
 //! let url = server.fresh_database();
 //! ```
 //!
-//! | request | what it gives |
+//! | request | server |
 //! |---|---|
 //! | [`Postgres`] | PostgreSQL 18 or 13; a fresh database for each test, a standby |
 //! | [`MySql`], [`MariaDb`] | MySQL 9, MariaDB 11.8 or 10.11; a fresh database for each test |
@@ -18,9 +18,9 @@
 //! | [`RabbitMq`] | RabbitMQ 4; a fresh virtual host for each test |
 //! | [`Redis`] | Redis 8 or 7, or Valkey 9; a fresh prefix for each test, a replica |
 //! | [`RedisCluster`] | three primaries of Redis 8 |
-//! | [`Kafka`] | Apache Kafka 4.3, one broker or three; with users and their rights, with proxies in front |
+//! | [`Kafka`] | Apache Kafka 4.3, one broker or three; with users and permissions, with proxies |
 //! | [`PgBouncer`] | a pool in front of a PostgreSQL |
-//! | [`Proxy`] | a TCP proxy that cuts, delays, holds and swallows |
+//! | [`Proxy`] | a TCP proxy that cuts, delays, holds and drops data |
 //!
 //! `shared()` returns one server for all tests of a test program; `start()` starts one for a single
 //! test, which it may stop, kill and pause: see [`Server`]. Everything is synchronous, because a
