@@ -165,6 +165,7 @@ impl<S: ?Sized> ChaosStore<S> {
             rng: Rng::with_seed(seed),
             rates: StoreFaultRates::default(),
             rates_of: BTreeMap::new(),
+            latencies: BTreeMap::new(),
             injected: BTreeMap::new(),
             commits: None,
             late: (0.0, Duration::ZERO),
@@ -198,6 +199,12 @@ impl<S: ?Sized> ChaosStore<S> {
     /// Sets the rates of faults of this method from now on; they override the general rates.
     pub fn set_rates_of(&self, call: StoreCall, rates: StoreFaultRates) {
         lock(&self.state).rates_of.insert(call, rates);
+    }
+
+    /// Latency of each call of this method from now on, on tokio's clock: before its effect, in
+    /// addition to random delays. [`calm`](Self::calm) keeps it.
+    pub fn set_latency_of(&self, call: StoreCall, latency: Duration) {
+        lock(&self.state).latencies.insert(call, latency);
     }
 
     /// Injects this fault into the next `times` calls of a method.
@@ -355,6 +362,7 @@ struct State {
     rng: Rng,
     rates: StoreFaultRates,
     rates_of: BTreeMap<StoreCall, StoreFaultRates>,
+    latencies: BTreeMap<StoreCall, Duration>,
     injected: BTreeMap<StoreCall, (StoreFault, usize)>,
     commits: Option<(CommitFault, usize)>,
     /// Rate and maximum delay of late commits.
@@ -371,7 +379,8 @@ impl State {
         // later ones.
         let (wait, throw, heads) = (self.rng.f64(), self.rng.f64(), self.rng.bool());
         let rates = self.rates_of.get(&call).unwrap_or(&self.rates);
-        let delay = rates.delay.mul_f64(wait);
+        let latency = self.latencies.get(&call).copied().unwrap_or_default();
+        let delay = rates.delay.mul_f64(wait) + latency;
         let fault = self.injected(call).or_else(|| self.thrown(call, throw));
         self.counts.calls += 1;
         *self.calls.entry(call).or_default() += 1;

@@ -44,6 +44,8 @@ pub(crate) struct Breaker {
     first_delay: Duration,
     most_delay: Duration,
     since: Option<Duration>,
+    /// Whether it is open because nothing was heard, and not because the transport said anything.
+    by_silence: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +71,15 @@ const SILENT_CHUNKS: u32 = 3;
 
 impl Breaker {
     pub(crate) fn new(first_delay: Duration, most_delay: Duration) -> Self {
-        Self { state: State::Closed, silent_chunks: 0, failures: 0, first_delay, most_delay, since: None }
+        Self {
+            state: State::Closed,
+            silent_chunks: 0,
+            failures: 0,
+            first_delay,
+            most_delay,
+            since: None,
+            by_silence: false,
+        }
     }
 
     /// Whether a chunk may be sent now.
@@ -78,6 +88,26 @@ impl Breaker {
             State::Closed => Permission::Granted,
             State::Open(until) | State::Trying(until) if now >= until => Permission::Granted,
             State::Open(until) | State::Trying(until) => Permission::Later(until),
+        }
+    }
+
+    /// Whether a chunk of which nothing was heard before may be sent now. It is no try: silence is what is known of it, and others are asked whether there is
+    /// more of that.
+    pub(crate) fn permission_of_silent(&self, now: Duration) -> Permission {
+        if self.by_silence { Permission::Granted } else { self.permission(now) }
+    }
+
+    /// A chunk was sent of which nothing was heard before.
+    pub(crate) fn began_silent(&mut self, now: Duration) {
+        if !self.by_silence {
+            self.began(now);
+        }
+    }
+
+    /// Again nothing was heard of it. That is news of the transport only if that had said that it is not to be had.
+    pub(crate) fn silent_again(&mut self, now: Duration, draw: f64) {
+        if matches!(self.state, State::Trying(_)) && !self.by_silence {
+            self.silent(now, draw);
         }
     }
 
@@ -95,11 +125,17 @@ impl Breaker {
         self.silent_chunks = 0;
         self.failures = 0;
         self.since = None;
+        self.by_silence = false;
         was_open
     }
 
     /// The transport said that it is not to be had. Says whether that is news.
     pub(crate) fn unavailable(&mut self, now: Duration, draw: f64) -> bool {
+        self.by_silence = false;
+        self.opens(now, draw)
+    }
+
+    fn opens(&mut self, now: Duration, draw: f64) -> bool {
         let news = self.state == State::Closed;
         if let State::Open(until) = self.state
             && now < until
@@ -121,7 +157,8 @@ impl Breaker {
     pub(crate) fn silent(&mut self, now: Duration, draw: f64) -> bool {
         self.silent_chunks = self.silent_chunks.saturating_add(1);
         if matches!(self.state, State::Trying(_)) || self.silent_chunks >= SILENT_CHUNKS {
-            return self.unavailable(now, draw);
+            self.by_silence = true;
+            return self.opens(now, draw);
         }
         false
     }
@@ -196,6 +233,30 @@ mod tests {
         breaker.not_asked(S * 2);
         assert_eq!(breaker.permission(S * 2), Permission::Granted);
         assert_eq!(breaker.away_since(), Some(S), "nothing was heard");
+    }
+
+    #[test]
+    fn what_is_silent_anyway_waits_for_no_try_and_takes_none_where_nothing_else_was_heard_either() {
+        let mut breaker = breaker();
+        assert!((0..3).any(|_| breaker.silent(S, 1.0)));
+        assert_eq!(breaker.permission(S), Permission::Later(S * 2));
+        assert_eq!(breaker.permission_of_silent(S), Permission::Granted);
+        breaker.began_silent(S * 2);
+        assert_eq!(breaker.permission(S * 2), Permission::Granted, "the try is for others");
+        breaker.began(S * 2);
+        breaker.silent_again(S * 3, 1.0);
+        assert_eq!(breaker.permission(S * 3), Permission::Later(S * 10), "their try is still out");
+    }
+
+    #[test]
+    fn what_is_silent_is_a_try_as_any_other_where_the_transport_said_that_it_is_away() {
+        let mut breaker = breaker();
+        breaker.unavailable(S, 1.0);
+        assert_eq!(breaker.permission_of_silent(S), Permission::Later(S * 2));
+        breaker.began_silent(S * 2);
+        assert_eq!(breaker.permission(S * 2), Permission::Later(S * 10));
+        breaker.silent_again(S * 3, 1.0);
+        assert_eq!(breaker.permission(S * 3), Permission::Later(S * 5), "the next wait is longer");
     }
 
     #[test]

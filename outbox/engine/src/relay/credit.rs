@@ -55,6 +55,12 @@ impl Credit {
         (messages, bytes.saturating_sub(messages * FIXED_BYTES).max(1))
     }
 
+    /// Whether so much is out that nothing is fetched before some of it is back.
+    pub(crate) fn is_short(&self) -> bool {
+        let (messages, bytes) = self.out();
+        messages > self.most_messages / 2 || bytes > self.most_bytes / 2
+    }
+
     /// Messages and bytes that are out.
     pub(crate) fn out(&self) -> (usize, usize) {
         (self.messages.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
@@ -104,10 +110,12 @@ mod tests {
         let credit = Credit::new(2, 1_000);
         let (first, second) = (credit.take(400), credit.take(700));
         assert_eq!(credit.room(), (0, 0));
+        assert!(credit.is_short());
         drop(first);
         assert_eq!(credit.room(), (1, 300));
         drop(second);
         credit.freed().await;
+        assert!(!credit.is_short());
         assert_eq!(credit.out(), (0, 0));
     }
 

@@ -3,7 +3,7 @@
 //! A lane does not wait for its steps: other keys go on meanwhile. A step whose result is unknown makes this actor fail, and with it everything
 //! that is known of the route: the store is read again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use outbox_contract::Diversion;
@@ -18,10 +18,17 @@ pub(crate) struct Diverter {
     pub(crate) context: Arc<Context>,
 }
 
-/// Steps of one lane.
-pub(crate) struct DiverterMsg {
-    pub(crate) lane: ActorRef<LaneMsg>,
-    pub(crate) asks: Vec<Ask>,
+pub(crate) enum DiverterMsg {
+    /// Steps of one lane.
+    Steps { lane: ActorRef<LaneMsg>, asks: Vec<Ask> },
+    /// Take to the store what is there.
+    Flush,
+}
+
+#[derive(Default)]
+pub(crate) struct DiverterState {
+    asks: VecDeque<(ActorRef<LaneMsg>, Ask)>,
+    flushing: bool,
 }
 
 /// The most steps of one call.
@@ -29,47 +36,81 @@ const MOST_STEPS: usize = 200;
 /// The most rows of one call, so that it is over well before it counts as failed. A step alone has fewer.
 const MOST_ROWS: usize = 2_000;
 
-#[ractor::actor(message = DiverterMsg, state = ())]
+#[ractor::actor(message = DiverterMsg, state = DiverterState)]
 impl Diverter {
-    async fn pre_start(&self, _myself: ActorRef<DiverterMsg>, (): ()) -> Result<(), ActorProcessingErr> {
-        Ok(())
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<DiverterMsg>,
+        (): (),
+    ) -> Result<DiverterState, ActorProcessingErr> {
+        Ok(DiverterState::default())
     }
 
     async fn handle(
         &self,
-        _myself: ActorRef<DiverterMsg>,
+        myself: ActorRef<DiverterMsg>,
         message: DiverterMsg,
-        _state: &mut (),
+        state: &mut DiverterState,
     ) -> Result<(), ActorProcessingErr> {
-        let DiverterMsg { lane, asks } = message;
-        let context = &self.context;
-        let mut asks = VecDeque::from(asks);
-        while !asks.is_empty() {
-            let steps = steps_of_a_call(&asks);
-            let (names, diversions): (Vec<_>, Vec<_>) =
-                asks.drain(..steps).map(|ask| self.diversion(ask)).unzip();
-            let span = tracing::debug_span!("divert", route = %context.route, steps = diversions.len());
-            let call = context.store.divert(&diversions);
-            let answers =
-                in_time(context.config.store_timeout, "divert", tracing::Instrument::instrument(call, span))
-                    .await?;
-            let answers =
-                names.into_iter().zip(answers).map(|((key, generation), answer)| (key, generation, answer));
-            // A lane that is gone was stopped with everything it knew.
-            let _ = lane.cast(LaneMsg::Diverted(answers.collect()));
+        match message {
+            DiverterMsg::Steps { lane, asks } => {
+                state.asks.extend(asks.into_iter().map(|ask| (lane.clone(), ask)));
+            }
+            DiverterMsg::Flush => {
+                state.flushing = false;
+                self.flush(state).await?;
+            }
+        }
+        if !state.flushing && !state.asks.is_empty() {
+            // Behind what is in the mailbox already: many steps become one call.
+            state.flushing = true;
+            myself.cast(DiverterMsg::Flush)?;
         }
         Ok(())
     }
 }
 
-/// How many of these go into one call: at least one.
-fn steps_of_a_call(asks: &VecDeque<Ask>) -> usize {
-    let mut rows = 0;
-    let fits = |ask: &&Ask| {
+impl Diverter {
+    /// One call.
+    async fn flush(&self, state: &mut DiverterState) -> Result<(), ActorProcessingErr> {
+        let context = &self.context;
+        let steps = steps_of_a_call(state.asks.iter().map(|(_, ask)| ask));
+        let mut names = Vec::with_capacity(steps);
+        let mut diversions = Vec::with_capacity(steps);
+        for (lane, ask) in state.asks.drain(..steps) {
+            names.push((lane, ask.key.clone(), ask.generation));
+            diversions.push(self.diversion(ask));
+        }
+        let span = tracing::debug_span!("divert", route = %context.route, steps = diversions.len());
+        let call = tracing::Instrument::instrument(context.store.divert(&diversions), span);
+        let answers = in_time(context.config.store_timeout, "divert", call).await?;
+        let mut of_lanes: Vec<(ActorRef<LaneMsg>, Vec<_>)> = Vec::new();
+        for ((lane, key, generation), answer) in names.into_iter().zip(answers) {
+            let answer = (key, generation, answer);
+            match of_lanes.iter_mut().find(|(other, _)| other.get_id() == lane.get_id()) {
+                Some((_, answers)) => answers.push(answer),
+                None => of_lanes.push((lane, vec![answer])),
+            }
+        }
+        for (lane, answers) in of_lanes {
+            // A lane that is gone was stopped with everything it knew.
+            let _ = lane.cast(LaneMsg::Diverted(answers));
+        }
+        Ok(())
+    }
+}
+
+/// How many of these go into one call: at least one, and no two of one key.
+fn steps_of_a_call<'a>(asks: impl Iterator<Item = &'a Ask>) -> usize {
+    let (mut steps, mut rows, mut keys) = (0, 0, BTreeSet::new());
+    for ask in asks.take(MOST_STEPS) {
         rows += rows_of(&ask.step);
-        rows <= MOST_ROWS
-    };
-    asks.iter().take(MOST_STEPS).take_while(fits).count().max(1)
+        if rows > MOST_ROWS || !keys.insert(&ask.key) {
+            break;
+        }
+        steps += 1;
+    }
+    steps.max(1)
 }
 
 fn rows_of(step: &Step) -> usize {
@@ -82,9 +123,8 @@ fn rows_of(step: &Step) -> usize {
 }
 
 impl Diverter {
-    fn diversion(&self, ask: Ask) -> ((outbox_contract::KeyId, u64), Diversion) {
-        let name = (ask.key.clone(), ask.generation);
-        let diversion = Diversion {
+    fn diversion(&self, ask: Ask) -> Diversion {
+        Diversion {
             route: self.context.route.clone(),
             relay: self.context.relay,
             bucket: ask.bucket,
@@ -92,8 +132,7 @@ impl Diverter {
             key: ask.key,
             version: ask.version,
             step: ask.step,
-        };
-        (name, diversion)
+        }
     }
 }
 
@@ -104,11 +143,11 @@ mod tests {
 
     use super::*;
 
-    fn ask(rows: usize) -> Ask {
-        let message = outbox_contract::Message::new("t".parse().unwrap(), "t");
+    fn ask(key: usize, rows: usize) -> Ask {
+        let message = outbox_contract::Message::new("t".parse().unwrap(), "t").with_key(key.to_string());
         let row = RowId { position: Position(1), id: MessageId::from_uuid(uuid::Uuid::nil()) };
         Ask {
-            key: message.key_id(),
+            key: message.unwrap().key_id(),
             generation: 1,
             bucket: Bucket(0),
             epoch: Epoch(1),
@@ -117,9 +156,10 @@ mod tests {
         }
     }
 
-    fn calls(mut asks: VecDeque<Ask>) -> Vec<usize> {
+    fn calls(asks: impl IntoIterator<Item = Ask>) -> Vec<usize> {
+        let mut asks: VecDeque<Ask> = asks.into_iter().collect();
         std::iter::from_fn(|| {
-            let steps = (!asks.is_empty()).then(|| steps_of_a_call(&asks))?;
+            let steps = (!asks.is_empty()).then(|| steps_of_a_call(asks.iter()))?;
             asks.drain(..steps);
             Some(steps)
         })
@@ -128,12 +168,17 @@ mod tests {
 
     #[test]
     fn a_call_has_few_steps_with_many_rows_or_many_with_few() {
-        assert_eq!(calls((0..10).map(|_| ask(500)).collect()), [4, 4, 2]);
-        assert_eq!(calls((0..500).map(|_| ask(1)).collect()), [200, 200, 100]);
+        assert_eq!(calls((0..10).map(|key| ask(key, 500))), [4, 4, 2]);
+        assert_eq!(calls((0..500).map(|key| ask(key, 1))), [200, 200, 100]);
     }
 
     #[test]
     fn a_step_that_is_too_large_goes_alone() {
-        assert_eq!(calls([ask(1), ask(9_999), ask(1)].into_iter().collect()), [1, 1, 1]);
+        assert_eq!(calls([ask(0, 1), ask(1, 9_999), ask(2, 1)]), [1, 1, 1]);
+    }
+
+    #[test]
+    fn two_steps_of_a_key_go_one_after_the_other() {
+        assert_eq!(calls([0, 1, 0, 2, 0].map(|key| ask(key, 1))), [2, 2, 1]);
     }
 }

@@ -9,6 +9,7 @@ use outbox_contract::fetch::RowId;
 use outbox_contract::{Bucket, Epoch, Failure, KeyId, MessageId, Stored};
 
 use super::credit::Hold;
+use super::keys::Turn;
 
 /// A message in memory, with its share of the credit.
 #[derive(Debug)]
@@ -67,8 +68,12 @@ pub(crate) struct Retry {
     pub(crate) parked: VecDeque<Held>,
     /// What was delivered and is to be removed.
     pub(crate) delivered: Vec<RowId>,
-    /// A failure that is to be recorded when what was delivered before it has been removed.
+    /// A failure that is to be recorded when what was delivered before it has been removed, and what is being parked behind it is.
     pub(crate) failed: Option<(RowId, Failure, Verdict)>,
+    /// Of the message that failed nothing was heard the last time.
+    pub(crate) silent: bool,
+    /// The store would park nothing more behind it: its state is another one by now.
+    pub(crate) refused: bool,
 }
 
 /// Whether a failure is of the kind that can pass.
@@ -82,13 +87,15 @@ pub(crate) enum Verdict {
     Silent(Duration),
 }
 
-/// What is being done with a key. One thing at a time.
+/// What is being done with a key. One thing at a time; only what comes behind a failing message is parked besides.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Busy {
     /// Nothing.
     No,
-    /// Some of its messages are in a chunk that is not confirmed.
+    /// Some of its messages of the hot table are in a chunk that is not confirmed.
     Chunk,
+    /// Some of its parked messages are.
+    Retry,
     /// A step of its state machine is on its way to the store.
     Step(StepKind),
 }
@@ -100,8 +107,6 @@ pub(crate) enum StepKind {
     Fail { rows: Vec<RowId>, due_in: Option<Duration> },
     /// A message in the hot table becomes a dead letter.
     Bury(RowId),
-    /// Rows of the hot table are parked.
-    Park(Vec<RowId>),
     /// Delivered parked messages are removed.
     Resume,
     /// The first parked message failed again. With the wait until it is due, if it is.
@@ -131,6 +136,11 @@ pub(crate) struct KeyState {
     pub(crate) queue: VecDeque<Work>,
     pub(crate) retry: Option<Retry>,
     pub(crate) busy: Busy,
+    /// The first rows of the queue, while they are being parked. That waits for nothing but other steps of the key, and parked messages are sent
+    /// meanwhile: else what keeps coming would keep a failing key from ever being tried again.
+    pub(crate) parking: Option<Vec<RowId>>,
+    /// Until when the rest of what is parked is awaited: of a key that catches up nothing more is parked, or it would never be done.
+    pub(crate) catching_up: Option<Duration>,
     /// Whether the key stands in a line for a publisher.
     pub(crate) in_line: bool,
     /// Whether it stands in the line of those that need a step, perhaps besides.
@@ -152,6 +162,8 @@ impl KeyState {
             queue: VecDeque::new(),
             retry: None,
             busy: Busy::No,
+            parking: None,
+            catching_up: None,
             in_line: false,
             in_steps: false,
             resting: false,
@@ -161,16 +173,62 @@ impl KeyState {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.retry.is_none() && self.busy == Busy::No
+        let idle = self.busy == Busy::No && self.parking.is_none() && self.catching_up.is_none();
+        self.queue.is_empty() && self.retry.is_none() && idle
     }
 
-    /// Whether the store must do something before more of the key can be sent.
+    /// Whether it can go from memory: nothing of it is there, and it stands nowhere.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_empty() && !self.in_line && !self.resting
+    }
+
+    /// Whether the store must do something for the key.
     pub(crate) fn needs_step(&self) -> bool {
-        match self.queue.front() {
-            Some(Work::Failing { .. }) => true,
-            Some(Work::Message(_)) if self.retry.is_some() => true,
-            _ => self.retry.as_ref().is_some_and(|retry| retry.parked.is_empty() || retry.failed.is_some()),
+        self.needs_parking() || self.needs_word()
+    }
+
+    /// Whether the first rows of the queue are to be parked.
+    pub(crate) fn needs_parking(&self) -> bool {
+        if self.parking.is_some() {
+            return false;
         }
+        let (has_room, is_long) =
+            (matches!(self.busy, Busy::No | Busy::Retry), self.queue.len() >= MOST_ROWS_PER_STEP);
+        match (self.queue.front(), &self.retry) {
+            (None, _) => false,
+            // A key that catches up is done when what is parked is sent. What has come meanwhile is read again then, with its content.
+            (Some(_), Some(retry)) => has_room && !retry.refused && (retry.failing.is_some() || is_long),
+            (Some(Work::Failing { .. }), None) => {
+                self.busy == Busy::No && (self.catching_up.is_none() || is_long)
+            }
+            (Some(Work::Message(_)), None) => false,
+        }
+    }
+
+    /// Whether the store is to be told what became of parked messages.
+    pub(crate) fn needs_word(&self) -> bool {
+        let retry = self.retry.as_ref().filter(|_| self.busy == Busy::No && self.parking.is_none());
+        retry.is_some_and(|retry| retry.parked.is_empty() || retry.failed.is_some())
+    }
+
+    /// In which line for a publisher it belongs, if it has something to send.
+    pub(crate) fn turn(&self) -> Option<Turn> {
+        if self.busy != Busy::No || self.resting {
+            return None;
+        }
+        match &self.retry {
+            Some(retry) if retry.parked.is_empty() || retry.failed.is_some() => return None,
+            Some(_) => {}
+            None if self.parking.is_some() => return None,
+            None if !matches!(self.queue.front(), Some(Work::Message(_))) => return None,
+            None => {}
+        }
+        Some(match self.failing() {
+            _ if self.unknown > 0 => Turn::Silent,
+            Some(retry) if retry.silent => Turn::Silent,
+            Some(_) => Turn::Failed,
+            None => Turn::Ready,
+        })
     }
 
     /// The first rows of the queue, as many as one step parks.
@@ -190,16 +248,17 @@ impl KeyState {
     /// Whether its first message is suspected: it failed before, or it may have broken something. If it does so again, it must not hold
     /// up, or take down, what nothing is held against.
     pub(crate) fn is_suspect(&self) -> bool {
-        self.unknown > 0 || self.has_failed()
+        self.unknown > 0 || self.failing().is_some()
     }
 
-    /// Whether a suspect is tried alone, and not with others.
-    pub(crate) fn goes_alone(&self) -> bool {
-        self.unknown > 1 || self.has_failed()
+    /// The retry of a first message that failed before.
+    fn failing(&self) -> Option<&Retry> {
+        self.retry.as_ref().filter(|retry| retry.failing.is_some())
     }
 
-    fn has_failed(&self) -> bool {
-        self.retry.as_ref().is_some_and(|retry| retry.failing.is_some())
+    /// Whether nothing was heard of it twice or more in this stay.
+    pub(crate) fn is_silent_again(&self) -> bool {
+        self.unknown > 1
     }
 
     /// The first message went through, or is gone: what was held against it is over.

@@ -2,7 +2,14 @@
 //!
 //! Each key does one thing at a time: some of its messages are in one unconfirmed chunk, or one step of its state machine is on its way
 //! to the store, or it stands in line. So what follows a failure can't overtake it (promise P3), and one key's failure holds up no other
-//! (P5): the others stand in the same line and go on.
+//! (P5): the others stand in the same line and go on. Only parking is done besides, for it changes nothing about what is parked already.
+//!
+//! What hangs must not fill the memory, and must be waited for by nobody:
+//!
+//! - **What was answered and what was not stand in different lines.** Silence is waited for by a publisher that does nothing else.
+//! - **While there is room in memory, what nothing was heard of is tried again from there**: mostly a broker or a network was away. When there is
+//!   none left for others, it is set aside ([`Keys::relieve`]): they will show whether it is the broker.
+//! - **Of failing keys few wait in the line of the silent ones**; the others are put off, and have no part of the memory meanwhile.
 //!
 //! Three things can make what a lane has in memory out of date, and each has its guard:
 //!
@@ -29,14 +36,16 @@ use super::policies::Policies;
 mod lines;
 mod malformed;
 mod outcomes;
+mod silence;
 mod steps;
 mod turns;
 
 use lines::Lines;
 use malformed::MalformedRows;
+use silence::{Strikes, is_silent};
 use steps::next_step;
-pub(crate) use turns::Turn;
 use turns::Turns;
+pub(crate) use turns::{Desks, Turn};
 
 #[cfg(test)]
 #[path = "keys_model.rs"]
@@ -53,6 +62,8 @@ pub(crate) struct KeysLimits {
     pub(crate) first_delay: Duration,
     /// The longest.
     pub(crate) most_delay: Duration,
+    /// The most failing keys in the line of those of which nothing is heard.
+    pub(crate) silent: usize,
 }
 
 /// How often a message may break things alone before that counts as a failure of its own.
@@ -82,8 +93,11 @@ pub(crate) struct Keys {
     doubted_topics: BTreeSet<Topic>,
     // By place in the chunk; none where a message was taken as delivered already.
     chunks: BTreeMap<u64, Vec<Option<Sent>>>,
-    // How often the first message of a key broke things alone. It outlives the key's stays in memory, since such a key is set aside in between.
-    strikes: BTreeMap<KeyId, u32>,
+    // Keys whose first message may break things. It outlives their stays in memory, since such a key is set aside in between. Whoever is there is tried
+    // alone.
+    strikes: BTreeMap<KeyId, Strikes>,
+    /// When the last of the failing keys is due that were put off because the line of the silent ones is long.
+    put_off: Duration,
     generations: u64,
     delivered: u64,
 }
@@ -137,6 +151,7 @@ impl Keys {
             doubted_topics: BTreeSet::new(),
             chunks: BTreeMap::new(),
             strikes: BTreeMap::new(),
+            put_off: Duration::ZERO,
             generations: 0,
             delivered: 0,
         }
@@ -175,6 +190,7 @@ impl Keys {
         due: DueKey,
         epoch: Epoch,
         mut parked: VecDeque<Held>,
+        now: Duration,
         effects: &mut Effects,
     ) {
         if due.failing.is_some() {
@@ -189,6 +205,8 @@ impl Keys {
         if state.retry.is_some() {
             return;
         }
+        let silent = is_silent(&due) || (due.failing.is_some() && self.strikes.contains_key(&due.key));
+        let first = parked.front().map(|held| held.stored.row());
         state.retry = Some(Retry {
             version: due.version,
             failing: due.failing,
@@ -197,8 +215,19 @@ impl Keys {
             parked,
             delivered: Vec::new(),
             failed: None,
+            silent,
+            refused: false,
         });
-        self.lines.stand(&due.key, state);
+        if let Some(row) = first
+            && silent
+            && state.busy == Busy::No
+            && self.lines.silent.len() >= self.limits.silent
+        {
+            return self.put_off(&due.key, row, now, effects);
+        }
+        if let Some(state) = self.keys.get_mut(&due.key) {
+            self.lines.stand(&due.key, state);
+        }
     }
 
     /// Puts keys whose wait is over back in line; says when the next one's is.
@@ -211,22 +240,34 @@ impl Keys {
                 && let Some(state) = self.keys.get_mut(&key)
             {
                 state.resting = false;
-                self.lines.stand(&key, state);
+                match state.catching_up {
+                    Some(until) if until > now => {
+                        self.waiting.insert((until, key.clone()));
+                    }
+                    _ => state.catching_up = None,
+                }
+                if state.is_over() {
+                    self.keys.remove(&key);
+                } else {
+                    self.lines.stand(&key, state);
+                }
             }
         }
         None
     }
 
     /// Which line the next chunk is taken from, if keys stand in one that may have a publisher now.
-    pub(crate) fn next_turn(&self, publishers: usize) -> Option<Turn> {
-        self.turns.next(!self.lines.ready.is_empty(), !self.lines.suspects.is_empty(), publishers)
+    pub(crate) fn next_turn(&mut self, desks: Desks) -> Option<Turn> {
+        let Self { lines, turns, .. } = self;
+        let waits = [Turn::Ready, Turn::Failed, Turn::Silent].map(|turn| !lines.of(turn).is_empty());
+        turns.next(|turn| waits[turn as usize], desks)
     }
 
     /// Builds the next chunk of a line. None: those that stood there all belong elsewhere by now.
     pub(crate) fn next_chunk(&mut self, turn: Turn) -> Option<ChunkPlan> {
         let sent = match turn {
             Turn::Ready => self.next_ready(),
-            Turn::Suspects => self.next_suspects(),
+            Turn::Failed | Turn::Silent => self.next_suspects(turn),
         };
         let plan = self.plan(sent, turn)?;
         self.turns.took(plan.number, turn);
@@ -244,11 +285,10 @@ impl Keys {
         while let Some(key) = self.lines.steps.pop_front() {
             let Some(state) = self.keys.get_mut(&key) else { continue };
             state.in_steps = false;
-            if state.busy == Busy::No && !state.resting {
-                match next_step(&key, state) {
-                    Some(ask) => effects.asks.push(ask),
-                    None => self.lines.stand(&key, state),
-                }
+            let draw = self.random.f64();
+            match next_step(&key, state, &self.policies, draw) {
+                Some(ask) => effects.asks.push(ask),
+                None => self.lines.stand(&key, state),
             }
         }
     }
@@ -261,30 +301,32 @@ impl Keys {
             let Some(key) = self.lines.ready.pop_front() else { break };
             let room = self.limits.chunk - sent.len();
             let room_bytes = self.limits.chunk_bytes.saturating_sub(bytes);
-            let Some(state) = self.leave_line(&key, false) else { continue };
+            let Some(state) = self.leave_line(&key, Turn::Ready) else { continue };
             bytes += take_messages(&key, state, room, room_bytes, &mut sent);
         }
         sent
     }
 
     /// The next messages of suspects, one of each. Those of which nothing was heard once ride together: mostly a broker or a network
-    /// was away, and none of them did it. After that each goes alone.
-    fn next_suspects(&mut self) -> Vec<Sent> {
+    /// was away, and none of them did it. After that each goes alone, and so does what failed: some transports can only tell of a message that is alone
+    /// whether it is to blame.
+    fn next_suspects(&mut self, turn: Turn) -> Vec<Sent> {
         let delivered = self.delivered;
         let mut sent = Vec::new();
         let mut bytes = 0;
         while sent.len() < self.limits.chunk && bytes < self.limits.chunk_bytes {
-            let Some(key) = self.lines.suspects.pop_front() else { break };
+            let Some(key) = self.lines.of(turn).pop_front() else { break };
             let room_bytes = self.limits.chunk_bytes.saturating_sub(bytes);
-            let Some(state) = self.leave_line(&key, true) else { continue };
+            let struck = self.strikes.get(&key).copied();
+            let Some(state) = self.leave_line(&key, turn) else { continue };
             if state.unknown == 0 {
-                // Nothing is known of it in this stay: what went through before it is tried says nothing of it.
-                state.delivered_by_then = delivered;
+                // If nothing is known of it either from an earlier stay, what went through before it is tried says nothing of it.
+                state.delivered_by_then = struck.map_or(delivered, |struck| struck.delivered);
             }
-            let alone = state.goes_alone();
+            let alone = turn == Turn::Failed || struck.is_some() || state.is_silent_again();
             if alone && !sent.is_empty() {
                 state.in_line = true;
-                self.lines.suspects.push_front(key);
+                self.lines.of(turn).push_front(key);
                 break;
             }
             bytes += take_messages(&key, state, 1, room_bytes, &mut sent);
@@ -296,18 +338,15 @@ impl Keys {
     }
 
     /// A key that has left its line, if it has something to send from there. If it belongs elsewhere by now, it goes there.
-    fn leave_line(&mut self, key: &KeyId, suspect: bool) -> Option<&mut KeyState> {
+    fn leave_line(&mut self, key: &KeyId, turn: Turn) -> Option<&mut KeyState> {
         let Entry::Occupied(mut entry) = self.keys.entry(key.clone()) else { return None };
         let state = entry.get_mut();
         state.in_line = false;
-        if state.busy != Busy::No || state.resting {
-            return None;
-        }
-        if state.is_empty() {
+        if state.is_over() {
             entry.remove();
             return None;
         }
-        if state.needs_step() || state.is_suspect() != suspect {
+        if state.turn() != Some(turn) {
             self.lines.stand(key, state);
             return None;
         }
@@ -466,6 +505,6 @@ fn take_messages(
         bytes += size;
         sent.push(Sent { key: key.clone(), generation, epoch, held, parked });
     }
-    state.busy = Busy::Chunk;
+    state.busy = if state.retry.is_some() { Busy::Retry } else { Busy::Chunk };
     bytes
 }

@@ -37,7 +37,7 @@ enum Sabotage {
     DroppingKeys,
     /// A chunk of an earlier stay counts as one of this stay.
     Generations,
-    /// Suspects wait until nobody else does.
+    /// Failed keys wait until nobody else does.
     Turns,
 }
 
@@ -76,9 +76,7 @@ struct Model {
     chunks: Vec<ChunkPlan>,
     /// What was delivered of chunks that are out, in messages from the start of each key's.
     heard: BTreeMap<(u64, KeyId), usize>,
-    /// Chunks of suspects that are not back.
-    of_suspects: BTreeSet<u64>,
-    /// How many chunks were taken of each line in a row while the other one waited and might have had a publisher.
+    /// How many chunks were taken of each line that is answered, in a row, while the other one waited and might have had a publisher.
     in_a_row: (usize, usize),
     poison: BTreeSet<Position>,
     log: BTreeSet<Position>,
@@ -92,6 +90,7 @@ impl Model {
             chunk_bytes: usize::MAX,
             first_delay: MS,
             most_delay: MS * 8,
+            silent: random.usize(1..4),
         };
         let desks = random.usize(1..10);
         let policy =
@@ -118,7 +117,6 @@ impl Model {
             settler: VecDeque::new(),
             chunks: Vec::new(),
             heard: BTreeMap::new(),
-            of_suspects: BTreeSet::new(),
             in_a_row: (0, 0),
             poison: BTreeSet::new(),
             log: BTreeSet::new(),
@@ -167,6 +165,7 @@ impl Model {
             }
             92..95 => self.change_topic(),
             95 if self.random.u8(..3) == 0 => self.table.hold(self.random.usize(..KEYS)),
+            95 if self.random.u8(..6) == 0 => self.table.discard(self.random.usize(..KEYS)),
             95 => self.table.operate(self.random.usize(..KEYS), self.random.u8(..4) == 0, self.now),
             _ => self.change_leases(),
         }
@@ -206,12 +205,12 @@ impl Model {
                 for (mut due, epoch) in due {
                     let parked = std::mem::take(&mut due.parked);
                     let parked = parked.into_iter().map(|stored| self.hold(stored)).collect();
-                    self.keys.retry(due, epoch, parked, &mut effects);
+                    self.keys.retry(due, epoch, parked, self.now, &mut effects);
                 }
             }
             Some(ToLane::Diverted(key, generation, answer)) => {
                 self.note(|| format!("{key}: {answer:?}"));
-                self.keys.diverted(&key, generation, answer, self.poller.fetches, &mut effects);
+                self.keys.diverted(&key, generation, answer, self.poller.fetches, self.now, &mut effects);
             }
             Some(ToLane::KeyForgotten(key)) => self.keys.key_forgotten(&key),
             Some(ToLane::ForgetTopic(of)) => {
@@ -256,36 +255,51 @@ impl Model {
     fn pump(&mut self) -> Judged {
         self.keys.wake(self.now);
         let mut effects = Effects::default();
+        if !self.healed && self.random.u8(..8) == 0 {
+            self.note(|| "there is no room for others".to_owned());
+            self.keys.relieve(&mut effects);
+        }
         self.keys.next_steps(&mut effects);
-        while self.chunks.len() < self.desks
-            && let Some(turn) = self.keys.next_turn(self.desks)
-        {
-            let waiting = (!self.keys.lines.ready.is_empty(), !self.keys.lines.suspects.is_empty());
-            let passed = self.case.sabotage == Some(Sabotage::Turns) && waiting.0;
+        while let Some(turn) = self.keys.next_turn(self.desks()) {
+            let waiting = (!self.keys.lines.ready.is_empty(), !self.keys.lines.failed.is_empty());
+            let passed = self.case.sabotage == Some(Sabotage::Turns) && waiting.0 && turn == Turn::Failed;
             let turn = if passed { Turn::Ready } else { turn };
+            let before = self.out_of(Turn::Failed);
             let Some(chunk) = self.keys.next_chunk(turn) else { continue };
-            self.judge_turn(turn, waiting, &chunk)?;
+            self.judge_turn(turn, waiting, before)?;
             self.judge_chunk(&chunk)?;
             self.chunks.push(chunk);
+            if self.out_of(Turn::Failed) == self.desks && self.desks > 1 {
+                return Err("failed keys have all publishers".to_owned());
+            }
         }
         self.keys.next_steps(&mut effects);
         self.asks.extend(effects.asks);
+        let mut asked = BTreeSet::new();
+        if let Some(ask) = self.asks.iter().find(|ask| !asked.insert((&ask.key, ask.generation))) {
+            return Err(format!("two steps of {} are asked for at once", ask.key));
+        }
         Ok(())
     }
 
-    /// Neither line starves while the other one has something, and suspects leave a publisher to the others.
-    fn judge_turn(&mut self, turn: Turn, (ready, suspects): (bool, bool), chunk: &ChunkPlan) -> Judged {
-        let room = self.of_suspects.len() + 1 < self.desks.max(2);
+    fn out_of(&self, turn: Turn) -> usize {
+        self.chunks.iter().filter(|chunk| chunk.turn == turn).count()
+    }
+
+    fn desks(&self) -> Desks {
+        let silent = self.out_of(Turn::Silent);
+        let is_free = self.chunks.len() - silent < self.desks;
+        Desks { count: self.desks, is_free, is_silent_free: silent == 0 }
+    }
+
+    /// Of those who are answered, neither line starves while the other one has something, and failed keys leave a publisher to the others.
+    fn judge_turn(&mut self, turn: Turn, (ready, failed): (bool, bool), of_failed: usize) -> Judged {
+        let room = of_failed + 1 < self.desks.max(2);
         self.in_a_row = match turn {
-            Turn::Ready => (self.in_a_row.0 + usize::from(suspects && room), 0),
-            Turn::Suspects => (0, self.in_a_row.1 + usize::from(ready)),
+            Turn::Ready => (self.in_a_row.0 + usize::from(failed && room), 0),
+            Turn::Failed => (0, self.in_a_row.1 + usize::from(ready)),
+            Turn::Silent => self.in_a_row,
         };
-        if turn == Turn::Suspects {
-            self.of_suspects.insert(chunk.number);
-        }
-        if self.desks > 1 && self.of_suspects.len() == self.desks {
-            return Err("suspects have all publishers".to_owned());
-        }
         if self.in_a_row.0.max(self.in_a_row.1) > 1 {
             return Err(format!("a line starves: {:?} chunks in a row of the other one", self.in_a_row));
         }
@@ -304,6 +318,9 @@ impl Model {
                 return Err(format!("{position} was sent before {passed} of the same key"));
             }
             here.insert(position);
+        }
+        if chunk.turn == Turn::Silent && self.out_of(Turn::Silent) > 0 {
+            return Err("two publishers wait for what is silent".to_owned());
         }
         let generations = |number: &u64| -> BTreeSet<u64> {
             self.keys.chunks[number].iter().flatten().map(|sent| sent.generation).collect()

@@ -17,10 +17,11 @@ use super::context::Context;
 use super::diverter::DiverterMsg;
 use super::effects::Effects;
 use super::key::{Ask, Held, Work};
-use super::keys::{Keys, KeysLimits};
+use super::keys::{Desks, Keys, KeysLimits, Turn};
 use super::poller::PollerMsg;
 use super::publisher::{Publish, Publisher};
 use super::settler::SettlerMsg;
+use super::working::most_silent;
 
 pub(crate) struct Lane;
 
@@ -100,6 +101,8 @@ pub(crate) struct LaneState {
 /// A publisher, and the chunk that it has.
 struct Desk {
     publisher: ActorRef<Publish>,
+    /// Whether it is for what nothing was heard of: it waits, so that the others need not.
+    is_silent: bool,
     chunk: Option<(u64, Outcomes)>,
     /// When the oldest message of the chunk was appended.
     oldest: Timestamp,
@@ -119,13 +122,15 @@ impl Lane {
             chunk_bytes: config.chunk_bytes,
             first_delay: config.outage_first_delay,
             most_delay: config.outage_most_delay,
+            silent: most_silent(config),
         };
         let seed = context.seed.wrapping_add(1 + index as u64);
         let hurry = Arc::new(AtomicBool::new(false));
         let mut publishers = Vec::new();
-        for _ in 0..config.depth {
+        for number in 0..=config.depth {
             publishers.push(Desk {
                 publisher: hire(&context, &myself, &hurry).await?,
+                is_silent: number == config.depth,
                 chunk: None,
                 oldest: Timestamp::default(),
             });
@@ -221,8 +226,9 @@ impl LaneState {
                 if self.retired {
                     return;
                 }
+                let now = self.context.now();
                 for (due, epoch, parked) in keys {
-                    self.keys.retry(due, epoch, parked, effects);
+                    self.keys.retry(due, epoch, parked, now, effects);
                 }
             }
             LaneMsg::Heard { number } => self.heard(number, effects),
@@ -230,9 +236,9 @@ impl LaneState {
                 self.published(publisher, number, &refused, effects);
             }
             LaneMsg::Diverted(answers) => {
-                let fetches = self.context.fetches.load(Ordering::Acquire);
+                let (fetches, now) = (self.context.fetches.load(Ordering::Acquire), self.context.now());
                 for (key, generation, answer) in answers {
-                    self.keys.diverted(&key, generation, answer, fetches, effects);
+                    self.keys.diverted(&key, generation, answer, fetches, now, effects);
                 }
             }
             LaneMsg::KeyForgotten(key) => self.keys.key_forgotten(&key),
@@ -287,7 +293,7 @@ impl LaneState {
             return;
         };
         let Some((_, outcomes)) = desk.chunk.take_if(|(chunk, _)| *chunk == number) else { return };
-        let oldest = desk.oldest;
+        let (oldest, is_silent) = (desk.oldest, desk.is_silent);
         let now = self.context.now();
         let outcomes = outcomes.take();
         let word = Word::of(&outcomes, refused);
@@ -307,6 +313,10 @@ impl LaneState {
         } else {
             match word {
                 Word::Heard => breaker.heard(),
+                Word::Silence if is_silent => {
+                    breaker.silent_again(now, draw);
+                    false
+                }
                 Word::Silence => {
                     if breaker.silent(now, draw) {
                         tracing::warn!(route = %self.context.route, "nothing is heard from the transport; waiting for it");
@@ -366,24 +376,20 @@ impl LaneState {
         let now = self.context.now();
         let mut next = self.keys.wake(now);
         let mut effects = Effects::default();
+        if self.context.credit.is_short() {
+            self.keys.relieve(&mut effects);
+        }
         self.keys.next_steps(&mut effects);
-        while let Some(turn) = self.keys.next_turn(self.publishers.len()) {
-            let Some(desk) = self.publishers.iter_mut().find(|desk| desk.chunk.is_none()) else { break };
-            if self.context.paused.load(Ordering::Acquire) {
-                // The poller says when that is over.
-                break;
-            }
-            if !self.context.tenure.holds(now) {
-                // The keeper is about to renew, or the leases are gone; in both cases the poller says so when it has heard.
-                next = earlier(next, now + self.context.config.heartbeat);
-                break;
-            }
-            if let Permission::Later(until) = self.context.breaker().permission(now) {
-                next = earlier(next, until);
-                break;
-            }
+        while let Some(turn) = self.next_turn(now, &mut next) {
+            let is_silent = turn == Turn::Silent;
+            let free = |desk: &&mut Desk| desk.chunk.is_none() && desk.is_silent == is_silent;
+            let Some(desk) = self.publishers.iter_mut().find(free) else { break };
             let Some(plan) = self.keys.next_chunk(turn) else { continue };
-            self.context.breaker().began(now);
+            if is_silent {
+                self.context.breaker().began_silent(now);
+            } else {
+                self.context.breaker().began(now);
+            }
             let outcomes = Outcomes::new(plan.messages.len());
             desk.chunk = Some((plan.number, outcomes.clone()));
             desk.oldest = plan.messages.iter().map(|stored| stored.appended_at).min().unwrap_or_default();
@@ -401,9 +407,48 @@ impl LaneState {
         Ok(())
     }
 
+    /// Whether anything may be sent now.
+    fn may_send(&self, now: Duration, next: &mut Option<Duration>) -> bool {
+        if self.context.paused.load(Ordering::Acquire) {
+            // The poller says when that is over.
+            return false;
+        }
+        if !self.context.tenure.holds(now) {
+            // The keeper is about to renew, or the leases are gone; in both cases the poller says so when it has heard.
+            *next = earlier(*next, now + self.context.config.heartbeat);
+            return false;
+        }
+        true
+    }
+
+    /// Which line the next chunk is taken from, if it may be sent: one whose keys have a publisher, as far as the breaker permits.
+    fn next_turn(&mut self, now: Duration, next: &mut Option<Duration>) -> Option<Turn> {
+        let is_free =
+            |silent| self.publishers.iter().any(|desk| desk.chunk.is_none() && desk.is_silent == silent);
+        let mut desks = Desks {
+            count: self.context.config.depth,
+            is_free: is_free(false),
+            is_silent_free: is_free(true),
+        };
+        loop {
+            let turn = self.keys.next_turn(desks)?;
+            if !self.may_send(now, next) {
+                return None;
+            }
+            let breaker = self.context.breaker();
+            let (permission, is_free) = match turn {
+                Turn::Silent => (breaker.permission_of_silent(now), &mut desks.is_silent_free),
+                Turn::Ready | Turn::Failed => (breaker.permission(now), &mut desks.is_free),
+            };
+            let Permission::Later(until) = permission else { return Some(turn) };
+            *next = earlier(*next, until);
+            *is_free = false;
+        }
+    }
+
     fn ask(&self, myself: &ActorRef<LaneMsg>, asks: Vec<Ask>) {
         if !asks.is_empty() {
-            let _ = self.diverter.cast(DiverterMsg { lane: myself.clone(), asks });
+            let _ = self.diverter.cast(DiverterMsg::Steps { lane: myself.clone(), asks });
         }
     }
 

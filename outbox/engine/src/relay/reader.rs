@@ -68,7 +68,9 @@ pub(crate) struct Reader {
     fetches: u64,
     // How often what is to be read was changed from outside: a fetch that was under way then is of no use.
     changes: u64,
+    /// The gap that was read last, and whether the main window was read since.
     turn: Option<Part>,
+    was_main: bool,
     // Whether the store is to be asked how far its stripes are, though no window has anything to read.
     look: bool,
     // How many rows of narrower gaps were passed: so many may have to be walked over again for a late commit.
@@ -86,6 +88,7 @@ impl Reader {
             fetches: 0,
             changes: 0,
             turn: None,
+            was_main: false,
             look: false,
             passed: 0,
         }
@@ -166,7 +169,7 @@ impl Reader {
     /// from now on can't see them, and one that is under way was asked to leave them out.
     pub(crate) fn left(&mut self, positions: impl IntoIterator<Item = Position>) {
         for position in positions {
-            self.in_flight.remove(position);
+            self.in_flight.leave(position);
         }
     }
 
@@ -198,7 +201,10 @@ impl Reader {
         }
         self.open_cooled_keys();
         let window = self.choose()?;
-        self.turn.clone_from(&window);
+        self.was_main = window.is_none();
+        if window.is_some() {
+            self.turn.clone_from(&window);
+        }
         let plan = self.plan(window, route, relay, rows.min(self.limits.rows), bytes.min(self.limits.bytes));
         self.fetches += 1;
         Some(plan)
@@ -217,7 +223,7 @@ impl Reader {
     pub(crate) fn has_cooled_keys(&self) -> bool {
         let has_cooled = self.windows.gaps.iter().any(|(part, gap)| {
             let Part::Key(key) = part else { return false };
-            gap.state == GapState::Hot && self.in_flight.of_key(key) <= self.limits.per_key / 2
+            gap.state == GapState::Hot && self.in_flight.has_cooled(key, self.limits.per_key)
         });
         has_cooled || (self.has_room_to_wait() && self.windows.has_waiting())
     }
@@ -231,13 +237,13 @@ impl Reader {
             return Read { seen: rows.len(), ..Read::default() };
         }
         let seen = rows.len();
-        if !matches!(plan.window, Some(Part::Key(_))) {
+        if plan.window != Some(Part::Failing) {
             self.windows.window_mut(plan.window.as_ref()).waits = false;
         }
         let mut last = None;
         let mut early = false;
         let mut taken = Vec::with_capacity(seen);
-        let mut muted = Vec::new();
+        let (mut muted, mut passed) = (Vec::new(), 0);
         for row in rows {
             let position = row.position();
             if !self.has_room(plan, &row) {
@@ -247,20 +253,22 @@ impl Reader {
                 break;
             }
             last = Some(position);
-            if matches!(row, FetchedRow::Muted(_)) {
-                self.passed = self.passed.saturating_add(1);
-                // Elsewhere the cursor passes them.
-                if self.windows.ordering == Ordering::Writers {
-                    muted.push(position);
-                }
-            }
             if self.has_stripes() && !plan.marks.cover(&row) {
                 early = true;
                 continue;
             }
             if let Some(row) = self.admit(plan, row) {
                 taken.push(row);
+            } else if !self.in_flight.contains(position) {
+                // A narrower window has it, though the store did not know.
+                passed += 1;
+                muted.push(position);
             }
+        }
+        self.passed = self.passed.saturating_add(passed);
+        if self.windows.ordering != Ordering::Writers {
+            // The cursor passes them.
+            muted.clear();
         }
         // What the store has looked at counts as seen, though it be another relay's: nothing of this relay's was there, and nobody need walk
         // over it again.
@@ -304,13 +312,15 @@ impl Reader {
         request.muted = self.windows.muted(part.as_ref());
         match &part {
             None | Some(Part::Buckets(_)) => {}
+            Some(Part::Failing) => {
+                request.until = self.windows.passed_to();
+                let room = self.limits.waiting.saturating_sub(self.in_flight.waiting());
+                request.limit = request.limit.min(room.max(1));
+            }
             Some(Part::Topic(topic)) => request.scope = Scope::Topic(topic.clone()),
             Some(Part::Key(key)) => {
                 request.scope = Scope::Key(key.clone());
-                let mut room = self.limits.per_key.saturating_sub(self.in_flight.of_key(key));
-                if self.windows.gaps.get(&Part::Key(key.clone())).is_some_and(|gap| gap.window.waits) {
-                    room = room.min(self.limits.waiting.saturating_sub(self.in_flight.waiting()));
-                }
+                let room = self.limits.per_key.saturating_sub(self.in_flight.of_key(key));
                 request.limit = request.limit.min(room.max(1));
             }
         }
@@ -346,21 +356,21 @@ impl Reader {
             .is_none_or(|asked| asked < self.horizon.asked && self.windows.has_base(plan.window.as_ref()))
     }
 
-    /// Whether a row can be taken, or be left to a window of its key. Where there is no room for another row that waits, and no more windows may be
-    /// made, nothing behind it may be taken either. No window of a key is made for what is no message: its key may have no name that could be asked for.
+    /// Whether a row can be taken, or be left to another window. Of rows that are to be parked or buried no more are taken than there is room for: those of
+    /// failing keys are left to the window that reads them together, and where that is not possible, nothing behind the row may be taken either.
     fn has_room(&mut self, plan: &Plan, row: &FetchedRow) -> bool {
-        if !matches!(row, FetchedRow::Failing(_) | FetchedRow::Malformed(..)) {
+        let is_left = match row {
+            FetchedRow::Failing(waiting) => {
+                plan.window != Some(Part::Failing) && self.windows.may_be_aside(&waiting.key)
+            }
+            FetchedRow::Malformed(..) => false,
+            _ => return true,
+        };
+        if is_left || self.in_flight.waiting() < self.limits.waiting {
             return true;
         }
-        if self.in_flight.waiting() < self.limits.waiting {
-            return true;
-        }
-        let is_own = matches!(plan.window, Some(Part::Key(_)));
-        if is_own || matches!(row, FetchedRow::Malformed(..)) {
-            self.windows.window_mut(plan.window.as_ref()).waits = true;
-            return false;
-        }
-        self.windows.keys_apart() < self.limits.key_gaps
+        self.windows.window_mut(plan.window.as_ref()).waits = true;
+        false
     }
 
     fn admit(&mut self, plan: &Plan, row: FetchedRow) -> Option<FetchedRow> {
@@ -387,14 +397,15 @@ impl Reader {
         if self.windows.governor(&key, bucket) != plan.window {
             return None;
         }
-        let is_hot = self.in_flight.of_key(&key) >= self.limits.per_key;
-        let is_crowded = waits && self.in_flight.waiting() >= self.limits.waiting;
-        if matches!(plan.window, Some(Part::Key(_))) {
-            self.windows.key_waits(&key, waits);
-        } else if is_hot || is_crowded {
-            let state = if is_hot { GapState::Hot } else { GapState::Open };
-            self.windows.read_key_again(&key, bucket, position.before(), state);
-            self.windows.key_waits(&key, waits);
+        if waits && self.in_flight.waiting() >= self.limits.waiting {
+            self.windows.read_failing_again(&key, bucket, position.before());
+            return None;
+        }
+        // Rows that are to be parked have no content; how many there are of one key does not matter.
+        let is_hot =
+            !waits && self.in_flight.of_key(&key) >= self.in_flight.allowed(&key, self.limits.per_key);
+        if is_hot && !matches!(plan.window, Some(Part::Key(_))) {
+            self.windows.read_key_again(&key, bucket, position.before(), GapState::Hot);
             return None;
         }
         self.in_flight.insert(position, Some(&key), bucket, waits);
@@ -422,7 +433,7 @@ impl Reader {
     }
 
     fn choose(&self) -> Option<Option<Part>> {
-        self.windows.choose(&self.turn, self.limits.key_gaps, self.has_room_to_wait())
+        self.windows.choose(self.turn.as_ref(), self.was_main, self.limits.key_gaps, self.has_room_to_wait())
     }
 
     /// Whether a good part of the room for rows that are to be parked or buried is free: a trickle of small fetches would cost more than it brings.
@@ -435,9 +446,8 @@ impl Reader {
     }
 
     fn open_cooled_keys(&mut self) {
-        let half = self.limits.per_key / 2;
         for (key, gap) in self.windows.hot_keys() {
-            if self.in_flight.of_key(key) <= half {
+            if self.in_flight.has_cooled(key, self.limits.per_key) {
                 gap.state = GapState::Open;
                 gap.window.more = true;
             }

@@ -26,14 +26,23 @@ struct Share {
 /// Which part of the credit failing keys may hold.
 const PART: usize = 8;
 
+/// Enough to keep all publishers at work, but never so many that nothing else could be fetched.
+fn most_keys(config: &RelayConfig) -> usize {
+    let busy = config.lanes.saturating_mul(config.depth).saturating_mul(2);
+    (config.credit / PART).max(busy).min(config.credit / 2).max(1)
+}
+
+/// How many of them may wait in each lane of which nothing is heard: half of all, so that the others find room too.
+pub(crate) fn most_silent(config: &RelayConfig) -> usize {
+    (most_keys(config) / 2 / config.lanes).max(1)
+}
+
 impl Working {
     pub(crate) fn of(config: &RelayConfig) -> Self {
-        // Enough to keep all publishers at work, but never so many that nothing else could be fetched.
-        let busy = config.lanes.saturating_mul(config.depth).saturating_mul(2);
         Self {
             keys: BTreeMap::new(),
             bytes: 0,
-            most_keys: (config.credit / PART).max(busy).min(config.credit / 2).max(1),
+            most_keys: most_keys(config),
             most_bytes: (config.credit_bytes / PART).max(1),
         }
     }

@@ -8,8 +8,9 @@ use outbox_contract::{Exhausted, Failure, KeyId, Outcome, Topic};
 
 use super::super::effects::Effects;
 use super::super::key::{Busy, StepKind, Verdict, Work};
+use super::silence::{BREAKS, SILENT};
 use super::steps::{ask, fail_again, reason};
-use super::{Failing, Keys, MOST_STRUCK, STRIKES, Sent};
+use super::{Failing, Keys, STRIKES, Sent};
 
 /// How a chunk came back.
 struct Back {
@@ -122,13 +123,13 @@ impl Keys {
                 Some(retry) if sent.parked => {
                     retry.delivered.push(sent.held.stored.row());
                     // The attempts that were counted belong to the message that went through.
-                    retry.failing = None;
+                    (retry.failing, retry.silent) = (None, false);
                 }
                 _ => effects.delivered.push(sent.held.into()),
             }
         }
         let Some((first, outcome)) = stopped else {
-            if state.is_empty() && !state.in_line && !state.resting {
+            if state.is_over() {
                 self.keys.remove(&key);
             } else {
                 self.lines.stand(&key, state);
@@ -144,6 +145,13 @@ impl Keys {
                 returned.into_iter().rev().for_each(|held| retry.parked.push_front(held))
             }
             _ => returned.into_iter().rev().for_each(|held| state.queue.push_front(Work::Message(held))),
+        }
+        if state.retry.as_ref().is_some_and(|retry| retry.refused) {
+            // Its state in the store is another one: what it says there now is read again.
+            if let Some(rows) = self.drop_key(&key, effects) {
+                self.report_forgotten(&key, rows, effects);
+            }
+            return;
         }
         let failing = Failing { row, parked: first.parked };
         match outcome {
@@ -162,9 +170,8 @@ impl Keys {
             }
             Some(Outcome::Blocked) => {
                 // Not tried at all: no fault of its own.
-                state.resting = true;
                 let rest = self.limits.first_delay.mul_f64(self.random.f64());
-                self.waiting.insert((back.now + rest, key));
+                self.rest_until(&key, back.now + rest);
             }
             Some(Outcome::Unknown(_) | Outcome::Delivered) | None => {
                 self.unknown(&key, failing, back, effects);
@@ -180,18 +187,15 @@ impl Keys {
         let others_went = state.is_suspect() && back.delivered > state.delivered_by_then;
         state.delivered_by_then = back.delivered;
         state.unknown = state.unknown.saturating_add(1);
-        let mut strikes = self.strikes.get(key).copied().unwrap_or(0);
-        if back.alone && (back.broke || others_went) {
-            strikes += 1;
-            if self.strikes.len() >= MOST_STRUCK {
-                self.strikes.clear();
-            }
-            self.strikes.insert(key.clone(), strikes);
-        }
+        let is_set_aside = failing.parked;
+        let is_struck = back.alone && (back.broke || others_went);
+        let is_doubted = is_struck || back.broke || others_went || is_set_aside;
+        let strikes = if is_doubted { self.strike(key, is_struck, back.delivered) } else { 0 };
         if strikes >= STRIKES {
-            self.strikes.remove(key);
+            // It is counted anew from here on, and goes alone still.
+            self.strikes.entry(key.clone()).or_default().count = 0;
             let failure = Failure::new(
-                "breaks",
+                BREAKS,
                 format!(
                     "sent alone {STRIKES} times, and each time nothing was heard of it while others went through"
                 ),
@@ -199,18 +203,27 @@ impl Keys {
             self.failed(key, failing, failure, Verdict::Failed, effects);
             return;
         }
-        let doublings = state.unknown.max(strikes).saturating_sub(1).min(16);
-        let bound = self.limits.first_delay.saturating_mul(1 << doublings).min(self.limits.most_delay);
-        let rest = bound.mul_f64(self.random.f64());
-        if others_went {
+        let rest = self.rest(key);
+        if others_went || is_set_aside {
             // What comes behind it must not fill the memory while nobody answers: it is set aside as a failing key is, and nothing is counted.
-            let failure =
-                Failure::new("silent", "nothing was heard of it while others went through; not counted");
-            self.failed(key, failing, failure, Verdict::Silent(rest), effects);
+            let words = if others_went {
+                "nothing was heard of it while others went through; not counted"
+            } else {
+                "nothing was heard of it; not counted"
+            };
+            self.failed(key, failing, Failure::new(SILENT, words), Verdict::Silent(rest), effects);
             return;
         }
-        state.resting = true;
-        self.waiting.insert((back.now + rest, key.clone()));
+        self.rest_until(key, back.now + rest);
+    }
+
+    /// Lets a key stand in no line for a while.
+    fn rest_until(&mut self, key: &KeyId, until: Duration) {
+        if let Some(state) = self.keys.get_mut(key) {
+            state.resting = true;
+            self.waiting.insert((until, key.clone()));
+            self.lines.stand(key, state);
+        }
     }
 
     /// The first message of a key failed, for a reason of its own.
@@ -229,8 +242,8 @@ impl Keys {
         if let Some(retry) = &mut state.retry
             && failing.parked
         {
-            if !retry.delivered.is_empty() {
-                // First remove what went through: then the failing message is the first of the key.
+            if !retry.delivered.is_empty() || state.parking.is_some() {
+                // First remove what went through: then the failing message is the first of the key. And one step at a time.
                 retry.failed = Some((row, failure, verdict));
                 self.lines.stand(key, state);
                 return;

@@ -19,6 +19,7 @@ impl Keys {
         generation: u64,
         answer: Diverted,
         fetches: u64,
+        now: Duration,
         effects: &mut Effects,
     ) {
         if self.malformed_diverted(generation, answer, effects) {
@@ -27,7 +28,7 @@ impl Keys {
         let Some(state) = self.keys.get_mut(key).filter(|state| state.generation == generation) else {
             return;
         };
-        let Busy::Step(kind) = std::mem::replace(&mut state.busy, Busy::No) else { return };
+        let parking = state.parking.take();
         let version = match answer {
             Diverted::Done(version) => version,
             Diverted::LeaseLost => {
@@ -37,23 +38,33 @@ impl Keys {
             }
             Diverted::Stale => {
                 effects.counts.refused += 1;
-                if let Some(rows) = self.drop_key(key, effects) {
+                if let (Busy::Retry, Some(retry)) = (&state.busy, &mut state.retry) {
+                    // Nothing of the key may be sent before what is out is back.
+                    retry.refused = true;
+                } else if let Some(rows) = self.drop_key(key, effects) {
                     self.report_forgotten(key, rows, effects);
                 }
                 return;
             }
         };
+        if let Some(rows) = parking {
+            // It may have flowed in between, with messages read, and fail again by an operator's word.
+            self.failing_since.insert(key.clone(), fetches);
+            parked(state, &rows, effects);
+            self.stand_or_go(key);
+            return;
+        }
+        if !matches!(state.busy, Busy::Step(_)) {
+            return;
+        }
+        let Busy::Step(kind) = std::mem::replace(&mut state.busy, Busy::No) else { return };
         match kind {
             StepKind::Fail { rows, due_in } => {
                 // What a fetch shows that began before now may not know yet that this key is failing.
                 self.failing_since.insert(key.clone(), fetches);
+                state.catching_up = None;
                 parked(state, &rows, effects);
                 effects.worked.push((key.clone(), due_in));
-            }
-            StepKind::Park(rows) => {
-                // It may have flowed in between, with messages read, and fail again by an operator's word.
-                self.failing_since.insert(key.clone(), fetches);
-                parked(state, &rows, effects);
             }
             StepKind::Bury(row) => {
                 effects.counts.buried += 1;
@@ -68,9 +79,11 @@ impl Keys {
                     effects.asks.push(fail_again(key, state, failed, &self.policies, draw));
                     return;
                 }
+                self.resumed(key, version.is_some(), now, effects);
+                return;
             }
             StepKind::FailAgain { due_in } => {
-                state.retry = None;
+                (state.retry, state.catching_up) = (None, None);
                 effects.worked.push((key.clone(), due_in));
             }
             StepKind::BuryParked => {
@@ -91,35 +104,60 @@ impl Keys {
                 }
             }
         }
-        if state.is_empty() && !state.in_line {
+        self.stand_or_go(key);
+    }
+
+    fn stand_or_go(&mut self, key: &KeyId) {
+        let Some(state) = self.keys.get_mut(key) else { return };
+        if state.is_over() {
             self.keys.remove(key);
         } else {
             self.lines.stand(key, state);
         }
     }
+
+    /// What was parked and in memory is sent. `more`: there is more in the store, and it is due at once.
+    fn resumed(&mut self, key: &KeyId, more: bool, now: Duration, effects: &mut Effects) {
+        let Some(state) = self.keys.get_mut(key) else { return };
+        if more {
+            // It comes before long, unless somebody holds the key or many others are due. Until then nothing is parked.
+            let until = now + self.limits.first_delay.saturating_mul(CATCH_UP);
+            if state.catching_up.replace(until).is_none() {
+                self.waiting.insert((until, key.clone()));
+            }
+        } else if state.queue.iter().any(|work| matches!(work, Work::Failing { .. })) {
+            // It flows again: what has come meanwhile without content is read again, with it.
+            if let Some(rows) = self.drop_key(key, effects) {
+                self.report_forgotten(key, rows, effects);
+            }
+        } else {
+            state.catching_up = None;
+        }
+        self.stand_or_go(key);
+    }
 }
 
-/// The step that a key needs before anything else of it is sent, if any.
-pub(super) fn next_step(key: &KeyId, state: &mut KeyState) -> Option<Ask> {
-    // What waits in the hot table of a failing key goes behind what is parked, before the key may be resumed.
-    match state.queue.front() {
-        Some(Work::Failing { .. }) => {
-            let rows = state.failing_run();
-            return Some(ask(key, state, None, Step::Park { rows: rows.clone() }, StepKind::Park(rows)));
+/// For how many first waits after an unknown outcome the rest of a key that catches up is awaited.
+const CATCH_UP: u32 = 4;
+
+/// The step that a key needs, if any. First what became of what was sent: else what keeps coming would keep that from the store.
+pub(super) fn next_step(key: &KeyId, state: &mut KeyState, policies: &Policies, draw: f64) -> Option<Ask> {
+    if state.needs_word() {
+        let retry = state.retry.as_mut()?;
+        if retry.delivered.is_empty()
+            && let Some(failed) = retry.failed.take()
+        {
+            return Some(fail_again(key, state, failed, policies, draw));
         }
-        Some(Work::Message(_)) if state.retry.is_some() => {
-            let rows = state.first_run();
-            return Some(ask(key, state, None, Step::Park { rows: rows.clone() }, StepKind::Park(rows)));
-        }
-        Some(Work::Message(_)) | None => {}
-    }
-    let retry = state.retry.as_mut()?;
-    if retry.parked.is_empty() || retry.failed.is_some() {
-        let version = Some(retry.version);
-        let delivered = retry.delivered.clone();
+        let (version, delivered) = (Some(retry.version), retry.delivered.clone());
         return Some(ask(key, state, version, Step::Resume { delivered }, StepKind::Resume));
     }
-    None
+    if !state.needs_parking() {
+        return None;
+    }
+    let rows = if state.retry.is_some() { state.first_run() } else { state.failing_run() };
+    state.parking = Some(rows.clone());
+    Some(ask_of(key, state, None, Step::Park { rows }))
 }
 
 /// The first rows of the queue were parked. What is behind them was read before now, and goes behind them there.
@@ -188,6 +226,10 @@ pub(super) fn ask(
     kind: StepKind,
 ) -> Ask {
     state.busy = Busy::Step(kind);
+    ask_of(key, state, version, step)
+}
+
+fn ask_of(key: &KeyId, state: &KeyState, version: Option<i64>, step: Step) -> Ask {
     Ask {
         key: key.clone(),
         generation: state.generation,

@@ -199,6 +199,13 @@ impl Table {
         }
     }
 
+    /// An operator discards what is parked of a key, and it flows again.
+    pub(super) fn discard(&mut self, of: usize) {
+        if let Some(key) = self.keys.remove(&of) {
+            self.dead.extend(key.parked.into_keys());
+        }
+    }
+
     /// An operator holds a key, failing or not.
     pub(super) fn hold(&mut self, of: usize) {
         self.version += 1;

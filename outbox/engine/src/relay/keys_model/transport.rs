@@ -6,7 +6,6 @@ impl Model {
     /// A chunk comes back. Of each key, what follows a message that was not delivered was not delivered either.
     pub(super) fn publish(&mut self, chunk: usize) -> Judged {
         let chunk = self.chunks.swap_remove(chunk);
-        self.of_suspects.remove(&chunk.number);
         let broke = !self.healed && self.random.u8(..20) == 0;
         let mut outcomes: Vec<Option<Outcome>> = Vec::new();
         let mut rest = &chunk.messages[..];

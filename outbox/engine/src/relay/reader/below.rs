@@ -52,7 +52,13 @@ impl Reader {
         if below.changes != self.changes {
             return Seen::Useless;
         }
-        let found = fetched.rows.iter().find(|row| !matches!(row, FetchedRow::Muted(_)));
+        let is_elsewhere = |row: &FetchedRow| match row {
+            FetchedRow::Muted(_) => true,
+            FetchedRow::Failing(waiting) => self.windows.is_aside(&waiting.key),
+            FetchedRow::Message(stored) => self.windows.is_aside(&stored.message.key_id()),
+            _ => false,
+        };
+        let found = fetched.rows.iter().find(|row| !is_elsewhere(row));
         if let Some(row) = found {
             self.changes += 1;
             let before = row.position().before();

@@ -9,8 +9,16 @@ use outbox_contract::{Bucket, BucketSet, KeyId, Position};
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     rows: BTreeMap<Position, Row>,
-    by_key: HashMap<u64, usize, BuildHasherDefault<Hashed>>,
+    by_key: HashMap<u64, OfKey, BuildHasherDefault<Hashed>>,
     waiting: usize,
+}
+
+/// What is in memory of a key.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfKey {
+    rows: usize,
+    /// Whether rows of it have left while others were here: it does not hang.
+    moves: bool,
 }
 
 /// The hash of what is one already.
@@ -70,7 +78,19 @@ impl InFlight {
 
     /// How many rows of the key there are.
     pub(super) fn of_key(&self, key: &KeyId) -> usize {
-        self.by_key.get(&fingerprint(key)).copied().unwrap_or(0)
+        self.by_key.get(&fingerprint(key)).map_or(0, |of_key| of_key.rows)
+    }
+
+    /// How many rows of the key there may be, of so many at the most. One of which nothing has left yet may hang: it gets a small part, so that many such
+    /// fit.
+    pub(super) fn allowed(&self, key: &KeyId, most: usize) -> usize {
+        let moves = self.by_key.get(&fingerprint(key)).is_some_and(|of_key| of_key.moves);
+        if moves { most } else { (most / FRESH).max(1) }
+    }
+
+    /// Whether a key that had too many rows has room for more, of so many at the most.
+    pub(super) fn has_cooled(&self, key: &KeyId, most: usize) -> bool {
+        self.by_key.get(&fingerprint(key)).is_none_or(|of_key| of_key.moves && of_key.rows <= most / 2)
     }
 
     /// How many rows wait to be parked or buried.
@@ -83,7 +103,7 @@ impl InFlight {
         let key = key.map(fingerprint);
         self.rows.insert(position, Row { bucket, key, waits });
         if let Some(key) = key {
-            *self.by_key.entry(key).or_default() += 1;
+            self.by_key.entry(key).or_default().rows += 1;
         }
         self.waiting += usize::from(waits);
     }
@@ -95,12 +115,21 @@ impl InFlight {
         if let Some(key) = row.key
             && let Some(count) = self.by_key.get_mut(&key)
         {
-            *count -= 1;
-            if *count == 0 {
+            count.rows -= 1;
+            if count.rows == 0 {
                 self.by_key.remove(&key);
             }
         }
         Some(row)
+    }
+
+    /// Takes a row out that is gone from the store.
+    pub(super) fn leave(&mut self, position: Position) {
+        if let Some(Row { key: Some(key), .. }) = self.remove(position)
+            && let Some(of_key) = self.by_key.get_mut(&key)
+        {
+            of_key.moves = true;
+        }
     }
 
     pub(super) fn remove_buckets(&mut self, buckets: BucketSet) {
@@ -110,6 +139,9 @@ impl InFlight {
         }
     }
 }
+
+/// Which part of its rows a key gets before anything of it has left.
+const FRESH: usize = 8;
 
 /// A number that stands for a key where only counting depends on it: two keys that share one are counted together.
 fn fingerprint(key: &KeyId) -> u64 {

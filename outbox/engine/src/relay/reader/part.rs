@@ -12,6 +12,8 @@ pub(crate) enum Part {
     Topic(Topic),
     /// Buckets that were taken over, by the number of the gap; their set is in the gap.
     Buckets(u64),
+    /// Failing keys whose rows there was no room for, all of them together: which they are is said beside the gaps.
+    Failing,
 }
 
 impl Part {
@@ -19,16 +21,7 @@ impl Part {
         match self {
             Self::Key(key) => Some(Scope::Key(key.clone())),
             Self::Topic(topic) => Some(Scope::Topic(topic.clone())),
-            Self::Buckets(_) => None,
+            Self::Buckets(_) | Self::Failing => None,
         }
-    }
-}
-
-/// Whether a window's turn is after another's: parts in their order, the main window last.
-pub(super) fn is_behind(part: &Option<Part>, last: &Option<Part>) -> bool {
-    match (part, last) {
-        (_, None) => false,
-        (None, Some(_)) => true,
-        (Some(part), Some(last)) => part > last,
     }
 }

@@ -1,12 +1,13 @@
 //! The windows of a reader: the main one, and the gaps that are read apart from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use outbox_contract::fetch::{Ordering, Scope, Writers};
 use outbox_contract::{Bucket, BucketSet, KeyId, Position, StripeId, Topic};
 
 use super::marks::Marks;
-use super::part::{Part, is_behind};
+use super::part::Part;
 use super::window::Window;
 
 /// All windows. Each key is governed by exactly one: the narrowest gap that covers it, else the main window.
@@ -16,6 +17,8 @@ pub(super) struct Windows {
     pub(super) main: Window,
     // Ordered, so that a run can be replayed: the round-robin follows this order.
     pub(super) gaps: BTreeMap<Part, Gap>,
+    /// The keys of [`Part::Failing`]: wider windows pass their rows, which need no content and are cheap, and that one reads them when there is room.
+    pub(super) aside: BTreeSet<KeyId>,
     /// How far stripes are committed, as far as is known.
     pub(super) marks: Marks,
 }
@@ -53,7 +56,13 @@ pub(super) enum GapState {
 
 impl Windows {
     pub(super) fn new(ordering: Ordering) -> Self {
-        Self { ordering, main: Window::at(Position::START), gaps: BTreeMap::new(), marks: Marks::default() }
+        Self {
+            ordering,
+            main: Window::at(Position::START),
+            gaps: BTreeMap::new(),
+            aside: BTreeSet::new(),
+            marks: Marks::default(),
+        }
     }
 
     /// The window of a part; of the main one without.
@@ -111,13 +120,13 @@ impl Windows {
 
     /// Whether anything is read through windows that are not of whole buckets: the others pass it.
     pub(super) fn has_muted(&self) -> bool {
-        self.gaps.keys().any(|part| part.scope().is_some())
+        self.gaps.keys().any(|part| !matches!(part, Part::Buckets(_)))
     }
 
     fn next_buckets(&self) -> Part {
         let numbers = self.gaps.keys().filter_map(|part| match part {
             Part::Buckets(number) => Some(number + 1),
-            Part::Key(_) | Part::Topic(_) => None,
+            Part::Key(_) | Part::Topic(_) | Part::Failing => None,
         });
         Part::Buckets(numbers.max().unwrap_or(0))
     }
@@ -125,6 +134,9 @@ impl Windows {
     /// The keys of a gap that has caught up return to the next wider window. What that one has passed was seen through the gap: this fetch
     /// began after what counts there (the horizon, the marks) was established.
     pub(super) fn end_gap(&mut self, part: &Part, marks: &Marks) {
+        if *part == Part::Failing {
+            self.aside.clear();
+        }
         if let (Part::Buckets(_), Some(gap)) = (part, self.gaps.remove(part)) {
             // The main window has never seen their stripes.
             self.main.seen = self.main.seen.with(marks, &gap.buckets);
@@ -170,7 +182,7 @@ impl Windows {
         self.gaps.retain(|part, gap| match part {
             // One that turns out to have nothing elsewhere is over at its next fetch.
             Part::Key(key) => gap.is_foreign || !buckets.contains(key.bucket()),
-            Part::Topic(_) => true,
+            Part::Topic(_) | Part::Failing => true,
             Part::Buckets(_) => {
                 gap.buckets = gap.buckets.without(&buckets);
                 !gap.buckets.is_empty()
@@ -187,11 +199,16 @@ impl Windows {
             let covered = match part {
                 Part::Key(key) => key.topic == *topic,
                 Part::Buckets(_) => !was_apart,
+                Part::Failing => self.aside.iter().any(|key| key.topic == *topic),
                 Part::Topic(_) => false,
             };
             if covered {
                 window.join(&gap.window, self.ordering);
             }
+        }
+        self.aside.retain(|key| key.topic != *topic);
+        if self.aside.is_empty() {
+            self.gaps.remove(&Part::Failing);
         }
         // The topic takes over its keys: a key's own window would go on sending what is broken.
         self.gaps.retain(|part, _| !matches!(part, Part::Key(key) if key.topic == *topic));
@@ -210,8 +227,10 @@ impl Windows {
         if self.gaps.is_empty() {
             return None;
         }
-        let narrow = [Part::Key(key.clone()), Part::Topic(key.topic.clone())];
-        narrow.into_iter().find(|part| self.gaps.contains_key(part)).or_else(|| {
+        let own = Some(Part::Key(key.clone())).filter(|part| self.gaps.contains_key(part));
+        let aside = || self.is_aside(key).then_some(Part::Failing);
+        let topic = || Some(Part::Topic(key.topic.clone())).filter(|part| self.gaps.contains_key(part));
+        own.or_else(aside).or_else(topic).or_else(|| {
             let buckets = self.gaps.iter().filter(|(part, _)| matches!(part, Part::Buckets(_)));
             buckets.filter(|(_, gap)| gap.buckets.contains(bucket)).map(|(part, _)| part.clone()).next()
         })
@@ -219,7 +238,7 @@ impl Windows {
 
     /// Has a row read again that no window of its key need show: by whichever windows may.
     pub(super) fn read_row_again(&mut self, key: &KeyId, bucket: Bucket, after: Position) {
-        for part in [Part::Key(key.clone()), Part::Topic(key.topic.clone())] {
+        for part in [Part::Key(key.clone()), Part::Failing, Part::Topic(key.topic.clone())] {
             if let Some(gap) = self.gaps.get_mut(&part) {
                 gap.window.lower(after);
             }
@@ -238,7 +257,9 @@ impl Windows {
             let Some(gap) = self.gaps.get_mut(part) else { return };
             // A key that is apart already is read from further below; a topic that waits keeps its keys and is read with them.
             let is_own = matches!(part, Part::Key(_));
-            if is_own || gap.state == GapState::Closed {
+            // So is one among failing keys, but when it has too much in memory: the others need not wait for that.
+            let is_among = *part == Part::Failing && state == GapState::Open;
+            if is_own || is_among || gap.state == GapState::Closed {
                 gap.window.lower(after);
                 gap.is_foreign |= is_own && bucket != key.bucket();
                 return;
@@ -260,7 +281,7 @@ impl Windows {
                 }
                 Part::Buckets(_) => {}
                 Part::Key(key) if !gap.is_in(key, &buckets) => {}
-                Part::Key(_) | Part::Topic(_) => gap.window.lower(after),
+                Part::Key(_) | Part::Topic(_) | Part::Failing => gap.window.lower(after),
             }
         }
         self.gaps.retain(|part, gap| !matches!(part, Part::Buckets(_)) || !gap.buckets.is_empty());
@@ -271,18 +292,60 @@ impl Windows {
     pub(super) fn main_buckets(&self, owned: BucketSet) -> BucketSet {
         self.gaps.iter().fold(owned, |buckets, (part, gap)| match part {
             Part::Buckets(_) => buckets.without(&gap.buckets),
-            Part::Key(_) | Part::Topic(_) => buckets,
+            Part::Key(_) | Part::Topic(_) | Part::Failing => buckets,
         })
     }
 
-    /// What is read through narrower windows than that of this part.
+    /// What is read through narrower windows than that of this part. Of failing keys a few: the rows of the others come without content anyway, and are
+    /// passed when they come.
     pub(super) fn muted(&self, part: Option<&Part>) -> Vec<Scope> {
+        let has_aside = |topic: &Topic| self.aside.iter().any(|key| key.topic == *topic);
         let narrower = self.gaps.keys().filter(|other| match (part, other) {
-            (None | Some(Part::Buckets(_)), _) => true,
+            (Some(Part::Failing), Part::Topic(topic)) => !has_aside(topic),
+            (None | Some(Part::Buckets(_) | Part::Failing), _) => true,
             (Some(Part::Topic(topic)), Part::Key(key)) => key.topic == *topic,
             (Some(_), _) => false,
         });
-        narrower.filter_map(Part::scope).collect()
+        let mut muted: Vec<Scope> = narrower.filter_map(Part::scope).collect();
+        let room = MOST_MUTED.saturating_sub(muted.len());
+        let passed = self.aside.iter().filter(|key| match part {
+            None | Some(Part::Buckets(_)) => true,
+            Some(Part::Topic(topic)) => key.topic == *topic,
+            Some(Part::Key(_) | Part::Failing) => false,
+        });
+        muted.extend(passed.take(room).cloned().map(Scope::Key));
+        muted
+    }
+
+    /// Whether a key is among the failing ones that are read together.
+    pub(super) fn is_aside(&self, key: &KeyId) -> bool {
+        !self.aside.is_empty() && self.aside.contains(key)
+    }
+
+    /// Whether one more key may be among them.
+    pub(super) fn may_be_aside(&self, key: &KeyId) -> bool {
+        self.aside.len() < MOST_ASIDE || self.is_aside(key)
+    }
+
+    /// Puts a key among the failing ones that are read together, from this position on: it needs no window of its own any more.
+    pub(super) fn read_failing_again(&mut self, key: &KeyId, bucket: Bucket, after: Position) {
+        let governor = self.governor(key, bucket);
+        let mut window = self.window(governor.as_ref()).narrowed(after);
+        if let Some(own @ Part::Key(_)) = governor {
+            self.gaps.remove(&own);
+        }
+        if let Some(gap) = self.gaps.get(&Part::Failing) {
+            window.join(&gap.window, self.ordering);
+        }
+        window.waits = true;
+        self.gaps.insert(Part::Failing, Gap::new(window, BucketSet::ALL, GapState::Open));
+        self.aside.insert(key.clone());
+    }
+
+    /// Up to where wider windows have passed rows of failing keys that are read together.
+    pub(super) fn passed_to(&self) -> Position {
+        let wide = self.gaps.iter().filter(|(part, _)| matches!(part, Part::Topic(_) | Part::Buckets(_)));
+        wide.map(|(_, gap)| gap.window.cursor).max().unwrap_or(Position::START).max(self.main.cursor)
     }
 
     /// Parts that are not to be read now.
@@ -304,37 +367,40 @@ impl Windows {
         self.gaps.keys().filter(|part| matches!(part, Part::Key(_))).count()
     }
 
-    /// Notes whether what a key's own window showed is to be parked or buried.
-    pub(super) fn key_waits(&mut self, key: &KeyId, waits: bool) {
-        if let Some(gap) = self.gaps.get_mut(&Part::Key(key.clone())) {
-            gap.window.waits = waits;
-        }
-    }
-
     /// Whether a window waits for room for rows that are to be parked or buried.
     pub(super) fn has_waiting(&self) -> bool {
         let open = self.gaps.values().filter(|gap| gap.state == GapState::Open).map(|gap| &gap.window);
         open.chain([&self.main]).any(|window| window.waits && window.more)
     }
 
-    /// Which window is read next: the main one and every open gap that may have more, in turn. The windows of single keys come first while so many
-    /// are apart; those that stopped at rows that are to be parked or buried wait until there is room for such.
+    /// Which window is read next: the main one at each second turn, so that no number of gaps holds it up, and every open gap that may have more. The
+    /// windows of single keys come first while so many are apart; those that stopped at rows that are to be parked or buried wait until there is room
+    /// for such. `last`: the gap that was read last; `was_main`: the main window had the last turn.
     pub(super) fn choose(
         &self,
-        turn: &Option<Part>,
+        last: Option<&Part>,
+        was_main: bool,
         key_gaps: usize,
         room_to_wait: bool,
     ) -> Option<Option<Part>> {
         let wide = self.keys_apart() < key_gaps;
         let may_be_read = |window: &Window| window.more && (room_to_wait || !window.waits);
-        let main = (may_be_read(&self.main) && wide).then_some(None);
-        let open = self.gaps.iter().filter(|(part, gap)| {
-            let is_its_turn = wide || matches!(part, Part::Key(_));
+        let main = may_be_read(&self.main) && wide;
+        if main && !was_main {
+            return Some(None);
+        }
+        let is_ready = |(part, gap): &(&Part, &Gap)| {
+            let is_its_turn = wide || matches!(part, Part::Key(_) | Part::Failing);
             gap.state == GapState::Open && may_be_read(&gap.window) && is_its_turn
-        });
-        let mut ready: Vec<Option<Part>> = open.map(|(part, _)| Some(part.clone())).collect();
-        ready.extend(main);
-        // Parts in their order, the main window behind them; the one after the last one that was read.
-        ready.iter().find(|part| is_behind(part, turn)).or(ready.first()).cloned()
+        };
+        let behind = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.gaps.range((behind, Bound::Unbounded)).find(is_ready);
+        let next = next.or_else(|| self.gaps.iter().find(is_ready)).map(|(part, _)| Some(part.clone()));
+        next.or(main.then_some(None))
     }
 }
+
+/// The most failing keys that are read together: what is known of each is its name. Beyond that the wider windows wait for them.
+const MOST_ASIDE: usize = 100_000;
+/// How many parts are passed by the store at the most on behalf of failing keys.
+const MOST_MUTED: usize = 64;

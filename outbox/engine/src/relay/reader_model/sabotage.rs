@@ -32,6 +32,8 @@ pub(super) enum Sabotage {
     MergesEarly,
     /// A key that has too much in memory loses its window of its own.
     HotKeysPass,
+    /// Which failing keys had no room is forgotten.
+    ForgetsAside,
     /// With stripes: rows count that were committed after the marks were read.
     RowsAboveMarks,
     /// With stripes: each fetch begins at the cursor, whatever was committed below it.
@@ -166,6 +168,10 @@ impl Model {
                 window.cursor = window.cursor.max(cursor);
             }
             Some(Sabotage::ForgetsPassed) => windows.main.passed.clear(),
+            Some(Sabotage::ForgetsAside) => {
+                windows.gaps.remove(&Part::Failing);
+                windows.aside.clear();
+            }
             Some(Sabotage::MergesEarly) => {
                 if let Some(part) = &plan.window {
                     windows.gaps.remove(part);
@@ -225,6 +231,14 @@ fn a_gap_that_ends_before_it_has_caught_up_loses_rows() {
 fn a_hot_key_without_a_window_of_its_own_loses_rows() {
     let sabotage = Some(Sabotage::HotKeysPass);
     is_caught(Case { sabotage, faults: false, ..Case::of(Ordering::Single) });
+}
+
+#[test]
+fn failing_keys_that_are_passed_and_forgotten_lose_rows() {
+    let sabotage = Some(Sabotage::ForgetsAside);
+    for ordering in [Ordering::Single, Ordering::Writers, Ordering::Stripes] {
+        is_caught(Case { sabotage, ..Case::of(ordering) });
+    }
 }
 
 #[test]

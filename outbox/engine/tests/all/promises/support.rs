@@ -9,7 +9,7 @@ use outbox_contract::{
 };
 use outbox_engine::{Relay, RelayBuilder};
 use outbox_store_memory::{MemoryStore, MemoryTx};
-use outbox_testkit::{ChaosStore, ChaosTransport, History, RecordingTransport, TestClock};
+use outbox_testkit::{ChaosStore, ChaosTransport, Fault, History, RecordingTransport, StoreCall, TestClock};
 use tokio::time::Instant;
 
 use crate::promises::deaths::Deaths;
@@ -129,6 +129,19 @@ impl World {
 }
 
 impl Rig {
+    /// Lets the store take its time: for what is read and for what is removed, and for what must be durable when it returns.
+    pub(crate) fn takes(&self, read: Duration, step: Duration) {
+        for call in [StoreCall::Fetch, StoreCall::Due, StoreCall::Settle] {
+            self.store.set_latency_of(call, read);
+        }
+        self.store.set_latency_of(StoreCall::Divert, step);
+    }
+
+    /// Lets this go wrong with these messages, each time that they come.
+    pub(crate) fn inject(&self, ids: &[MessageId], fault: Fault) {
+        ids.iter().for_each(|id| self.transport.inject(*id, fault));
+    }
+
     /// A relay with the default configuration.
     pub(crate) fn relay(&self) -> RelayBuilder {
         let clock: Arc<dyn Clock> = Arc::<TestClock>::clone(&self.clock);
