@@ -51,11 +51,13 @@ pub struct RelayConfig {
     /// The most bytes of messages in memory. Default 16 MiB; one message may exceed it.
     pub credit_bytes: usize,
     /// The most messages of one key in memory, so that one key can't take all credit. Default 500; whatever is set, no more than half of
-    /// [`credit`](Self::credit), since nothing is fetched before the other half is free.
+    /// [`credit`](Self::credit), since nothing is fetched before the other half is free. A key has an eighth of it until the first of its messages has gone: it
+    /// may hang, and many such must fit.
     pub per_key: usize,
     /// How many lanes keep the order of keys, side by side. Default 4.
     pub lanes: usize,
-    /// How many chunks each lane may have unconfirmed, of different keys. Default 2. At most 10,000 for all [`lanes`](Self::lanes) together.
+    /// How many chunks each lane may have unconfirmed, of different keys. Default 2. At most 10,000 for all [`lanes`](Self::lanes) together. Besides these it may
+    /// have one of keys of which nothing was heard the last time: for that no other waits.
     pub depth: usize,
     /// The most messages of a chunk. Default 500: twice what a full fetch deals to each lane, so that it goes out in one piece; a small rest would
     /// cost brokers as much as a full chunk.

@@ -51,6 +51,21 @@ async fn a_fault_before_has_no_effect_and_one_after_has() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_method_takes_as_long_as_it_was_told_to_through_a_calm_too() {
+    let store = chaos(1);
+    let latency = Duration::from_millis(7);
+    store.set_latency_of(StoreCall::Backlog, latency);
+    for _ in 0..2 {
+        let began = Instant::now();
+        store.backlog(&Route::default()).await.unwrap();
+        assert_eq!(began.elapsed(), latency);
+        store.check().await.unwrap();
+        assert_eq!(began.elapsed(), latency, "the others take no time");
+        store.calm();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_commit_goes_wrong_exactly_as_it_was_told_to() {
     let store = chaos(1);
     let commit = async || {
