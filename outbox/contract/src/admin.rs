@@ -12,6 +12,7 @@ use crate::fetch::Stored;
 use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{Key, KeyId, Route, Topic};
+pub use crate::requeue::{Requeue, requeued};
 
 /// Selection of messages or keys. The default selects everything, **of every route**. This includes
 /// messages that wait or died in the inboxes of this database (routes `inbox/…`). To select only
@@ -218,6 +219,12 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Appends dead letters again, each at the end of its key, in their old order, with their old
     /// ids. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::StoreErrorKind::Invalid) if the database refuses some of them, because
+    /// they are no messages or break a check. All others were requeued. The error says how many, and
+    /// names the refused ones with column and rule. They stay dead letters.
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError>;
 
     /// Corrects the oldest dead letter that the filter selects, and appends it as

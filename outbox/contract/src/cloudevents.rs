@@ -27,14 +27,9 @@
 
 use std::fmt::{self, Write as _};
 
-use bytes::Bytes;
-
-use crate::clock::Timestamp;
-use crate::headers::Headers;
 use crate::id::{MessageId, Position};
 use crate::message::Message;
-use crate::name::{Key, Topic};
-use crate::subscription::{Origin, Undecodable};
+pub use crate::raw_record::{ADAPTED, RawRecord};
 
 /// Mapping of attributes to a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,111 +136,6 @@ fn printed<'t>(text: &'t mut String, value: fmt::Arguments<'_>) -> &'t str {
     text
 }
 
-/// Reads a message from its attributes, headers, content type and payload.
-///
-/// Attributes that another producer omits get safe defaults: schema version 1,
-/// `application/octet-stream`, and the topic that the message came from. The key is the message's
-/// `partitionkey`, or else its `subject`, whatever their bytes ([`Key::of_bytes`]). A protocol with
-/// a field for the key uses [`decode_keyed`].
-///
-/// CloudEvents identifies an event by source *and* id. If `sequence` is not a number, or the id is
-/// not a UUID, this function computes the message id from both. The same event then always has the
-/// same id, and events of two producers never share one. If `sequence` is a number, the id stays as
-/// the outbox wrote it; code that remembers ids uses the [`identity`].
-///
-/// # Errors
-///
-/// [`Undecodable`] names the attribute that is missing or wrong, and keeps payload and headers.
-pub fn decode<'h>(
-    headers: impl IntoIterator<Item = (&'h str, &'h str)>,
-    content_type: Option<&str>,
-    payload: Bytes,
-    came_from: &Topic,
-    binding: Binding,
-) -> Result<(Message, Option<Origin>), Undecodable> {
-    decode_keyed(headers, content_type, payload, came_from, binding, None)
-}
-
-/// Like [`decode`], for protocols with a field for the key. The broker orders by that field, so it
-/// takes precedence over `subject`. Only `partitionkey` takes precedence over it.
-///
-/// # Errors
-///
-/// Those of [`decode`].
-pub fn decode_keyed<'h>(
-    headers: impl IntoIterator<Item = (&'h str, &'h str)>,
-    content_type: Option<&str>,
-    payload: Bytes,
-    came_from: &Topic,
-    binding: Binding,
-    key: Option<&[u8]>,
-) -> Result<(Message, Option<Origin>), Undecodable> {
-    let prefix = binding.prefix;
-    let headers: Vec<(&str, &str)> = headers.into_iter().collect();
-    let attribute = |name: &str| {
-        headers.iter().find(|(header, _)| header.strip_prefix(prefix) == Some(name)).map(|(_, value)| *value)
-    };
-    read(&headers, attribute, content_type, &payload, came_from, (prefix, key)).map_err(|reason| {
-        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Undecodable::new(reason, payload, headers)
-    })
-}
-
-fn read<'h>(
-    headers: &[(&'h str, &'h str)],
-    attribute: impl Fn(&str) -> Option<&'h str>,
-    content_type: Option<&str>,
-    payload: &Bytes,
-    came_from: &Topic,
-    (prefix, key): (&str, Option<&[u8]>),
-) -> Result<(Message, Option<Origin>), String> {
-    let required = |name: &str| {
-        attribute(name).ok_or_else(|| format!("the CloudEvents attribute {prefix}{name} is missing"))
-    };
-    let wrong =
-        |name: &str, value: &str, want: &str| format!("{prefix}{name} is {value:?}; it should be {want}");
-
-    let version = required("specversion")?;
-    if !version.starts_with("1.") {
-        return Err(wrong("specversion", version, "1.0"));
-    }
-    let (id, source) = (required("id")?, required("source")?);
-    let topic = match attribute("topic") {
-        Some(topic) => Topic::new(topic).map_err(|error| error.to_string())?,
-        None => came_from.clone(),
-    };
-    let sequence = attribute("sequence").and_then(|sequence| sequence.parse().ok());
-    // A number marks it as a message of an outbox, whose handlers expect the original id.
-    let own = id.parse().ok().filter(|_| sequence.is_some());
-    let id = own.unwrap_or_else(|| foreign_id(source, id));
-    let mut message = Message::of(id, topic, required("type")?)
-        .with_content_type(content_type.unwrap_or("application/octet-stream"))
-        .with_payload(payload.clone());
-    let named = |name: &str| attribute(name).map(str::as_bytes).filter(|key| !key.is_empty());
-    message.key = named("partitionkey").or(key).or_else(|| named("subject")).map(Key::of_bytes);
-    message.occurred_at = match attribute("time") {
-        Some(time) => Timestamp::parse(time).ok_or_else(|| wrong("time", time, "an RFC 3339 instant"))?,
-        None => Timestamp::default(),
-    };
-    if let Some(version) = attribute("schemaversion") {
-        message.schema_version = version
-            .parse()
-            .ok()
-            .filter(|version| *version > 0)
-            .ok_or_else(|| wrong("schemaversion", version, "a number from 1"))?;
-    }
-    let mut own = Headers::new();
-    for (name, value) in headers {
-        if !name.starts_with(prefix) && *name != CONTENT_TYPE {
-            own.insert(*name, *value).map_err(|error| error.to_string())?;
-        }
-    }
-    message.headers = own;
-    message.validate().map_err(|error| error.to_string())?;
-    let origin = sequence.map(|sequence| Origin { source: source.into(), sequence });
-    Ok((message, origin))
-}
-
 /// Returns the id of an event among those of all sources, computed from its source and id. An event
 /// of the [`DEFAULT_SOURCE`], which distinguishes nothing, keeps its id.
 ///
@@ -257,7 +147,7 @@ pub fn identity(source: &str, id: MessageId) -> MessageId {
 }
 
 /// UUID of another producer's event: the same for the same source and id.
-fn foreign_id(source: &str, id: &str) -> MessageId {
+pub(crate) fn foreign_id(source: &str, id: &str) -> MessageId {
     use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();
     hash.update(source.as_bytes());
@@ -271,7 +161,12 @@ fn foreign_id(source: &str, id: &str) -> MessageId {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::clock::Timestamp;
+    use crate::name::Topic;
+    use crate::subscription::{Origin, Undecodable};
 
     fn topic() -> Topic {
         Topic::new("orders").unwrap()
@@ -281,8 +176,10 @@ mod tests {
         pairs: &[(String, String)],
         binding: Binding,
     ) -> Result<(Message, Option<Origin>), Undecodable> {
-        let pairs = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        decode(pairs, Some("application/json"), Bytes::from_static(b"{}"), &topic(), binding)
+        let mut record =
+            RawRecord::new(binding, Bytes::from_static(b"{}")).with_content_type(Some(b"application/json"));
+        pairs.iter().for_each(|(name, value)| record.push(name.as_bytes(), value.as_bytes()));
+        record.message(&topic())
     }
 
     #[test]
@@ -360,83 +257,6 @@ mod tests {
         {
             let error = at(micros).validate().unwrap_err().to_string();
             assert!(error.contains(&micros.to_string()), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_foreign_event_may_name_its_key_as_subject() {
-        let pairs = [("specversion", "1.0"), ("id", "1"), ("source", "/s"), ("type", "x"), ("subject", "k")];
-        let pairs = pairs.map(|(name, value)| (format!("ce-{name}"), value.to_owned()));
-        assert_eq!(decode_pairs(&pairs, HTTP).unwrap().0.key.unwrap().as_str(), "k");
-    }
-
-    /// The broker's ordering key takes precedence over the event's description.
-    #[test]
-    fn the_key_of_the_protocol_goes_before_the_subject_and_behind_the_partition_key() {
-        let key = |named: &[(&str, &str)], key: Option<&[u8]>| {
-            let pairs = [("specversion", "1.0"), ("id", "1"), ("source", "/s"), ("type", "x")];
-            let pairs: Vec<(String, &str)> =
-                pairs.iter().chain(named).map(|(name, value)| (format!("ce_{name}"), *value)).collect();
-            let pairs = pairs.iter().map(|(name, value)| (name.as_str(), *value));
-            let read = decode_keyed(pairs, None, Bytes::new(), &topic(), KAFKA, key);
-            read.unwrap().0.key.map(|key| key.to_string())
-        };
-        let both = [("subject", "line-1"), ("partitionkey", "order-1")];
-        assert_eq!(key(&both, Some(b"k")).as_deref(), Some("order-1"));
-        assert_eq!(key(&both[..1], Some(b"k")).as_deref(), Some("k"));
-        assert_eq!(key(&both[..1], Some(&[0, 7])).as_deref(), Some("0x0007"));
-        assert_eq!(key(&both[..1], None).as_deref(), Some("line-1"));
-        assert_eq!(key(&[], None), None);
-        let long = "x".repeat(300);
-        let long = key(&[("partitionkey", &long)], None).unwrap();
-        assert!(long.starts_with("xxx") && long.len() <= Key::MOST_BYTES, "{long}");
-    }
-
-    #[test]
-    fn a_foreign_event_keeps_its_identity() {
-        let pairs = |id: &str| {
-            [("ce_specversion", "1.0"), ("ce_id", id), ("ce_source", "/legacy"), ("ce_type", "x")]
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        };
-        let id = |text| decode_pairs(&pairs(text), KAFKA).unwrap().0.id;
-        assert_eq!(id("17"), id("17"));
-        assert_ne!(id("17"), id("18"));
-    }
-
-    /// Other producers identify an event by source *and* id: equal ids from two sources are two
-    /// events, not a duplicate.
-    #[test]
-    fn the_same_id_of_two_producers_is_two_events() {
-        let uuid = "0190a1b2-0000-7000-8000-000000000001";
-        let id = |source: &str, more: &[(&str, &str)]| {
-            let pairs = [("specversion", "1.0"), ("id", uuid), ("source", source), ("type", "x")];
-            let pairs =
-                pairs.iter().chain(more).map(|(name, value)| (format!("ce_{name}"), (*value).to_owned()));
-            decode_pairs(&pairs.collect::<Vec<_>>(), KAFKA).unwrap().0.id
-        };
-        assert_ne!(id("/one", &[]), id("/other", &[]));
-        assert_eq!(id("/one", &[]), id("/one", &[]), "a repeat is one");
-        assert_eq!(id("/shop", &[("sequence", "7")]).to_string(), uuid, "ours has one id everywhere");
-        let identity = |source| identity(source, id(source, &[("sequence", "7")]));
-        assert_ne!(identity("/one"), identity("/other"), "and not the same identity");
-        assert_eq!(identity("/one"), id("/one", &[]), "numbered or not");
-        assert_eq!(identity(DEFAULT_SOURCE).to_string(), uuid);
-    }
-
-    #[test]
-    fn what_is_not_an_event_says_why_and_keeps_the_payload() {
-        let error = decode_pairs(&[("ce_id".to_owned(), "1".to_owned())], KAFKA).unwrap_err();
-        assert_eq!(error.reason, "the CloudEvents attribute ce_specversion is missing");
-        assert_eq!(error.payload, "{}");
-        assert_eq!(error.headers.len(), 1);
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn nothing_from_the_wire_makes_the_reader_panic(
-            pairs in proptest::collection::vec(("(ce_)?[a-z]{0,12}", "\\PC{0,20}"), 0..12),
-        ) {
-            let _ = decode_pairs(&pairs, KAFKA);
         }
     }
 }

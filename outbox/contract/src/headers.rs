@@ -111,8 +111,12 @@ impl Headers {
         self.0.iter().try_for_each(|(name, value)| Self::check(name, value))
     }
 
+    pub(crate) fn check_name(name: &str) -> Result<(), NameError> {
+        name::check("header name", name, Self::MOST_NAME_BYTES)
+    }
+
     fn check(name: &str, value: &str) -> Result<(), NameError> {
-        name::check("header name", name, Self::MOST_NAME_BYTES)?;
+        Self::check_name(name)?;
         if value.is_empty() { Ok(()) } else { name::check_value(name, value, Self::MOST_VALUE_BYTES) }
     }
 

@@ -26,6 +26,8 @@ pub mod metric;
 pub mod name;
 pub mod outcome;
 pub mod raw;
+mod raw_record;
+mod requeue;
 pub mod retry;
 pub mod store;
 pub mod stripe;

@@ -64,7 +64,7 @@ pub(crate) fn check_value(header: &str, value: &str, most: usize) -> Result<(), 
 }
 
 /// Text as shown in an error: a long one is truncated.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     text.char_indices().nth(64).map_or(text.to_owned(), |(end, _)| format!("{}…", &text[..end]))
 }
 

@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod attempt;
+mod builder;
 mod complaint;
 mod config;
 mod context;
@@ -30,6 +31,7 @@ mod under_way;
 mod verdict;
 mod watch;
 
-pub use config::{GroupProtocol, KafkaTransportBuilder};
+pub use builder::KafkaTransportBuilder;
+pub use config::GroupProtocol;
 pub use security::Mechanism;
 pub use transport::KafkaTransport;

@@ -4,9 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use outbox_contract::cloudevents::{self, RawRecord};
 use outbox_contract::fetch::Stored;
 use outbox_contract::subscription::{Origin, Undecodable};
-use outbox_contract::{Key, KeyId, Message, Topic, cloudevents};
+use outbox_contract::{Key, KeyId, Message, Topic};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 
 use crate::gapless::Partition;
@@ -71,35 +72,23 @@ pub(crate) fn read(
     record: &BorrowedMessage<'_>,
     topic: &Topic,
 ) -> (Result<Message, Undecodable>, Option<Origin>) {
-    match decode(record, topic) {
-        Ok((message, origin)) => (Ok(message), origin),
-        Err(mut undecodable) => {
-            undecodable = undecodable.at(format!("kafka {topic}/{}@{}", record.partition(), record.offset()));
-            if let Some(key) = record.key() {
-                undecodable = undecodable.with_key(Bytes::copy_from_slice(key));
-            }
-            (Err(undecodable), None)
+    let payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
+    // What the broker orders by is what it is handled in the order of, whatever bytes other producers took.
+    let mut raw = RawRecord::new(cloudevents::KAFKA, payload).with_key(record.key());
+    let headers = record.headers();
+    for at in 0..headers.map_or(0, |headers| headers.count()) {
+        // The binding panics at a header whose name is not text, and anybody may write one.
+        match catch_unwind(AssertUnwindSafe(|| headers.and_then(|headers| headers.try_get(at)))) {
+            Ok(Some(Header { key, value })) => raw.push(key.as_bytes(), value.unwrap_or_default()),
+            Ok(None) => {}
+            Err(_) => raw.note("a header whose name is not UTF-8 is left out"),
         }
     }
-}
-
-fn decode(record: &BorrowedMessage<'_>, topic: &Topic) -> Result<(Message, Option<Origin>), Undecodable> {
-    let payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
-    // The binding panics at a header whose name is not text, and anybody may write one.
-    let Ok(headers) = catch_unwind(AssertUnwindSafe(|| texts(record))) else {
-        return Err(Undecodable::new("a header's name is not UTF-8", payload, Vec::new()));
-    };
-    let (named, rest): (Vec<_>, Vec<_>) =
-        headers.into_iter().partition(|(name, _)| name.eq_ignore_ascii_case(cloudevents::CONTENT_TYPE));
-    let content_type = named.first().map(|(_, value)| value.as_str());
-    let pairs = rest.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    // What the broker orders by is what it is handled in the order of, whatever bytes other producers took.
-    cloudevents::decode_keyed(pairs, content_type, payload, topic, cloudevents::KAFKA, record.key())
-}
-
-/// The headers of a record, as far as their values are text.
-fn texts(record: &BorrowedMessage<'_>) -> Vec<(String, String)> {
-    let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
-    let text = |value: Option<&[u8]>| std::str::from_utf8(value.unwrap_or_default()).ok().map(str::to_owned);
-    headers.filter_map(|header| Some((header.key.to_owned(), text(header.value)?))).collect()
+    match raw.message(topic) {
+        Ok((message, origin)) => (Ok(message), origin),
+        Err(undecodable) => {
+            let place = format!("kafka {topic}/{}@{}", record.partition(), record.offset());
+            (Err(undecodable.at(place)), None)
+        }
+    }
 }

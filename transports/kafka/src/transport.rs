@@ -12,7 +12,8 @@ use outbox_contract::{
 };
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::config::{Config, KafkaTransportBuilder};
+use crate::builder::KafkaTransportBuilder;
+use crate::config::Config;
 use crate::deliveries::KafkaDeliveries;
 use crate::flight::{Flight, Heard};
 use crate::gapless::Gapless;

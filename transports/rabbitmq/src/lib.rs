@@ -2,6 +2,7 @@
 
 mod address;
 mod arguments;
+mod builder;
 mod channel;
 mod config;
 mod connection;
@@ -20,6 +21,7 @@ mod publishing;
 mod record;
 mod refusals;
 mod routing;
+mod session;
 mod socket;
 mod switchboard;
 mod tags;
@@ -28,5 +30,6 @@ mod transport;
 mod upkeep;
 mod wire;
 
-pub use config::{ConfigError, RabbitMqTransportBuilder, Topology};
+pub use builder::RabbitMqTransportBuilder;
+pub use config::{ConfigError, Topology};
 pub use transport::RabbitMqTransport;

@@ -8,7 +8,8 @@ use outbox_contract::{Consumer, Topic};
 use outbox_servers::{OrSkip, RabbitMq};
 
 use super::*;
-use crate::config::RabbitMqTransportBuilder;
+use crate::builder::RabbitMqTransportBuilder;
+use crate::config::Topology;
 
 #[path = "../tests/all/rabbitmq_only/wiretap.rs"]
 mod wiretap;

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use lapin::BasicProperties;
-use lapin::types::{AMQPValue, ShortString};
-use outbox_contract::cloudevents::{self, AMQP};
+use lapin::types::AMQPValue;
+use outbox_contract::cloudevents::{self, AMQP, RawRecord};
 use outbox_contract::subscription::{Origin, Undecodable};
 use outbox_contract::{Message, MessageId, Position, Rejection, Stored, Topic};
 
@@ -71,86 +71,75 @@ pub(crate) fn id_of(properties: &BasicProperties) -> Option<MessageId> {
 pub(crate) fn position_of(properties: &BasicProperties) -> Option<Position> {
     let headers = properties.headers().as_ref()?;
     let sequence = headers.inner().get(SEQUENCE)?;
-    text_of(sequence)?.parse().ok().map(Position)
+    std::str::from_utf8(&bytes_of(sequence)).ok()?.parse().ok().map(Position)
 }
 
 /// Reads a message from what came out of a queue of a topic.
 ///
 /// # Errors
 ///
-/// What is not one of our messages, with its payload and its headers as far as they are text.
+/// What is not one of our messages, with its payload and its headers. A queue has no places: the id that its publisher gave it has to do, and what it
+/// contains.
 pub(crate) fn decode(
     properties: &BasicProperties,
     body: Vec<u8>,
     came_from: &Topic,
 ) -> Result<(Message, Option<Origin>), Undecodable> {
-    let headers: Vec<(Cow<'_, str>, Cow<'_, str>)> = properties
-        .headers()
-        .as_ref()
-        .into_iter()
-        .flatten()
-        .filter_map(|(name, value)| Some((own_name(name.as_str())?, text_of(value)?)))
-        .collect();
-    let pairs = headers.iter().map(|(name, value)| (&**name, &**value));
-    let content_type = properties.content_type().as_ref().map(ShortString::as_str);
-    cloudevents::decode(pairs, content_type, Bytes::from(body), came_from, AMQP)
-}
-
-/// What is no message, with all of its headers and what tells it from others. A queue has no places: the id that its publisher gave it has to do, and
-/// what it contains.
-pub(crate) fn placed(mut undecodable: Undecodable, properties: &BasicProperties) -> Undecodable {
-    undecodable.headers = raw_texts(properties);
-    match properties.message_id() {
+    let content_type =
+        properties.content_type().as_ref().map(|content_type| content_type.as_str().as_bytes());
+    let mut raw = RawRecord::new(AMQP, Bytes::from(body)).with_content_type(content_type);
+    for (name, value) in properties.headers().as_ref().into_iter().flatten() {
+        if let Some(name) = own_name(name.as_str()) {
+            raw.push(name, bytes_of(value));
+        }
+    }
+    raw.message(came_from).map_err(|undecodable| match properties.message_id() {
         Some(id) => undecodable.at(format!("message-id {id}")),
         None => undecodable,
-    }
-}
-
-/// All headers that are not the broker's; a value that is no text is written out.
-fn raw_texts(properties: &BasicProperties) -> Vec<(String, String)> {
-    let headers = properties.headers().as_ref().into_iter().flatten();
-    let text = |value: &AMQPValue| match (text_of(value), value) {
-        (Some(text), _) => text.into_owned(),
-        (None, AMQPValue::LongString(bytes)) => Undecodable::text(bytes.as_bytes()),
-        (None, value) => format!("{value:?}"),
-    };
-    let named = headers.filter_map(|(name, value)| Some((own_name(name.as_str())?, value)));
-    named.map(|(name, value)| (name.into_owned(), text(value))).collect()
+    })
 }
 
 /// The name of a header that is not the broker's.
-fn own_name(name: &str) -> Option<Cow<'_, str>> {
+fn own_name(name: &str) -> Option<Cow<'_, [u8]>> {
     if OF_THE_BROKER.contains(&name) || OF_THE_BROKER_TOO.iter().any(|prefix| name.starts_with(prefix)) {
         return None;
     }
     Some(match name.strip_prefix(OTHER_PREFIX) {
-        Some(attribute) => format!("{}{attribute}", AMQP.prefix).into(),
-        None => name.into(),
+        Some(attribute) => format!("{}{attribute}", AMQP.prefix).into_bytes().into(),
+        None => name.as_bytes().into(),
     })
 }
 
-/// The value of a header as text. None for lists, tables and bytes.
-fn text_of(value: &AMQPValue) -> Option<Cow<'_, str>> {
-    match value {
-        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(Cow::Borrowed),
-        AMQPValue::ShortString(text) => Some(text.as_str().into()),
-        AMQPValue::Boolean(value) => Some(value.to_string().into()),
-        AMQPValue::ShortShortInt(value) => Some(value.to_string().into()),
-        AMQPValue::ShortShortUInt(value) => Some(value.to_string().into()),
-        AMQPValue::ShortInt(value) => Some(value.to_string().into()),
-        AMQPValue::ShortUInt(value) => Some(value.to_string().into()),
-        AMQPValue::LongInt(value) => Some(value.to_string().into()),
-        AMQPValue::LongUInt(value) => Some(value.to_string().into()),
-        AMQPValue::LongLongInt(value) => Some(value.to_string().into()),
-        _ => None,
-    }
+/// The value of a header: the bytes of a text or of bytes; any other is written out.
+fn bytes_of(value: &AMQPValue) -> Cow<'_, [u8]> {
+    let text = match value {
+        AMQPValue::LongString(text) => return text.as_bytes().into(),
+        AMQPValue::ShortString(text) => return text.as_str().as_bytes().into(),
+        AMQPValue::ByteArray(bytes) => return bytes.as_slice().into(),
+        AMQPValue::Void => return Cow::Borrowed(b""),
+        AMQPValue::Boolean(value) => value.to_string(),
+        AMQPValue::ShortShortInt(value) => value.to_string(),
+        AMQPValue::ShortShortUInt(value) => value.to_string(),
+        AMQPValue::ShortInt(value) => value.to_string(),
+        AMQPValue::ShortUInt(value) => value.to_string(),
+        AMQPValue::LongInt(value) => value.to_string(),
+        AMQPValue::LongUInt(value) => value.to_string(),
+        AMQPValue::LongLongInt(value) => value.to_string(),
+        AMQPValue::Timestamp(value) => value.to_string(),
+        AMQPValue::Float(value) => value.to_string(),
+        AMQPValue::Double(value) => value.to_string(),
+        AMQPValue::DecimalValue(_) | AMQPValue::FieldArray(_) | AMQPValue::FieldTable(_) => {
+            format!("{value:?}")
+        }
+    };
+    text.into_bytes().into()
 }
 
 #[cfg(test)]
 mod tests {
     use amq_protocol::frame::AMQPFrame;
     use lapin::types::FieldTable;
-    use outbox_contract::Timestamp;
+    use outbox_contract::{Key, Timestamp};
 
     use super::*;
     use crate::frames::{Incoming, Publish};
@@ -169,6 +158,16 @@ mod tests {
 
     fn topic() -> Topic {
         Topic::new("orders").unwrap()
+    }
+
+    /// What another program sends: an event with these headers more.
+    fn foreign(more: impl IntoIterator<Item = (String, AMQPValue)>) -> BasicProperties {
+        let all = [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "x")];
+        let all =
+            all.map(|(name, value)| (format!("cloudEvents:{name}"), AMQPValue::LongString(value.into())));
+        let mut headers = FieldTable::default();
+        all.into_iter().chain(more).for_each(|(name, value)| _ = headers.insert(name.into(), value));
+        BasicProperties::default().with_headers(headers)
     }
 
     fn stored() -> Stored {
@@ -191,7 +190,6 @@ mod tests {
         let mut headers = properties.headers().clone().unwrap();
         headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(3));
         headers.insert("x-first-death-queue".into(), AMQPValue::LongString("q".into()));
-        headers.insert("bytes".into(), AMQPValue::LongString(vec![0xff].into()));
         let came = properties.with_headers(headers);
         let (message, origin) = decode(&came, b"{}".to_vec(), &topic()).unwrap();
         assert_eq!(message, stored.message);
@@ -213,20 +211,52 @@ mod tests {
     /// A queue keeps everything in order; of that, the inbox keeps what has the same key.
     #[test]
     fn the_key_of_another_program_is_its_partition_key_or_subject_whatever_it_is() {
-        let key = |more: &[(&str, &str)]| {
-            let mut headers = FieldTable::default();
-            let all = [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "x")];
-            for (name, value) in all.iter().chain(more) {
-                headers.insert(format!("cloudEvents:{name}").into(), AMQPValue::LongString((*value).into()));
-            }
-            let properties = BasicProperties::default().with_headers(headers);
-            decode(&properties, Vec::new(), &topic()).unwrap().0.key.map(|key| key.to_string())
+        let key = |more: &[(&str, AMQPValue)]| {
+            let came =
+                foreign(more.iter().map(|(name, value)| (format!("cloudEvents:{name}"), value.clone())));
+            decode(&came, Vec::new(), &topic()).unwrap().0.key.map(|key| key.to_string())
         };
-        assert_eq!(key(&[("partitionkey", "order-1"), ("subject", "line-1")]).as_deref(), Some("order-1"));
-        assert_eq!(key(&[("subject", "line-1")]).as_deref(), Some("line-1"));
-        assert_eq!(key(&[("partitionkey", "a\nb")]).as_deref(), Some("0x610a62"));
-        assert!(key(&[("partitionkey", &"x".repeat(300))]).is_some());
+        let text = |text: &str| AMQPValue::LongString(text.into());
+        let subject = ("subject", text("line-1"));
+        let named = |value| key(&[("partitionkey", value), subject.clone()]).unwrap();
+        assert_eq!(named(text("order-1")), "order-1");
+        assert_eq!(named(text("a\nb")), "0x610a62");
+        assert_eq!(named(text(&"x".repeat(300))), Key::of_bytes(&[b'x'; 300]).as_str());
+        let bytes = [0, 0, 0, 7];
+        assert_eq!(named(AMQPValue::ByteArray(bytes[..].into())), "0x00000007");
+        assert_eq!(named(AMQPValue::LongString(bytes[..].into())), "0x00000007", "as on Kafka");
+        assert_eq!(named(AMQPValue::LongString(vec![0xff].into())), "0xff");
+        assert_eq!(named(AMQPValue::LongLongInt(7)), "7");
+        assert_eq!(named(AMQPValue::Timestamp(7)), "7");
+        assert_eq!(named(AMQPValue::Void), "line-1");
+        assert_eq!(key(&[subject]).as_deref(), Some("line-1"));
         assert_eq!(key(&[]), None);
+    }
+
+    #[test]
+    fn headers_of_any_type_and_length_come_along() {
+        let mut nested = FieldTable::default();
+        nested.insert("a".into(), AMQPValue::LongInt(1));
+        let headers = [
+            ("bytes", AMQPValue::ByteArray(vec![0xff, b'a'].into())),
+            ("double", AMQPValue::Double(1.5)),
+            ("lines", AMQPValue::LongString("two\nlines".into())),
+            ("long", AMQPValue::LongString("x".repeat(10_000).into())),
+            ("table", AMQPValue::FieldTable(nested)),
+            ("void", AMQPValue::Void),
+            ("cloudEvents:schemaversion", AMQPValue::LongString("1.2.0".into())),
+            ("cloudEvents:subject", AMQPValue::LongString("s".repeat(300).into())),
+        ];
+        let came = foreign(headers.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        let (message, _) = decode(&came.with_content_type("".into()), Vec::new(), &topic()).unwrap();
+        let header = |name| message.headers.get(name).unwrap();
+        assert_eq!((header("bytes"), header("double"), header("lines")), ("\\xffa", "1.5", "two\\nlines"));
+        assert_eq!((header("long").len(), header("void")), (8_192, ""));
+        assert!(header("table").contains('a'), "{}", header("table"));
+        assert_eq!((message.schema_version, &*message.content_type), (1, "application/octet-stream"));
+        let note = header(cloudevents::ADAPTED);
+        assert!(["bytes", "lines", "long", "schemaversion"].iter().all(|name| note.contains(name)), "{note}");
+        assert!(!["double", "void"].iter().any(|name| note.contains(name)), "{note}");
     }
 
     #[test]
@@ -239,8 +269,11 @@ mod tests {
         headers.insert("bytes".into(), AMQPValue::LongString(vec![0xff].into()));
         headers.insert("void".into(), AMQPValue::Void);
         headers.insert("x-delivery-count".into(), AMQPValue::LongInt(3));
-        let kept = raw_texts(&BasicProperties::default().with_headers(headers));
-        let kept: Vec<_> = kept.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(kept, [("a", "b"), ("bytes", "\\xff"), ("void", "Void")], "the broker's count changes");
+        let came = BasicProperties::default().with_headers(headers).with_message_id("17".into());
+        let error = decode(&came, Vec::new(), &topic()).unwrap_err();
+        let kept: Vec<_> =
+            error.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(kept, [("a", "b"), ("bytes", "\\xff"), ("void", "")], "the broker's count changes");
+        assert_eq!(error.place.as_deref(), Some("message-id 17"));
     }
 }

@@ -9,7 +9,8 @@ use outbox_contract::{
 };
 use tokio::sync::watch;
 
-use crate::config::{Config, RabbitMqTransportBuilder};
+use crate::builder::RabbitMqTransportBuilder;
+use crate::config::Config;
 use crate::deliveries::RabbitMqDeliveries;
 use crate::pool::Pool;
 use crate::publishing::Publishing;

@@ -4,8 +4,9 @@
 //! message's headers under their own names. The order of fields is always the same, so that Redis stores their names once for many entries.
 
 use bytes::Bytes;
+use outbox_contract::cloudevents::{self, RawRecord};
 use outbox_contract::subscription::{Origin, Undecodable};
-use outbox_contract::{Failure, Message, Rejection, Stored, Topic, cloudevents};
+use outbox_contract::{Failure, Message, Rejection, Stored, Topic};
 
 /// The field of the payload. A header may have the same name: the first field is the payload.
 const DATA: &str = "data";
@@ -30,44 +31,23 @@ pub(crate) fn encode(stored: &Stored, source: &str, mut add: impl FnMut(&[u8])) 
 ///
 /// # Errors
 ///
-/// [`Undecodable`] says why this is not a message, and keeps what could be read.
+/// [`Undecodable`] says why this is not a message, and keeps what is there.
 pub(crate) fn decode(
     fields: &[(Bytes, Bytes)],
     came_from: &Topic,
 ) -> Result<(Message, Option<Origin>), Undecodable> {
-    let mut payload = None;
-    let mut headers: Vec<(&str, &str)> = Vec::with_capacity(fields.len());
-    let mut not_text = None;
-    for (name, value) in fields {
-        if payload.is_none() && name == DATA.as_bytes() {
-            payload = Some(value.clone());
-            continue;
-        }
-        match (std::str::from_utf8(name), std::str::from_utf8(value)) {
-            (Ok(name), Ok(value)) => headers.push((name, value)),
-            _ => not_text = not_text.or(Some(name)),
+    let payload = fields.iter().position(|(name, _)| name == DATA.as_bytes());
+    let bytes = payload.and_then(|at| fields.get(at)).map(|(_, value)| value.clone());
+    let mut raw = RawRecord::new(cloudevents::HTTP, bytes.unwrap_or_default());
+    for (at, (name, value)) in fields.iter().enumerate() {
+        if Some(at) != payload {
+            raw.push(&name[..], &value[..]);
         }
     }
-    let content_type =
-        headers.iter().find(|(name, _)| *name == cloudevents::CONTENT_TYPE).map(|(_, value)| *value);
-    let wrong = |reason: String, payload: Bytes| Undecodable::new(reason, payload, raw_texts(fields));
-    if let Some(name) = not_text {
-        let name = String::from_utf8_lossy(name);
-        return Err(wrong(format!("the field {name:?} is not text"), payload.unwrap_or_default()));
+    match payload {
+        Some(_) => raw.message(came_from),
+        None => Err(raw.undecodable(format!("the field {DATA}, which holds the payload, is missing"))),
     }
-    let Some(payload) = payload else {
-        return Err(wrong(format!("the field {DATA}, which holds the payload, is missing"), Bytes::new()));
-    };
-    cloudevents::decode(headers.iter().copied(), content_type, payload, came_from, cloudevents::HTTP)
-}
-
-/// All fields of an entry but the payload; what is no text is escaped.
-fn raw_texts(fields: &[(Bytes, Bytes)]) -> Vec<(String, String)> {
-    let mut payload_is_left = true;
-    let is_header =
-        |(name, _): &&(Bytes, Bytes)| name != DATA.as_bytes() || !std::mem::take(&mut payload_is_left);
-    let text = |(name, value): &(Bytes, Bytes)| (Undecodable::text(name), Undecodable::text(value));
-    fields.iter().filter(is_header).map(text).collect()
 }
 
 /// Whether a message can be an entry at all, on a server that takes strings of so many bytes.
@@ -103,6 +83,22 @@ mod tests {
         strings.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
     }
 
+    /// What is read of an event of another program, with these fields more.
+    fn foreign(more: &[(&str, &[u8])]) -> Message {
+        let all: [(&str, &[u8]); 5] = [
+            ("ce-specversion", b"1.0"),
+            ("ce-id", b"17"),
+            ("ce-source", b"/legacy"),
+            ("ce-type", b"x"),
+            ("data", b""),
+        ];
+        let pair = |(name, value): &(&str, &[u8])| {
+            (Bytes::copy_from_slice(name.as_bytes()), Bytes::copy_from_slice(value))
+        };
+        let pairs: Vec<_> = all.iter().chain(more).map(pair).collect();
+        decode(&pairs, &Topic::new("orders").unwrap()).unwrap().0
+    }
+
     #[test]
     fn a_message_survives_even_when_its_headers_are_called_like_our_fields() {
         let topic = Topic::new("orders").unwrap();
@@ -120,24 +116,35 @@ mod tests {
     /// A stream keeps everything in order; of that, the inbox keeps what has the same key.
     #[test]
     fn the_key_of_another_program_is_its_partition_key_or_subject_whatever_it_is() {
-        let key = |more: &[(&'static str, &'static str)]| {
-            let all = [
-                ("ce-specversion", "1.0"),
-                ("ce-id", "17"),
-                ("ce-source", "/legacy"),
-                ("ce-type", "x"),
-                ("data", ""),
-            ];
-            let pairs = all.iter().chain(more);
-            let pairs: Vec<_> =
-                pairs.map(|(name, value)| (Bytes::from(*name), Bytes::from(*value))).collect();
-            decode(&pairs, &Topic::new("orders").unwrap()).unwrap().0.key.map(|key| key.to_string())
-        };
-        let both = [("ce-partitionkey", "order-1"), ("ce-subject", "line-1")];
+        let key = |more: &[(&str, &[u8])]| foreign(more).key.map(|key| key.to_string());
+        let both = [("ce-partitionkey", &b"order-1"[..]), ("ce-subject", b"line-1")];
         assert_eq!(key(&both).as_deref(), Some("order-1"));
         assert_eq!(key(&both[1..]).as_deref(), Some("line-1"));
-        assert_eq!(key(&[("ce-partitionkey", "a\nb")]).as_deref(), Some("0x610a62"));
+        assert_eq!(key(&[("ce-partitionkey", b"a\nb")]).as_deref(), Some("0x610a62"));
+        assert_eq!(key(&[("ce-partitionkey", b"\0\0\0\x07")]).as_deref(), Some("0x00000007"), "as on Kafka");
+        assert_eq!(key(&[("ce-partitionkey", b"\xff")]).as_deref(), Some("0xff"));
         assert_eq!(key(&[]), None);
+    }
+
+    #[test]
+    fn fields_of_any_bytes_and_length_come_along() {
+        let long = vec![b'x'; 10_000];
+        let message = foreign(&[
+            ("bytes", b"\xffa"),
+            ("lines", b"two\nlines"),
+            ("long", &long),
+            ("content-type", b""),
+            ("ce-schemaversion", b"1.2.0"),
+            ("ce-subject", &long[..300]),
+        ]);
+        let header = |name| message.headers.get(name).unwrap();
+        assert_eq!(
+            (header("bytes"), header("lines"), header("long").len()),
+            ("\\xffa", "two\\nlines", 8_192)
+        );
+        assert_eq!((message.schema_version, &*message.content_type), (1, "application/octet-stream"));
+        let note = header(cloudevents::ADAPTED);
+        assert!(["bytes", "lines", "long", "schemaversion"].iter().all(|name| note.contains(name)), "{note}");
     }
 
     #[test]
@@ -148,7 +155,7 @@ mod tests {
         assert!(error.reason.contains("data"), "{error}");
         assert_eq!(error.headers, [("total".to_owned(), "42".to_owned())]);
         let error = decode(&[pair(b"data", b"{}"), pair(b"x", b"\xff")], &topic).unwrap_err();
-        assert!(error.reason.contains("\"x\" is not text"), "{error}");
+        assert!(error.reason.contains("ce-specversion is missing"), "{error}");
         assert_eq!(error.payload, "{}");
         assert_eq!(error.headers, [("x".to_owned(), "\\xff".to_owned())], "raw, but for the payload");
     }

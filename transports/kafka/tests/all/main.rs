@@ -5,6 +5,7 @@
 mod cluster;
 mod compression;
 mod conformance;
+mod foreign;
 mod groups;
 mod injected_errors;
 mod kafka_only;

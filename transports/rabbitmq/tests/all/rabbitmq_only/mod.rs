@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 mod consuming;
+mod foreign;
 mod full_queues;
 mod handover;
 mod headers;

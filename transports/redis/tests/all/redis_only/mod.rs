@@ -4,6 +4,7 @@
 
 mod acknowledgements;
 mod cluster;
+mod foreign;
 mod members;
 mod outages;
 mod reading;

@@ -1,0 +1,239 @@
+//! What other programs write, and what is made of it.
+
+use super::*;
+use crate::cloudevents::{AMQP, DEFAULT_SOURCE, HTTP, KAFKA, identity};
+
+const ATTRIBUTES: [(&str, &str); 4] =
+    [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "x")];
+const EVERY: [Binding; 3] = [KAFKA, AMQP, HTTP];
+
+fn topic() -> Topic {
+    Topic::new("orders").unwrap()
+}
+
+/// An event of another producer, with these attributes more, or in place of what it has.
+fn record<'r>(binding: Binding, attributes: &[(&str, &'r [u8])]) -> RawRecord<'r> {
+    let mut record = RawRecord::new(binding, Bytes::from_static(b"{}"));
+    let are_replaced = |name: &str| attributes.iter().any(|(other, _)| *other == name);
+    let others = ATTRIBUTES.iter().filter(|(name, _)| !are_replaced(name));
+    for (name, value) in
+        others.map(|(name, value)| (*name, value.as_bytes())).chain(attributes.iter().copied())
+    {
+        record.push(format!("{}{name}", binding.prefix).into_bytes(), value);
+    }
+    record
+}
+
+fn read(record: RawRecord<'_>) -> Message {
+    record.message(&topic()).unwrap().0
+}
+
+/// A message of which this was noted, and nothing else.
+fn noted(record: RawRecord<'_>, words: &str) -> Message {
+    let message = read(record);
+    let note = message.headers.get(ADAPTED).unwrap_or_default();
+    assert!(note.contains(words), "{note:?} says {words:?}");
+    assert!(message.validate().is_ok());
+    message
+}
+
+#[test]
+fn what_is_as_it_should_be_has_no_note() {
+    for binding in EVERY {
+        let mut plain = record(
+            binding,
+            &[("subject", "line-1".as_bytes()), ("sequence", b"first"), ("dataschema", b"\xff")],
+        );
+        plain.push(&b"tenant"[..], &b"acme"[..]);
+        plain.push(&b"empty"[..], &b""[..]);
+        let message = read(plain);
+        assert_eq!(message.headers.iter().collect::<Vec<_>>(), [("empty", ""), ("tenant", "acme")]);
+        assert_eq!((&*message.content_type, message.schema_version), (UNKNOWN_CONTENT, 1));
+    }
+}
+
+#[test]
+fn a_header_that_can_not_be_kept_as_it_is_is_kept_as_far_as_it_goes() {
+    let long = "é".repeat(5_000);
+    for binding in EVERY {
+        for (value, kept, words) in [
+            (&b"two\nlines"[..], "two\\nlines", "control characters are escaped"),
+            (b"\0\0\0\x07", "\\u{0}\\u{0}\\u{0}\\u{7}", "control characters are escaped"),
+            (b"\xff\x07a", "\\xff\\x07a", "not UTF-8"),
+            (long.as_bytes(), &long[..8_192], "cut from 10000 bytes to 8192"),
+        ] {
+            let mut record = record(binding, &[]);
+            record.push(&b"x-secret"[..], value);
+            record.push(&b"tenant"[..], &b"acme"[..]);
+            let message = noted(record, words);
+            assert_eq!(
+                (message.headers.get("x-secret"), message.headers.get("tenant")),
+                (Some(kept), Some("acme"))
+            );
+            let note = message.headers.get(ADAPTED).unwrap();
+            assert!(note.contains("x-secret") && !note.contains(kept) && !note.contains("tenant"), "{note}");
+        }
+    }
+}
+
+#[test]
+fn a_header_whose_name_can_be_none_is_left_out() {
+    let long = "n".repeat(256);
+    for name in [&b""[..], b"a\nb", b"\xff", long.as_bytes()] {
+        let mut record = record(HTTP, &[]);
+        record.push(name, &b"value"[..]);
+        record.push(&b"tenant"[..], &b"acme"[..]);
+        let message = noted(record, "is left out");
+        assert_eq!(message.headers.len(), 2);
+    }
+}
+
+/// As the protocol's own property, and as a header.
+#[test]
+fn a_content_type_that_is_none_is_unknown() {
+    let long = "t".repeat(256);
+    for wrong in [&b"a\nb"[..], b"\xff", long.as_bytes()] {
+        let mut header = record(KAFKA, &[]);
+        header.push(&b"Content-Type"[..], wrong);
+        for record in [header, record(AMQP, &[]).with_content_type(Some(wrong))] {
+            assert_eq!(&*noted(record, "content-type is").content_type, UNKNOWN_CONTENT);
+        }
+    }
+    let mut both = record(AMQP, &[]);
+    both.push(&b"content-type"[..], &b"text/plain"[..]);
+    assert_eq!(&*read(both.clone()).content_type, "text/plain");
+    let empty = read(both.clone().with_content_type(Some(b"")));
+    assert_eq!((&*empty.content_type, empty.headers.len()), (UNKNOWN_CONTENT, 0));
+    assert_eq!(&*read(both.with_content_type(Some(b"text/html"))).content_type, "text/html");
+}
+
+#[test]
+fn attributes_that_an_event_can_do_without_are_ignored_where_they_are_wrong() {
+    for wrong in [&b"1.2.0"[..], b"0", b"-1", b"", b"4294967296", b"\xff"] {
+        let message = noted(record(KAFKA, &[("schemaversion", wrong)]), "ce_schemaversion is");
+        assert_eq!(message.schema_version, 1);
+    }
+    let late = b"0000-01-01T00:00:00+23:00";
+    for wrong in [&b"yesterday"[..], b"", b"\xff", late] {
+        let message = noted(record(HTTP, &[("time", wrong)]), "ce-time is");
+        assert_eq!(message.occurred_at, Timestamp::default());
+    }
+    let long = "t".repeat(250);
+    for wrong in [&b""[..], b"a\nb", b"\xff", long.as_bytes()] {
+        let message = noted(record(AMQP, &[("topic", wrong)]), "cloudEvents:topic is");
+        assert_eq!(message.topic, topic());
+    }
+    let message = noted(record(KAFKA, &[("schemaversion", b"1.2.0"), ("time", b"now")]), "ce_time is");
+    assert!(message.headers.get(ADAPTED).unwrap().contains("; ce_schemaversion is \"1.2.0\""));
+}
+
+#[test]
+fn what_an_event_needs_has_to_be_there_and_to_be_right() {
+    let long = "t".repeat(256);
+    for (name, wrong) in [
+        ("specversion", &b"0.3"[..]),
+        ("specversion", b"\xff"),
+        ("id", b""),
+        ("id", b"\xff"),
+        ("source", b"\xff"),
+        ("type", b""),
+        ("type", b"a\nb"),
+        ("type", b"\xff"),
+        ("type", long.as_bytes()),
+    ] {
+        let mut record = record(KAFKA, &[(name, wrong), ("partitionkey", b"\0\x07")]);
+        record.push(&b"bytes"[..], &b"\xff"[..]);
+        record.note("a header was left out");
+        let error = record.message(&topic()).unwrap_err();
+        assert!(error.reason.contains(name), "{name}: {}", error.reason);
+        assert_eq!((&error.payload[..], error.key.as_deref()), (&b"{}"[..], Some(&b"\0\x07"[..])));
+        let kept =
+            |name: &str| error.headers.iter().find(|(other, _)| other == name).map(|(_, value)| &**value);
+        assert_eq!((kept("bytes"), kept(ADAPTED)), (Some("\\xff"), Some("a header was left out")));
+    }
+    let mut missing = RawRecord::new(KAFKA, Bytes::from_static(b"{}"));
+    missing.push(&b"ce_id"[..], &b"1"[..]);
+    let error = missing.message(&topic()).unwrap_err();
+    assert_eq!(error.reason, "the CloudEvents attribute ce_specversion is missing");
+    assert_eq!((&error.payload[..], error.headers.len(), error.key), (&b"{}"[..], 1, None));
+}
+
+/// Nobody but the reader says what it has changed.
+#[test]
+fn a_note_of_another_program_is_none() {
+    let mut record = record(HTTP, &[]);
+    record.push(ADAPTED.as_bytes(), &b"nothing"[..]);
+    assert!(read(record).headers.is_empty());
+}
+
+/// What the broker orders by goes before what describes the event.
+#[test]
+fn the_key_of_the_protocol_goes_before_the_subject_and_behind_the_partition_key() {
+    let key = |named: &[(&str, &'static [u8])], key: Option<&'static [u8]>| {
+        read(record(KAFKA, named).with_key(key)).key.map(|key| key.to_string())
+    };
+    let both = [("subject", &b"line-1"[..]), ("partitionkey", &b"order-1"[..])];
+    assert_eq!(key(&both, Some(b"k")).as_deref(), Some("order-1"));
+    assert_eq!(key(&both[..1], Some(b"k")).as_deref(), Some("k"));
+    assert_eq!(key(&both[..1], Some(&[0, 7])).as_deref(), Some("0x0007"));
+    assert_eq!(key(&both[..1], None).as_deref(), Some("line-1"));
+    assert_eq!(key(&[("partitionkey", b"")], Some(b"k")).as_deref(), Some("k"));
+    assert_eq!(key(&[], None), None);
+}
+
+/// Equal bytes are equal keys, on every protocol and whatever they are.
+#[test]
+fn a_key_is_whatever_bytes_it_is() {
+    let long = [b'x'; 300];
+    for binding in EVERY {
+        for name in ["partitionkey", "subject"] {
+            let key = |bytes: &[u8]| read(record(binding, &[(name, bytes)])).key.unwrap();
+            for bytes in [&b"order-1"[..], b"\0\0\0\x07", b"\xff\xfe", b"a\nb", &long] {
+                assert_eq!(key(bytes), Key::of_bytes(bytes), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_foreign_event_keeps_its_identity() {
+    let id = |id: &[u8]| read(record(KAFKA, &[("id", id)])).id;
+    assert_eq!(id(b"17"), id(b"17"));
+    assert_ne!(id(b"17"), id(b"18"));
+}
+
+/// Among other producers an event is known by source *and* id: the second of two sources is no repeat of the first.
+#[test]
+fn the_same_id_of_two_producers_is_two_events() {
+    let uuid = "0190a1b2-0000-7000-8000-000000000001";
+    let id = |source: &str, more: &[(&str, &'static [u8])]| {
+        let mut all = vec![("id", uuid.as_bytes()), ("source", source.as_bytes())];
+        all.extend(more);
+        read(record(KAFKA, &all)).id
+    };
+    assert_ne!(id("/one", &[]), id("/other", &[]));
+    assert_eq!(id("/one", &[]), id("/one", &[]), "a repeat is one");
+    assert_eq!(id("/shop", &[("sequence", b"7")]).to_string(), uuid, "ours has one id everywhere");
+    let identity = |source| identity(source, id(source, &[("sequence", b"7")]));
+    assert_ne!(identity("/one"), identity("/other"), "and not the same identity");
+    assert_eq!(identity("/one"), id("/one", &[]), "numbered or not");
+    assert_eq!(identity(DEFAULT_SOURCE).to_string(), uuid);
+}
+
+proptest::proptest! {
+    /// With all that an event needs, nothing else makes it none.
+    #[test]
+    fn nothing_from_the_wire_makes_the_reader_panic_or_lose_an_event(
+        pairs in proptest::collection::vec(("(ce_)?[a-z]{0,12}", proptest::collection::vec(0_u8.., 0..20)), 0..12),
+        is_event: bool,
+    ) {
+        let mut record = if is_event { record(KAFKA, &[]) } else { RawRecord::new(KAFKA, Bytes::new()) };
+        for (name, value) in &pairs {
+            record.push(name.as_bytes(), &value[..]);
+        }
+        match record.message(&topic()) {
+            Ok((message, _)) => assert!(message.validate().is_ok()),
+            Err(undecodable) => assert!(!is_event, "{undecodable}"),
+        }
+    }
+}

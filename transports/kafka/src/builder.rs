@@ -1,0 +1,179 @@
+//! The builder of a Kafka transport: each setting with its default and its reason.
+
+use std::time::Duration;
+
+use outbox_contract::{TransportError, TransportErrorKind};
+use rdkafka::ClientConfig;
+
+use crate::config::{Config, GroupProtocol, not_taken};
+use crate::security::Mechanism;
+use crate::transport::KafkaTransport;
+
+/// Properties that the promises of the transport rest on: nobody sets them but it.
+const OURS: &[&str] = &[
+    "acks",
+    // Who publishes makes no topics.
+    "allow.auto.create.topics",
+    "auto.commit.enable",
+    "bootstrap.servers",
+    // With it no message would ever be said to be delivered.
+    "delivery.report.only.error",
+    "delivery.timeout.ms",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.gapless.guarantee",
+    "enable.idempotence",
+    "enable.partition.eof",
+    "group.id",
+    "group.protocol",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "message.send.max.retries",
+    "message.timeout.ms",
+    "metadata.broker.list",
+    // Offsets belong on the broker: the next member goes on from there.
+    "offset.store.method",
+    "partition.assignment.strategy",
+    "partitioner",
+    "queuing.strategy",
+    "request.required.acks",
+    "retries",
+    // A connection on which a request has timed out is given up: its answers would be taken for those of others.
+    "socket.max.fails",
+    "transactional.id",
+];
+
+/// Builds a [`KafkaTransport`].
+///
+/// ```no_run
+/// use outbox_transport_kafka::{KafkaTransport, Mechanism};
+///
+/// let transport = KafkaTransport::builder("kafka-1:9093,kafka-2:9093")
+///     .tls()
+///     .credentials(Mechanism::ScramSha512, "orders", std::env::var("KAFKA_PASSWORD")?)
+///     .build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct KafkaTransportBuilder {
+    pub(crate) config: Config,
+}
+
+impl KafkaTransportBuilder {
+    pub(crate) fn new(brokers: String) -> Self {
+        Self { config: Config::new(brokers) }
+    }
+
+    /// Speaks TLS with the brokers, whose certificates must come from an authority that the system trusts, and have the name that they are
+    /// reached by. Needs the feature `tls`. Default: no TLS.
+    pub fn tls(mut self) -> Self {
+        self.config.security.tls();
+        self
+    }
+
+    /// The authorities, in PEM, that certificates of brokers must come from, in place of those that the system trusts. With it goes
+    /// [`tls`](Self::tls).
+    pub fn authorities(mut self, pem: impl Into<String>) -> Self {
+        self.config.security.authorities(pem.into());
+        self
+    }
+
+    /// Our own certificate, with those between it and its authority, and its private key, in PEM, for brokers that ask for one. With it goes
+    /// [`tls`](Self::tls). The password of a key that has one: property `ssl.key.password`.
+    pub fn identity(mut self, certificate: impl Into<String>, key: impl Into<String>) -> Self {
+        self.config.security.identity(certificate.into(), key.into());
+        self
+    }
+
+    /// A user of the brokers and its password, and how it is shown (SASL). With [`tls`](Self::tls), or else everybody on the way sees what passes.
+    pub fn credentials(
+        mut self,
+        mechanism: Mechanism,
+        user: impl Into<String>,
+        password: impl Into<String>,
+    ) -> Self {
+        self.config.security.credentials(mechanism, user.into(), password.into());
+        self
+    }
+
+    /// Sets a property of librdkafka: compression, timeouts of groups, other ways to log in. `build` refuses those that the promises of the
+    /// transport rest on. Properties of producers alone do not reach consumers, nor the other way round.
+    pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.config.properties.insert(name.into(), value.into());
+        self
+    }
+
+    /// The most bytes of a record batch, and of a message. Default 1,048,588, as the broker's. What is larger is rejected before it is sent. Where
+    /// a topic takes less (its `max.message.bytes`), its batches are made smaller, and what it can't take is rejected before it is sent; for that the
+    /// user needs `DescribeConfigs` on the topic.
+    pub fn max_message_bytes(mut self, bytes: usize) -> Self {
+        self.config.max_message_bytes = bytes.max(1);
+        self
+    }
+
+    /// How long the client waits for more messages before it sends a batch. Default 1 millisecond: longer costs latency, shorter the
+    /// broker's time.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.config.linger = linger;
+        self
+    }
+
+    /// How the members of a consumer share out partitions. Default [`GroupProtocol::Cooperative`].
+    pub fn group_protocol(mut self, protocol: GroupProtocol) -> Self {
+        self.config.group_protocol = protocol;
+        self
+    }
+
+    /// The transport. Connects by itself, in the background: [`check`](outbox_contract::Transport::check) tells whether it can.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](TransportErrorKind::Invalid) for a property that is the transport's own, or that librdkafka does not take; for what is said twice;
+    /// for TLS and SCRAM without the feature `tls`; for a certificate or key that can't be read.
+    pub fn build(self) -> Result<KafkaTransport, TransportError> {
+        let invalid = |words: String| TransportError::new(TransportErrorKind::Invalid, "build", words);
+        let ours = self.config.properties.keys().find(|name| OURS.contains(&name.as_str()));
+        if let Some(name) = ours {
+            return Err(invalid(format!(
+                "the property {name} is set by the transport, as its promises rest on it: leave it out"
+            )));
+        }
+        let built_with = ClientConfig::new().create_native_config().and_then(|it| it.get("builtin.features"));
+        let built_with = built_with.map_err(|error| not_taken("build", error))?;
+        match self.config.security.problem(&self.config.properties, &built_with) {
+            Some(problem) => Err(invalid(problem)),
+            None => KafkaTransport::with_config(self.config),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_promises_rest_on_is_refused_by_name() {
+        let broken = [
+            ("delivery.report.only.error", "true"),
+            ("allow.auto.create.topics", "true"),
+            ("enable.idempotence", "false"),
+            ("enable.gapless.guarantee", "false"),
+            ("acks", "1"),
+            ("request.required.acks", "1"),
+            ("message.timeout.ms", "1000"),
+            ("delivery.timeout.ms", "1000"),
+            ("socket.max.fails", "0"),
+            ("offset.store.method", "none"),
+            ("auto.commit.enable", "true"),
+            ("enable.auto.commit", "true"),
+        ];
+        for (name, value) in broken {
+            let built = KafkaTransportBuilder::new("127.0.0.1:1".to_owned()).property(name, value).build();
+            let error = built.err().unwrap_or_else(|| panic!("{name} was taken"));
+            assert_eq!(error.kind(), TransportErrorKind::Invalid, "{error}");
+            let words = error.to_string();
+            assert!(words.contains(name) && words.contains("leave it out"), "{words}");
+        }
+    }
+}

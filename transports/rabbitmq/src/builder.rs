@@ -1,0 +1,338 @@
+//! The builder of a transport: each setting with its default, its unit and its reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
+use lapin::types::ShortString;
+use outbox_contract::{BUCKETS, Consumer, Topic};
+
+use crate::address::Address;
+use crate::config::{Config, ConfigError, Topology};
+use crate::routing::{MOST_NAME_BYTES, Partitions, problem_of};
+use crate::transport::RabbitMqTransport;
+
+/// Builds a [`RabbitMqTransport`].
+///
+/// ```
+/// use outbox_contract::{Consumer, Topic};
+/// use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
+///
+/// let transport = RabbitMqTransport::builder("amqp://shop:secret@127.0.0.1:5672/%2f")
+///     .topology(Topology::Declared)
+///     .partitions(4)
+///     .consumer(Topic::new("orders")?, Consumer::new("inventory")?)
+///     .build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct RabbitMqTransportBuilder {
+    url: String,
+    authorities: Option<String>,
+    identity: Option<(Vec<u8>, Vec<u8>)>,
+    name: String,
+    exchange: String,
+    topology: Topology,
+    partitions: u32,
+    consumers: BTreeMap<Topic, BTreeSet<Consumer>>,
+    dead_letters: Option<String>,
+    delivery_limit: Option<u32>,
+    most_waiting: Option<u32>,
+    connections: usize,
+    max_message_bytes: usize,
+    timeout: Duration,
+    heartbeat: Duration,
+    first_pause: Duration,
+    most_pause: Duration,
+}
+
+impl RabbitMqTransportBuilder {
+    pub(crate) fn new(url: String) -> Self {
+        Self {
+            url,
+            authorities: None,
+            identity: None,
+            name: "outbox".to_owned(),
+            exchange: "outbox".to_owned(),
+            topology: Topology::default(),
+            partitions: 1,
+            consumers: BTreeMap::new(),
+            dead_letters: None,
+            delivery_limit: None,
+            most_waiting: None,
+            connections: 2,
+            max_message_bytes: 16 * 1024 * 1024,
+            timeout: Duration::from_secs(3),
+            heartbeat: Duration::from_secs(10),
+            first_pause: Duration::from_millis(100),
+            most_pause: Duration::from_secs(5),
+        }
+    }
+
+    /// The authorities, in PEM, that a certificate of the broker may come from, for `amqps://` alone. They are added to the well-known ones.
+    pub fn authorities(mut self, pem: impl Into<String>) -> Self {
+        self.authorities = Some(pem.into());
+        self
+    }
+
+    /// Our own certificate and its private key (PKCS #8), in PEM, for a broker that asks for one: for `amqps://` alone.
+    pub fn identity(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.identity = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// What the broker shows connections as. Default `outbox`.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The exchange that messages are published to, a direct one if it is declared. Default `outbox`.
+    pub fn exchange(mut self, exchange: impl Into<String>) -> Self {
+        self.exchange = exchange.into();
+        self
+    }
+
+    /// What is done about exchanges, queues and bindings. Default: [`Topology::Checked`].
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = topology;
+        self
+    }
+
+    /// How many partitions a topic has: queues for each consumer, each with one member at a time. 1 to 256, default 1. Every program that
+    /// publishes to a topic or consumes it must say the same; change it while the queues are empty and nobody publishes.
+    pub fn partitions(mut self, partitions: u32) -> Self {
+        self.partitions = partitions;
+        self
+    }
+
+    /// Says that this consumer belongs to this topic: with [`Topology::Declared`] its queues are made before anything is published, so that the
+    /// order in which programs start does not matter.
+    pub fn consumer(mut self, topic: Topic, consumer: Consumer) -> Self {
+        self.consumers.entry(topic).or_default().insert(consumer);
+        self
+    }
+
+    /// The exchange to which queues send what they drop (`x-dead-letter-exchange`). Declared, it is a fanout exchange with a quorum queue of the
+    /// same name. Default: none; then queues drop nothing.
+    pub fn dead_letters(mut self, exchange: impl Into<String>) -> Self {
+        self.dead_letters = Some(exchange.into());
+        self
+    }
+
+    /// How often a queue delivers a message before it sends it to the dead letters (`x-delivery-limit`). Needs [`dead_letters`](Self::dead_letters).
+    /// Default: without end. RabbitMQ's own default is 20, and each lost connection counts.
+    pub fn delivery_limit(mut self, deliveries: u32) -> Self {
+        self.delivery_limit = Some(deliveries);
+        self
+    }
+
+    /// How many messages may wait in a queue before it refuses more (`x-max-length` with `reject-publish`). Default: the broker's memory and disk.
+    /// While one queue of a topic is full the topic is unavailable. The limit is soft: what is under way when a queue becomes full is stored all the same.
+    pub fn most_waiting(mut self, messages: u32) -> Self {
+        self.most_waiting = Some(messages);
+        self
+    }
+
+    /// How many connections publish. At least 1, default 2: one carries on while the other is made anew. Each member that consumes has one of
+    /// its own besides.
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// The most bytes that a payload may have. Default 16 MiB, RabbitMQ's own `max_message_size`; set both alike.
+    pub fn max_message_bytes(mut self, bytes: usize) -> Self {
+        self.max_message_bytes = bytes;
+        self
+    }
+
+    /// How long connecting, and each answer of the broker but confirmations, may take. Default 3 s: below a relay's `publish_timeout` (5 s), so that
+    /// what is wrong is known before it stops waiting. Where the broker's name has several addresses, each is tried for an even share of it.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How often broker and client show each other that they are there. Whole seconds from 1 to 65,535, default 10. A connection over which nothing has come for twice as
+    /// long is given up: so long a network that swallows everything goes unnoticed.
+    pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
+        self.heartbeat = heartbeat;
+        self
+    }
+
+    /// The pauses between attempts to connect: the first, and what it grows to by doubling. Default 100 ms and 5 s.
+    pub fn pauses(mut self, first: Duration, most: Duration) -> Self {
+        (self.first_pause, self.most_pause) = (first, most);
+        self
+    }
+
+    /// The transport. Nothing is connected yet.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the configuration, at once. No password is shown.
+    pub fn build(self) -> Result<RabbitMqTransport, ConfigError> {
+        self.config().map(RabbitMqTransport::with_config)
+    }
+
+    pub(crate) fn config(self) -> Result<Config, ConfigError> {
+        let mut problems = Vec::new();
+        let address = Address::parse(&self.url).map_err(|problem| problems.push(problem)).ok();
+        let secures = [("authorities", self.authorities.is_some()), ("identity", self.identity.is_some())];
+        for (what, _) in secures.iter().filter(|(_, is_set)| *is_set) {
+            if address.as_ref().is_some_and(|address| !address.is_tls()) {
+                problems.push(format!(
+                    "{what} is for TLS, and a URL that begins with amqp:// is without: begin it with amqps://, or leave {what} out"
+                ));
+            }
+        }
+        let mut name = |what: &str, name: String| {
+            let short = ShortString::try_new(name.as_str());
+            if name.is_empty() || short.is_err() {
+                problems.push(format!("{what} is {name:?}; it should have 1 to {MOST_NAME_BYTES} bytes"));
+            }
+            short.unwrap_or_default()
+        };
+        let exchange = name("exchange", self.exchange);
+        let dead_letters = self.dead_letters.map(|exchange| name("dead_letters", exchange));
+        let partitions = Partitions(self.partitions);
+        if !(1..=u32::try_from(BUCKETS).unwrap_or(u32::MAX)).contains(&self.partitions) {
+            problems.push(format!("partitions is {}; it should be 1 to {BUCKETS}", self.partitions));
+        }
+        if self.delivery_limit.is_some() && dead_letters.is_none() {
+            problems.push(
+                "delivery_limit is set without dead_letters: what exceeds it would be dropped in silence; name an exchange for it"
+                    .to_owned(),
+            );
+        }
+        for (what, value) in [("delivery_limit", self.delivery_limit), ("most_waiting", self.most_waiting)] {
+            if value == Some(0) || value.is_some_and(|value| i32::try_from(value).is_err()) {
+                problems.push(format!("{what} is {}; it should be 1 to {}", value.unwrap_or(0), i32::MAX));
+            }
+        }
+        if self.connections == 0 {
+            problems.push("connections is 0; it should be at least 1".to_owned());
+        }
+        if self.max_message_bytes == 0 {
+            problems.push("max_message_bytes is 0; nothing could be sent".to_owned());
+        }
+        if !(1..=65_535).contains(&self.heartbeat.as_secs()) {
+            problems.push(format!("heartbeat is {:?}; it should be 1 to 65,535 seconds", self.heartbeat));
+        }
+        if self.timeout.is_zero() || self.first_pause.is_zero() {
+            problems.push("timeout and the first of pauses must not be zero".to_owned());
+        }
+        if self.most_pause < self.first_pause {
+            problems.push(format!(
+                "the most of pauses ({:?}) is shorter than the first ({:?})",
+                self.most_pause, self.first_pause
+            ));
+        }
+        problems.extend(self.consumers.values().flatten().filter_map(problem_of));
+        let (Some(address), true) = (address, problems.is_empty()) else {
+            return Err(ConfigError { problems });
+        };
+        Ok(Config {
+            address,
+            tls: OwnedTLSConfig {
+                identity: self.identity.map(|(pem, key)| OwnedIdentity::PKCS8 { pem, key }),
+                cert_chain: self.authorities,
+            },
+            name: self.name,
+            exchange,
+            topology: self.topology,
+            partitions,
+            consumers: self.consumers,
+            dead_letters,
+            delivery_limit: self.delivery_limit,
+            most_waiting: self.most_waiting,
+            connections: self.connections,
+            max_message_bytes: self.max_message_bytes,
+            timeout: self.timeout,
+            heartbeat: self.heartbeat,
+            first_pause: self.first_pause,
+            most_pause: self.most_pause,
+        })
+    }
+}
+
+/// Without the URL: it has a password in it.
+impl fmt::Debug for RabbitMqTransportBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RabbitMqTransportBuilder")
+            .field("exchange", &self.exchange)
+            .field("topology", &self.topology)
+            .field("partitions", &self.partitions)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::Message;
+
+    use super::*;
+
+    fn builder() -> RabbitMqTransportBuilder {
+        RabbitMqTransport::builder("amqp://shop:s3cret@broker/%2f")
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once_and_no_password() {
+        let error = RabbitMqTransport::builder("nonsense:s3cret")
+            .partitions(257)
+            .connections(0)
+            .heartbeat(Duration::from_millis(100))
+            .exchange("")
+            .delivery_limit(5)
+            .build()
+            .unwrap_err();
+        assert_eq!(error.problems().len(), 6, "{error}");
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn a_limit_of_deliveries_needs_a_place_for_dead_letters() {
+        let error = builder().delivery_limit(5).build().unwrap_err();
+        assert!(error.to_string().contains("dropped in silence"), "{error}");
+        assert!(builder().delivery_limit(5).dead_letters("dead").build().is_ok());
+    }
+
+    #[test]
+    fn what_is_for_tls_is_refused_without_it() {
+        let refused = [builder().authorities("pem"), builder().identity("certificate", "s3cret key")];
+        for (builder, what) in refused.into_iter().zip(["authorities", "identity"]) {
+            let error = builder.build().unwrap_err();
+            let shown = error.to_string();
+            assert_eq!(error.problems().len(), 1, "{shown}");
+            assert!(
+                shown.contains(what) && shown.contains("amqps://") && !shown.contains("s3cret"),
+                "{shown}"
+            );
+        }
+        let tls = RabbitMqTransport::builder("amqps://shop:s3cret@broker/%2f");
+        assert!(tls.authorities("pem").identity("certificate", "key").build().is_ok());
+    }
+
+    #[test]
+    fn what_is_printed_has_no_secret() {
+        let builder = RabbitMqTransport::builder("amqps://shop:s3cret@broker/%2f");
+        let builder = builder.identity("certificate", "s3cret key");
+        let shown = format!("{builder:?} {:?} {:?}", builder.clone().config(), builder.clone().build());
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+
+    #[test]
+    fn what_can_never_be_sent_is_known_early() {
+        let config = builder().max_message_bytes(10).partitions(256).config().unwrap();
+        let message =
+            |topic: String, bytes| Message::new(Topic::new(topic).unwrap(), "x").with_payload(vec![0; bytes]);
+        assert!(config.validate(&message("orders".into(), 10)).is_ok());
+        let error = config.validate(&message("orders".into(), 11)).unwrap_err();
+        assert_eq!(error.0.class, "message-too-large");
+        assert!(config.validate(&message("t".repeat(249), 1)).is_ok());
+    }
+}

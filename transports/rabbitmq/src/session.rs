@@ -1,0 +1,221 @@
+//! A connection on which a member consumes its queues, until it is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, SelectAll, StreamExt};
+use lapin::message::Delivery as Raw;
+use lapin::options::{BasicConsumeOptions, BasicQosOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Consumer as Handle};
+use outbox_contract::subscription::{Tag, Undecodable};
+use outbox_contract::{Delivery, Message, Subscription};
+use tokio::time::sleep;
+
+use crate::config::{Config, Topology};
+use crate::connection::Connection;
+use crate::consumption::Consumption;
+use crate::error::Fault;
+use crate::member::Shared;
+use crate::record;
+use crate::topology::{self, Queue, Queues};
+
+/// How often queues are looked at that can't be consumed.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// How long a delivery may be in the hands of a member before the broker takes it back, in milliseconds: 24 days. By default it is half an hour. Taken back, it
+/// may come to the next member behind newer ones; and a paused member would lose its connection again and again.
+const MOST_HELD_MS: i64 = i32::MAX as i64;
+
+/// A connection on which every queue of a member is consumed.
+pub(crate) struct Session {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) channels: Vec<Option<Channel>>,
+    /// The library cancels a consumer when its last handle is dropped, and RabbitMQ then gives the newer messages to the next one first: so they
+    /// are kept until the channels are closed, or the connection is cut.
+    handles: Vec<Handle>,
+    incoming: SelectAll<stream::BoxStream<'static, (usize, Option<lapin::Result<Raw>>)>>,
+}
+
+impl Session {
+    /// Consumes all queues that can be consumed. Answers all there are, each with what is wrong with it alone.
+    pub(crate) async fn open(config: &Config, subscription: &Subscription) -> Result<(Self, Queues), Fault> {
+        let connection = Connection::open(config, &format!("consumes for {}", subscription.consumer)).await?;
+        // From here on whatever fails cuts the connection before anything else is let go.
+        let mut session = Self {
+            connection: Arc::new(connection),
+            channels: Vec::new(),
+            handles: Vec::new(),
+            incoming: SelectAll::new(),
+        };
+        let connection = Arc::clone(&session.connection);
+        let mut queues =
+            topology::prepare_consuming(&*connection, config, &subscription.consumer, &subscription.topics)
+                .await?;
+        let share =
+            Consumption::new(subscription, queues.iter().map(|(queue, _)| queue.unit.clone())).share();
+        let of_connection = &connection;
+        let consuming: Vec<_> = queues
+            .iter()
+            .map(|(queue, fault)| async move {
+                match fault {
+                    None => consume(of_connection, config, queue, share).await,
+                    Some(fault) => Err(fault.clone()),
+                }
+            })
+            .collect();
+        let mut consuming = stream::iter(consuming).buffered(topology::AT_ONCE);
+        let mut faults = Vec::with_capacity(queues.len());
+        // Behind what has handles in it, so that it goes before them.
+        let cut = connection.cut_on_drop();
+        while let Some(consumed) = consuming.next().await {
+            let place = session.channels.len();
+            let (channel, handle) = match consumed {
+                Ok(consumed) => consumed,
+                Err(fault) if fault.is_of_one_queue() => {
+                    session.channels.push(None);
+                    faults.push(Some(fault));
+                    continue;
+                }
+                Err(fault) => return Err(fault.naming(names(&queues))),
+            };
+            faults.push(None);
+            let ended = stream::once(async move { (place, None) });
+            session.incoming.push(handle.clone().map(move |raw| (place, Some(raw))).chain(ended).boxed());
+            session.handles.push(handle);
+            session.channels.push(Some(channel));
+        }
+        cut.disarm();
+        drop(consuming);
+        // Nothing at all can be received.
+        if !faults.is_empty()
+            && faults.iter().all(Option::is_some)
+            && let Some(fault) = faults.iter_mut().find_map(Option::take)
+        {
+            return Err(fault);
+        }
+        queues.iter_mut().zip(faults).for_each(|((_, fault), found)| *fault = found);
+        Ok((session, queues))
+    }
+
+    /// Carries deliveries into memory until the connection is over, and says why.
+    pub(crate) async fn carry(
+        &mut self,
+        shared: &Shared,
+        queues: &[(Queue, Option<Fault>)],
+        incarnation: u64,
+    ) -> Fault {
+        while let Some((place, raw)) = self.incoming.next().await {
+            let Some((queue, _)) = queues.get(place) else { continue };
+            let name = queue.name.as_str();
+            match raw {
+                Some(Ok(raw)) => {
+                    let tag = Tag { unit: queue.unit.clone(), incarnation, number: raw.delivery_tag };
+                    let (delivery, bytes) = read(tag, raw);
+                    shared.state().consumption.arrived(place, delivery, bytes);
+                    shared.wake.notify_one();
+                }
+                Some(Err(error)) => {
+                    let fault = Fault::asking(format!("consuming queue {name:?}"), error);
+                    return fault.naming(names(queues));
+                }
+                None => {
+                    let gone = lapin::ErrorKind::InvalidChannelState(
+                        lapin::ChannelState::Closed,
+                        "the broker cancelled the consumer: the queue was deleted, or moves",
+                    );
+                    return Fault::asking(format!("consuming queue {name:?}"), gone.into());
+                }
+            }
+        }
+        // Only with no queue at all, which a subscription without topics has: nothing ever comes.
+        std::future::pending().await
+    }
+
+    /// Gives everything back that is not acknowledged, in order: each channel is closed with its consumer on it. Never a cancel, never a nack.
+    pub(crate) async fn close(self) {
+        for channel in self.channels.iter().flatten() {
+            // The connection is closed next, which has the same effect: where one channel gets no answer, the others would get none either.
+            if self.connection.answer("closing a channel", channel.close(200, "OK".into())).await.is_err() {
+                break;
+            }
+        }
+        self.connection.close().await;
+    }
+}
+
+fn names(queues: &[(Queue, Option<Fault>)]) -> impl ExactSizeIterator<Item = &str> {
+    queues.iter().map(|(queue, _)| queue.name.as_str())
+}
+
+/// Waits until a queue that was refused can be consumed.
+pub(crate) async fn until_one_is_well(
+    connection: &Connection,
+    config: &Config,
+    queues: &[(Queue, Option<Fault>)],
+) -> String {
+    let refused: Vec<&Queue> = queues.iter().filter(|(_, it)| it.is_some()).map(|(queue, _)| queue).collect();
+    if refused.is_empty() {
+        return std::future::pending().await;
+    }
+    loop {
+        sleep(LOOK).await;
+        for queue in &refused {
+            if topology::prepare_queue(connection, config, queue).await.is_err() {
+                continue;
+            }
+            // It may be there, and another's alone. What this is given goes back in order, as the channel is closed with its consumer on it.
+            if let Ok((channel, handle)) = consume(connection, config, queue, 1).await {
+                let closing = connection.answer("closing a channel", channel.close(200, "OK".into()));
+                let _ = closing.await;
+                drop(handle);
+                return queue.name.to_string();
+            }
+        }
+    }
+}
+
+/// Consumes a queue. Given up half-way, it cancels nothing: an answer that nobody has looked at has no handle in it.
+async fn consume(
+    connection: &Connection,
+    config: &Config,
+    queue: &Queue,
+    share: u16,
+) -> Result<(Channel, Handle), Fault> {
+    let what = format!("consuming queue {:?}", queue.name.as_str());
+    let channel = connection.channel().await?;
+    connection.answer(&what, channel.basic_qos(share, BasicQosOptions::default())).await?;
+    let (options, mut arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    // Other kinds of queues, which only who trusts them consumes, refuse it.
+    if config.topology != Topology::Trusted {
+        arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(MOST_HELD_MS));
+    }
+    let consume = channel.basic_consume(queue.name.clone(), "".into(), options, arguments);
+    let handle = connection.answer(&what, consume).await?;
+    Ok((channel, handle))
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Before the handles. After a polite end there is nothing left to cut.
+        self.connection.cut();
+    }
+}
+
+fn read(tag: Tag, raw: Raw) -> (Delivery, usize) {
+    let size = raw.data.len();
+    match record::decode(&raw.properties, raw.data, &tag.unit.topic) {
+        Ok((message, origin)) => {
+            let bytes = Message::bytes(&message);
+            (Delivery::new(tag, Ok(message), origin), bytes)
+        }
+        Err(undecodable) => (Delivery::new(tag, Err(keep(undecodable)), None), size),
+    }
+}
+
+/// A body that is no message is copied out of the buffer it came in.
+fn keep(mut undecodable: Undecodable) -> Undecodable {
+    undecodable.payload = Bytes::copy_from_slice(&undecodable.payload);
+    undecodable
+}
