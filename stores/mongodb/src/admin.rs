@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use mongodb::ClientSession;
-use mongodb::bson::{Bson, doc};
-use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
+use mongodb::bson::{Bson, Document, doc};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past, Requeue};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
@@ -15,7 +15,7 @@ use outbox_contract::{
 use crate::again::{Again, at_once};
 use crate::browse::{self, by_death, by_delivery, matching};
 use crate::database::Database;
-use crate::error::Failed;
+use crate::error::{Failed, is_refusal};
 use crate::fence::Fence;
 use crate::keys::KeyIn;
 use crate::row;
@@ -157,21 +157,46 @@ impl MongoDbStore {
             .await
             .map_err(failed)?;
         rows.sort_by_key(|row| crate::keys::number(row, "position"));
-        let (mut rest, mut done) = (&rows[..], 0);
-        while !rest.is_empty() {
-            let (rows, later) = rest.split_at(at_once(rest));
+        let mut wrong = Vec::new();
+        if were_dead {
+            rows.retain(|row| match row::Raw::new(row.clone()).edited(&Edit::default()) {
+                Ok(_) => true,
+                Err(words) => {
+                    wrong.push((letter(row), words));
+                    false
+                }
+            });
+        }
+        let mut requeue = Requeue::in_steps(rows, at_once);
+        wrong.into_iter().for_each(|(letter, words)| requeue.leave_out(letter, words));
+        let done = self.append_in_steps(operation, were_dead, &mut requeue).await;
+        if requeue.count() > 0 {
+            self.bell().committed();
+        }
+        done?;
+        requeue.result()
+    }
+
+    async fn append_in_steps(
+        &self,
+        operation: &'static str,
+        were_dead: bool,
+        requeue: &mut Requeue<Document>,
+    ) -> Result<(), StoreError> {
+        let database = self.database();
+        while let Some(rows) = requeue.next() {
             for row in rows {
                 let route = Route::new(row.get_str("route").unwrap_or_default()).unwrap_or_default();
                 self.know_stripes(operation, &route).await?;
             }
             let leave = were_dead.then(|| database.dead());
-            done += transact(database, operation, &Again { rows, leave }).await?;
-            rest = later;
+            match transact(database, operation, &Again { rows, leave }).await {
+                Ok(done) => requeue.appended(u64::try_from(done).unwrap_or_default()),
+                Err(error) if were_dead && is_refusal(&error) => requeue.refused(error.to_string(), letter),
+                Err(error) => return Err(error),
+            }
         }
-        if done > 0 {
-            self.bell().committed();
-        }
-        Ok(u64::try_from(done).unwrap_or_default())
+        Ok(())
     }
 
     async fn change_pause(
@@ -190,6 +215,12 @@ impl MongoDbStore {
         done.map_err(|error| Failed::from(error).in_step(operation))?;
         Ok(())
     }
+}
+
+/// A dead letter by its id, if that is one.
+fn letter(row: &Document) -> String {
+    row::message_id(row.get("id"))
+        .map_or_else(|| format!("one with the id {:?}", row.get("id")), |id| id.to_string())
 }
 
 #[async_trait]

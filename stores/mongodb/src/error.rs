@@ -143,6 +143,12 @@ pub(crate) fn is_away_or_exhausted(code: i32) -> bool {
         )
 }
 
+/// Whether the server refuses a document: it is too large, or somebody's validator of the collection says no.
+pub(crate) fn is_refusal(error: &StoreError) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<Error>());
+    cause.is_some_and(|cause| matches!(code(cause), Some(DOCUMENT_INVALID | DOCUMENT_TOO_LARGE)))
+}
+
 /// Whether a key was there already.
 pub(crate) fn is_duplicate(error: &Error) -> bool {
     code(error) == Some(DUPLICATE_KEY)

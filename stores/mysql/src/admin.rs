@@ -14,7 +14,7 @@ use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{MySql, QueryBuilder, Row};
 use uuid::Uuid;
 
-use crate::again::{Chosen, append_again};
+use crate::again::{CHOSEN, Chosen, append_again};
 use crate::due::failure;
 use crate::fetch::number;
 use crate::key::{KeyIn, take_versions};
@@ -112,7 +112,7 @@ fn instant(row: &MySqlRow, column: usize) -> Result<Timestamp, sqlx::Error> {
     row.try_get_unchecked(column).map(Timestamp::from_micros)
 }
 
-fn text(row: &MySqlRow, column: usize) -> Result<String, sqlx::Error> {
+pub(crate) fn text(row: &MySqlRow, column: usize) -> Result<String, sqlx::Error> {
     let bytes: &[u8] = row.try_get_unchecked(column)?;
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
@@ -228,44 +228,6 @@ impl MySqlStore {
         self.on(operation, &self.lines().operating, work).await
     }
 
-    /// Appends rows of a side table again, in the order in which they stood in their keys.
-    async fn append_chosen(
-        &self,
-        operation: &'static str,
-        view: &View,
-        (append, remove): (&'static str, Option<&'static str>),
-        filter: &Filter,
-    ) -> Result<u64, StoreError> {
-        let mut query = view.select("t.entry, t.position, t.route, t.topic, t.order_key", filter);
-        if remove.is_some() {
-            // Two operators at once: the second one finds what the first left.
-            query.push(" for update");
-        } else {
-            query.push(format!(" offset {}", number(filter.offset)));
-        }
-        let choose_and_append = async |connection: &mut MySqlConnection| {
-            let rows = query.build().persistent(false).fetch_all(&mut *connection).await?;
-            let mut chosen = Vec::with_capacity(rows.len());
-            for row in &rows {
-                let position: i64 = row.try_get_unchecked(1)?;
-                let entry = row.try_get_unchecked(0)?;
-                // Computed again: a wrong stripe is one of the things that a message can have died of.
-                let stripe = StripeId::of(&text(row, 3)?, &text(row, 4)?);
-                chosen.push((position, Chosen { entry, route: text(row, 2)?, stripe }));
-            }
-            chosen.sort_by_key(|(position, row)| (*position, row.entry));
-            let chosen: Vec<Chosen> = chosen.into_iter().map(|(_, row)| row).collect();
-            append_again(connection, &chosen, append, remove).await
-        };
-        let work =
-            async |connection: &mut MySqlConnection| in_transaction(connection, choose_and_append).await;
-        let appended = self.on(operation, &self.lines().operating, work).await?;
-        if appended > 0 {
-            self.bell().committed();
-        }
-        Ok(appended)
-    }
-
     async fn change(&self, operation: &'static str, query: crate::key::Bound<'_>) -> Result<u64, StoreError> {
         let work = async |connection: &mut MySqlConnection| {
             query.execute(connection).await.map(|done| done.rows_affected())
@@ -361,7 +323,10 @@ impl Admin for MySqlStore {
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.append_chosen("requeue", &DEAD, (sql::REQUEUE, Some(sql::REQUEUE_REMOVE)), filter).await
+        let mut query = DEAD.select(&format!("{CHOSEN}, t.id"), filter);
+        // Two operators at once: the second one finds what the first left.
+        query.push(" for update");
+        self.requeue_chosen(query).await
     }
 
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
@@ -408,7 +373,9 @@ impl Admin for MySqlStore {
     }
 
     async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.append_chosen("replay", &HISTORY, (sql::REPLAY, None), filter).await
+        let mut query = HISTORY.select(CHOSEN, filter);
+        query.push(format!(" offset {}", number(filter.offset)));
+        self.replay_chosen(query).await
     }
 
     async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {

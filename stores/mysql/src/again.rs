@@ -4,8 +4,10 @@
 use std::fmt::Write;
 
 use outbox_contract::StripeId;
-use sqlx::mysql::MySqlConnection;
+use sqlx::Row;
+use sqlx::mysql::{MySqlConnection, MySqlRow};
 
+use crate::admin::text;
 use crate::sql;
 use crate::stripes::{Place, Taking, take};
 
@@ -15,6 +17,26 @@ pub(crate) struct Chosen {
     pub(crate) entry: i64,
     pub(crate) route: String,
     pub(crate) stripe: StripeId,
+}
+
+/// What is read of rows to choose them.
+pub(crate) const CHOSEN: &str = "t.entry, t.position, t.route, t.topic, t.order_key";
+
+/// Rows that were chosen, with what `read` takes from each, in the order in which they stood in their keys.
+pub(crate) fn chosen<T>(
+    rows: &[MySqlRow],
+    read: impl Fn(&MySqlRow) -> Result<T, sqlx::Error>,
+) -> Result<Vec<(Chosen, T)>, sqlx::Error> {
+    let mut chosen = Vec::with_capacity(rows.len());
+    for row in rows {
+        let position: i64 = row.try_get_unchecked(1)?;
+        let entry = row.try_get_unchecked(0)?;
+        // Computed again: a wrong stripe is one of the things that a message can have died of.
+        let stripe = StripeId::of(&text(row, 3)?, &text(row, 4)?);
+        chosen.push((position, (Chosen { entry, route: text(row, 2)?, stripe }, read(row)?)));
+    }
+    chosen.sort_by_key(|(position, (row, _))| (*position, row.entry));
+    Ok(chosen.into_iter().map(|(_, row)| row).collect())
 }
 
 /// Appends rows in the order given, in the transaction that is open, and removes them from their table where there is a statement for it.

@@ -38,6 +38,12 @@ pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreE
     StoreError::new(kind, operation, words).with_source(error)
 }
 
+/// Whether an error says that a check, a key, a column or a trigger refuses a row.
+pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
+    // 1644: a trigger of somebody's raises an error.
+    matches!(number(error), Some(1048 | 1062 | 1264 | 1366 | 1406 | 1644 | 3819 | 4025))
+}
+
 /// Whether an error says that a deadlock, a conflict or a lock that did not come is in its transaction's way.
 pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     meaning(error).0 == Kind::Conflict

@@ -21,6 +21,7 @@ mod lines;
 mod maintain;
 mod migrate;
 mod promote;
+mod requeue;
 mod row;
 mod settle;
 mod sql;

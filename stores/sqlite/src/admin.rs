@@ -8,7 +8,7 @@ use std::sync::Arc;
 use outbox_contract::Failure;
 use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
 use outbox_contract::{
-    Admin, Bucket, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
+    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
 };
 use sqlx::Row;
@@ -20,6 +20,7 @@ use crate::admit::id_list;
 use crate::divert::KeyIn;
 use crate::error::store_error;
 use crate::lease::now;
+use crate::requeue::{self, chosen};
 use crate::row::Raw;
 use crate::sql;
 use crate::store::SqliteStore;
@@ -110,40 +111,6 @@ impl SqliteStore {
             Ok(Some(done))
         };
         done.await.map_err(|error| store_error(operation, error))
-    }
-
-    /// Appends rows of a side table again, in the order in which they stood in their keys.
-    async fn append_again(
-        &self,
-        operation: &'static str,
-        choose: Query<'_, Sqlite, SqliteArguments>,
-        (append, remove): (&'static str, Option<&'static str>),
-    ) -> Result<u64, StoreError> {
-        let done = async {
-            let mut tx: SqliteTransaction<'_> = self.pools().deciding.begin_with(sql::BEGIN).await?;
-            let rows = choose.fetch_all(&mut *tx).await?;
-            let mut chosen = Vec::with_capacity(rows.len());
-            for row in &rows {
-                let text =
-                    |column: &str| row.try_get_unchecked::<&[u8], _>(column).map(String::from_utf8_lossy);
-                // Computed again: a wrong bucket is one of the possible causes of death of a
-                // message.
-                let bucket = Bucket::of(&text("topic")?, &text("order_key")?);
-                chosen.push((row.try_get::<i64, _>("number")?, i64::from(bucket.0)));
-            }
-            let chosen = sql::pairs(chosen);
-            let appended = sqlx::query(append).bind(&chosen).execute(&mut *tx).await?;
-            if let Some(remove) = remove {
-                sqlx::query(remove).bind(&chosen).execute(&mut *tx).await?;
-            }
-            tx.commit().await?;
-            Ok(appended.rows_affected())
-        };
-        let appended = done.await.map_err(|error| store_error(operation, error))?;
-        if appended > 0 {
-            self.bell().committed();
-        }
-        Ok(appended)
     }
 
     async fn change(
@@ -258,8 +225,7 @@ impl Admin for SqliteStore {
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let choose = filtered(sql::REQUEUE_CHOOSE, filter);
-        self.append_again("requeue", choose, (sql::REQUEUE, Some(sql::REQUEUE_REMOVE))).await
+        self.requeue_all(filtered(sql::REQUEUE_CHOOSE, filter)).await
     }
 
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
@@ -284,7 +250,18 @@ impl Admin for SqliteStore {
 
     async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
         let choose = page(sql::REPLAY_CHOOSE, filter);
-        self.append_again("replay", choose, (sql::REPLAY, None)).await
+        let done = async {
+            let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await?;
+            let chosen = chosen(&choose.fetch_all(&mut *tx).await?)?;
+            let appended = sqlx::query(sql::REPLAY).bind(sql::pairs(chosen)).execute(&mut *tx).await?;
+            tx.commit().await?;
+            Ok::<_, sqlx::Error>(appended.rows_affected())
+        };
+        let appended = done.await.map_err(|error| store_error("replay", error))?;
+        if appended > 0 {
+            self.bell().committed();
+        }
+        Ok(appended)
     }
 
     async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
@@ -330,8 +307,7 @@ async fn correct(tx: &mut SqliteTransaction<'_>, number: i64, message: &Message)
         .execute(&mut **tx)
         .await?;
     let chosen = sql::pairs([(number, i64::from(message.bucket().0))]);
-    sqlx::query(sql::REQUEUE).bind(&chosen).execute(&mut **tx).await?;
-    sqlx::query(sql::REQUEUE_REMOVE).bind(&chosen).execute(&mut **tx).await?;
+    requeue::append(tx, &chosen).await?;
     Ok(())
 }
 

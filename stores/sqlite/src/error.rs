@@ -20,7 +20,8 @@ pub(crate) const CANNOT_OPEN: i32 = 14;
 pub(crate) const PROTOCOL: i32 = 15;
 /// The tables were altered under a prepared statement, repeatedly.
 pub(crate) const SCHEMA: i32 = 17;
-const CONSTRAINT: i32 = 19;
+/// A check, a key or a trigger refuses a row.
+pub(crate) const CONSTRAINT: i32 = 19;
 /// The machine can't have files as large as this one.
 pub(crate) const NO_LARGE_FILES: i32 = 22;
 const AUTHORISATION: i32 = 23;
@@ -116,6 +117,7 @@ fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
             (Kind::Unavailable, "the file can't be opened; check that its directory exists and is writable")
         }
         PERMISSION | AUTHORISATION => (Kind::NotPermitted, "permission denied by the database"),
+        CONSTRAINT => (Kind::Invalid, "a constraint refused the row"),
         CORRUPT => (Kind::Other, "the database file is damaged; restore it from a backup"),
         NOT_A_DATABASE => {
             (Kind::Other, "the file is not a SQLite database, or an encrypted one; check the path")

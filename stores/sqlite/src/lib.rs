@@ -15,6 +15,7 @@ mod maintain;
 mod migrate;
 mod place;
 mod pools;
+mod requeue;
 mod row;
 mod settle;
 mod sql;

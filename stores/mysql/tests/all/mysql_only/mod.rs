@@ -15,6 +15,7 @@ mod history;
 mod idle;
 mod leases;
 mod packets;
+mod requeue;
 mod settings;
 mod stripes;
 mod support;

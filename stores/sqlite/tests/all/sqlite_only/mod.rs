@@ -11,5 +11,6 @@ mod locks;
 mod looking;
 mod plans;
 mod processes;
+mod requeue;
 mod retention;
 mod support;

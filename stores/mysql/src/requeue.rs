@@ -1,0 +1,74 @@
+//! Dead letters and delivered messages on their way back, in one transaction. Dead letters that the database refuses stay.
+
+use outbox_contract::admin::Requeue;
+use outbox_contract::{MessageId, StoreError};
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::{MySql, QueryBuilder, Row};
+use uuid::Uuid;
+
+use crate::again::{Chosen, append_again, chosen};
+use crate::error::is_refusal;
+use crate::line::{in_transaction, run};
+use crate::sql;
+use crate::store::MySqlStore;
+
+/// In front of each try, within the transaction.
+const TRY: &str = "outbox_requeue";
+
+impl MySqlStore {
+    /// Appends dead letters again. Their ids stand behind what is read of rows to choose them.
+    pub(crate) async fn requeue_chosen(&self, mut query: QueryBuilder<MySql>) -> Result<u64, StoreError> {
+        let requeue = async |connection: &mut MySqlConnection| {
+            let rows = query.build().persistent(false).fetch_all(&mut *connection).await?;
+            let mut requeue = Requeue::new(chosen(&rows, name)?);
+            while let Some(some) = requeue.next() {
+                let some: Vec<Chosen> = some.iter().map(|(row, _)| row.clone()).collect();
+                run(connection, format!("savepoint {TRY}")).await?;
+                match append_again(connection, &some, sql::REQUEUE, Some(sql::REQUEUE_REMOVE)).await {
+                    Ok(appended) => requeue.appended(appended),
+                    Err(error) if is_refusal(&error) => {
+                        run(connection, format!("rollback to savepoint {TRY}")).await?;
+                        let words = error
+                            .as_database_error()
+                            .map_or(String::new(), |error| error.message().to_owned());
+                        requeue.refused(words, |(_, name)| name.clone());
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(requeue)
+        };
+        let work = async |connection: &mut MySqlConnection| in_transaction(connection, requeue).await;
+        let requeue = self.on("requeue", &self.lines().operating, work).await?;
+        self.ring(requeue.count());
+        requeue.result()
+    }
+
+    /// Appends delivered messages again.
+    pub(crate) async fn replay_chosen(&self, mut query: QueryBuilder<MySql>) -> Result<u64, StoreError> {
+        let replay = async |connection: &mut MySqlConnection| {
+            let rows = query.build().persistent(false).fetch_all(&mut *connection).await?;
+            let rows: Vec<Chosen> = chosen(&rows, |_| Ok(()))?.into_iter().map(|(row, ())| row).collect();
+            append_again(connection, &rows, sql::REPLAY, None).await
+        };
+        let work = async |connection: &mut MySqlConnection| in_transaction(connection, replay).await;
+        let appended = self.on("replay", &self.lines().operating, work).await?;
+        self.ring(appended);
+        Ok(appended)
+    }
+
+    fn ring(&self, appended: u64) {
+        if appended > 0 {
+            self.bell().committed();
+        }
+    }
+}
+
+/// A dead letter by its id, if that is one.
+fn name(row: &MySqlRow) -> Result<String, sqlx::Error> {
+    let id: &[u8] = row.try_get_unchecked(5)?;
+    Ok(match Uuid::from_slice(id) {
+        Ok(id) => MessageId::from_uuid(id).to_string(),
+        Err(_) => format!("one with the id {:?}", id.escape_ascii().to_string()),
+    })
+}
