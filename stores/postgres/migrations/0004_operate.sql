@@ -105,17 +105,17 @@ begin
     return cardinality(discarded);
 end $$;
 
--- Appends dead letters again, each at the end of its key, in their old order; buckets are computed
--- again, because a wrong one is a possible cause of death.
-create function outbox_requeue(numbers bigint[]) returns bigint
+-- Appends these dead letters again, in their old order; buckets are computed again, because a wrong
+-- one is a possible cause of death. Rows that could never be a message are refused, as on INSERT.
+-- The caller has locked the rows and their keys.
+create function outbox_requeue_all(numbers bigint[]) returns bigint
     language plpgsql set search_path from current
     as $$
 declare
     appended bigint;
 begin
-    perform outbox_durably();
-    perform 1 from outbox_dead d where d.number = any(numbers) order by d.number for update;
-    perform outbox_lock(array(select outbox_hash(d.topic, d.order_key) from outbox_dead d where d.number = any(numbers)));
+    perform outbox_check(d.route, d.topic, d.key, d.event_type, d.schema_version, d.content_type, d.headers, d.payload, d.occurred_at)
+    from outbox_dead d where d.number = any(numbers);
     with gone as (
         delete from outbox_dead d where d.number = any(numbers) returning d.*
     ), ordered as materialized (
@@ -128,6 +128,37 @@ begin
     from ordered o;
     get diagnostics appended = row_count;
     return appended;
+end $$;
+
+-- Appends dead letters again, each at the end of its key. If the database refuses some of them, the
+-- others are appended. Returns their number, and the ids of the refused ones with the reasons.
+create function outbox_requeue(numbers bigint[], out appended bigint, out refused text[], out reasons text[])
+    language plpgsql set search_path from current
+    as $$
+declare
+    letter record;
+begin
+    perform outbox_durably();
+    refused := '{}';
+    reasons := '{}';
+    perform 1 from outbox_dead d where d.number = any(numbers) order by d.number for update;
+    perform outbox_lock(array(select outbox_hash(d.topic, d.order_key) from outbox_dead d where d.number = any(numbers)));
+    begin
+        appended := outbox_requeue_all(numbers);
+        return;
+    exception when integrity_constraint_violation or data_exception or raise_exception then
+        appended := 0;
+    end;
+    for letter in
+        select d.number, d.id from outbox_dead d where d.number = any(numbers) order by d.position, d.number
+    loop
+        begin
+            appended := appended + outbox_requeue_all(array[letter.number]);
+        exception when integrity_constraint_violation or data_exception or raise_exception then
+            refused := refused || letter.id::text;
+            reasons := reasons || sqlerrm;
+        end;
+    end loop;
 end $$;
 
 -- Appends the corrected message in place of a dead letter, at the end of its new key, through the
@@ -237,7 +268,8 @@ end $$;
 -- whether none was created because the default partition exceeds the given number of bytes (null:
 -- no limit): it is read from end to end for each new one, and every settlement waits meanwhile. So
 -- the first one begins at once, and the default one holds only the rows before that.
-create function outbox_turn_history(kept bigint, most_bytes bigint, out dropped bigint, out too_large boolean)
+-- Partitions of other roles are not dropped; their names are returned.
+create function outbox_turn_history(kept bigint, most_bytes bigint, out dropped bigint, out too_large boolean, out of_others text[])
     language plpgsql set search_path from current
     as $$
 declare
@@ -252,6 +284,7 @@ declare
     old record;
 begin
     dropped := 0;
+    of_others := '{}';
     too_large := coalesce(pg_relation_size('outbox_history_rest') > most_bytes, false);
     -- The following locks the table exclusively, and while it waits for a reader, every settlement
     -- waits behind it. The next round will do.
@@ -285,8 +318,12 @@ begin
         where i.inhparent = 'outbox_history'::regclass and c.relname ~ '^outbox_history_\d+_\d+$'
           and split_part(c.relname, '_', 4)::bigint < now - kept / 1000000
     loop
-        execute format('drop table %I', old.relname);
-        dropped := dropped + greatest(old.reltuples::bigint, 0);
+        begin
+            execute format('drop table %I', old.relname);
+            dropped := dropped + greatest(old.reltuples::bigint, 0);
+        exception when insufficient_privilege then
+            of_others := of_others || old.relname::text;
+        end;
     end loop;
 end $$;
 

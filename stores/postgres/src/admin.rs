@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MOST_BYTES_PER_CALL, Past, requeued};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
@@ -110,20 +110,6 @@ impl PostgresStore {
         let done = query.execute(&mut line.connection).await;
         Ok(line.finish(done).await.map_err(failed)?.rows_affected())
     }
-
-    /// Appends rows of a side table again. Returns their number.
-    async fn append_again(
-        &self,
-        operation: &'static str,
-        query: Query<'static, Postgres, PgArguments>,
-    ) -> Result<u64, StoreError> {
-        let row = self.ask(operation, query).await?;
-        let appended: i64 = row.try_get(0).map_err(|error| store_error(operation, error))?;
-        if appended > 0 {
-            self.ring_committed();
-        }
-        Ok(u64::try_from(appended).unwrap_or_default())
-    }
 }
 
 fn flows(operation: &'static str, route: &Route, key: &KeyId) -> StoreError {
@@ -219,7 +205,16 @@ impl Admin for PostgresStore {
     }
 
     async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.append_again("requeue", self.filtered(&self.sql().requeue, filter)).await
+        let failed = |error| store_error("requeue", error);
+        let row = self.ask("requeue", self.filtered(&self.sql().requeue, filter)).await?;
+        let appended = u64::try_from(row.try_get::<i64, _>("appended").map_err(failed)?).unwrap_or_default();
+        let (ids, reasons): (Vec<String>, Vec<String>) =
+            (row.try_get("refused").map_err(failed)?, row.try_get("reasons").map_err(failed)?);
+        if appended > 0 {
+            self.ring_committed();
+        }
+        let refused: Vec<(String, String)> = ids.into_iter().zip(reasons).collect();
+        requeued(appended, &refused)
     }
 
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
@@ -260,7 +255,12 @@ impl Admin for PostgresStore {
 
     async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
         let query = self.filtered(&self.sql().replay, filter).bind(number(filter.offset));
-        self.append_again("replay", query).await
+        let row = self.ask("replay", query).await?;
+        let appended: i64 = row.try_get(0).map_err(|error| store_error("replay", error))?;
+        if appended > 0 {
+            self.ring_committed();
+        }
+        Ok(u64::try_from(appended).unwrap_or_default())
     }
 
     async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {

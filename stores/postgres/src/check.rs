@@ -16,7 +16,7 @@ use crate::error::{ALTERED, NOT_MIGRATED, store_error};
 use crate::migrate::{NEEDED, too_new, version};
 use crate::settings;
 use crate::sql::Statements;
-use crate::visible::hindrances;
+use crate::visible::{hindrances, partitions_of_others};
 
 /// The oldest server that is supported, in the format of `server_version_num`.
 const OLDEST: i32 = 130_005;
@@ -26,6 +26,10 @@ const OLDEST: i32 = 130_005;
 const PASSED_OVER: i32 = 140_000;
 
 const OPERATION: &str = "check";
+
+/// Remedy for partitions of the history that have another owner than the history itself.
+pub(crate) const OF_OTHERS: &str = "these partitions of the history belong to other roles, and this role can't drop them when they expire: \
+                                    alter table PARTITION owner to the role that owns outbox_history";
 
 /// Time limit for a connection of the user's pool: if all of them are in use, a relay may still
 /// start.
@@ -104,9 +108,17 @@ pub(crate) async fn check(
     if !missing.is_empty() {
         return Err(altered(&missing.join("; ")));
     }
-    let hindered = hindrances(connection, options.schema.as_deref()).await.map_err(failed)?;
+    let (schema, keeps_history) = (options.schema.as_deref(), options.history.is_some());
+    let hindered = hindrances(connection, schema, keeps_history).await.map_err(failed)?;
     if !hindered.is_empty() {
         return Err(StoreError::new(StoreErrorKind::NotPermitted, OPERATION, hindered.join("; ")));
+    }
+    if keeps_history {
+        // Their rows cost room and nothing else.
+        let others = partitions_of_others(connection, schema).await.map_err(failed)?;
+        if !others.is_empty() {
+            tracing::warn!(partitions = others.join(", "), "{OF_OTHERS}");
+        }
     }
     for (name, statement) in sql.all() {
         if let Err(error) = connection.prepare(statement.clone()).await {

@@ -7,6 +7,7 @@ use outbox_contract::{Backlog, Route};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
+use crate::check::OF_OTHERS;
 use crate::config::PostgresOptions;
 use crate::lease::micros;
 use crate::sql::Statements;
@@ -70,6 +71,10 @@ pub(crate) async fn turn_history(
              no relay works, call outbox_turn_history({}, null)",
             micros(kept)
         );
+    }
+    let of_others: Vec<String> = row.try_get("of_others")?;
+    if !of_others.is_empty() {
+        tracing::warn!(partitions = of_others.join(", "), "{OF_OTHERS}");
     }
     Ok(u64::try_from(row.try_get::<i64, _>("dropped")?).unwrap_or_default())
 }

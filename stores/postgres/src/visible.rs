@@ -24,14 +24,21 @@ const NEEDED: &[(&str, &str)] = &[
     ("outbox_message_position", "select"),
 ];
 
+/// Further privileges of a relay that keeps a history. It removes rows of the default partition by
+/// its own name, and privileges on the whole history do not cover that.
+const NEEDED_FOR_HISTORY: &[(&str, &str)] = &[("outbox_history_rest", "select,delete")];
+
 /// Returns the reasons why this role can't see or change a relay's rows, as text; empty if there
 /// are none.
 pub(crate) async fn hindrances(
     connection: &mut PgConnection,
     schema: Option<&str>,
+    keeps_history: bool,
 ) -> Result<Vec<String>, sqlx::Error> {
+    let for_history = if keeps_history { NEEDED_FOR_HISTORY } else { &[] };
+    let needed = NEEDED.iter().chain(for_history);
     let (names, privileges): (Vec<String>, Vec<&str>) =
-        NEEDED.iter().map(|(name, privileges)| (named(schema, name), *privileges)).unzip();
+        needed.map(|(name, privileges)| (named(schema, name), *privileges)).unzip();
     // A missing table is reported elsewhere.
     let rows = sqlx::query(
         "select n.name, c.relkind::text, row_security_active(c.oid), \
@@ -59,8 +66,30 @@ pub(crate) async fn hindrances(
             ));
         }
         if !missing.is_empty() {
-            found.push(format!("this role may not {} on {name}: grant it", missing.join(", ")));
+            let missing = missing.join(", ");
+            found.push(format!("this role may not {missing} on {name}: grant {missing} on {name} to it"));
         }
     }
     Ok(found)
+}
+
+/// Partitions of the history that this role could not drop when their time is over, each with its owner; none where it does not own the history itself:
+/// then it makes and drops none.
+pub(crate) async fn partitions_of_others(
+    connection: &mut PgConnection,
+    schema: Option<&str>,
+) -> Result<Vec<String>, sqlx::Error> {
+    let rows = sqlx::query(
+        "select c.oid::regclass::text, pg_get_userbyid(c.relowner)::text
+         from pg_class h join pg_inherits i on i.inhparent = h.oid join pg_class c on c.oid = i.inhrelid
+         where h.oid = to_regclass($1) and pg_has_role(h.relowner, 'usage') and not pg_has_role(c.relowner, 'usage')
+         order by 1",
+    )
+    .persistent(false)
+    .bind(named(schema, "outbox_history"))
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| Ok(format!("{} of {}", row.try_get::<String, _>(0)?, row.try_get::<String, _>(1)?)))
+        .collect()
 }

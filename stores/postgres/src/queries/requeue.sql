@@ -1,6 +1,8 @@
--- Appends dead letters again, the oldest, and returns their number.
+-- Appends dead letters again, the oldest; returns their number, and the ids of the refused ones with
+-- the reasons.
 -- $1 route, $2 topic, $3 key (null: any), $4 ids (null: any), $5 since, $6 before (null: any), $7 how many.
-select outbox_requeue(array(
+select q.appended, q.refused, q.reasons
+from outbox_requeue(array(
     select d.number
     from outbox_dead d
     where ($1::text is null or d.route = $1)
@@ -11,4 +13,4 @@ select outbox_requeue(array(
       and ($6::bigint is null or d.died_at < $6)
     order by d.number
     limit $7
-))
+)) q

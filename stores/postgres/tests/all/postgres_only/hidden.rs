@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outbox_contract::{BucketSet, FetchRequest, FetchedRow, Position, RelayId, Route, Store, StoreErrorKind};
 use outbox_servers::{OrSkip, Postgres};
-use outbox_store_postgres::PostgresStore;
+use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use sqlx::postgres::{PgConnectOptions, PgPool};
 
 use super::support::{Fixture, append, fetch, lease, message, messages, open, options, relay};
@@ -13,6 +13,10 @@ use super::support::{Fixture, append, fetch, lease, message, messages, open, opt
 /// Opens a store as a role of its own, which is no superuser and owns nothing: rows can be hidden
 /// from such a role.
 pub(super) async fn as_a_role(fixture: &Fixture) -> (String, PostgresStore) {
+    as_a_role_with(fixture, options()).await
+}
+
+async fn as_a_role_with(fixture: &Fixture, options: PostgresOptions) -> (String, PostgresStore) {
     let database = super::support::text(fixture.store.pool(), "select current_database()::text").await;
     let role = format!("role_{database}");
     fixture
@@ -24,7 +28,7 @@ pub(super) async fn as_a_role(fixture: &Fixture) -> (String, PostgresStore) {
         .await;
     let address: PgConnectOptions = fixture.url.parse().unwrap();
     let pool = PgPool::connect_with(address.username(&role)).await.unwrap();
-    (role, PostgresStore::with_options(pool, options()).unwrap())
+    (role, PostgresStore::with_options(pool, options).unwrap())
 }
 
 /// Models a pooler that sends the second statement to a standby without the row: the policy hides
@@ -149,4 +153,37 @@ async fn a_role_from_which_rows_are_hidden_is_refused() {
     // The owner of the tables sees them all.
     fixture.run("alter table outbox_message enable row level security").await;
     fixture.store.check().await.unwrap();
+}
+
+/// Rows of the default partition are removed by its own name: what is granted on all of the history says nothing of that, and without it nothing is
+/// maintained at all, messages that are due among it.
+#[tokio::test]
+async fn a_grant_that_is_missing_on_one_partition_is_named() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut keeping = options();
+    keeping.history = Some(Duration::from_secs(3_600));
+    let (role, store) = as_a_role_with(&fixture, keeping).await;
+    store.check().await.unwrap();
+    for (hide, back, words) in [
+        (
+            format!("revoke delete on outbox_history_rest from {role}"),
+            format!("grant delete on outbox_history_rest to {role}"),
+            "may not delete on outbox_history_rest: grant delete on outbox_history_rest",
+        ),
+        (
+            "alter table outbox_history_rest enable row level security".to_owned(),
+            "alter table outbox_history_rest disable row level security".to_owned(),
+            "row-level security is in force on outbox_history_rest",
+        ),
+    ] {
+        fixture.run(&hide).await;
+        let refused = store.check().await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::NotPermitted);
+        assert!(refused.to_string().contains(words), "{hide}: {refused}");
+        let keeps_none = PostgresStore::with_options(store.pool().clone(), options()).unwrap();
+        keeps_none.check().await.unwrap();
+        fixture.run(&back).await;
+        store.check().await.unwrap();
+        store.maintain(100).await.unwrap();
+    }
 }

@@ -90,6 +90,36 @@ async fn a_role_that_owns_nothing_keeps_a_history_all_the_same() {
     assert_eq!(guest.store.history(&Default::default()).await.unwrap().len(), 1);
 }
 
+/// One role made a partition, and another owns the history now: the others are made and dropped all the same.
+#[tokio::test]
+async fn a_partition_of_another_role_keeps_no_other_from_being_dropped() {
+    let Some(fixture) = Fixture::with(kept(Duration::from_secs(10 * 24 * 3_600))).await else { return };
+    let role = format!("role_{}", fixture.url.rsplit('/').next().unwrap());
+    fixture.run(OLD).await;
+    fixture
+        .run(&format!(
+            "create table outbox_history_1000086400_1000172800 partition of outbox_history
+                 for values from (1000086400000000) to (1000172800000000);
+             create role {role} login; grant usage, create on schema public to {role};
+             grant select, insert, update, delete on all tables in schema public to {role};
+             grant usage, select on all sequences in schema public to {role};
+             alter table outbox_history owner to {role}; alter table outbox_history_1000086400_1000172800 owner to {role}"
+        ))
+        .await;
+    let (_, address) = fixture.url.split_once('@').unwrap();
+    let options = fixture.store.options().clone();
+    let store = open(&format!("postgres://{role}@{address}"), options).await;
+    store.check().await.unwrap();
+    store.maintain(100).await.unwrap();
+    let named = |name: &str| format!("select count(*) from pg_class where relname = 'outbox_history_{name}'");
+    assert_eq!(fixture.number(&named("1000086400_1000172800")).await, 0);
+    assert_eq!(fixture.number(&named("1000000000_1000086400")).await, 1, "it is another role's");
+    assert!(fixture.number(PARTITIONS).await > 2, "and some are made ahead");
+    fixture.run(&format!("alter table outbox_history_1000000000_1000086400 owner to {role}")).await;
+    open(&format!("postgres://{role}@{address}"), store.options().clone()).await.maintain(100).await.unwrap();
+    assert_eq!(fixture.number(&named("1000000000_1000086400")).await, 0);
+}
+
 /// Creating and dropping partitions locks the table exclusively for a moment. The store does not
 /// wait for readers of the history: every settlement would queue up behind it.
 #[tokio::test]

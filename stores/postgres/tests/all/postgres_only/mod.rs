@@ -19,6 +19,7 @@ mod limits;
 mod looking;
 mod plans;
 mod pooler;
+mod requeue;
 mod scheduled;
 mod schemas;
 mod support;
