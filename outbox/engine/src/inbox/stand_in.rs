@@ -8,8 +8,6 @@ use super::identity::{EVENT_ID, take_in};
 
 /// The header that has the place of a record on the broker.
 const PLACE: &str = "outbox-undecodable-place";
-/// The header that has the key of a record where it is none of ours.
-const KEY: &str = "outbox-undecodable-key";
 
 /// The message of a delivery, by its identity; or one that stands for what is none.
 pub(crate) fn message_of(delivery: Delivery) -> (Tag, Message) {
@@ -45,12 +43,8 @@ fn undecodable(junk: Undecodable, topic: &Topic) -> Message {
     for (name, value) in junk.headers {
         keep(&mut message, &name, &value);
     }
-    if let Some(raw) = junk.key {
-        message.key = std::str::from_utf8(&raw).ok().and_then(|key| Key::new(key).ok());
-        if message.key.is_none() && !raw.is_empty() {
-            keep(&mut message, KEY, &Undecodable::text(&raw));
-        }
-    }
+    // In the order of its key, as it would be if it could be read.
+    message.key = junk.key.as_deref().map(Key::of_bytes);
     keep(&mut message, PLACE, junk.place.as_deref().unwrap_or("unknown"));
     keep(&mut message, UNDECODABLE_REASON, &junk.reason);
     message
@@ -71,10 +65,8 @@ pub(crate) fn refused(message: &Message, words: &str) -> Message {
         message.payload.len(),
         message.bytes()
     );
-    for name in [PLACE, KEY] {
-        if let Some(value) = message.headers.get(name).filter(|_| is_record(message)) {
-            keep(&mut stand_in, name, value);
-        }
+    if let Some(place) = place_of(message) {
+        keep(&mut stand_in, PLACE, place);
     }
     keep(&mut stand_in, UNDECODABLE_REASON, &reason);
     stand_in
@@ -133,7 +125,7 @@ mod tests {
             assert_ne!(other.id, one.id);
         }
         let binary = of(Some("0@7"), b"\xff\x00k", "a", b"{}");
-        assert_eq!((binary.key.as_ref(), binary.headers.get(KEY)), (None, Some("\\xff\\x00k")));
+        assert_eq!(binary.key.as_ref().map(Key::as_str), Some("0xff006b"), "as if it could be read");
         assert!(binary.validate().is_ok());
         let refused = refused(&one, "too large");
         assert_eq!((refused.id, place_of(&refused)), (one.id, Some("0@7")), "it is known again");

@@ -67,6 +67,56 @@ async fn what_one_message_alone_meets_each_time_is_its_failure() {
     }
 }
 
+/// Handlers that are too slow, several of them among many that are not: each is counted.
+#[tokio::test(start_paused = true)]
+async fn several_that_meet_it_each_time_while_more_go_through_are_failures() {
+    let world = World::concurrent(4);
+    let bad = ["bad-1", "bad-2", "bad-3"];
+    let ledger = world.ledger.clone();
+    let inbox =
+        world.bare().on_any(handler_fn(move |tx: &mut MemoryTx, message: Message, _: HandlerContext<'_>| {
+            ledger.write(tx, &message);
+            let is_cut = bad.contains(&message.order_key().as_str());
+            let done = if is_cut { Err(HandlerError::from(tx.terminate())) } else { Ok(()) };
+            async move { done }.boxed()
+        }));
+    let retry = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+    let _inbox = inbox.retry(retry).start().await.unwrap();
+    bad.iter().for_each(|key| _ = world.send(key, 1));
+    let mut seconds = 0;
+    while world.tables.snapshot().dead < bad.len() {
+        assert!(seconds < 600, "they are tried for ever");
+        world.send("good", 2);
+        tokio::time::sleep(S).await;
+        seconds += 1;
+    }
+}
+
+/// Something that handlers need is away but for moments, say another database: what slips through says nothing of the others.
+#[tokio::test(start_paused = true)]
+async fn what_nearly_all_meet_is_nobodys_failure() {
+    let world = World::concurrent(4);
+    let (ledger, calls) = (world.ledger.clone(), Arc::new(AtomicU32::new(0)));
+    let inbox =
+        world.bare().on_any(handler_fn(move |tx: &mut MemoryTx, message: Message, _: HandlerContext<'_>| {
+            ledger.write(tx, &message);
+            let slips = calls.fetch_add(1, Ordering::SeqCst) % 8 == 7;
+            let done = if slips { Ok(()) } else { Err(HandlerError::from(tx.terminate())) };
+            async move { done }.boxed()
+        }));
+    let retry = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+    let inbox = inbox.retry(retry).start().await.unwrap();
+    let sent: Vec<Message> = (0..40).flat_map(|key| world.send(&format!("key-{key}"), 1)).collect();
+    let mut looks = 0;
+    while world.ledger.len() < sent.len() {
+        assert!(looks < 8_640, "some never slip through: {:?}", inbox.stats());
+        assert_eq!(world.tables.snapshot().dead, 0, "{:?}", inbox.stats());
+        tokio::time::sleep(S * 10).await;
+        looks += 1;
+    }
+    assert!(inbox.stats().interrupted > 100, "{:?}", inbox.stats());
+}
+
 /// The handler returned well, and only the append or the commit finds that the session is gone: not the store is away, its session is.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_is_gone_behind_the_handler_stops_nobody_else() {
