@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outbox_contract::{Exhausted, RetryPolicy};
-use outbox_engine::{InboxConfig, RelayConfig};
+use outbox_engine::{InboxConfig, Mode, RelayConfig};
 use outbox_store_mongodb::MongoDbOptions;
 use outbox_store_mysql::MySqlOptions;
 use outbox_store_postgres::PostgresOptions;
@@ -32,6 +32,12 @@ impl From<usize> for Setting {
 impl From<u32> for Setting {
     fn from(number: u32) -> Self {
         Self::Number(number.into())
+    }
+}
+
+impl From<u64> for Setting {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
     }
 }
 
@@ -126,6 +132,35 @@ fn the_defaults_of_a_relay_are_those_of_the_book() {
             unhealthy_age,
             outage_first_delay,
             outage_most_delay,
+        ]
+    );
+}
+
+#[test]
+fn the_defaults_of_an_inbox_are_those_of_the_book() {
+    let config = InboxConfig::default();
+    let page = page("configuration.md");
+    let section = page.split("\n## ").find(|section| section.starts_with("The inbox\n")).unwrap().to_owned();
+    assert_eq!(told(&section, "label"), config.label.as_str().into());
+    assert_eq!((told(&section, "mode"), config.mode), ("direct".into(), Mode::Direct));
+    assert_eq!((told(&section, "lease"), config.lease), ("none".into(), None));
+    assert_told!(
+        section,
+        config,
+        [
+            concurrency,
+            batch,
+            prefetch,
+            prefetch_bytes,
+            most_undecodable,
+            tries,
+            first_delay,
+            most_delay,
+            store_timeout,
+            due_poll,
+            outage_first_delay,
+            outage_most_delay,
+            unhealthy_age,
         ]
     );
 }

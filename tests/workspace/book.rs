@@ -80,16 +80,19 @@ fn the_table_of_metrics_is_the_one_in_the_code() {
 fn the_tables_of_settings_name_every_setting_and_no_other() {
     let pages = read("book/src/configuration.md") + &read("book/src/failing_keys.md");
     let settings = [
-        ("outbox/engine/src/relay/config.rs", "RelayConfig"),
-        ("outbox/contract/src/retry.rs", "RetryPolicy"),
-        ("stores/sqlite/src/config.rs", "SqliteOptions"),
+        ("outbox/engine/src/relay/config.rs", "RelayConfig", "The relay\n"),
+        ("outbox/engine/src/inbox/config.rs", "InboxConfig", "The inbox\n"),
+        ("outbox/contract/src/retry.rs", "RetryPolicy", "When it is tried again\n"),
+        ("stores/sqlite/src/config.rs", "SqliteOptions", "The store in SQLite\n"),
     ];
     let mut known = BTreeSet::new();
-    for (file, name) in settings {
+    for (file, name, heading) in settings {
         let fields = fields(&read(file), name);
         assert!(!fields.is_empty(), "{name} is not in {file}");
+        let section = pages.split("\n## ").find(|section| section.starts_with(heading));
+        let section = section.unwrap_or_else(|| panic!("the book has no section {heading:?}"));
         for field in &fields {
-            assert!(pages.contains(&format!("\n| `{field}` |")), "the book does not name {name}::{field}");
+            assert!(section.contains(&format!("\n| `{field}` |")), "the book does not name {name}::{field}");
         }
         known.extend(fields);
     }
