@@ -1,7 +1,8 @@
 //! Records as brokers deliver them, of which nothing is trusted: any program can write them.
 //!
-//! One rule for all transports: what is needed to handle an event must be there, or the record is none. All else is taken as far as it goes. Who handles
-//! the event finds it, and one header more that names what is not as it was sent.
+//! One rule for all transports: what is needed to handle an event must be there, or the record is
+//! none. All else is taken as far as it goes. Who handles the event finds it, and one header more
+//! that names what is not as it was sent.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,10 +17,11 @@ use crate::message::Message;
 use crate::name::{self, Key, Topic};
 use crate::subscription::{Origin, Undecodable};
 
-/// The header that names what a message does not have as its producer sent it, and why. Only the reader of records writes it.
+/// The header that names what a message does not have as its producer sent it, and why. Only the
+/// reader of records writes it.
 pub const ADAPTED: &str = "outbox-adapted";
 
-/// What a payload is of which nobody says what it is.
+/// Content type of a payload that comes without one.
 const UNKNOWN_CONTENT: &str = "application/octet-stream";
 
 /// A record as a broker delivers it: texts and bytes under names, and a payload.
@@ -39,11 +41,13 @@ const UNKNOWN_CONTENT: &str = "application/octet-stream";
 /// | name of a header | what can be none: the header is left out |
 /// | payload | as it is, up to [`Message::MOST_PAYLOAD_BYTES`] |
 ///
-/// The message's header [`ADAPTED`] names what was not taken as it was sent. The value of a header is not repeated in it, as it may be secret.
+/// The message's header [`ADAPTED`] names what was not taken as it was sent. The value of a header
+/// is not repeated in it, as it may be secret.
 ///
-/// CloudEvents tells events apart by source *and* id, so the id of what has no number as `sequence`, or that is no UUID, becomes one that is computed from
-/// both: the same event has the same id again, and those of two producers never have. What has a number keeps its id, as an outbox wrote it; whoever
-/// remembers ids goes by the [`identity`](crate::cloudevents::identity).
+/// CloudEvents tells events apart by source *and* id, so the id of what has no number as
+/// `sequence`, or that is no UUID, becomes one that is computed from both: the same event has the
+/// same id again, and those of two producers never have. What has a number keeps its id, as an
+/// outbox wrote it; whoever remembers ids goes by the [`identity`](crate::cloudevents::identity).
 ///
 /// ```
 /// use outbox_contract::cloudevents::{KAFKA, RawRecord};
@@ -74,14 +78,15 @@ impl<'r> RawRecord<'r> {
         Self { binding, headers: Vec::new(), content_type: None, key: None, payload, notes: Vec::new() }
     }
 
-    /// Sets the protocol's own property for the content type. Without one the header `content-type` counts.
+    /// Sets the protocol's own content type. Without one, the header `content-type` counts.
     #[must_use]
     pub fn with_content_type(mut self, content_type: Option<&'r [u8]>) -> Self {
         self.content_type = content_type;
         self
     }
 
-    /// Sets the protocol's own key: the broker orders by it, so it goes before the `subject`. Only a `partitionkey` goes before it.
+    /// Sets the protocol's own key: the broker orders by it, so it goes before the `subject`. Only
+    /// a `partitionkey` goes before it.
     #[must_use]
     pub fn with_key(mut self, key: Option<&'r [u8]>) -> Self {
         self.key = key;
@@ -93,7 +98,7 @@ impl<'r> RawRecord<'r> {
         self.headers.push((name.into(), value.into()));
     }
 
-    /// Says what of the record could not be added.
+    /// Notes a part of the record that could not be added.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }

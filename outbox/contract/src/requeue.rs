@@ -8,7 +8,8 @@ use crate::error::{StoreError, StoreErrorKind};
 /// How many of those that were refused an error names.
 const MOST_NAMED: usize = 10;
 
-/// Dead letters on their way back: together; where one of them is refused, in halves, until each that is refused is alone.
+/// Dead letters on their way back: together; where one of them is refused, in halves, until each
+/// that is refused is alone.
 ///
 /// ```
 /// use outbox_contract::admin::Requeue;
@@ -74,7 +75,8 @@ impl<T> Requeue<T> {
         self.appended += count;
     }
 
-    /// The database refused these, and nothing was done with any of them. Where it is one alone, it is remembered by its name.
+    /// The database refused these, and nothing was done with any of them. Where it is one alone, it
+    /// is remembered by its name.
     pub fn refused(&mut self, words: impl Into<String>, name: impl Fn(&T) -> String) {
         let Some(range) = self.left.pop() else { return };
         let middle = range.start.midpoint(range.end);
@@ -101,11 +103,13 @@ impl<T> Requeue<T> {
     }
 }
 
-/// For authors of stores: the answer of a requeue that appended so many. Those that were refused are given by name and words.
+/// For authors of stores: the answer of a requeue that appended so many. Those that were refused
+/// are given by name and words.
 ///
 /// # Errors
 ///
-/// [`Invalid`](StoreErrorKind::Invalid) says how many were requeued, and names those that were refused, if there are any.
+/// [`Invalid`](StoreErrorKind::Invalid) says how many were requeued, and names those that were
+/// refused, if there are any.
 pub fn requeued(appended: u64, refused: &[(String, String)]) -> Result<u64, StoreError> {
     if refused.is_empty() {
         return Ok(appended);

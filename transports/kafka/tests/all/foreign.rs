@@ -1,6 +1,10 @@
 //! What other producers write: read as far as it goes, and noted where it is not as it was sent.
 
-#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "what these tests write is small")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what these tests write is small"
+)]
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
