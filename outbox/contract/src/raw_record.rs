@@ -24,6 +24,9 @@ pub const ADAPTED: &str = "outbox-adapted";
 /// Content type of a payload that comes without one.
 const UNKNOWN_CONTENT: &str = "application/octet-stream";
 
+/// A name or a value, whatever bytes it has.
+type Raw<'r> = Cow<'r, [u8]>;
+
 /// A record as a broker delivers it: texts and bytes under names, and a payload.
 ///
 /// [`message`](Self::message) reads it by these rules:
@@ -64,7 +67,7 @@ const UNKNOWN_CONTENT: &str = "application/octet-stream";
 #[derive(Clone)]
 pub struct RawRecord<'r> {
     binding: Binding,
-    headers: Vec<(Cow<'r, [u8]>, Cow<'r, [u8]>)>,
+    headers: Vec<(Raw<'r>, Raw<'r>)>,
     content_type: Option<&'r [u8]>,
     key: Option<&'r [u8]>,
     payload: Bytes,
