@@ -7,7 +7,7 @@ use outbox_contract::StripeId;
 use sqlx::Row;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 
-use crate::admin::text;
+use crate::browse::text;
 use crate::sql;
 use crate::stripes::{Place, Taking, take};
 

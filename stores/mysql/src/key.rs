@@ -7,6 +7,9 @@ use sqlx::query::Query;
 
 use crate::sql;
 
+/// The most messages that one transaction discards: a relay that parks another one behind them waits for no longer than that takes.
+pub(crate) const MOST_DISCARDED: u64 = 1_000;
+
 /// One key, in a transaction.
 pub(crate) struct KeyIn<'a> {
     pub(crate) connection: &'a mut MySqlConnection,
@@ -69,6 +72,41 @@ impl KeyIn<'_> {
     /// The key flows again.
     pub(crate) async fn remove(&mut self) -> Result<(), sqlx::Error> {
         self.execute(sqlx::query(sql::KEY_REMOVE)).await.map(|_| ())
+    }
+
+    /// An operator holds the key.
+    pub(crate) async fn hold(&mut self) -> Result<(), sqlx::Error> {
+        let hold = self.bind_key(sqlx::query(sql::KEY_HOLD));
+        let hold = hold.bind(self.key.bucket().0).bind(self.next_version).bind(self.now);
+        hold.execute(&mut *self.connection).await.map(|_| ())
+    }
+
+    /// As many parked messages as one transaction moves become dead letters. Says how many. When they were the last the key flows again; until then it is
+    /// held, so that none of the others goes out.
+    pub(crate) async fn discard(&mut self) -> Result<u64, sqlx::Error> {
+        let most = i64::try_from(MOST_DISCARDED).unwrap_or(i64::MAX);
+        let discarded = self.parked_to_dead("discarded", most).await?;
+        if discarded < MOST_DISCARDED {
+            self.remove().await?;
+        } else {
+            self.hold().await?;
+            self.change(sql::KEY_NEXT).await?;
+        }
+        Ok(discarded)
+    }
+
+    /// The first so many parked messages of the key become dead letters. Says how many.
+    pub(crate) async fn parked_to_dead(
+        &mut self,
+        reason: &'static str,
+        most: i64,
+    ) -> Result<u64, sqlx::Error> {
+        let bury = sqlx::query(sql::DISCARD).bind(reason.as_bytes()).bind(self.now);
+        let bury = self.bind_key(bury).bind(most);
+        let buried = bury.execute(&mut *self.connection).await?.rows_affected();
+        let remove = self.bind_key(sqlx::query(sql::PARKED_REMOVE)).bind(most);
+        remove.execute(&mut *self.connection).await?;
+        Ok(buried)
     }
 
     /// Runs a statement whose next three values name the key, and are the last. Says how many rows.

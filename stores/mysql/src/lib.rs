@@ -6,6 +6,7 @@ mod again;
 mod append;
 mod below;
 mod blame;
+mod browse;
 mod check;
 mod cluster;
 mod config;
