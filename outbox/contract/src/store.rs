@@ -108,6 +108,8 @@ pub trait Store: Admin {
     /// Reads rows that the relay missed: at or below its cursor, where no row should exist. A
     /// cursor is only the relay's memory; the rows are the truth. Positions go back when a sequence
     /// is set, a table is restored alone, or rows are imported.
+    /// If the store orders by stripes, late commits appear there too: the relay recognizes them by
+    /// the marks that it reads next.
     ///
     /// - *Effect*: as [`fetch`](Self::fetch), which the provided method calls. A relay calls it at
     ///   its start, and then about twice a minute, in parallel with its work. A store whose calls
@@ -135,7 +137,8 @@ pub trait Store: Admin {
     ///
     /// - *Effect*: none; locks nothing. *Ordering*: by stripe; omits a stripe without any commit
     ///   for the route. Every row up to a mark's number is visible to each fetch that begins after
-    ///   this returns, unless it was removed.
+    ///   this returns, unless it was removed. Every row that a fetch returned before this begins is
+    ///   within its mark, unless counters were set back.
     /// - *Units and limits*: at most four for each bucket. *Errors*: as [`fetch`](Self::fetch).
     /// - *Cancellation*, *Concurrency*, *Repeat*: harmless.
     async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {

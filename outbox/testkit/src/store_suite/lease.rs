@@ -306,6 +306,23 @@ pub async fn a_low_water_mark_holds_for_the_leases_that_it_covers<H: StoreHarnes
     assert_eq!(pending(&*store).await, 4);
 }
 
+/// A saved mark is only a relay's memory; the rows are the truth. The backlog counts rows below it,
+/// and a look below returns them.
+pub async fn what_stands_below_a_saved_mark_is_shown_and_counted<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    write(&*store, messages("orders", "a", 4)).await;
+    let mut relay = Relay::start(&store).await;
+    let read = relay.read().await;
+    relay.low_water = relay.mark(&relay.leases, read[3].position);
+    relay.beat().await;
+    assert_eq!(pending(&*store).await, 4);
+    let mut request = relay.fetch_request();
+    (request.until, request.except) = (read[2].position, vec![read[1].position]);
+    let shown = store.fetch_below(&request).await.expect("it is looked");
+    let shown: Vec<Position> = shown.rows.iter().map(|row| row.position()).collect();
+    assert_eq!(shown, [read[0].position, read[2].position]);
+}
+
 /// A relay that lost its state begins to read anew: it has read nothing yet, and learns its saved
 /// marks.
 pub async fn a_relay_that_begins_anew_is_told_its_marks<H: StoreHarness>(harness: &H) {

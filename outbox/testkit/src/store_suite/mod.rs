@@ -159,6 +159,7 @@ macro_rules! __store_properties {
                 relays_keep_their_shares_when_no_transport_is_available
                 the_low_water_mark_is_handed_over
                 a_low_water_mark_holds_for_the_leases_that_it_covers
+                what_stands_below_a_saved_mark_is_shown_and_counted
                 a_relay_that_begins_anew_is_told_its_marks
                 relays_are_told_whether_they_agree
                 relays_of_another_route_count_in_no_share

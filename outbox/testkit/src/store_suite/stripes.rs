@@ -164,7 +164,7 @@ pub async fn what_is_appended_by_verbs_has_numbers_too<H: StoreHarness>(harness:
 }
 
 /// A reader that asks for marks and then fetches sees every row up to them, at ascending positions,
-/// whatever is written meanwhile.
+/// whatever is written meanwhile. Marks that it asks for afterwards cover every row that it saw.
 pub async fn every_row_up_to_a_mark_can_be_fetched<H: StoreHarness>(harness: &H) {
     const WRITERS: usize = 4;
     const TRANSACTIONS: usize = 15;
@@ -197,6 +197,11 @@ pub async fn every_row_up_to_a_mark_can_be_fetched<H: StoreHarness>(harness: &H)
             assert_eq!(shown.position, mark.position);
             assert_eq!(rows[stripe][&mark.first_number].position, mark.first_position);
             assert!(last.get(stripe).is_none_or(|before| *before <= number), "a mark went back: {mark:?}");
+        }
+        let later = self::marks(&store, &Route::default()).await;
+        for (stripe, rows) in &rows {
+            let (highest, mark) = (rows.keys().next_back(), later.get(stripe).map(|mark| mark.last.number));
+            assert!(highest <= mark.as_ref(), "{stripe:?} shows {highest:?}, and its mark is {mark:?}");
         }
         last = marks.iter().map(|(stripe, mark)| (*stripe, mark.last.number)).collect();
         if over {
