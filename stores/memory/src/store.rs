@@ -13,7 +13,7 @@ use outbox_contract::lease::LeaseRequest;
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{
     Backlog, BucketSet, Clock, Diversion, Diverted, FetchRequest, Fetched, Hints, Lease, Leased, LowWater,
-    RelayId, Route, Store, StoreError, StripeMark, Timestamp, Unserved, async_trait,
+    RelayId, Route, Store, StoreError, Stored, StripeMark, Timestamp, Unserved, async_trait,
 };
 
 use crate::clock::RuntimeClock;
@@ -60,6 +60,18 @@ impl MemoryStore {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.shared.state().tables.snapshot()
+    }
+
+    /// Puts rows of a [snapshot](Self::snapshot) into the hot table where they stood, and changes nothing else, as a restore or an import of that table alone
+    /// does. A position at which a row stands keeps that row. For tests of what reads below its own marks.
+    pub fn put_back(&self, hot: impl IntoIterator<Item = (Route, Arc<Stored>)>) {
+        self.shared.state().tables.put_back(hot);
+    }
+
+    /// Sets the counters of all [stripes](MemoryStoreBuilder::stripes) of a route to nothing, as a restore of that table alone does: the next message of each has
+    /// number 1 again. For tests, as [`put_back`](Self::put_back).
+    pub fn forget_stripes(&self, route: &Route) {
+        self.shared.state().tables.forget_stripes(route);
     }
 
     pub(crate) fn with(builder: MemoryStoreBuilder) -> Self {

@@ -1,4 +1,4 @@
-//! A look at all tables at once, for tests.
+//! A look at all tables at once, and what a restore of one of them leaves behind, for tests.
 
 use std::sync::Arc;
 
@@ -48,6 +48,23 @@ impl Tables {
             history: self.archive.history.len(),
             admissions: self.admissions.len(),
             relays: relays.collect(),
+        }
+    }
+
+    /// Puts rows into the hot table where they stood, and changes nothing else.
+    pub(crate) fn put_back(&mut self, rows: impl IntoIterator<Item = (Route, Arc<Stored>)>) {
+        for (route, stored) in rows {
+            let tables = self.route(&route);
+            if !tables.hot.contains_key(&stored.position) {
+                tables.insert_hot(stored);
+            }
+        }
+    }
+
+    /// As if nothing had ever been committed in any stripe of a route.
+    pub(crate) fn forget_stripes(&mut self, route: &Route) {
+        if let Some(tables) = self.routes.get_mut(route) {
+            tables.stripes.clear();
         }
     }
 }
