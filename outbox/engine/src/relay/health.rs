@@ -17,7 +17,7 @@ pub enum Status {
     /// It does its work.
     Healthy,
     /// It works, but something waits for somebody: a held key, a dead letter, a broken topic, a transport that is away for a moment, messages of a route that no
-    /// relay serves.
+    /// relay serves, messages that stood below what had been read.
     Degraded,
     /// Messages are not getting out.
     Unhealthy,
@@ -38,6 +38,7 @@ impl Health {
         let mut health = Self { status: Status::Healthy, reasons: Vec::new() };
         for (at, context) in routes.enumerate() {
             health.examine(context);
+            health.examine_below(context);
             if at == 0 {
                 health.examine_unserved(context);
             }
@@ -102,6 +103,21 @@ impl Health {
             );
             self.add(Status::Degraded, format!("route {route}: {reason}"));
         }
+    }
+
+    /// What stood where the relay believed that nothing does. It is delivered; what brought it there may come again.
+    fn examine_below(&mut self, context: &Context) {
+        let now = context.now();
+        let Some(found) = context.counters.below(now) else { return };
+        let (first, last) = (now.saturating_sub(found.first), now.saturating_sub(found.last));
+        let (route, looks, cause) = (&context.route, found.looks, found.cause);
+        self.add(
+            Status::Degraded,
+            format!(
+                "route {route}: messages stood below the position up to which the relay had read, found first {first:.1?} ago and last {last:.1?} ago, by \
+                 {looks} looks; they are delivered; {cause}"
+            ),
+        );
     }
 
     fn examine_backlog(&mut self, context: &Context, backlog: &Backlog) {

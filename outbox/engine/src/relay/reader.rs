@@ -24,8 +24,8 @@
 //! short has seen nothing behind its last row, so C goes back to that.
 //!
 //! All of this is about what may be committed from now on, and believes that positions only grow. Where they went back (a sequence that was set, a table that
-//! was restored or imported), rows stand below a cursor that no window would ever read again. So a look *below* is made now and then, at what the main
-//! window believes to be empty; what it finds there takes every window back to before it.
+//! was restored or imported), rows stand below a cursor that no window would ever read again, or above counters that never reach them. So a look *below* is
+//! made now and then, at what the main window believes to be empty; what it finds there takes every window back to before it.
 //!
 //! The main window reads everything that this relay owns. A *gap* is a part of it that must be read again, or later: a bucket that was
 //! taken over, a topic that is broken or paused, a key that has too much in memory, a key that was forgotten. The main window passes a gap without its
@@ -44,7 +44,8 @@ mod plan;
 mod window;
 mod windows;
 
-pub(crate) use below::{Below, Seen};
+pub(crate) use below::{Below, Cause, Seen};
+use below::{Early, Trusted};
 use horizon::Horizon;
 use in_flight::InFlight;
 use marks::Marks;
@@ -75,6 +76,8 @@ pub(crate) struct Reader {
     look: bool,
     // How many rows of narrower gaps were passed: so many may have to be walked over again for a late commit.
     passed: usize,
+    trusted: Trusted,
+    early: Early,
 }
 
 impl Reader {
@@ -91,6 +94,8 @@ impl Reader {
             was_main: false,
             look: false,
             passed: 0,
+            trusted: Trusted::default(),
+            early: Early::default(),
         }
     }
 
@@ -124,6 +129,7 @@ impl Reader {
         self.changes += 1;
         self.owned = self.owned.without(&buckets);
         self.in_flight.remove_buckets(buckets);
+        self.early.lose(&buckets);
         self.windows.lose(buckets);
     }
 
@@ -190,7 +196,9 @@ impl Reader {
             self.passed = 0;
         }
         let split = self.passed >= self.limits.rows;
-        self.windows.committed(Marks::new(marks), self.owned, split);
+        let marks = Marks::new(marks);
+        self.early.committed(&marks);
+        self.windows.committed(marks, self.owned, split);
     }
 
     /// What to read next, when there is room for `rows` and `bytes`. None: nothing, until something changes or a wake-up says
@@ -253,7 +261,7 @@ impl Reader {
                 break;
             }
             last = Some(position);
-            if self.has_stripes() && !plan.marks.cover(&row) {
+            if self.has_stripes() && self.is_early(plan, &row) {
                 early = true;
                 continue;
             }
@@ -441,7 +449,8 @@ impl Reader {
         self.in_flight.waiting() <= self.limits.waiting / 2
     }
 
-    fn has_stripes(&self) -> bool {
+    /// Whether the store says how far its stripes are committed.
+    pub(crate) fn has_stripes(&self) -> bool {
         self.windows.ordering == Ordering::Stripes
     }
 

@@ -6,6 +6,8 @@
 //!
 //! How it is run with more seeds, or with one: see `model_cast.rs`.
 
+#[path = "reader_model/below.rs"]
+mod below_model;
 #[path = "reader_model/cost.rs"]
 mod cost;
 #[path = "reader_model/foreign.rs"]
@@ -47,6 +49,8 @@ struct Case {
     faults: bool,
     /// Whether a writer never ends, and a topic is closed for good.
     lasting: bool,
+    /// Whether it is looked below what was read, where nothing is that should not be.
+    looks_below: bool,
     sabotage: Option<Sabotage>,
 }
 
@@ -58,6 +62,7 @@ impl Case {
             interleaved: false,
             faults: true,
             lasting: false,
+            looks_below: false,
             sabotage: None,
         }
     }
@@ -93,6 +98,7 @@ struct Model {
     to_lane: VecDeque<ToLane>,
     to_poller: VecDeque<ToPoller>,
     call: Option<Call>,
+    below: Option<below_model::Look>,
     /// Saved low-water marks, by key: each key has a bucket of its own.
     marks: [Position; KEYS],
     /// How many lanes have not dropped a topic that was closed. None: it is open.
@@ -132,6 +138,7 @@ impl Model {
             to_lane: VecDeque::new(),
             to_poller: VecDeque::new(),
             call: None,
+            below: None,
             marks: [Position::START; KEYS],
             closed: [None; TOPICS],
             confirmed: Vec::new(),
@@ -158,6 +165,9 @@ impl Model {
     }
 
     fn step(&mut self) -> Judged {
+        if self.case.looks_below && self.random.u8(..8) == 0 {
+            return self.look_below();
+        }
         match self.random.u32(0..100) {
             0..24 => self.write(),
             24..50 => return self.call(),
@@ -285,6 +295,9 @@ impl Model {
         let cursor = self.reader.windows.window(plan.window.as_ref()).cursor;
         let read = self.reader.fetched(plan, fetched);
         self.sabotage_windows(plan, last, &gaps_before, cursor);
+        if self.reader.is_astray() && self.case.sabotage.is_none() && self.case.belief == self.case.store {
+            return Err("rows are taken for lost that are where they should be".to_owned());
+        }
         let (waiting, most) = (self.reader.in_flight.waiting(), self.reader.limits.waiting);
         if waiting > most {
             return Err(format!("{waiting} rows wait to be parked, {most} at the most"));

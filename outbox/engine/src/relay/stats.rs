@@ -9,6 +9,7 @@ use std::time::Duration;
 use outbox_contract::{Backlog, Route, metric};
 
 use super::effects::Counts;
+use super::reader::Cause;
 
 /// Counters of one route, shared by its actors. Written with relaxed order: each is only ever read as a number.
 #[derive(Debug)]
@@ -44,6 +45,25 @@ struct Observed {
     broken: Vec<String>,
     /// The latest failure of each topic that is broken, in words.
     why_broken: BTreeMap<String, String>,
+    below: Option<FoundBelow>,
+}
+
+/// Looks below what was read that found something, on the relay's own clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundBelow {
+    pub(crate) first: Duration,
+    pub(crate) last: Duration,
+    pub(crate) looks: u64,
+    pub(crate) cause: Cause,
+}
+
+impl FoundBelow {
+    /// Long enough to be seen by somebody who looks now and then.
+    const REMEMBERED: Duration = Duration::from_secs(15 * 60);
+
+    fn is_remembered(&self, now: Duration) -> bool {
+        now.saturating_sub(self.last) < Self::REMEMBERED
+    }
 }
 
 /// What has not worked since an instant of the relay's own clock.
@@ -228,6 +248,20 @@ impl Counters {
     /// A topic could not be published, and why.
     pub(crate) fn broke(&self, topic: String, failure: String) {
         self.observed().why_broken.insert(topic, failure);
+    }
+
+    /// A look has found messages below what was read.
+    pub(crate) fn found_below(&self, now: Duration, cause: Cause) {
+        let mut observed = self.observed();
+        let before = observed.below.filter(|before| before.is_remembered(now));
+        let before = before.unwrap_or(FoundBelow { first: now, last: now, looks: 0, cause });
+        observed.below =
+            Some(FoundBelow { last: now, looks: before.looks.saturating_add(1), cause, ..before });
+    }
+
+    /// What looks have found of late below what was read.
+    pub(crate) fn below(&self, now: Duration) -> Option<FoundBelow> {
+        self.observed().below.filter(|found| found.is_remembered(now))
     }
 
     pub(crate) fn last_error(&self) -> Option<String> {

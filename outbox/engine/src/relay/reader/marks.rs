@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outbox_contract::fetch::FetchedRow;
-use outbox_contract::{BucketSet, Position, Stripe, StripeId, StripeMark};
+use outbox_contract::{Bucket, BucketSet, Position, Stripe, StripeId, StripeMark};
 
 /// The marks of one question, by stripe. Cheap to clone: windows share what they have seen.
 #[derive(Clone, Debug, Default)]
@@ -29,16 +29,14 @@ impl Marks {
     /// Whether a row was committed when these marks were read. One that was not may stand above an earlier row of its stripe that the same
     /// fetch did not show, so it counts for nothing yet. A row that no stripe orders has nothing to wait for.
     pub(super) fn cover(&self, row: &FetchedRow) -> bool {
-        let (stripe, bucket) = match row {
-            FetchedRow::Message(stored) => (stored.stripe, stored.bucket),
-            FetchedRow::Failing(waiting) | FetchedRow::Malformed(waiting, _) => {
-                (waiting.stripe, waiting.bucket)
-            }
-            _ => return true,
-        };
-        let Some(Stripe { stripe, number }) = stripe else { return true };
+        let Some((Stripe { stripe, number }, bucket)) = stripe_of(row) else { return true };
         // A program that computes hashes in a way of its own gets no order, but its rows are not left in silence.
         stripe.bucket() != bucket || self.get(stripe).is_some_and(|mark| number <= mark.last.number)
+    }
+
+    /// The last number of a stripe that was committed; 0 where none was.
+    pub(super) fn number(&self, stripe: StripeId) -> i64 {
+        self.get(stripe).map_or(0, |mark| mark.last.number)
     }
 
     /// Behind which position all stands that was committed in stripes of these buckets since those other marks were read. None: nothing was.
@@ -76,6 +74,17 @@ impl Marks {
         let of_buckets = |mark: &&StripeMark| buckets.contains(mark.last.stripe.bucket());
         let kept = self.0.iter().filter(|mark| !of_buckets(mark));
         Self::new(kept.chain(others.0.iter().filter(of_buckets)).copied().collect())
+    }
+}
+
+/// A row's place in its stripe, and its bucket. None: no stripe orders it.
+pub(super) fn stripe_of(row: &FetchedRow) -> Option<(Stripe, Bucket)> {
+    match row {
+        FetchedRow::Message(stored) => Some((stored.stripe?, stored.bucket)),
+        FetchedRow::Failing(waiting) | FetchedRow::Malformed(waiting, _) => {
+            Some((waiting.stripe?, waiting.bucket))
+        }
+        _ => None,
     }
 }
 

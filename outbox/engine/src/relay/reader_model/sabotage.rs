@@ -48,6 +48,8 @@ pub(super) enum Sabotage {
     TakeoverAtLowest,
     /// With stripes: a topic that is closed has seen what the main window has.
     GapAtMain,
+    /// With stripes: a look below believes that nothing was committed since the main window's last fetch.
+    BelowWithoutMarks,
 }
 
 impl Model {

@@ -22,6 +22,7 @@ mod tally;
 #[path = "../../simulation/sim/trace.rs"]
 mod trace;
 
+mod below;
 mod bounds;
 mod confirmation;
 mod containment;
