@@ -75,6 +75,7 @@ statements! {
     REQUEUE_REMOVE = "requeue_remove";
     RESUME = "resume";
     RESUME_HISTORY = "resume_history";
+    ROUTES = "routes";
     SCHEDULE = "schedule";
     SETTLE = "settle";
     SETTLE_HISTORY = "settle_history";

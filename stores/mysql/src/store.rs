@@ -276,7 +276,7 @@ impl Store for MySqlStore {
         // A connection that has prepared nothing: what was prepared before says nothing of the tables as they are now.
         let mut connection = self.inner.way.open().await.map_err(|error| store_error("check", error))?;
         check::check(&mut connection).await?;
-        below::warn(&mut connection).await;
+        below::warn(&mut connection, self.options().counting_limit).await;
         Ok(())
     }
 
@@ -302,6 +302,12 @@ impl Store for MySqlStore {
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
         let work = async |connection: &mut MySqlConnection| fetch::fetch(connection, request).await;
         self.on("fetch", &self.lines().fetching, work).await
+    }
+
+    /// On another connection: a look may take long where the server has not purged yet what was deleted.
+    async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        let work = async |connection: &mut MySqlConnection| fetch::fetch(connection, request).await;
+        self.on("fetch_below", &self.lines().looking, work).await
     }
 
     /// Nobody: stripes tell how far was committed.

@@ -1,13 +1,9 @@
--- What waits for a route. Counts stop at so many rows. Below the low-water that all buckets of the route have reached, nothing stands. Route
--- and limit, as often as they are asked for.
+-- What waits for a route, wherever it stands. Counts stop at so many rows. Route and limit, as often as they are asked for.
 with
-    start as (
-        select case when count(*) = 256 then min(low_water) else 0 end as low_water from outbox_lease where route = ?
-    ),
     looked as (
         select m.stripe, m.appended_at
         from outbox_message m force index (primary)
-        where m.route = ? and m.position > (select low_water from start)
+        where m.route = ?
         order by m.position
         limit ?
     ),

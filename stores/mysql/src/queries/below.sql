@@ -1,4 +1,6 @@
--- Routes with the mark that all of their buckets have reached, and the lowest position at or below it, where none should be.
-select marked.route, marked.low_water,
-       (select min(m.position) from outbox_message m where m.route = marked.route and m.position <= marked.low_water)
-from (select route, min(low_water) as low_water from outbox_lease group by route having count(*) = 256) marked
+-- In how many stripes messages have numbers above the counter, where none should be, and the lowest position of these: route, how many rows are
+-- looked at, route.
+select count(distinct m.stripe), min(m.position)
+from (select w.stripe, w.number, w.position from outbox_message w force index (primary) where w.route = ? order by w.position limit ?) m
+left join outbox_stripe s on s.route = ? and s.stripe = m.stripe
+where m.number > coalesce(s.number, 0)

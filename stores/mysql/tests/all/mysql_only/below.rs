@@ -1,55 +1,68 @@
 //! Positions and numbers that came back, as after a restore or an import: of the stripes, or of messages.
 
-use outbox_contract::{
-    BucketSet, FetchRequest, Lease, LeaseRequest, LowWater, Position, RelayId, Route, Store,
-};
+use outbox_contract::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId, Route, Store};
 use outbox_store_mysql::MySqlStore;
 
+use super::heard::Heard;
 use super::support::{append, both, heartbeat, message, messages};
 
-/// What stands behind a position.
-async fn behind(store: &MySqlStore, relay: RelayId, after: Position) -> usize {
+/// Positions of an hour: microseconds times the number of stripes.
+const HOUR: i64 = 3_600 * 1_000_000 * 1_024;
+
+/// A look of a relay whose cursor is at this position. How many messages it shows.
+async fn below(store: &MySqlStore, relay: RelayId, cursor: Position) -> usize {
     let mut request = FetchRequest::new(Route::default(), relay, BucketSet::ALL);
-    request.after = after;
-    messages(&store.fetch(&request).await.unwrap()).len()
+    request.until = cursor;
+    messages(&store.fetch_below(&request).await.unwrap()).len()
 }
 
-fn lowest(leases: &[Lease]) -> Position {
-    leases.iter().map(|lease| lease.low_water).min().unwrap()
-}
-
+/// A mark is what somebody remembers, and the messages are the truth.
 #[tokio::test]
-async fn what_stands_below_a_mark_is_read_once_the_mark_is_set_back() {
+async fn what_stands_below_a_mark_is_shown_and_counted() {
     for fixture in both().await {
         let (store, route) = (&fixture.store, Route::default());
         let request = heartbeat(RelayId::new());
         let leased = store.lease(&request).await.unwrap();
         append(store, (0..5).map(|_| message("a"))).await;
         let mark = Position(fixture.number("select max(position) from outbox_message").await);
-        fixture.run("delete from outbox_message").await;
         let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
         let low_water = LowWater { position: mark, covered, life: leased.life };
-        store.lease(&LeaseRequest { low_water: low_water.clone(), ..request.clone() }).await.unwrap();
+        store.lease(&LeaseRequest { low_water, ..request.clone() }).await.unwrap();
+        let set_back = format!("update outbox_message set position = position - {HOUR}");
+        fixture.run(&set_back).await;
+        assert_eq!(below(store, request.relay, mark).await, 5);
+        assert_eq!(store.backlog(&route).await.unwrap().pending, 5);
+    }
+}
 
-        // The stripes: an append takes its position from the clock.
-        fixture
-            .run("update outbox_stripe set number = 0, position = 0, first_number = 0, first_position = 0")
-            .await;
-        append(store, [message("a")]).await;
-        assert_eq!(behind(store, request.relay, mark).await, 1);
-        assert_eq!(store.backlog(&route).await.unwrap().pending, 1);
-
-        // The messages: with positions of an hour before.
-        fixture.run("update outbox_message set position = position - 3600 * 1000000 * 1024").await;
+/// Where the counters of stripes went back, an append takes its position from the clock all the same; and the messages of before are told of.
+#[tokio::test]
+async fn messages_above_their_counters_are_told_of() {
+    for fixture in both().await {
+        let (store, route) = (&fixture.store, Route::default());
+        let (heard, _listening) = Heard::listen();
+        let relay = heartbeat(RelayId::new());
+        store.lease(&relay).await.unwrap();
+        append(store, (0..3).map(|_| message("a"))).await;
+        append(store, [message("b")]).await;
+        let mark = Position(fixture.number("select max(position) from outbox_message").await);
         store.check().await.unwrap();
-        assert_eq!(behind(store, request.relay, mark).await, 0);
-        // The relays stop, the marks are set back, the relays start.
-        store.give_back(request.relay, &route, &leased.leases, &low_water, true).await.unwrap();
-        fixture.run("update outbox_lease set low_water = 0 where route = 'default'").await;
-        assert_eq!(store.backlog(&route).await.unwrap().pending, 1);
-        let next = heartbeat(RelayId::new());
-        let leases = store.lease(&next).await.unwrap().leases;
-        assert_eq!(lowest(&leases), Position::START);
-        assert_eq!(behind(store, next.relay, Position::START).await, 1);
+        assert_eq!(heard.take(), Vec::<String>::new(), "every message is within the counter of its stripe");
+
+        let set_back = "number = 0, position = 0, first_number = 0, first_position = 0";
+        fixture.run(&format!("update outbox_stripe set {set_back}")).await;
+        store.check().await.unwrap();
+        let said = heard.take().join("\n");
+        assert!(said.contains("route=default") && said.contains("stripes=2"), "{said:?}");
+        append(store, [message("a")]).await;
+        let mut request = FetchRequest::new(route, relay.relay, BucketSet::ALL);
+        request.after = mark;
+        assert_eq!(messages(&store.fetch(&request).await.unwrap()).len(), 1, "above all that was before");
+
+        // A route that is relayed, and has no counters at all.
+        fixture.run("update outbox_message set route = 'audit'; insert into outbox_lease (route, bucket) values ('audit', 0)").await;
+        store.check().await.unwrap();
+        let said = heard.take().join("\n");
+        assert!(said.contains("route=audit") && said.contains("stripes=2"), "{said:?}");
     }
 }

@@ -11,6 +11,7 @@ mod bounds;
 mod faults;
 mod foreign;
 mod gaps;
+mod heard;
 mod history;
 mod idle;
 mod leases;
