@@ -17,11 +17,9 @@ pub(crate) async fn backlog(database: &Database, route: &Route) -> Result<Backlo
     let limit = i64::from(database.options.counting_limit);
     let mut session = database.session().await?;
     let ownership = lease::read(database, &mut session, route, Some(ReadConcern::majority())).await?;
-    let (low_water, owned) = ownership.map_or((Position::START, BucketSet::EMPTY), |ownership| {
-        (ownership.low_water(), ownership.owned_by_anybody())
-    });
+    let owned = ownership.map_or(BucketSet::EMPTY, |ownership| ownership.owned_by_anybody());
     let of_route = doc! { "route": route.as_str() };
-    let hot = doc! { "_id": range(route.as_str(), low_water, Position::END) };
+    let hot = doc! { "_id": range(route.as_str(), Position::START, Position::END) };
     let hot = look(database.messages(), &mut session, hot, doc! { "_id": 1 }, limit).await?;
     let parked = look(database.parked(), &mut session, of_route.clone(), doc! { "route": 1 }, limit).await?;
     let keys = look(database.keys(), &mut session, of_route.clone(), doc! { "route": 1 }, limit).await?;

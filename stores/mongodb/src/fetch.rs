@@ -37,6 +37,8 @@ pub(crate) async fn fetch(database: &Database, request: &FetchRequest) -> Result
     let keys: BTreeSet<KeyId> =
         rows.iter().filter(|(_, muted)| !muted).map(|(row, _)| row.key_id()).collect();
     let failing = failing(database, &mut session, request.route.as_str(), &keys).await?;
+    // Who asks for marks next is told of these rows too.
+    database.note(&session);
     let rows = rows.into_iter().map(|(row, muted)| {
         if muted {
             return FetchedRow::Muted(row.position());

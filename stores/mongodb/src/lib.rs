@@ -5,6 +5,7 @@ mod admit;
 mod again;
 mod append;
 mod backlog;
+mod below;
 mod blame;
 mod browse;
 mod config;

@@ -261,11 +261,6 @@ impl Ownership {
         u64::try_from(before - self.relays.len()).unwrap_or_default()
     }
 
-    /// Below the mark that all buckets have reached, nothing of the route stands.
-    pub(crate) fn low_water(&self) -> Position {
-        Position(self.low_waters.iter().copied().min().unwrap_or_default())
-    }
-
     fn paused(&self) -> Paused {
         let mut topics: Vec<Topic> = self.paused.iter().filter_map(|topic| Topic::new(topic).ok()).collect();
         topics.sort();

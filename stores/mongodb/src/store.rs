@@ -25,7 +25,7 @@ use crate::config::MongoDbOptions;
 use crate::database::Database;
 use crate::error::{Failed, is_unknown_commit, meaning, store_error, unknown_commit};
 use crate::{
-    admit, append, backlog, blame, divert, due, fetch, lease, maintain, migrate, settle, stripes,
+    admit, append, backlog, below, blame, divert, due, fetch, lease, maintain, migrate, settle, stripes,
     transaction, unserved, wakeups,
 };
 
@@ -209,7 +209,9 @@ impl Store for MongoDbStore {
 
     async fn check(&self) -> Result<(), StoreError> {
         self.forget_routes();
-        migrate::check(self.database()).await
+        migrate::check(self.database()).await?;
+        below::warn(self.database()).await;
+        Ok(())
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {

@@ -4,6 +4,7 @@ use mongodb::bson::{Document, doc};
 use outbox_contract::{LeaseRequest, LowWater, Position, RelayId, Route, Store};
 use outbox_store_mongodb::MongoDbStore;
 
+use super::heard::Heard;
 use super::support::{Fixture, append, everything, lease_request, message, messages};
 
 /// What stands behind a position.
@@ -13,11 +14,12 @@ async fn behind(store: &MongoDbStore, relay: RelayId, after: Position) -> usize 
     messages(store.fetch(&request).await.unwrap().rows).len()
 }
 
+/// A mark is what somebody remembers, and the messages are the truth.
 #[tokio::test]
-async fn what_stands_below_a_mark_is_read_once_the_mark_is_set_back() {
+async fn what_stands_below_a_mark_is_shown_and_counted() {
     let Some(fixture) = Fixture::new().await else { return };
     let (store, route) = (&fixture.store, Route::default());
-    let (hot, stripes) = (fixture.collection("outbox_message"), fixture.collection("outbox_stripe"));
+    let hot = fixture.collection("outbox_message");
     let request = lease_request(RelayId::new());
     let leased = store.lease(&request).await.unwrap();
     append(store, (0..3).map(|_| message("a"))).await;
@@ -30,26 +32,41 @@ async fn what_stands_below_a_mark_is_read_once_the_mark_is_set_back() {
     assert_eq!(copy.len(), 3);
     let covered = leased.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
     let low_water = LowWater { position: mark, covered, life: leased.life };
-    store.lease(&LeaseRequest { low_water: low_water.clone(), ..request.clone() }).await.unwrap();
+    store.lease(&LeaseRequest { low_water, ..request.clone() }).await.unwrap();
 
-    // The stripes: an append takes its position from the clock.
-    stripes.update_many(doc! {}, doc! { "$set": { "number": 0_i64, "position": 0_i64 } }).await.unwrap();
     append(store, [message("a")]).await;
-    assert_eq!(behind(store, request.relay, mark).await, 1);
-    assert_eq!(store.backlog(&route).await.unwrap().pending, 1);
-
-    // The messages, with positions of before.
-    hot.delete_many(doc! {}).await.unwrap();
     hot.insert_many(copy).await.unwrap();
-    assert_eq!(behind(store, request.relay, mark).await, 0);
-    assert_eq!(store.backlog(&route).await.unwrap().pending, 0);
-    // The relays stop, the marks are set back, the relays start.
-    store.give_back(request.relay, &route, &leased.leases, &low_water, true).await.unwrap();
-    let marks = doc! { "$set": { "low_waters": vec![0_i64; 256] } };
-    fixture.collection("outbox_route").update_one(doc! { "_id": "default" }, marks).await.unwrap();
-    assert_eq!(store.backlog(&route).await.unwrap().pending, 3);
-    let next = lease_request(RelayId::new());
-    let leases = store.lease(&next).await.unwrap().leases;
-    assert_eq!(leases.iter().map(|lease| lease.low_water).min(), Some(Position::START));
-    assert_eq!(behind(store, next.relay, Position::START).await, 3);
+    assert_eq!(behind(store, request.relay, mark).await, 1);
+    let mut below = everything(request.relay);
+    below.until = mark;
+    assert_eq!(messages(store.fetch_below(&below).await.unwrap().rows).len(), 3);
+    assert_eq!(store.backlog(&route).await.unwrap().pending, 4);
+}
+
+/// Where the counters of stripes went back, an append takes its position from the clock all the same; and the messages of before are told of.
+#[tokio::test]
+async fn messages_above_their_counters_are_told_of() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let store = &fixture.store;
+    let (heard, _listening) = Heard::listen();
+    let relay = lease_request(RelayId::new());
+    store.lease(&relay).await.unwrap();
+    append(store, [message("a"), message("b"), message("a")]).await;
+    let read = messages(store.fetch(&everything(relay.relay)).await.unwrap().rows);
+    let mark = read.iter().map(|stored| stored.position).max().unwrap();
+    store.check().await.unwrap();
+    assert_eq!(heard.take(), Vec::<String>::new(), "every message is within the counter of its stripe");
+
+    let stripes = fixture.collection("outbox_stripe");
+    stripes.update_many(doc! {}, doc! { "$set": { "number": 0_i64, "position": 0_i64 } }).await.unwrap();
+    store.check().await.unwrap();
+    let said = heard.take().join("\n");
+    assert!(said.contains("route=default") && said.contains("stripes=2"), "{said:?}");
+    append(store, [message("a")]).await;
+    assert_eq!(behind(store, relay.relay, mark).await, 1, "above all that was before");
+
+    stripes.delete_many(doc! {}).await.unwrap();
+    store.check().await.unwrap();
+    let said = heard.take().join("\n");
+    assert!(said.contains("route=default") && said.contains("stripes=2"), "{said:?}");
 }

@@ -13,6 +13,7 @@ mod faults;
 mod fence;
 mod foreign;
 mod halting;
+mod heard;
 mod requeue;
 mod schedule;
 mod support;
