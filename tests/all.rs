@@ -1,6 +1,7 @@
 //! The suites that need several parts of the workspace at once, and no program beside them.
 
 mod any_language;
+mod below;
 mod galera;
 mod inbox;
 mod matrix;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `matrix` | every database with every broker keeps the promises, relay and inbox together |
 //! | `any_language` | a consumer in Python drops repeats and nothing else, by the rules of the book |
+//! | `below` | what a restore puts below a relay's cursor or above the counters is delivered |
 //! | `galera` | relays on a cluster of MariaDB keep the promises while nodes are killed and isolated |
 //! | `inbox` | inboxes that die behind any step have each effect once; a failing key delays no other |
 //! | `pairs` | real pairs keep the promises under faults of servers, relays and inboxes |
