@@ -43,39 +43,58 @@ impl Tables {
     /// Puts the copy back where it stood.
     pub(crate) async fn put_back(&self) {
         match self {
-            Self::MySql(pool) => {
-                run(pool, &format!("insert into outbox_message ({COLUMNS}) select {COLUMNS} from {COPY}"))
-                    .await;
-            }
+            Self::MySql(pool) => run(pool, &put_back()).await,
             Self::MongoDb(database) => copy_all(database, COPY, "outbox_message").await,
         }
     }
 
-    /// Sets the counters of all stripes to what they are at first.
-    pub(crate) async fn set_counters_back(&self) {
+    /// Puts the copy back and sets the counters of all stripes to what they are at first, at once.
+    pub(crate) async fn put_back_without_counters(&self) {
+        let counters = ["number", "position", "first_number", "first_position"];
         match self {
             Self::MySql(pool) => {
-                let counters = "number = 0, position = 0, first_number = 0, first_position = 0";
-                run(pool, &format!("update outbox_stripe set {counters}")).await;
+                let counters = counters.map(|counter| format!("{counter} = 0")).join(", ");
+                let mut tx = pool.begin().await.unwrap();
+                for statement in [format!("update outbox_stripe set {counters}"), put_back()] {
+                    tx.execute(AssertSqlSafe(statement)).await.unwrap();
+                }
+                tx.commit().await.unwrap();
             }
             Self::MongoDb(database) => {
-                let counters = doc! { "number": 0_i64, "position": 0_i64, "first_number": 0_i64, "first_position": 0_i64 };
+                let all = all_of(database, COPY).await;
+                let counters: Document =
+                    counters.map(|counter| (counter.to_owned(), 0_i64.into())).into_iter().collect();
+                let mut session = database.client().start_session().await.unwrap();
+                session.start_transaction().await.unwrap();
                 let stripes = database.collection::<Document>("outbox_stripe");
-                stripes.update_many(doc! {}, doc! { "$set": counters }).await.unwrap();
+                let update = stripes.update_many(doc! { "number": { "$gt": 0 } }, doc! { "$set": counters });
+                update.session(&mut session).await.unwrap();
+                let messages = database.collection::<Document>("outbox_message");
+                messages.insert_many(all).session(&mut session).await.unwrap();
+                session.commit_transaction().await.unwrap();
             }
         }
     }
+}
+
+fn put_back() -> String {
+    format!("insert into outbox_message ({COLUMNS}) select {COLUMNS} from {COPY}")
 }
 
 async fn run(pool: &MySqlPool, statement: &str) {
     pool.execute(AssertSqlSafe(statement.to_owned())).await.unwrap();
 }
 
-async fn copy_all(database: &Database, from: &str, to: &str) {
-    let mut cursor = database.collection::<Document>(from).find(doc! {}).await.unwrap();
+async fn all_of(database: &Database, collection: &str) -> Vec<Document> {
+    let mut cursor = database.collection::<Document>(collection).find(doc! {}).await.unwrap();
     let mut all = Vec::new();
     while cursor.advance().await.unwrap() {
         all.push(cursor.deserialize_current().unwrap());
     }
+    all
+}
+
+async fn copy_all(database: &Database, from: &str, to: &str) {
+    let all = all_of(database, from).await;
     database.collection::<Document>(to).insert_many(all).await.unwrap();
 }

@@ -90,8 +90,9 @@ async fn numbers(
     session: &mut ClientSession,
     route: &str,
 ) -> Result<BTreeMap<i64, i64>, Failed> {
-    let of_route = database.stripes().find(doc! { "route": route });
-    let mut cursor = of_route.projection(doc! { "stripe": 1, "number": 1 }).session(&mut *session).await?;
+    let stripes = database.stripes();
+    let of_route = stripes.find(doc! { "route": route }).projection(doc! { "stripe": 1, "number": 1 });
+    let mut cursor = of_route.session(&mut *session).await?;
     let mut numbers = BTreeMap::new();
     while let Some(document) = cursor.next(session).await {
         let document: Document = document?;

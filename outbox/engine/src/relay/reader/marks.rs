@@ -44,10 +44,14 @@ impl Marks {
         if Arc::ptr_eq(&self.0, &since.0) {
             return None;
         }
-        let asked = self.0.iter().filter(|mark| {
+        let is_asked = |mark: &&StripeMark| {
             buckets.contains(mark.last.stripe.bucket()) && only.is_none_or(|only| only == mark.last.stripe)
-        });
-        asked.filter_map(|mark| news(mark, since.get(mark.last.stripe))).min()
+        };
+        if since.0.iter().filter(is_asked).any(|seen| self.get(seen.last.stripe).is_none()) {
+            // It went back to nothing.
+            return Some(Position::START);
+        }
+        self.0.iter().filter(is_asked).filter_map(|mark| news(mark, since.get(mark.last.stripe))).min()
     }
 
     /// Buckets in which something was committed since those other marks were read, and may stand at or below this position.
@@ -143,6 +147,7 @@ mod tests {
         assert_eq!(news_of(&[seen], &[mark(3, (4, 40), (4, 40))]), Some(0));
         assert_eq!(news_of(&[seen], &[mark(3, (5, 60), (5, 60))]), Some(0));
         assert_eq!(news_of(&[seen], &[mark(3, (6, 20), (6, 20))]), Some(0));
+        assert_eq!(news_of(&[seen], &[]), Some(0), "to nothing");
     }
 
     #[test]
