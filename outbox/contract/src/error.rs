@@ -82,6 +82,10 @@ pub enum StoreErrorKind {
     /// was lost. The operation may or may not have taken effect. Retry later, and discard what is
     /// known of positions and leases.
     Unavailable,
+    /// The database gave no transaction in time: the pool has no free connection, or others write
+    /// where one transaction writes at a time. Nothing began, and nothing that is known becomes
+    /// doubtful. Retry later. Returned by [`begin`](crate::Transactional::begin).
+    Busy,
     /// A deadlock or a serialization failure ended the transaction. Retry the whole transaction,
     /// never only the statement.
     Conflict,
@@ -108,7 +112,7 @@ impl StoreError {
     /// transaction, can succeed later without intervention.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Conflict)
+        matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Busy | StoreErrorKind::Conflict)
     }
 }
 

@@ -204,6 +204,15 @@ impl<T: Transactional> Transactional for Arc<T> {
         (**self).append(tx, messages).await
     }
 
+    async fn fence(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        route: &Route,
+        stored: &[&Stored],
+    ) -> Result<Vec<bool>, StoreError> {
+        (**self).fence(tx, route, stored).await
+    }
+
     async fn admit(
         &self,
         tx: &mut Self::Tx<'_>,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::error::{AppendError, StoreError};
+use crate::fetch::Stored;
 use crate::hints::Hints;
 use crate::id::MessageId;
 use crate::message::{Message, Outgoing};
@@ -23,8 +24,9 @@ pub trait Transactional: Store {
 
     /// Begins a transaction that can write.
     ///
-    /// For the inbox and the unit of work; with `append` alone, begin your own. *Errors*:
-    /// `Unavailable`. *Cancellation*: no transaction began.
+    /// For the inbox and the unit of work; with `append` alone, begin your own. *Errors*: `Busy` if
+    /// no connection came free in time, or if another transaction wrote for too long where one
+    /// writes at a time; else `Unavailable`. *Cancellation*: no transaction began.
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError>;
 
     /// Commits, and signals [`hints`](Self::hints) with [`committed`](Hints::committed).
@@ -67,6 +69,25 @@ pub trait Transactional: Store {
     ///   transaction is borrowed.
     /// - *Repeat*: writes the messages twice, under the same ids; an inbox handles them once.
     async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError>;
+
+    /// Fences the handling of stored messages (promise P7): returns whether these messages still
+    /// wait on a route, hot or parked, each at its position. A process may have slept since it
+    /// read them, and others may have finished them meanwhile.
+    ///
+    /// - *Effect*: none that stays. One answer per message, in order. Waiting messages keep waiting
+    ///   until this transaction ends: a step or an operation that removes one from the route
+    ///   commits after it, or this transaction fails with `Conflict`, here or at its commit.
+    /// - *Ordering*: call it before [`admit`](Self::admit) for the same messages, whose answers
+    ///   then include what is committed by that time.
+    /// - *Units and limits*: one round trip where the driver can.
+    /// - *Errors*: those of `admit`. *Cancellation*: roll back. *Concurrency*: others may wait for
+    ///   this transaction. *Repeat*: harmless.
+    async fn fence(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        route: &Route,
+        stored: &[&Stored],
+    ) -> Result<Vec<bool>, StoreError>;
 
     /// Records, in a handler's transaction, that a consumer now handles these messages.
     ///

@@ -122,6 +122,7 @@ pub enum StoreCall {
     Commit,
     Rollback,
     Append,
+    Fence,
     Admit,
     Admitted,
 }

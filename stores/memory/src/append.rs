@@ -6,7 +6,8 @@ use std::sync::Arc;
 use outbox_contract::fetch::Ordering;
 use outbox_contract::transactional::{Admission, Blame, Committed};
 use outbox_contract::{
-    AppendError, Consumer, Hints, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
+    AppendError, Consumer, Hints, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
+    async_trait,
 };
 
 use crate::locks::LockName;
@@ -25,9 +26,13 @@ impl Transactional for MemoryStore {
         if let Err(error) = tx.check(&self.shared, "commit") {
             return Committed::No(error);
         }
-        tx.commit();
-        self.shared.hints.transaction_committed();
-        Committed::Yes
+        match tx.commit() {
+            Ok(()) => {
+                self.shared.hints.transaction_committed();
+                Committed::Yes
+            }
+            Err(error) => Committed::No(error),
+        }
     }
 
     async fn rollback(&self, tx: MemoryTx) -> Result<(), StoreError> {
@@ -47,6 +52,21 @@ impl Transactional for MemoryStore {
         tx.append(messages);
         self.shared.hints.appended();
         Ok(())
+    }
+
+    /// Nobody waits for this transaction: it looks again when it commits.
+    async fn fence(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        route: &Route,
+        stored: &[&Stored],
+    ) -> Result<Vec<bool>, StoreError> {
+        tx.check(&self.shared, "fence")?;
+        let state = self.shared.state();
+        let wait: Vec<bool> = stored.iter().map(|stored| state.tables.waits(route, stored)).collect();
+        let waiting = stored.iter().zip(&wait).filter(|(_, waits)| **waits);
+        tx.written.fenced.extend(waiting.map(|(stored, _)| (route.clone(), (*stored).clone())));
+        Ok(wait)
     }
 
     async fn admit(

@@ -48,6 +48,8 @@ pub(crate) struct Written {
     pub(crate) marks: BTreeMap<(Route, StripeId), StripeMark>,
     pub(crate) scheduled: Vec<(Timestamp, Route, Message)>,
     pub(crate) admitted: BTreeSet<(Consumer, MessageId)>,
+    /// What has to wait on its route until the commit.
+    pub(crate) fenced: Vec<(Route, Stored)>,
 }
 
 impl MemoryTx {
@@ -123,16 +125,26 @@ impl MemoryTx {
     }
 
     /// Commits: effects first, so that one that panics leaves nothing behind.
-    pub(crate) fn commit(mut self) {
+    pub(crate) fn commit(mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         let now = shared.clock.now();
         let mut state = shared.state();
+        if let Some((_, gone)) =
+            self.written.fenced.iter().find(|(route, stored)| !state.tables.waits(route, stored))
+        {
+            let words = format!(
+                "the message {} that this transaction handles was finished meanwhile",
+                gone.message.id
+            );
+            return Err(StoreError::new(StoreErrorKind::Conflict, "commit", words));
+        }
         for effect in std::mem::take(&mut self.effects) {
             effect();
         }
         state.tables.commit(self.id, std::mem::take(&mut self.written), now);
         state.locks.release_all(self.id);
         self.over = true;
+        Ok(())
     }
 
     /// Refuses a transaction that is over, or another store's.

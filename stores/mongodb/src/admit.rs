@@ -8,14 +8,14 @@ use std::collections::HashSet;
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 use outbox_contract::transactional::{Admission, inbox_route};
-use outbox_contract::{Consumer, Message, MessageId, Position, Route, StoreError, StoreErrorKind};
+use outbox_contract::{Consumer, Message, MessageId, Position, Route, StoreError, StoreErrorKind, Stored};
 
 use crate::append::require_transaction;
 use crate::database::{ADMITTED, Database};
 use crate::error::Failed;
 use crate::fetch::range;
 use crate::keys::name as key_name;
-use crate::row::{message_id, uuid};
+use crate::row::{message_id, row_names, uuid};
 
 /// The most messages of a key that are looked at in one go for the first that is not handled.
 const MOST_AT_ONCE: i64 = 50;
@@ -55,6 +55,55 @@ pub(crate) async fn admit(
     }
     note(database, session, consumer, &new).await?;
     Ok(admissions)
+}
+
+/// Which messages wait on a route, each where it was read. Those that wait are changed, so that whoever removes one, or moves it, is in conflict with this
+/// transaction: read alone, they would meet nobody, and all that this transaction reads is of the instant at which it began to.
+pub(crate) async fn fence(
+    database: &Database,
+    session: &mut ClientSession,
+    route: &Route,
+    stored: &[&Stored],
+) -> Result<Vec<bool>, Failed> {
+    if stored.is_empty() {
+        return Ok(Vec::new());
+    }
+    require_transaction(session).await?;
+    let change = doc! { "$inc": { "fenced": 1 } };
+    let named = |stored: &[&Stored]| {
+        let names: Vec<Document> =
+            stored.iter().flat_map(|stored| row_names(route.as_str(), stored.row())).collect();
+        doc! { "_id": { "$in": names } }
+    };
+    let hot = database.messages().update_many(named(stored), change.clone()).session(&mut *session).await?;
+    if hot.matched_count == stored.len() as u64 {
+        return Ok(vec![true; stored.len()]);
+    }
+    let mut wait = Vec::with_capacity(stored.len());
+    for stored in stored {
+        if database
+            .messages()
+            .find_one(named(&[stored]))
+            .projection(doc! { "_id": 1 })
+            .session(&mut *session)
+            .await?
+            .is_some()
+        {
+            wait.push(true);
+            continue;
+        }
+        let key = stored.message.key_id();
+        let parked = doc! {
+            "route": route.as_str(),
+            "topic": key.topic.as_str(),
+            "order_key": key.key.as_str(),
+            "position": stored.position.0,
+            "id": uuid(stored.message.id.as_uuid()),
+        };
+        let parked = database.parked().update_one(parked, change.clone()).session(&mut *session).await?;
+        wait.push(parked.matched_count > 0);
+    }
+    Ok(wait)
 }
 
 /// Which of these the consumer has handled.

@@ -15,7 +15,7 @@ use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Admission, Blame, Committed};
 use outbox_contract::{
     AppendError, Backlog, BucketSet, Consumer, Lease, LeaseRequest, Leased, LowWater, Message, MessageId,
-    Outgoing, RelayId, Route, Store, StoreError, StoreErrorKind, StripeMark, Transactional, Unserved,
+    Outgoing, RelayId, Route, Store, StoreError, StoreErrorKind, Stored, StripeMark, Transactional, Unserved,
     async_trait,
 };
 
@@ -331,6 +331,15 @@ impl Transactional for MongoDbStore {
         }
         self.bell().appended();
         Ok(())
+    }
+
+    async fn fence(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        route: &Route,
+        stored: &[&Stored],
+    ) -> Result<Vec<bool>, StoreError> {
+        admit::fence(self.database(), tx, route, stored).await.map_err(|failed| failed.in_step("fence"))
     }
 
     async fn admit(

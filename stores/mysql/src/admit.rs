@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use outbox_contract::transactional::{Admission, inbox_route};
-use outbox_contract::{Consumer, Message, MessageId, Route};
+use outbox_contract::{Consumer, Message, MessageId, Route, Stored};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{Executor, Row, SqlStr};
 use uuid::Uuid;
@@ -14,7 +14,15 @@ use crate::sql;
 ///
 /// For a node of a cluster, in front of the question for the transaction: one that meets an abort while it prepares a statement does not tell.
 pub(crate) async fn prepare(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    for statement in [sql::ADMIT_WAITS, sql::ADMIT, sql::ADMIT_NOTED, sql::ADMIT_FIRST, sql::ADMITTED] {
+    for statement in [
+        sql::FENCE,
+        sql::FENCE_PARKED,
+        sql::ADMIT_WAITS,
+        sql::ADMIT,
+        sql::ADMIT_NOTED,
+        sql::ADMIT_FIRST,
+        sql::ADMITTED,
+    ] {
         connection.prepare(SqlStr::from_static(statement)).await?;
     }
     Ok(())
@@ -45,6 +53,54 @@ pub(crate) async fn admit(
         admissions.push(admission);
     }
     Ok(admissions)
+}
+
+/// Which messages wait on a route, each where it was read; they do until the transaction is over. Whether one is parked is asked last: what is moved
+/// meanwhile goes there.
+pub(crate) async fn fence(
+    connection: &mut MySqlConnection,
+    route: &Route,
+    stored: &[&Stored],
+) -> Result<Vec<bool>, sqlx::Error> {
+    let mut wait = vec![false; stored.len()];
+    // In the order of the primary key: nobody else takes the locks in another order.
+    let mut order: Vec<usize> = (0..stored.len()).collect();
+    order.sort_unstable_by_key(|at| stored[*at].position);
+    for at in order {
+        wait[at] =
+            is_hot(connection, route, stored[at]).await? || is_parked(connection, route, stored[at]).await?;
+    }
+    Ok(wait)
+}
+
+async fn is_hot(
+    connection: &mut MySqlConnection,
+    route: &Route,
+    stored: &Stored,
+) -> Result<bool, sqlx::Error> {
+    let hot = sqlx::query(sql::FENCE)
+        .bind(route.as_str().as_bytes())
+        .bind(stored.position.0)
+        .bind(&stored.message.id.as_uuid().as_bytes()[..])
+        .fetch_optional(connection)
+        .await?;
+    Ok(hot.is_some())
+}
+
+async fn is_parked(
+    connection: &mut MySqlConnection,
+    route: &Route,
+    stored: &Stored,
+) -> Result<bool, sqlx::Error> {
+    let parked = sqlx::query(sql::FENCE_PARKED)
+        .bind(route.as_str().as_bytes())
+        .bind(stored.message.topic.as_str().as_bytes())
+        .bind(stored.message.order_key().as_str().as_bytes())
+        .bind(stored.position.0)
+        .bind(&stored.message.id.as_uuid().as_bytes()[..])
+        .fetch_optional(connection)
+        .await?;
+    Ok(parked.is_some())
 }
 
 /// Notes messages, in one statement; a second one tells which, where some were noted before.

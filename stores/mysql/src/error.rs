@@ -103,7 +103,7 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
         },
         sqlx::Error::Protocol(words) if words == NOT_IN_STEP => (Kind::Unavailable, NOT_IN_STEP),
         sqlx::Error::PoolTimedOut => (
-            Kind::Unavailable,
+            Kind::Busy,
             "no connection came free in time; transactions may be held open elsewhere, or the pool is too small",
         ),
         sqlx::Error::PoolClosed => (Kind::Unavailable, "the pool of connections is closed"),

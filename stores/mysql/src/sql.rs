@@ -36,6 +36,8 @@ statements! {
     EDIT = "edit";
     ELECT = "elect";
     ELECT_FIRST = "elect_first";
+    FENCE = "fence";
+    FENCE_PARKED = "fence_parked";
     HELD = "held";
     KEY_FAIL = "key_fail";
     KEY_HOLD = "key_hold";

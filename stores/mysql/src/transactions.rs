@@ -6,7 +6,8 @@ use outbox_contract::finished::{Finished, Rest};
 use outbox_contract::hints::Hints;
 use outbox_contract::transactional::{Admission, Blame, Committed};
 use outbox_contract::{
-    AppendError, Consumer, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
+    AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
+    async_trait,
 };
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, MySql, Row, SqlSafeStr};
@@ -223,6 +224,25 @@ impl Transactional for MySqlStore {
         append::append(tx, messages, self.may_be_node()).await?;
         self.bell().appended();
         Ok(())
+    }
+
+    async fn fence(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        route: &Route,
+        stored: &[&Stored],
+    ) -> Result<Vec<bool>, StoreError> {
+        if stored.is_empty() {
+            return Ok(Vec::new());
+        }
+        let fenced = async {
+            if self.may_be_node() {
+                admit::prepare(&mut *tx).await?;
+            }
+            run(&mut *tx, REQUIRE_TRANSACTION).await?;
+            admit::fence(&mut *tx, route, stored).await
+        };
+        fenced.await.map_err(|error| store_error("fence", error))
     }
 
     async fn admit(

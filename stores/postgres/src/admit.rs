@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 
+use outbox_contract::fetch::RowId;
 use outbox_contract::transactional::{Admission, inbox_route};
-use outbox_contract::{Consumer, Message, MessageId};
+use outbox_contract::{Consumer, Message, MessageId, Route, Stored};
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
+use crate::settle::Rows;
 use crate::sql::Statements;
 
 /// Runs one statement if nothing waits and nothing was handled before; queries only the ids that
@@ -42,6 +44,27 @@ pub(crate) async fn admit(
         admissions.push(admission);
     }
     Ok(admissions)
+}
+
+/// Which messages wait on a route, each where it was read; they do until the transaction is over.
+pub(crate) async fn fence(
+    connection: &mut PgConnection,
+    sql: &Statements,
+    route: &Route,
+    stored: &[&Stored],
+) -> Result<Vec<bool>, sqlx::Error> {
+    if stored.is_empty() {
+        return Ok(Vec::new());
+    }
+    let asked: Vec<RowId> = stored.iter().map(|stored| stored.row()).collect();
+    let Rows { positions, ids } = Rows::new(&asked);
+    let rows =
+        sql.query(&sql.fence).bind(positions).bind(ids).bind(route.as_str()).fetch_all(connection).await?;
+    let mut waiting = HashSet::with_capacity(rows.len());
+    for row in &rows {
+        waiting.insert((row.try_get::<i64, _>(0)?, row.try_get::<Uuid, _>(1)?));
+    }
+    Ok(asked.iter().map(|row| waiting.contains(&(row.position.0, row.id.as_uuid()))).collect())
 }
 
 /// Records a message; returns its id, if it is new.

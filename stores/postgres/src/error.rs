@@ -105,7 +105,7 @@ fn meaning(error: &sqlx::Error) -> (Kind, &'static str) {
             None => (Kind::Other, "the server returned an error without an SQLSTATE"),
         },
         sqlx::Error::PoolTimedOut => (
-            Kind::Unavailable,
+            Kind::Busy,
             "timed out waiting for a connection of the pool; transactions may be held open elsewhere, or the pool is too small",
         ),
         sqlx::Error::PoolClosed => (Kind::Unavailable, "the connection pool is closed"),

@@ -58,6 +58,7 @@ statements! {
     edit_choose
     edit_requeue
     elect
+    fence
     fetch
     give_back
     hold

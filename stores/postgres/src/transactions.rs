@@ -6,7 +6,8 @@ use outbox_contract::finished::{Finished, Rest};
 use outbox_contract::hints::Hints;
 use outbox_contract::transactional::{Admission, Blame, Committed};
 use outbox_contract::{
-    AppendError, Consumer, Message, MessageId, Outgoing, StoreError, Transactional, async_trait,
+    AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
+    async_trait,
 };
 use sqlx::postgres::PgConnection;
 use sqlx::{Postgres, SqlSafeStr, SqlStr};
@@ -121,6 +122,18 @@ impl Transactional for PostgresStore {
             self.ring_appended();
         }
         Ok(())
+    }
+
+    async fn fence(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        route: &Route,
+        stored: &[&Stored],
+    ) -> Result<Vec<bool>, StoreError> {
+        admit::fence(tx, self.sql(), route, stored).await.map_err(|error| {
+            self.weeds().met(&error);
+            store_error("fence", error)
+        })
     }
 
     async fn admit(

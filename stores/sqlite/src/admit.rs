@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 
+use outbox_contract::fetch::RowId;
 use outbox_contract::transactional::{Admission, inbox_route};
-use outbox_contract::{Consumer, Message, MessageId, Route};
+use outbox_contract::{Consumer, Message, MessageId, Route, Stored};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 
+use crate::settle::Rows;
 use crate::sql;
 
 pub(crate) async fn admit(
@@ -31,6 +33,25 @@ pub(crate) async fn admit(
         admissions.push(admission);
     }
     Ok(admissions)
+}
+
+/// Which messages wait on a route, each where it was read. A transaction that has read them and is to write is refused once anybody else has written, or
+/// nobody else can write before it is over.
+pub(crate) async fn fence(
+    connection: &mut SqliteConnection,
+    route: &Route,
+    stored: &[&Stored],
+) -> Result<Vec<bool>, sqlx::Error> {
+    let asked: Vec<RowId> = stored.iter().map(|stored| stored.row()).collect();
+    let rows = Rows::new(&asked);
+    let waiting: Vec<i64> = sqlx::query_scalar(sql::FENCE)
+        .bind(&rows.positions)
+        .bind(&rows.ids)
+        .bind(route.as_str())
+        .fetch_all(connection)
+        .await?;
+    let waiting: HashSet<i64> = waiting.into_iter().collect();
+    Ok(asked.iter().map(|row| waiting.contains(&row.position.0)).collect())
 }
 
 /// Records messages, in one statement.

@@ -39,9 +39,16 @@ pub(crate) fn store_error(operation: &'static str, error: sqlx::Error) -> StoreE
     StoreError::new(kind, operation, words).with_source(error)
 }
 
+/// What it means that a transaction could not be begun: others have the connections, or the right to write, and nothing has happened yet.
+pub(crate) fn of_beginning(error: sqlx::Error) -> StoreError {
+    let (kind, words) = meaning(&error);
+    let kind = if is_conflict(&error) { StoreErrorKind::Busy } else { kind };
+    StoreError::new(kind, "begin", words).with_source(error)
+}
+
 /// Returns true if the database is unavailable now; else the error is the statement's own.
 pub(crate) fn is_unavailable(error: &sqlx::Error) -> bool {
-    meaning(error).0 == StoreErrorKind::Unavailable
+    matches!(meaning(error).0, StoreErrorKind::Unavailable | StoreErrorKind::Busy)
 }
 
 /// Returns true if an error in a statement inside a transaction is a conflict with another one,
@@ -82,7 +89,7 @@ fn meaning(error: &sqlx::Error) -> (StoreErrorKind, &'static str) {
     match error {
         sqlx::Error::PoolTimedOut => {
             return (
-                Kind::Unavailable,
+                Kind::Busy,
                 "timed out waiting for a connection of the pool; transactions may be held open elsewhere",
             );
         }

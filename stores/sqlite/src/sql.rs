@@ -36,6 +36,7 @@ statements! {
     EDIT = "edit";
     EDIT_CHOOSE = "edit_choose";
     ELECT = "elect";
+    FENCE = "fence";
     FETCH = "fetch";
     KEY_FAIL = "key_fail";
     KEY_HOLD = "key_hold";

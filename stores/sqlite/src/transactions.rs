@@ -3,13 +3,13 @@
 use outbox_contract::hints::Hints;
 use outbox_contract::transactional::{Admission, Blame, Committed};
 use outbox_contract::{
-    AppendError, Consumer, Message, MessageId, Outgoing, StoreError, StoreErrorKind, Transactional,
-    async_trait,
+    AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, StoreErrorKind, Stored,
+    Transactional, async_trait,
 };
 use sqlx::Sqlite;
 use sqlx::sqlite::SqliteConnection;
 
-use crate::error::{in_transaction, is_no_transaction, is_surely_not_committed, store_error};
+use crate::error::{in_transaction, is_no_transaction, is_surely_not_committed, of_beginning, store_error};
 use crate::store::SqliteStore;
 use crate::{admit, append, blame, sql};
 
@@ -40,7 +40,7 @@ impl Transactional for SqliteStore {
     type Tx<'t> = sqlx::Transaction<'t, Sqlite>;
 
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
-        self.pool().begin_with(sql::BEGIN).await.map_err(|error| store_error("begin", error))
+        self.pool().begin_with(sql::BEGIN).await.map_err(of_beginning)
     }
 
     async fn commit(&self, tx: Self::Tx<'static>) -> Committed {
@@ -72,6 +72,16 @@ impl Transactional for SqliteStore {
         append::append(tx, messages).await.map_err(|error| in_transaction("append", error))?;
         self.bell().appended();
         Ok(())
+    }
+
+    async fn fence(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        route: &Route,
+        stored: &[&Stored],
+    ) -> Result<Vec<bool>, StoreError> {
+        require_transaction(tx, "fence").await?;
+        admit::fence(tx, route, stored).await.map_err(|error| in_transaction("fence", error))
     }
 
     async fn admit(

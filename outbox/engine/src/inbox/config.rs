@@ -117,8 +117,9 @@ pub struct InboxConfig {
     pub label: String,
     /// Where messages wait. Default [`Mode::Direct`].
     pub mode: Mode,
-    /// How many transactions may run at once, of different keys; each one takes a connection of the store. Default 8: a pool of the
-    /// usual size has as many. At most 10,000.
+    /// How many transactions may run at once, of different keys, whatever their messages come from; each one takes a connection of the store. Half of them
+    /// at most are for messages whose last try came to nothing, and in direct mode for what waits in the store. Default 8: a pool of the usual size has as
+    /// many. At most 10,000. On a store with one writer at a time it is 1, whatever is said here.
     pub concurrency: usize,
     /// The most messages of one transaction. Default 1. More is faster, and one that fails makes all of its batch be done again, one by one. Of stored
     /// messages it takes as many as are handled within twice the timeout of the slowest handler.

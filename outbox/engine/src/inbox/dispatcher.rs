@@ -35,6 +35,8 @@ pub(crate) struct Job {
     pub(crate) items: Vec<Item>,
     /// Which attempt the first one is at, from 1. One that was tried before goes alone.
     pub(crate) attempt: u32,
+    /// Whether its one message was tried before, to be handled.
+    pub(crate) is_suspect: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub(crate) struct Limits {
     pub(crate) tries: u32,
     pub(crate) first_delay: Duration,
     pub(crate) most_delay: Duration,
+    /// How many jobs of suspects may be out: their handlers may take all of their time, and the others go on meanwhile.
+    pub(crate) suspects: usize,
     /// How many jobs may run each handler at once.
     pub(crate) by_handler: Vec<usize>,
 }
@@ -97,12 +101,14 @@ impl Mailbox {
 pub(crate) struct Dispatcher {
     limits: Limits,
     keys: HashMap<KeyId, Mailbox>,
-    /// One line for each handler, the first for what has none, so that a handler at its bound costs the others no look.
+    /// One line for each handler, the first for what has none, so that a handler at its bound costs the others no look; and behind these another one for
+    /// the suspects of each handler.
     lines: Vec<VecDeque<(u64, KeyId)>>,
     next_place: u64,
     resting: BTreeSet<(Duration, KeyId)>,
     running: Vec<usize>,
-    jobs: BTreeMap<u64, BTreeSet<usize>>,
+    jobs: BTreeMap<u64, (BTreeSet<usize>, bool)>,
+    suspects_out: usize,
     next_job: u64,
     /// The latest ownership of each unit that anything came of.
     seen: BTreeMap<Unit, u64>,
@@ -120,11 +126,12 @@ impl Dispatcher {
         Self {
             limits,
             keys: HashMap::new(),
-            lines: (0..=handlers).map(|_| VecDeque::new()).collect(),
+            lines: (0..=2 * handlers).map(|_| VecDeque::new()).collect(),
             next_place: 0,
             resting: BTreeSet::new(),
             running: vec![0; handlers],
             jobs: BTreeMap::new(),
+            suspects_out: 0,
             next_job: 0,
             seen: BTreeMap::new(),
             over: BTreeMap::new(),
@@ -162,7 +169,7 @@ impl Dispatcher {
         let mut used = BTreeSet::new();
         let mut items = Vec::new();
         let mut attempt = 1;
-        let mut what = What::Handle;
+        let (mut what, mut is_suspect) = (What::Handle, false);
         while items.len() < self.limits.batch {
             let Some(key) = self.first_in_line(&used, !items.is_empty()) else { break };
             let Some(mailbox) = self.keys.get_mut(&key) else { continue };
@@ -173,9 +180,9 @@ impl Dispatcher {
                 items.extend(mailbox.queue.drain(..));
                 break;
             }
-            let suspect = mailbox.is_suspect();
+            is_suspect = mailbox.is_suspect();
             attempt = mailbox.failures.saturating_add(1);
-            let most = if suspect { 1 } else { self.limits.batch - items.len() };
+            let most = if is_suspect { 1 } else { self.limits.batch - items.len() };
             for _ in 0..most {
                 let Some(item) = mailbox.queue.front() else { break };
                 if let Some(handler) = item.handler
@@ -188,7 +195,7 @@ impl Dispatcher {
                 }
                 items.extend(mailbox.queue.pop_front());
             }
-            if suspect {
+            if is_suspect {
                 break;
             }
         }
@@ -200,8 +207,9 @@ impl Dispatcher {
         }
         let number = self.next_job;
         self.next_job += 1;
-        self.jobs.insert(number, used);
-        Some(Job { number, what, items, attempt })
+        self.suspects_out += usize::from(is_suspect);
+        self.jobs.insert(number, (used, is_suspect));
+        Some(Job { number, what, items, attempt, is_suspect })
     }
 
     /// Takes what became of the messages of a job. `draw` is uniform from 0 to 1.
@@ -212,7 +220,8 @@ impl Dispatcher {
         now: Duration,
         mut draw: impl FnMut() -> f64,
     ) {
-        let Some(used) = self.jobs.remove(&number) else { return };
+        let Some((used, is_suspect)) = self.jobs.remove(&number) else { return };
+        self.suspects_out -= usize::from(is_suspect);
         for handler in used {
             self.running[handler] -= 1;
         }
@@ -349,8 +358,9 @@ impl Dispatcher {
     fn stand(&mut self, key: &KeyId) {
         let Some(mailbox) = self.keys.get_mut(key) else { return };
         let handler = mailbox.queue.front().and_then(|item| item.handler);
+        let suspects = if mailbox.is_suspect() { self.running.len() } else { 0 };
         // Storing runs no handler.
-        let line = if mailbox.to_store { 0 } else { handler.map_or(0, |handler| handler + 1) };
+        let line = if mailbox.to_store { 0 } else { handler.map_or(0, |handler| handler + 1 + suspects) };
         mailbox.state = State::InLine(self.next_place);
         self.lines[line].push_back((self.next_place, key.clone()));
         self.next_place += 1;
@@ -373,9 +383,12 @@ impl Dispatcher {
                 // A place that was left: its key is gone, or stands elsewhere, or waits from here on.
                 line.pop_front();
             }
-            let has_room = number == 0
-                || used.contains(&(number - 1))
-                || self.running[number - 1] < self.limits.by_handler[number - 1];
+            let has_room = number.checked_sub(1).is_none_or(|at| {
+                let (handler, is_suspect) = (at % self.running.len(), at >= self.running.len());
+                let is_free =
+                    used.contains(&handler) || self.running[handler] < self.limits.by_handler[handler];
+                is_free && (!is_suspect || self.suspects_out < self.limits.suspects)
+            });
             if let Some((place, _)) = line.front()
                 && has_room
                 && best.is_none_or(|(first, _)| *place < first)

@@ -8,7 +8,14 @@ use crate::relay::credit::Credit;
 const S: Duration = Duration::from_secs(1);
 
 fn limits() -> Limits {
-    Limits { batch: 1, tries: 2, first_delay: S, most_delay: S * 4, by_handler: vec![usize::MAX, usize::MAX] }
+    Limits {
+        batch: 1,
+        tries: 2,
+        first_delay: S,
+        most_delay: S * 4,
+        suspects: 2,
+        by_handler: vec![usize::MAX, usize::MAX],
+    }
 }
 
 fn unit() -> Unit {
@@ -79,6 +86,28 @@ fn a_failed_message_is_tried_again_after_a_rest_then_stored_with_what_follows() 
     finish(&mut dispatcher, store, vec![Verdict::Done(Done::Stored); 4], S * 3);
     let next = dispatcher.next().unwrap();
     assert_eq!((numbers(&next), next.what, next.attempt), (vec![4], What::Handle, 1));
+}
+
+#[test]
+fn suspects_leave_jobs_to_the_others_and_storing_is_none_of_theirs() {
+    let mut dispatcher = Dispatcher::new(Limits { suspects: 1, ..limits() });
+    for (number, key) in ["a", "b", "c"].into_iter().enumerate() {
+        dispatcher.push(item(key, number as u64, 0));
+    }
+    for _ in 0..3 {
+        let job = dispatcher.next().unwrap();
+        assert!(!job.is_suspect);
+        finish(&mut dispatcher, job, [failed()], S);
+    }
+    dispatcher.wake(S * 9);
+    (3..5).for_each(|number| dispatcher.push(item(&number.to_string(), number, 0)));
+    let jobs: Vec<Job> = std::iter::from_fn(|| dispatcher.next()).collect();
+    let out: Vec<_> = jobs.iter().map(|job| (job.is_suspect, numbers(job))).collect();
+    assert_eq!(out, [(true, vec![0]), (false, vec![3]), (false, vec![4])]);
+    let mut jobs = jobs.into_iter();
+    finish(&mut dispatcher, jobs.next().unwrap(), [failed()], S * 9);
+    let out: Vec<_> = std::iter::from_fn(|| dispatcher.next()).map(|job| (job.what, numbers(&job))).collect();
+    assert_eq!(out, [(What::Handle, vec![1]), (What::Store, vec![0])]);
 }
 
 #[test]
@@ -243,8 +272,10 @@ proptest! {
         acts in prop::collection::vec(act(), 1..200),
         batch in 1..4usize,
         bound in 1..3usize,
+        suspects in 1..3usize,
     ) {
-        let mut dispatcher = Dispatcher::new(Limits { batch, by_handler: vec![bound, usize::MAX], ..limits() });
+        let limits = Limits { batch, suspects, by_handler: vec![bound, usize::MAX], ..limits() };
+        let mut dispatcher = Dispatcher::new(limits);
         let mut out: Vec<Job> = Vec::new();
         let mut pushed: BTreeMap<KeyId, Vec<u64>> = BTreeMap::new();
         let mut finished: BTreeMap<KeyId, Vec<u64>> = BTreeMap::new();
@@ -292,6 +323,7 @@ proptest! {
                             job.what == What::Handle && job.items.iter().any(|item| item.handler == Some(0))
                         });
                         prop_assert!(bounded.count() <= bound);
+                        prop_assert!(out.iter().filter(|job| job.is_suspect).count() <= suspects);
                     }
                 }
                 Act::Finish { which, fails } if !out.is_empty() => {

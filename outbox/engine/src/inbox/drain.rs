@@ -15,7 +15,7 @@ use outbox_contract::{
 use tokio::time::Instant;
 
 use super::conflicts::Conflicts;
-use super::process::{Place, Process, Work};
+use super::process::{Errand, Place, Process, Work};
 use super::stats::Counters;
 use super::verdict::{Broken, Verdict};
 
@@ -24,13 +24,20 @@ pub(crate) struct Drain {
     counters: Arc<Counters>,
     /// How long a call to the store may take.
     store_timeout: Duration,
+    /// Whether what waits in the store is there because it failed, or behind such.
+    all_suspects: bool,
     // Held while one verdict is looked at.
     conflicts: Mutex<Conflicts>,
 }
 
 impl Drain {
-    pub(crate) fn new(process: Arc<dyn Process>, counters: Arc<Counters>, store_timeout: Duration) -> Self {
-        Self { process, counters, store_timeout, conflicts: Mutex::default() }
+    pub(crate) fn new(
+        process: Arc<dyn Process>,
+        counters: Arc<Counters>,
+        store_timeout: Duration,
+        all_suspects: bool,
+    ) -> Self {
+        Self { process, counters, store_timeout, all_suspects, conflicts: Mutex::default() }
     }
 
     fn outcome(&self, id: MessageId, verdict: Verdict) -> Outcome {
@@ -111,7 +118,7 @@ impl Transport for Drain {
         for (index, stored) in chunk.messages.iter().enumerate() {
             let attempt = attempts.next().unwrap_or(1);
             if awake.binary_search(&index).is_ok() {
-                works.push(Work { message: &stored.message, attempt });
+                works.push(Work { message: &stored.message, attempt, stored: Some(&**stored) });
             } else {
                 outcomes.report(index, Outcome::Blocked);
             }
@@ -126,7 +133,12 @@ impl Transport for Drain {
         };
         // What is begun last has to be committed as well.
         let until = Instant::now() + chunk.deadline.saturating_sub(self.store_timeout);
-        match self.process.process(Place::Store { until }, &works, &mut said).await {
+        let errand = Errand {
+            place: Place::Store { until },
+            is_suspect: self.all_suspects || chunk.tried > 0,
+            is_wanted: &|| true,
+        };
+        match self.process.process(&errand, &works, &mut said).await {
             Ok(()) => {}
             Err(Broken::Away(error)) => {
                 let failure = Failure::new("store-away", error);

@@ -14,6 +14,9 @@ use super::stats::InboxStats;
 use super::supervisor::InboxMsg;
 use crate::relay::{Health, RelayHandle, Status};
 
+/// An inbox that could begin no transaction for so long is unhealthy.
+const STARVED: Duration = Duration::from_secs(60);
+
 /// A running inbox. Dropping it ends the inbox at once, as a crash would: what is being handled is rolled back, and what was not
 /// acknowledged comes again. Call [`stop`](Self::stop) to end it in order.
 #[must_use = "dropping the handle ends the inbox"]
@@ -140,6 +143,14 @@ impl InboxHandle {
         if let Some((count, span, error)) = counters.interruptions.lately(tokio::time::Instant::now()) {
             let words = format!("the database has interrupted handlers {count} times in {span:.1?}: {error}");
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
+        }
+        if let Some((count, span, error)) = counters.shortages.lately(tokio::time::Instant::now()) {
+            let words = format!(
+                "no transaction could be begun {count} times in {span:.1?}, so messages wait: {error}"
+            );
+            let starves = counters.starved_for().is_some_and(|starved| starved >= STARVED);
+            let status = if starves { Status::Unhealthy } else { Status::Degraded };
+            health.add(status, format!("consumer {consumer}: {words}"));
         }
         if let Some((count, span, words)) = counters.drops.lately(tokio::time::Instant::now()) {
             let words = format!(

@@ -1,15 +1,16 @@
 //! The key mailboxes: carries deliveries between the receiver, the [`Dispatcher`], which decides, and the workers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use outbox_contract::subscription::Unit;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+use tokio::task::AbortHandle;
 
 use super::acknowledger::AcknowledgerMsg;
 use super::context::Context;
 use super::dispatcher::{Dispatcher, Item, Job};
-use super::turns::Turns;
 use super::worker::{Finished, Worker};
 
 /// Half of them are in their transactions, the others are between two jobs, or have one and wait for a turn.
@@ -42,9 +43,10 @@ pub(crate) struct MailboxesState {
     context: Arc<Context>,
     dispatcher: Dispatcher,
     workers: Vec<(ActorRef<Job>, bool)>,
-    turns: Arc<Turns>,
+    recalls: Arc<AtomicU64>,
     random: fastrand::Rng,
-    wake_at: Option<Duration>,
+    /// When the next key's rest is over, and the one timer that tells.
+    wake: Option<(Duration, AbortHandle)>,
     halting: Option<RpcReplyPort<()>>,
 }
 
@@ -57,14 +59,14 @@ impl Mailboxes {
     ) -> Result<MailboxesState, ActorProcessingErr> {
         let MailboxesSetup { context, acknowledger } = setup;
         let concurrency = context.config.concurrency;
-        let turns = Arc::new(Turns::new(concurrency));
+        let recalls = Arc::new(AtomicU64::new(0));
         let mut workers = Vec::new();
         for _ in 0..concurrency.saturating_mul(WORKERS_PER_TURN) {
             let worker = Worker {
                 context: Arc::clone(&context),
                 acknowledger: acknowledger.clone(),
                 mailboxes: myself.clone(),
-                turns: Arc::clone(&turns),
+                recalls: Arc::clone(&recalls),
             };
             let (worker, _) = Actor::spawn_linked(None, worker, (), myself.get_cell()).await?;
             workers.push((worker, false));
@@ -74,8 +76,8 @@ impl Mailboxes {
             random: fastrand::Rng::with_seed(context.seed),
             context,
             workers,
-            turns,
-            wake_at: None,
+            recalls,
+            wake: None,
             halting: None,
         })
     }
@@ -112,7 +114,7 @@ impl MailboxesState {
             }
             MailboxesMsg::Revoked(units) => {
                 self.dispatcher.revoke(&units);
-                self.turns.revoke();
+                self.recalls.fetch_add(1, Ordering::AcqRel);
             }
             MailboxesMsg::Finished(Finished { worker, number, results }) => {
                 if let Some((_, busy)) = self.workers.iter_mut().find(|(other, _)| other.get_id() == worker) {
@@ -122,13 +124,20 @@ impl MailboxesState {
                 self.dispatcher.finished(number, results, self.context.now(), || random.f64());
             }
             MailboxesMsg::Paused => {}
-            MailboxesMsg::Wake => self.wake_at = None,
+            // One that comes late is of a timer that was replaced.
+            MailboxesMsg::Wake => self.forget_wake(),
             MailboxesMsg::Halt(reply) => {
                 self.dispatcher.halt();
                 // Whoever waits for a turn gives its job back.
-                self.turns.close();
+                self.recalls.fetch_add(1, Ordering::AcqRel);
                 self.halting = Some(reply);
             }
+        }
+    }
+
+    fn forget_wake(&mut self) {
+        if let Some((_, timer)) = self.wake.take() {
+            timer.abort();
         }
     }
 
@@ -142,10 +151,11 @@ impl MailboxesState {
             worker.cast(job)?;
         }
         if let Some(at) = next
-            && self.wake_at.is_none_or(|planned| at < planned)
+            && self.wake.as_ref().is_none_or(|(planned, _)| at < *planned)
         {
-            self.wake_at = Some(at);
-            myself.send_after(at.saturating_sub(now), || MailboxesMsg::Wake);
+            self.forget_wake();
+            let timer = myself.send_after(at.saturating_sub(now), || MailboxesMsg::Wake);
+            self.wake = Some((at, timer.abort_handle()));
         }
         if self.dispatcher.is_idle()
             && let Some(reply) = self.halting.take()

@@ -5,10 +5,10 @@
 //!              │    ├─ Receiver     takes deliveries; in stored mode writes them to the store
 //!              │    ├─ Acknowledger tells the broker what is finished
 //!              │    └─ Mailboxes    keep the order of keys, as Dispatcher decides ── Worker × 2 concurrency ┐
-//!              └─ a relay of the consumer's route ── Drain, its transport ────────────────────────────────┴─ Processor
+//!              └─ a relay of the consumer's route ── Drain, its transport ────────────────────────────────┴─ Processor ── TransactionPool
 //! ```
 //!
-//! The processor is the only way into a handler: begin, admit, handle, append, commit.
+//! The processor is the only way into a handler: begin, fence what comes from the store, admit, handle, append, commit. Every transaction comes from the pool.
 
 mod absence;
 mod acknowledger;
@@ -33,14 +33,12 @@ mod processor;
 mod receiver;
 mod recent;
 mod source;
-mod spares;
 mod stand_in;
 mod stats;
 mod steps;
 mod storing;
 mod supervisor;
-mod transactions;
-mod turns;
+mod transaction_pool;
 mod undecodables;
 mod upcast;
 mod verdict;

@@ -8,7 +8,7 @@ use outbox_contract::{Codec, Message, Transactional};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::process::{Place, Process};
+use super::process::{Errand, Process};
 use super::processor::Processor;
 
 /// How long stored messages wait for a handler that runs as often as it may: as long as short calls take. Then others get their turn. Without a wait, nearly
@@ -20,7 +20,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     /// of which there was none to be had.
     pub(crate) async fn permits(
         &self,
-        place: Place,
+        errand: &Errand<'_>,
         messages: impl Iterator<Item = &Message>,
     ) -> (Vec<OwnedSemaphorePermit>, BTreeSet<usize>) {
         let wanted: BTreeSet<usize> = messages.filter_map(|message| self.handler_of(message)).collect();
@@ -29,7 +29,8 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         for at in wanted {
             let Some(registered) = self.handlers.get(at) else { continue };
             let permit = Arc::clone(&registered.permits).acquire_owned();
-            let permit = if place.is_store() { timeout_at(enough, permit).await } else { Ok(permit.await) };
+            let permit =
+                if errand.place.is_store() { timeout_at(enough, permit).await } else { Ok(permit.await) };
             match permit {
                 Ok(Ok(permit)) => permits.push(permit),
                 // Too late. Never closed.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outbox_contract::Message;
+use outbox_contract::{Message, Stored};
 use tokio::time::Instant;
 
 use super::verdict::{Broken, Verdict};
@@ -14,6 +14,17 @@ pub(crate) struct Work<'a> {
     pub(crate) message: &'a Message,
     /// Which attempt this is, from 1.
     pub(crate) attempt: u32,
+    /// Where it waits in the store, if it comes from there.
+    pub(crate) stored: Option<&'a Stored>,
+}
+
+/// What a transaction is wanted for.
+pub(crate) struct Errand<'a> {
+    pub(crate) place: Place,
+    /// Whether the message may take its handler's whole time: its last try came to nothing. Such never have all turns.
+    pub(crate) is_suspect: bool,
+    /// Whether it is still to be done, asked when its turn has come.
+    pub(crate) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
 /// Where a message comes from.
@@ -52,7 +63,7 @@ pub(crate) trait Process: Send + Sync + 'static {
     /// Cancellation: what is open is rolled back; a commit on its way may or may not happen.
     async fn process(
         &self,
-        place: Place,
+        errand: &Errand<'_>,
         works: &[Work<'_>],
         said: &mut (dyn FnMut(usize, Verdict) + Send),
     ) -> Result<(), Broken>;
@@ -60,6 +71,7 @@ pub(crate) trait Process: Send + Sync + 'static {
     /// Writes messages behind those that wait in the store for this consumer, in this order, in one transaction. One that the store refuses to
     /// keep is replaced by one that stands for it and becomes a dead letter.
     ///
-    /// When nobody knows whether it was committed it is done again: the messages are there twice then, and are handled once.
-    async fn store(&self, messages: &[&Message]) -> Result<(), Broken>;
+    /// When nobody knows whether it was committed it is done again: the messages are there twice then, and are handled once. False: there was no
+    /// transaction to be had while it was wanted, and not all are written.
+    async fn store(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<bool, Broken>;
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, TryFutureExt};
 use outbox_contract::transactional::{Admission, Blame, inbox_route};
 use outbox_contract::{
-    AppendError, Codec, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Transactional,
+    AppendError, Codec, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Stored,
+    Transactional,
 };
 use tokio::time::{Instant, timeout};
 use tracing::Instrument;
@@ -19,11 +19,11 @@ use super::handlers::{Action, Handlers};
 use super::identity::as_written;
 use super::overtaking::overtaking;
 use super::pace::Pace;
-use super::process::{Place, Process, Work};
-use super::spares::Open;
+use super::process::{Errand, Place, Process, Work};
 use super::stats::Counters;
 use super::steps::{Step, Steps};
-use super::transactions::Transactions;
+use super::transaction_pool::spares::Open;
+use super::transaction_pool::{PoolLimits, TransactionPool, Turn};
 use super::undecodables::Undecodables;
 use super::verdict::{Broken, Done, Trouble, Verdict};
 use crate::observe::consume_span;
@@ -40,13 +40,12 @@ pub(crate) struct Processor<S: Transactional, C: Codec> {
     pub(crate) handlers: Arc<Handlers<S::Tx<'static>, C>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) steps: Steps,
-    pub(crate) transactions: Transactions<S>,
+    pub(crate) pool: TransactionPool<S>,
     pub(crate) undecodables: Undecodables,
     pace: Pace,
 }
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
-    #[expect(clippy::too_many_arguments, reason = "the parts of an inbox, once, from the builder")]
     pub(crate) fn new(
         store: Arc<S>,
         outbox: Outbox<Arc<S>, C>,
@@ -54,24 +53,21 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         handlers: Arc<Handlers<S::Tx<'static>, C>>,
         counters: Arc<Counters>,
         steps: Steps,
-        store_timeout: Duration,
-        delays: (Duration, Duration),
-        seed: u64,
+        limits: PoolLimits,
     ) -> Self {
         let route = inbox_route(&consumer);
-        let transactions =
-            Transactions::new(Arc::clone(&store), consumer.clone(), store_timeout, delays, seed);
+        let pool = TransactionPool::new(Arc::clone(&store), consumer.clone(), Arc::clone(&counters), limits);
         let pace = Pace::new(handlers.longest());
         let undecodables = Undecodables::new(u64::MAX);
-        Self { store, outbox, consumer, route, handlers, counters, steps, transactions, undecodables, pace }
+        Self { store, outbox, consumer, route, handlers, counters, steps, pool, undecodables, pace }
     }
 
     async fn append(&self, call: impl Future<Output = Result<(), AppendError>>) -> Result<(), Trouble> {
-        self.transactions.in_time("append", call, append_trouble).await
+        self.pool.in_time("append", call, append_trouble).await
     }
 
-    pub(crate) async fn begin(&self) -> Result<Open<S::Tx<'static>>, Trouble> {
-        let open = self.transactions.begin().await?;
+    pub(crate) async fn begin(&self, turn: &Turn<'_>) -> Result<Open<S::Tx<'static>>, Trouble> {
+        let open = self.pool.begin(turn).await?;
         self.steps.over(Step::Begun);
         Ok(open)
     }
@@ -81,23 +77,23 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         open: Open<S::Tx<'static>>,
         only: Option<MessageId>,
     ) -> Result<(), Trouble> {
-        self.transactions.commit(open, only).await?;
+        self.pool.commit(open, only).await?;
         self.steps.over(Step::Committed);
         Ok(())
     }
 
     /// Runs messages through one transaction, started again after conflicts.
-    async fn attempt(&self, place: Place, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
+    async fn attempt(&self, turn: &Turn<'_>, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
         let mut tries = 1;
         loop {
-            let trouble = match self.run(place, works).await {
+            let trouble = match self.run(turn, works).await {
                 Err(trouble @ (Trouble::Again(_) | Trouble::Outdated(_))) if tries < CONFLICT_TRIES => {
                     trouble
                 }
                 other => return other,
             };
-            let pause = self.transactions.next_pause(tries);
-            if !place.has_time(pause.saturating_add(self.pace.call())) {
+            let pause = self.pool.next_pause(tries);
+            if !turn.errand.place.has_time(pause.saturating_add(self.pace.call())) {
                 return Err(trouble);
             }
             tracing::debug!(consumer = %self.consumer, ?trouble, ?pause, tries, "a transaction is started again");
@@ -107,19 +103,19 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     }
 
     /// One transaction. One answer per message; None: it stays where it is, behind others.
-    async fn run(&self, place: Place, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
+    async fn run(&self, turn: &Turn<'_>, works: &[Work<'_>]) -> Result<Vec<Option<Done>>, Trouble> {
+        let mut open = self.begin(turn).await?;
         let begun = Instant::now();
-        let mut open = self.begin().await?;
-        let done = match self.work(&mut open.tx, place, works, begun).await {
+        let done = match self.work(&mut open.tx, turn.errand.place, works, begun).await {
             Ok(worked) => worked,
             Err(trouble) => {
-                self.transactions.roll_back(open).await;
+                self.pool.roll_back(open).await;
                 return Err(trouble);
             }
         };
         if done.iter().all(|done| !matches!(done, Some(Done::Handled | Done::Stored))) {
             // Nothing was written: that they are duplicates is committed already.
-            self.transactions.roll_back(open).await;
+            self.pool.roll_back(open).await;
             return Ok(done);
         }
         let only = match (works, &*done) {
@@ -138,15 +134,12 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         works: &[Work<'_>],
         begun: Instant,
     ) -> Result<Vec<Option<Done>>, Trouble> {
-        let messages: Vec<&Message> = works.iter().map(|work| work.message).collect();
-        let admissions =
-            self.transactions.call("admit", self.store.admit(tx, &self.consumer, &messages)).await?;
-        if admissions.len() != works.len() {
-            let (asked, got) = (works.len(), admissions.len());
-            return Err(Trouble::away(format!(
-                "admit: {got} answers for {asked} messages; the store is broken"
-            )));
-        }
+        let waits = self.fence(tx, works).await?;
+        let still_there = |at: &usize| waits.get(*at) != Some(&false);
+        let messages: Vec<&Message> =
+            (0..works.len()).filter(still_there).map(|at| works[at].message).collect();
+        let admissions = self.pool.call("admit", self.store.admit(tx, &self.consumer, &messages)).await?;
+        all_answered("admit", messages.len(), admissions.len())?;
         self.steps.over(Step::Admitted);
         if let Some(id) = overtaking(&messages, &admissions) {
             let words = format!(
@@ -156,7 +149,13 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         }
         let emitted = Emitted::default();
         let (mut done, mut behind) = (Vec::with_capacity(works.len()), Vec::new());
-        for (work, admission) in works.iter().zip(admissions) {
+        let mut admissions = admissions.into_iter();
+        for (at, work) in works.iter().enumerate() {
+            if !still_there(&at) {
+                done.push(Some(Done::Gone));
+                continue;
+            }
+            let Some(admission) = admissions.next() else { break };
             let has_called = done.contains(&Some(Done::Handled));
             if place.is_store() && has_called && self.pace.is_too_slow(begun.elapsed()) {
                 return Err(Trouble::Slow(done.len()));
@@ -184,6 +183,18 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         }
         self.steps.over(Step::Appended);
         Ok(done)
+    }
+
+    /// Which of these, if they come from the store, still wait there: whoever read them may have slept since, and others have finished them. They wait
+    /// until the transaction is over. Empty: they come from the broker.
+    async fn fence(&self, tx: &mut S::Tx<'static>, works: &[Work<'_>]) -> Result<Vec<bool>, Trouble> {
+        let stored: Vec<&Stored> = works.iter().filter_map(|work| work.stored).collect();
+        if stored.is_empty() {
+            return Ok(Vec::new());
+        }
+        let waits = self.pool.call("fence", self.store.fence(tx, &self.route, &stored)).await?;
+        all_answered("fence", works.len(), waits.len())?;
+        Ok(waits)
     }
 
     async fn handle(
@@ -240,12 +251,12 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     /// Several messages through each transaction, as long as that goes well. Returns those that are left, to go alone.
     async fn batches(
         &self,
-        place: Place,
+        turn: &Turn<'_>,
         works: &[Work<'_>],
         to_do: &[usize],
         say: &mut (dyn FnMut(usize, Verdict) + Send),
     ) -> Result<Vec<usize>, Broken> {
-        let mut left = to_do;
+        let (mut left, place) = (to_do, turn.errand.place);
         while left.len() > 1 && place.has_time(self.pace.calls()) {
             let most = if place.is_store() { self.pace.most().min(left.len()) } else { left.len() };
             if most < 2 {
@@ -254,7 +265,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             let (some, others) = left.split_at(most);
             let batch: Vec<Work<'_>> = some.iter().map(|index| works[*index]).collect();
             let begun = Instant::now();
-            match self.run(place, &batch).await {
+            match self.run(turn, &batch).await {
                 Ok(done) => {
                     let mut behind = Vec::new();
                     for (index, done) in some.iter().zip(done) {
@@ -274,8 +285,10 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
                     left = others;
                 }
                 Err(Trouble::Broken(broken)) => return Err(broken),
-                Err(Trouble::Slow(calls)) => {
-                    self.pace.gave_up(calls);
+                Err(trouble @ (Trouble::Slow(_) | Trouble::NoTurn)) => {
+                    if let Trouble::Slow(calls) = trouble {
+                        self.pace.gave_up(calls);
+                    }
                     left.iter().for_each(|index| say(*index, Verdict::NotTried));
                     return Ok(Vec::new());
                 }
@@ -291,21 +304,21 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     /// Each message through a transaction of its own. `first`: nothing was done before these.
     async fn singles(
         &self,
-        place: Place,
+        turn: &Turn<'_>,
         works: impl Iterator<Item = (usize, Work<'_>)> + Send,
         mut first: bool,
         say: &mut (dyn FnMut(usize, Verdict) + Send),
     ) -> Result<(), Broken> {
-        let mut stopped = BTreeSet::new();
+        let (mut stopped, mut has_turn, place) = (BTreeSet::new(), true, turn.errand.place);
         for (index, work) in works {
             let key = work.message.key_id();
             let is_late = !std::mem::take(&mut first) && !place.has_time(self.pace.call());
-            if is_late || stopped.contains(&key) {
+            if !has_turn || is_late || stopped.contains(&key) {
                 say(index, Verdict::NotTried);
                 continue;
             }
             let begun = Instant::now();
-            let verdict = match self.attempt(place, &[work]).await {
+            let verdict = match self.attempt(turn, &[work]).await {
                 Ok(done) => done.first().copied().flatten().map_or(Verdict::NotTried, Verdict::Done),
                 Err(Trouble::Handler(verdict)) => verdict,
                 Err(Trouble::Again(failure)) => Verdict::Again(failure),
@@ -313,6 +326,10 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
                 Err(Trouble::Environment(failure)) => Verdict::Environment(failure),
                 // Only of several.
                 Err(Trouble::Slow(_)) => Verdict::NotTried,
+                Err(Trouble::NoTurn) => {
+                    has_turn = false;
+                    Verdict::NotTried
+                }
                 Err(Trouble::Broken(broken)) => return Err(broken),
             };
             if !matches!(verdict, Verdict::Done(_)) {
@@ -337,13 +354,13 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
 
     async fn process(
         &self,
-        place: Place,
+        errand: &Errand<'_>,
         works: &[Work<'_>],
         said: &mut (dyn FnMut(usize, Verdict) + Send),
     ) -> Result<(), Broken> {
         let mut say = |index: usize, verdict: Verdict| {
             // What is rejected goes to the store, where it is rejected once more: it counts there.
-            if place != Place::Broker || !matches!(verdict, Verdict::Rejected(_)) {
+            if errand.place != Place::Broker || !matches!(verdict, Verdict::Rejected(_)) {
                 self.counters.count(&verdict);
             }
             said(index, verdict);
@@ -368,7 +385,7 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
             say(index, verdict);
         }
         let messages = to_do.iter().map(|index| works[*index].message);
-        let (_permits, missing) = self.permits(place, messages).await;
+        let (_permits, missing) = self.permits(errand, messages).await;
         let mut waiting = BTreeSet::new();
         to_do.retain(|index| {
             let (message, key) = (works[*index].message, works[*index].message.key_id());
@@ -380,14 +397,35 @@ impl<S: Transactional, C: Codec> Process for Processor<S, C> {
             }
             true
         });
-        let left = self.batches(place, works, &to_do, &mut say).await?;
+        if to_do.is_empty() {
+            return Ok(());
+        }
+        // Behind the permits: nobody who has a turn waits for others.
+        let Some(turn) = self.pool.turn(errand).await else {
+            to_do.iter().for_each(|index| say(*index, Verdict::NotTried));
+            return Ok(());
+        };
+        let left = self.batches(&turn, works, &to_do, &mut say).await?;
         let first = left.len() == to_do.len();
-        self.singles(place, left.iter().map(|index| (*index, works[*index])), first, &mut say).await
+        self.singles(&turn, left.iter().map(|index| (*index, works[*index])), first, &mut say).await
     }
 
-    async fn store(&self, messages: &[&Message]) -> Result<(), Broken> {
-        self.store_all(messages).await
+    async fn store(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<bool, Broken> {
+        match self.store_all(errand, messages).await {
+            Ok(()) => Ok(true),
+            Err(Trouble::NoTurn) => Ok(false),
+            Err(Trouble::Broken(broken)) => Err(broken),
+            Err(trouble) => Err(Broken::Away(format!("{trouble:?}"))),
+        }
     }
+}
+
+/// A store that does not answer for each message is broken.
+fn all_answered(call: &str, asked: usize, got: usize) -> Result<(), Trouble> {
+    if asked == got {
+        return Ok(());
+    }
+    Err(Trouble::away(format!("{call}: {got} answers for {asked} messages; the store is broken")))
 }
 
 /// What it means that rows could not be appended.

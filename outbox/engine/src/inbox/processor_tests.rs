@@ -1,6 +1,11 @@
 //! The processor on the memory store: single batches, as the store may have them.
 
-use outbox_contract::Json;
+use std::time::Duration;
+
+use outbox_contract::divert::Step;
+use outbox_contract::{
+    BucketSet, Diversion, Diverted, FetchRequest, FetchedRow, Json, LeaseRequest, LowWater, RelayId, Store,
+};
 use outbox_store_memory::MemoryStore;
 
 use super::*;
@@ -20,6 +25,7 @@ fn processor(store: &MemoryStore) -> Processor<MemoryStore, Json> {
     let mut handlers = Handlers::new();
     handlers.any(HandlerOptions::default(), nothing);
     let second = Duration::from_secs(1);
+    let limits = PoolLimits { turns: 1, call: second, slowest: second, delays: (second, second), seed: 1 };
     Processor::new(
         Arc::clone(&store),
         Outbox::new(store),
@@ -27,19 +33,25 @@ fn processor(store: &MemoryStore) -> Processor<MemoryStore, Json> {
         Arc::new(handlers),
         Arc::new(Counters::new(consumer)),
         Steps::default(),
-        second,
-        (second, second),
-        1,
+        limits,
     )
+}
+
+fn errand() -> Errand<'static> {
+    let until = Instant::now() + Duration::from_secs(600);
+    Errand { place: Place::Store { until }, is_suspect: false, is_wanted: &|| true }
 }
 
 /// What became of these, all of one batch.
 async fn process(processor: &Processor<MemoryStore, Json>, messages: &[&Message]) -> Vec<Verdict> {
-    let works: Vec<_> = messages.iter().map(|message| Work { message, attempt: 1 }).collect();
+    let works: Vec<_> = messages.iter().map(|message| Work { message, attempt: 1, stored: None }).collect();
+    verdicts(processor, &works).await
+}
+
+async fn verdicts(processor: &Processor<MemoryStore, Json>, works: &[Work<'_>]) -> Vec<Verdict> {
     let mut verdicts = vec![Verdict::NotTried; works.len()];
-    let until = Instant::now() + Duration::from_secs(600);
     let mut said = |index: usize, verdict| verdicts[index] = verdict;
-    processor.process(Place::Store { until }, &works, &mut said).await.unwrap();
+    processor.process(&errand(), works, &mut said).await.unwrap();
     verdicts
 }
 
@@ -48,11 +60,62 @@ async fn one_of_a_batch_that_is_behind_others_takes_none_of_them_back() {
     let store = MemoryStore::new();
     let processor = processor(&store);
     let (a, first, second, b) = (message("a"), message("held"), message("held"), message("b"));
-    processor.store(&[&a, &first, &second, &b]).await.unwrap();
+    assert!(processor.store(&errand(), &[&a, &first, &second, &b]).await.unwrap());
     let handled = Verdict::Done(Done::Handled);
     let verdicts = process(&processor, &[&a, &second, &b]).await;
     assert_eq!(verdicts, [handled.clone(), Verdict::NotTried, handled.clone()]);
     let stats = processor.counters.snapshot((0, 0), 0);
     assert_eq!((stats.handled, stats.duplicates), (2, 0));
     assert_eq!(process(&processor, &[&first, &second]).await, [handled.clone(), handled]);
+}
+
+/// A process slept behind its look at the lease. Meanwhile another one made a dead letter of what it has in hand, and handled what comes behind it.
+#[tokio::test(start_paused = true)]
+async fn what_others_finished_while_this_process_slept_is_not_handled_behind_newer_ones() {
+    for batch in [false, true] {
+        let store = MemoryStore::new();
+        let processor = processor(&store);
+        let (first, second, other) = (message("a"), message("a"), message("b"));
+        assert!(processor.store(&errand(), &[&first, &second, &other]).await.unwrap());
+        let (relay, route) = (RelayId::new(), processor.route.clone());
+        let request = LeaseRequest {
+            relay,
+            label: "awake".to_owned(),
+            route: route.clone(),
+            lasts: Duration::from_secs(60),
+            transport_available: true,
+            fingerprint: 0,
+            low_water: LowWater::default(),
+            yielding: BucketSet::EMPTY,
+        };
+        let leases = store.lease(&request).await.unwrap().leases;
+        let read = store.fetch(&FetchRequest::new(route.clone(), relay, BucketSet::ALL)).await.unwrap().rows;
+        let read: Vec<Arc<Stored>> = read
+            .into_iter()
+            .map(|row| if let FetchedRow::Message(stored) = row { stored } else { panic!("{row:?}") })
+            .collect();
+        let (key, failure) = (first.key_id(), Failure::new("tested", "tested"));
+        let lease = leases.iter().find(|lease| lease.bucket == key.bucket()).unwrap();
+        let step = Step::Bury {
+            row: read[0].row(),
+            reason: "rejected",
+            attempts: 1,
+            first: failure.clone(),
+            last: failure,
+        };
+        let bury =
+            Diversion { route, relay, bucket: lease.bucket, epoch: lease.epoch, key, version: None, step };
+        assert!(matches!(*store.divert(&[bury]).await.unwrap(), [Diverted::Done(_)]));
+        let expected = [Verdict::Done(Done::Gone), Verdict::Done(Done::Handled)];
+        assert_eq!(process(&processor, &[&second]).await, expected[1..]);
+
+        let works: Vec<_> = read
+            .iter()
+            .filter(|stored| stored.message.id == first.id || batch && stored.message.id == other.id)
+            .map(|stored| Work { message: &stored.message, attempt: 1, stored: Some(stored) })
+            .collect();
+        assert_eq!(verdicts(&processor, &works).await, expected[..works.len()], "{batch}");
+        let gone = Consumer::new("inventory").unwrap();
+        assert!(!store.admitted(&gone, first.id).await.unwrap(), "a dead letter is not handled");
+    }
 }

@@ -11,6 +11,7 @@ use super::acknowledger::AcknowledgerMsg;
 use super::context::Context;
 use super::dispatcher::Item;
 use super::mailboxes::MailboxesMsg;
+use super::process::{Errand, Place};
 use super::source::Source;
 use super::stand_in::message_of;
 use super::steps::Step;
@@ -145,7 +146,10 @@ impl Receiver {
         let _holds: Vec<_> =
             messages.iter().map(|message| self.context.credit.take(message.bytes())).collect();
         let rows: Vec<&Message> = messages.iter().collect();
-        self.context.process.store(&rows).await.map_err(|broken| broken.to_string())?;
+        let errand = Errand { place: Place::Broker, is_suspect: false, is_wanted: &|| true };
+        if !self.context.process.store(&errand, &rows).await.map_err(|broken| broken.to_string())? {
+            return Err("not all that came in could be stored".into());
+        }
         self.context.counters.stored(rows.len());
         Ok(self.acknowledger.cast(AcknowledgerMsg::Finished(tags))?)
     }

@@ -1,7 +1,7 @@
 //! What an inbox counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outbox_contract::{Consumer, metric};
@@ -28,8 +28,12 @@ pub(crate) struct Counters {
     // Until when the inbox counts as failing again and again, in microseconds of its own clock.
     failing_until: AtomicU64,
     last_error: Mutex<Option<String>>,
+    // Since when no transaction could be begun. Held for a few instructions.
+    starved_since: Mutex<Option<Instant>>,
     /// Handlers that the database cut short.
     pub(crate) interruptions: Recent,
+    /// Transactions that could not be begun, for want of a connection or of the right to write.
+    pub(crate) shortages: Recent,
     /// Records that were no messages and were not kept.
     pub(crate) drops: Recent,
 }
@@ -50,6 +54,8 @@ impl Counters {
             resets: AtomicU64::new(0),
             failing_until: AtomicU64::new(0),
             last_error: Mutex::new(None),
+            starved_since: Mutex::new(None),
+            shortages: Recent::default(),
             interruptions: Recent::default(),
             drops: Recent::default(),
         }
@@ -80,8 +86,34 @@ impl Counters {
                     );
                 }
             }
-            Verdict::NotTried => {}
+            Verdict::NotTried | Verdict::Done(Done::Gone) => {}
         }
+    }
+
+    /// A transaction was begun.
+    pub(crate) fn begun(&self) {
+        self.starved().take();
+    }
+
+    /// None could be begun.
+    pub(crate) fn not_begun(&self, error: &str) {
+        let now = Instant::now();
+        self.starved().get_or_insert(now);
+        if let Some(times) = self.shortages.met(now, error) {
+            tracing::warn!(
+                consumer = %self.consumer, error, times,
+                "no transaction could be begun; it is tried again, and nothing is counted"
+            );
+        }
+    }
+
+    /// For how long none could be begun.
+    pub(crate) fn starved_for(&self) -> Option<Duration> {
+        self.starved().map(|since| since.elapsed())
+    }
+
+    fn starved(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.starved_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A record that is no message was dropped, since there are this many dead letters.
@@ -144,7 +176,7 @@ impl Counters {
         }
     }
 
-    fn error(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+    fn error(&self) -> MutexGuard<'_, Option<String>> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,21 +9,24 @@ use outbox_contract::{AppendError, Codec, Failure, Message, Outgoing, StoreError
 use tokio::time::Instant;
 
 use super::handlers::Action;
+use super::process::Errand;
 use super::processor::{CONFLICT_TRIES, Processor};
 use super::stand_in::{is_record, place_of, refused};
 use super::steps::Step;
-use super::verdict::{Broken, Done, Trouble, Verdict};
+use super::transaction_pool::Turn;
+use super::verdict::{Done, Trouble, Verdict};
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
     /// Writes messages in their order: together; where the store refuses to keep one of them, the others by themselves, and what stands for it.
-    pub(crate) async fn store_all(&self, messages: &[&Message]) -> Result<(), Broken> {
+    pub(crate) async fn store_all(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<(), Trouble> {
+        let Some(turn) = self.pool.turn(errand).await else { return Err(Trouble::NoTurn) };
         let wanted = self.wanted(messages).await?;
         // The first last.
         let mut left = if wanted.is_empty() { Vec::new() } else { vec![&*wanted] };
         while let Some(some) = left.pop() {
-            let Some(refusal) = self.store_together(some).await? else { continue };
+            let Some(refusal) = self.store_together(&turn, some).await? else { continue };
             if let [message] = some {
-                self.store_stand_in(message, &refusal).await?;
+                self.store_stand_in(&turn, message, &refusal).await?;
             } else {
                 let (first, second) = some.split_at(some.len() / 2);
                 left.extend([second, first]);
@@ -33,17 +36,13 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     }
 
     /// What is to be stored of these: all but records that are no messages where this consumer ignores such, or has too many dead letters.
-    async fn wanted<'m>(&self, messages: &[&'m Message]) -> Result<Vec<&'m Message>, Broken> {
+    async fn wanted<'m>(&self, messages: &[&'m Message]) -> Result<Vec<&'m Message>, Trouble> {
         let records = messages.iter().filter(|message| is_record(message)).count();
         if records == 0 {
             return Ok(messages.to_vec());
         }
         if self.undecodables.is_stale(Instant::now()) {
-            let backlog = self.transactions.call("backlog", self.store.backlog(&self.route)).await;
-            let backlog = backlog.map_err(|trouble| match trouble {
-                Trouble::Broken(broken) => broken,
-                trouble => Broken::Away(format!("{trouble:?}")),
-            })?;
+            let backlog = self.pool.call("backlog", self.store.backlog(&self.route)).await?;
             self.undecodables.count(Instant::now(), backlog.dead);
         }
         let full = self.undecodables.full();
@@ -64,47 +63,56 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         Ok(messages.iter().filter(is_wanted).copied().collect())
     }
 
-    async fn store_stand_in(&self, message: &Message, refusal: &Failure) -> Result<(), Broken> {
+    async fn store_stand_in(
+        &self,
+        turn: &Turn<'_>,
+        message: &Message,
+        refusal: &Failure,
+    ) -> Result<(), Trouble> {
         let (consumer, id) = (&self.consumer, message.id);
         tracing::error!(%consumer, %id, %refusal, "the store does not keep a message; it becomes a dead letter without its payload");
-        match self.store_together(&[&refused(message, &refusal.message)]).await? {
+        match self.store_together(turn, &[&refused(message, &refusal.message)]).await? {
             None => Ok(()),
             // Then it is not the message that is wrong.
-            Some(refusal) => Err(Broken::Away(format!("it keeps nothing at all: {refusal}"))),
+            Some(refusal) => Err(Trouble::away(format!("it keeps nothing at all: {refusal}"))),
         }
     }
 
     /// Writes messages in one transaction. Says why, if the store refuses to keep one of them.
-    async fn store_together(&self, messages: &[&Message]) -> Result<Option<Failure>, Broken> {
+    async fn store_together(
+        &self,
+        turn: &Turn<'_>,
+        messages: &[&Message],
+    ) -> Result<Option<Failure>, Trouble> {
         let rows: Vec<Outgoing> = messages
             .iter()
             .map(|message| Outgoing::from((*message).clone()).by(self.route.clone()))
             .collect();
         let mut tries = 1;
         loop {
-            match self.store_once(&rows).await {
+            match self.store_once(turn, &rows).await {
                 Ok(()) => return Ok(None),
                 Err(Trouble::Handler(Verdict::Rejected(refusal))) => return Ok(Some(refusal)),
-                Err(Trouble::Broken(broken)) => return Err(broken),
+                Err(trouble @ (Trouble::Broken(_) | Trouble::NoTurn)) => return Err(trouble),
                 Err(_) if tries < CONFLICT_TRIES => {
-                    self.transactions.pause(tries).await;
+                    self.pool.pause(tries).await;
                     tries += 1;
                 }
-                Err(trouble) => return Err(Broken::Away(format!("{trouble:?}"))),
+                Err(trouble) => return Err(trouble),
             }
         }
     }
 
-    async fn store_once(&self, rows: &[Outgoing]) -> Result<(), Trouble> {
-        let mut open = self.begin().await?;
+    async fn store_once(&self, turn: &Turn<'_>, rows: &[Outgoing]) -> Result<(), Trouble> {
+        let mut open = self.begin(turn).await?;
         match self.append_new(&mut open.tx, rows).await {
             Ok(0) => {
-                self.transactions.roll_back(open).await;
+                self.pool.roll_back(open).await;
                 return Ok(());
             }
             Ok(_) => {}
             Err(trouble) => {
-                self.transactions.roll_back(open).await;
+                self.pool.roll_back(open).await;
                 return Err(trouble);
             }
         }
@@ -122,7 +130,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             new.map(|(_, row)| row.clone()).collect()
         };
         if !new.is_empty() {
-            self.transactions.in_time("append", self.store.append(tx, &new), trouble_of).await?;
+            self.pool.in_time("append", self.store.append(tx, &new), trouble_of).await?;
             self.undecodables.add(new.iter().filter(|row| is_record(&row.message)).count());
         }
         Ok(new.len())
@@ -147,8 +155,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             return Ok(BTreeSet::new());
         }
         let asked: Vec<&Message> = records.iter().collect();
-        let admissions =
-            self.transactions.call("admit", self.store.admit(tx, &self.consumer, &asked)).await?;
+        let admissions = self.pool.call("admit", self.store.admit(tx, &self.consumer, &asked)).await?;
         let known = places.into_iter().zip(admissions);
         Ok(known.filter(|(_, admission)| *admission == Admission::Duplicate).map(|(at, _)| at).collect())
     }
@@ -172,6 +179,7 @@ fn trouble_of(error: &AppendError) -> Trouble {
 mod tests {
     use outbox_contract::{MessageError, StoreError};
 
+    use super::super::verdict::Broken;
     use super::*;
 
     #[test]

@@ -35,6 +35,8 @@ pub(crate) enum Done {
     Duplicate,
     /// Nobody wants it.
     Ignored,
+    /// Others have finished it: it does not wait any more where it was read.
+    Gone,
     /// It waits in the store.
     Stored,
 }
@@ -52,6 +54,8 @@ pub(crate) enum Trouble {
     Environment(Failure),
     /// Handlers took so long that what is behind this many messages would not be handled in time.
     Slow(usize),
+    /// There was no transaction to be had: nothing was tried.
+    NoTurn,
     /// The store is not to be had, or nobody knows what became of the commit: nothing that is in memory can be relied on.
     Broken(Broken),
 }
@@ -91,7 +95,7 @@ impl Trouble {
     pub(crate) fn of_work(what: &'static str, error: &StoreError) -> Self {
         match error.kind() {
             StoreErrorKind::Conflict => Self::conflict(error),
-            StoreErrorKind::Unavailable => Self::environment(error),
+            StoreErrorKind::Unavailable | StoreErrorKind::Busy => Self::environment(error),
             _ => Self::Handler(Verdict::Failed(Failure::new(what, error.to_string()))),
         }
     }

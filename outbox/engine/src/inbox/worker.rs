@@ -1,6 +1,7 @@
 //! A worker: one job at a time through the store. What is finished goes to the acknowledger, all of it back to the mailboxes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use outbox_contract::Message;
 use outbox_contract::subscription::Tag;
@@ -11,15 +12,15 @@ use super::acknowledger::AcknowledgerMsg;
 use super::context::Context;
 use super::dispatcher::{Item, Job, What};
 use super::mailboxes::MailboxesMsg;
-use super::process::{Place, Work};
-use super::turns::Turns;
+use super::process::{Errand, Place, Work};
 use super::verdict::{Broken, Done, Verdict};
 
 pub(crate) struct Worker {
     pub(crate) context: Arc<Context>,
     pub(crate) acknowledger: ActorRef<AcknowledgerMsg>,
     pub(crate) mailboxes: ActorRef<MailboxesMsg>,
-    pub(crate) turns: Arc<Turns>,
+    /// How often what is out was called back: units were taken away, or nothing is to begin any more.
+    pub(crate) recalls: Arc<AtomicU64>,
 }
 
 /// A job that is over.
@@ -47,14 +48,7 @@ impl Worker {
             messages = job.items.len(),
             attempt = job.attempt
         );
-        let is_paused = || {
-            let paused = self.context.paused();
-            job.items.iter().any(|item| paused.covers(&item.key.topic))
-        };
-        let verdicts = match self.turns.take(is_paused).await {
-            Some(_turn) => self.work(&job).instrument(span).await.map_err(|broken| broken.to_string())?,
-            None => vec![Verdict::NotTried; job.items.len()],
-        };
+        let verdicts = self.work(&job).instrument(span).await.map_err(|broken| broken.to_string())?;
         let tags: Vec<Tag> = job
             .items
             .iter()
@@ -73,22 +67,35 @@ impl Worker {
 
 impl Worker {
     async fn work(&self, job: &Job) -> Result<Vec<Verdict>, Broken> {
+        let recalls = self.recalls.load(Ordering::Acquire);
+        let is_wanted = || {
+            let paused = self.context.paused();
+            self.recalls.load(Ordering::Acquire) == recalls
+                && !job.items.iter().any(|item| paused.covers(&item.key.topic))
+        };
+        let errand = Errand { place: Place::Broker, is_suspect: job.is_suspect, is_wanted: &is_wanted };
         match job.what {
             What::Handle => {
                 let mut attempts = std::iter::once(job.attempt).chain(std::iter::repeat(1));
                 let works: Vec<Work<'_>> = job
                     .items
                     .iter()
-                    .map(|item| Work { message: &item.message, attempt: attempts.next().unwrap_or(1) })
+                    .map(|item| Work {
+                        message: &item.message,
+                        attempt: attempts.next().unwrap_or(1),
+                        stored: None,
+                    })
                     .collect();
                 let mut verdicts = vec![Verdict::NotTried; works.len()];
                 let mut said = |index: usize, verdict| verdicts[index] = verdict;
-                self.context.process.process(Place::Broker, &works, &mut said).await?;
+                self.context.process.process(&errand, &works, &mut said).await?;
                 Ok(verdicts)
             }
             What::Store => {
                 let messages: Vec<&Message> = job.items.iter().map(|item| &*item.message).collect();
-                self.context.process.store(&messages).await?;
+                if !self.context.process.store(&errand, &messages).await? {
+                    return Ok(vec![Verdict::NotTried; messages.len()]);
+                }
                 self.context.counters.stored(messages.len());
                 Ok(vec![Verdict::Done(Done::Stored); messages.len()])
             }

@@ -92,7 +92,7 @@ pub(crate) fn blame(
     let said = causes(error).map(|error| {
         let store = error.downcast_ref::<StoreError>().map(|error| match error.kind() {
             StoreErrorKind::Conflict => Blame::Conflict,
-            StoreErrorKind::Unavailable => Blame::Environment,
+            StoreErrorKind::Unavailable | StoreErrorKind::Busy => Blame::Environment,
             _ => Blame::Handler,
         });
         let version = error

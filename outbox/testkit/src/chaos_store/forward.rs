@@ -261,6 +261,15 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
         self.act(StoreCall::Append, self.inner.append(tx, messages)).await
     }
 
+    async fn fence(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        route: &Route,
+        stored: &[&Stored],
+    ) -> Result<Vec<bool>, StoreError> {
+        self.act(StoreCall::Fence, self.inner.fence(tx, route, stored)).await
+    }
+
     async fn admit(
         &self,
         tx: &mut Self::Tx<'_>,

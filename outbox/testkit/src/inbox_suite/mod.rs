@@ -19,6 +19,7 @@ pub mod once;
 pub mod operators;
 pub mod pauses;
 pub mod retention;
+pub mod turns;
 pub mod types;
 mod world;
 
@@ -127,6 +128,10 @@ macro_rules! __inbox_properties {
             emitted {
                 what_a_handler_emits_is_committed_with_its_effect_or_not_at_all
             }
+            turns {
+                slow_handlers_queue_and_lose_nothing
+                others_that_have_every_transaction_are_waited_for
+            }
             retention {
                 a_repeat_is_known_after_the_store_was_cleaned_up
                 ids_are_forgotten_when_their_time_is_over
@@ -143,8 +148,7 @@ mod tests {
 
     #[test]
     fn every_property_of_the_suite_is_in_the_list() {
-        let sources =
-            sources! { "once" "failing" "operators" "pauses" "types" "commits" "life" "emitted" "retention" };
+        let sources = sources! { "once" "failing" "operators" "pauses" "types" "commits" "life" "emitted" "turns" "retention" };
         assert_listed(LISTED, sources);
     }
 }

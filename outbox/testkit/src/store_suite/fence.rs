@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
 use outbox_contract::divert::{Diversion, Diverted, Step, Then};
-use outbox_contract::{Admin, BucketSet, Epoch, KeyId, MessageId, RelayId, Store, Stored};
+use outbox_contract::transactional::{Admission, Committed, inbox_route};
+use outbox_contract::{
+    Admin, BucketSet, Consumer, Epoch, KeyId, MessageId, Outgoing, RelayId, Route, Store, Stored,
+    Transactional,
+};
 
 use super::StoreHarness;
 use super::support::{
@@ -308,4 +312,76 @@ pub async fn a_version_does_not_come_back<H: StoreHarness>(harness: &H) {
     assert_eq!(relay.step(&key, Some(first), done).await, None);
     let second = relay.fail(&stored[1..], LATER).await;
     assert_ne!(first, second, "a late step of the first life would be taken for one of the second");
+}
+
+/// Whether each of these waits, as a transaction finds that begins now.
+async fn fenced<S: Transactional>(store: &S, route: &Route, stored: &[Arc<Stored>]) -> Vec<bool> {
+    let mut tx = store.begin().await.expect("a transaction begins");
+    let asked: Vec<&Stored> = stored.iter().map(|stored| &**stored).collect();
+    let wait = store.fence(&mut tx, route, &asked).await.expect("the question is answered");
+    store.rollback(tx).await.expect("the transaction is rolled back");
+    wait
+}
+
+/// A process that slept behind its look at the lease handles nothing that another one has settled, buried or moved meanwhile: newer messages of
+/// the key may be handled by then.
+pub async fn a_stored_message_that_others_have_finished_is_found_out<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let (_, route) = consumer();
+    let relay = Relay::on(&store, route.clone(), LONG).await;
+    let written = messages("orders", "a", 4);
+    let key = written[0].key_id();
+    write(&*store, written.into_iter().map(|message| Outgoing::from(message).by(route.clone()))).await;
+    let stored = relay.read_key(&key).await;
+    assert_eq!(fenced(&*store, &route, &stored).await, [true; 4]);
+    assert_eq!(fenced(&*store, &Route::default(), &stored[..1]).await, [false], "on another route");
+    let version = relay.fail(&stored[..2], LATER).await;
+    assert_eq!(fenced(&*store, &route, &stored).await, [true; 4], "parked ones wait as well");
+    relay.step(&key, Some(version), bury_step(&stored[0], "exhausted")).await;
+    relay.settle(&stored[3..]).await;
+    assert_eq!(fenced(&*store, &route, &stored).await, [false, true, true, false]);
+    store.requeue(&Filter::default()).await.expect("dead letters are requeued");
+    assert_eq!(fenced(&*store, &route, &stored[..1]).await, [false], "it joins again as another row");
+    assert!(fenced(&*store, &route, &[]).await.is_empty());
+}
+
+/// Nobody makes a dead letter of a message whose handler's transaction is open: either that waits, or the handler's transaction comes to nothing.
+pub async fn what_is_handled_behind_a_fence_is_not_finished_by_others<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let other_process = harness.as_another_process().await;
+    let (inventory, route) = consumer();
+    let relay = Arc::new(Relay::on(&other_process, route.clone(), LONG).await);
+    for is_parked in [false, true] {
+        let written = messages("orders", if is_parked { "parked" } else { "hot" }, 1);
+        let key = written[0].key_id();
+        write(&*store, written.into_iter().map(|message| Outgoing::from(message).by(route.clone()))).await;
+        let stored = relay.read_key(&key).await.remove(0);
+        let version = if is_parked { Some(relay.fail(&[Arc::clone(&stored)], LATER).await) } else { None };
+        let mut tx = store.begin().await.expect("a transaction begins");
+        let waits = store.fence(&mut tx, &route, &[&stored]).await.expect("the question is answered");
+        assert_eq!(waits, [true]);
+        let admissions = store.admit(&mut tx, &inventory, &[&stored.message]).await.expect("admitted");
+        assert_eq!(admissions, [Admission::New]);
+        let bury = relay.diversion(&key, version, bury_step(&stored, "rejected"));
+        let burying = {
+            let relay = Arc::clone(&relay);
+            tokio::spawn(async move { relay.store.divert(&[bury]).await.map(|answers| answers[0]) })
+        };
+        // A store that does not wait has done it by then. One that is slow has more time, and shows nothing.
+        tokio::time::sleep(SHORT).await;
+        let is_buried = burying.is_finished();
+        let committed = store.commit(tx).await;
+        let buried = burying.await.expect("the step comes to an end");
+        if is_buried && matches!(buried, Ok(Diverted::Done(_))) {
+            assert!(!matches!(committed, Committed::Yes), "it was buried, and handled behind that");
+        } else {
+            committed.into_result().expect("nothing was in the way of the handler");
+        }
+    }
+}
+
+fn consumer() -> (Consumer, Route) {
+    let consumer = Consumer::new("inventory").expect("a consumer of the suite is valid");
+    let route = inbox_route(&consumer);
+    (consumer, route)
 }

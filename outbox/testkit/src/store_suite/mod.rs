@@ -206,6 +206,8 @@ macro_rules! __store_properties {
                 a_version_of_a_key_that_flows_is_refused
                 a_relay_is_refused_after_an_operator_changed_its_key
                 a_version_does_not_come_back
+                a_stored_message_that_others_have_finished_is_found_out
+                what_is_handled_behind_a_fence_is_not_finished_by_others
             }
             due {
                 the_longest_due_key_comes_first

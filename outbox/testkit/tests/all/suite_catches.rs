@@ -97,6 +97,10 @@ catches! { fresh_with:
         AdmitsOutside, inbox::an_admission_that_was_rolled_back_never_was;
     the_suite_catches_an_admission_that_looks_at_no_backlog:
         AdmitsPastBacklog, inbox::a_message_goes_behind_those_that_wait_for_its_consumer;
+    the_suite_catches_a_handling_that_is_not_fenced:
+        FencesNothing, fence::a_stored_message_that_others_have_finished_is_found_out;
+    the_suite_catches_a_fence_that_does_not_last:
+        FencesForAMoment, fence::what_is_handled_behind_a_fence_is_not_finished_by_others;
     the_suite_catches_an_election_that_everybody_wins:
         ElectsEverybody, upkeep::one_relay_is_elected_until_its_time_is_over;
     the_suite_catches_a_route_that_is_forgotten_when_nobody_serves_it:

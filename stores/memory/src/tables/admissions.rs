@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use outbox_contract::transactional::{Admission, inbox_route};
-use outbox_contract::{Consumer, Message, MessageId, Timestamp};
+use outbox_contract::{Consumer, Message, MessageId, Route, Stored, Timestamp};
 
 use super::Tables;
 use crate::transaction::Written;
@@ -59,6 +59,16 @@ impl Admissions {
 impl Tables {
     pub(crate) fn admitted(&self, consumer: &Consumer, id: MessageId) -> bool {
         self.admissions.contains(consumer, id)
+    }
+
+    /// Whether a message waits on a route, hot or parked, where it was read.
+    pub(crate) fn waits(&self, route: &Route, stored: &Stored) -> bool {
+        let Some(tables) = self.routes.get(route) else { return false };
+        let hot = tables.hot.get(&stored.position);
+        let parked =
+            tables.keys.get(&stored.message.key_id()).and_then(|key| key.parked.get(&stored.position));
+        let there = hot.or(parked.map(|parked| &parked.stored));
+        there.is_some_and(|there| there.message.id == stored.message.id)
     }
 
     /// Whether a consumer may handle a message now, as a transaction sees it that has written this so far.

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
+use outbox_contract::fetch::Ordering;
 use outbox_contract::transactional::inbox_route;
 use outbox_contract::{Consumer, Store, Subscription, Topic};
 use ractor::Actor;
@@ -17,6 +18,7 @@ use super::super::process::Process;
 use super::super::processor::Processor;
 use super::super::stats::Counters;
 use super::super::supervisor::InboxSupervisor;
+use super::super::transaction_pool::PoolLimits;
 use super::super::undecodables::Undecodables;
 use super::*;
 use crate::observe::describe_metrics;
@@ -54,10 +56,21 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             tracing::warn!(%consumer, %error, "the broker is not to be had yet; starting all the same");
         }
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
-        let config = self.config;
+        let mut config = self.config;
+        if self.store.ordering() == Ordering::Single {
+            // More would wait for one another in the database, which does not keep their order, and gives up on them.
+            config.concurrency = 1;
+        }
         let counters = Arc::new(Counters::new(consumer.clone()));
         let (limits, slowest) = (self.handlers.limits(), self.handlers.longest());
         let topics = self.handlers.topics.clone();
+        let turns = PoolLimits {
+            turns: config.concurrency,
+            call: config.store_timeout,
+            slowest,
+            delays: (config.first_delay, config.most_delay),
+            seed,
+        };
         let mut processor = Processor::new(
             Arc::clone(&self.store),
             outbox,
@@ -65,16 +78,15 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             Arc::new(self.handlers),
             Arc::clone(&counters),
             self.steps.clone(),
-            config.store_timeout,
-            (config.first_delay, config.most_delay),
-            seed,
+            turns,
         );
         processor.undecodables = Undecodables::new(config.most_undecodable);
         let process: Arc<dyn Process> = Arc::new(processor);
         let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
         let drain = if mode.handles() {
             let (process, counters) = (Arc::clone(&process), Arc::clone(&counters));
-            let transport = Arc::new(Drain::new(process, counters, config.store_timeout));
+            let transport =
+                Arc::new(Drain::new(process, counters, config.store_timeout, mode == Mode::Direct));
             let mut relay = Relay::of_route(&route, Arc::clone(&store), transport)
                 .config(config.drain(slowest))
                 .clock(Arc::clone(&self.clock))
@@ -102,6 +114,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
                 tries: config.tries,
                 first_delay: config.first_delay,
                 most_delay: config.most_delay,
+                suspects: turns.suspects(),
                 by_handler: limits,
             },
             slowest,

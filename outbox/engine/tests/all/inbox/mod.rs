@@ -17,5 +17,6 @@ mod problems;
 mod refused;
 mod stored;
 mod support;
+mod turns;
 mod typed;
 mod undecodable;

@@ -39,6 +39,8 @@ pub(crate) enum Bug {
     AllowsEveryVerb,
     AdmitsOutside,
     AdmitsPastBacklog,
+    FencesNothing,
+    FencesForAMoment,
     ElectsEverybody,
     ForgetsUnserved,
     IgnoresHolds,

@@ -14,7 +14,7 @@ use outbox_contract::transactional::{Admission, Committed};
 use outbox_contract::{
     Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Diversion, Diverted, Epoch, FetchRequest,
     Fetched, FetchedRow, Hints, KeyId, Lease, LowWater, Message, MessageId, Outgoing, Position, RelayId,
-    Route, Store, StoreError, StoreErrorKind, Stripe, StripeMark, Timestamp, Transactional, Unserved,
+    Route, Store, StoreError, StoreErrorKind, Stored, Stripe, StripeMark, Timestamp, Transactional, Unserved,
     async_trait,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
@@ -449,6 +449,23 @@ impl Transactional for BrokenStore {
             _ => {}
         }
         self.inner.append(&mut tx.inner, &messages).await
+    }
+
+    async fn fence(
+        &self,
+        tx: &mut BrokenTx<'_>,
+        route: &Route,
+        stored: &[&Stored],
+    ) -> Result<Vec<bool>, StoreError> {
+        match self.bug {
+            Some(Bug::FencesNothing) => Ok(vec![true; stored.len()]),
+            // It looks, and lets go.
+            Some(Bug::FencesForAMoment) => {
+                let mut own = self.inner.begin().await?;
+                self.inner.fence(&mut own, route, stored).await
+            }
+            _ => self.inner.fence(&mut tx.inner, route, stored).await,
+        }
     }
 
     async fn admit(
