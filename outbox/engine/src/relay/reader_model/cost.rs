@@ -211,3 +211,27 @@ fn with_stripes_a_late_commit_does_not_wait_behind_what_a_closed_topic_has() {
         assert_eq!(come, written, "round {round}: what was committed comes in the round");
     }
 }
+
+/// Three keys are read through windows of their own, with much in them.
+#[test]
+fn the_main_window_has_each_second_turn_however_many_others_there_are() {
+    let mut steady = Steady::with(Ordering::Single, 0);
+    steady.write(400);
+    let nobody = RelayId::from_uuid(uuid::Uuid::nil());
+    let plan = steady.reader.next(&Route::default(), nobody, 10, usize::MAX).unwrap();
+    let rows = steady.reader.fetched(&plan, steady.table.fetch(&plan.request)).rows;
+    for row in rows.iter().take(3) {
+        let (of, _) = steady.table.hot[&row.position()];
+        steady.reader.forget(the_key(of), [row.position()]);
+    }
+    let mut turns = Vec::new();
+    for _ in 0..12 {
+        let plan = steady.reader.next(&Route::default(), nobody, 10, usize::MAX).unwrap();
+        let read = steady.reader.fetched(&plan, steady.table.fetch(&plan.request));
+        steady.reader.left(read.rows.iter().map(FetchedRow::position));
+        steady.table.hot.retain(|position, _| read.rows.iter().all(|row| row.position() != *position));
+        turns.push(plan.window.is_none());
+    }
+    let of_main = turns.iter().filter(|is_main| **is_main).count();
+    assert_eq!(of_main, 6, "{turns:?}");
+}

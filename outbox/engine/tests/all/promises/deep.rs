@@ -25,7 +25,7 @@ async fn behind(world: World, keys: usize, deep: usize, held: bool) -> Duration 
     let (mut most, all) = (0, keys * deep);
     within(S * 600, || {
         most = most.max(relay.stats().in_flight);
-        relay.stats().parked as usize == all
+        usize::try_from(relay.stats().parked) == Ok(all)
     })
     .await;
     assert!(most <= 200, "{most} messages in memory");
@@ -55,11 +55,11 @@ async fn no_number_of_failing_keys_with_backlogs_holds_up_the_others() {
 async fn no_number_of_keys_that_come_to_fail_with_backlogs_holds_up_the_others() {
     for (keys, deep) in [(20, 200), (60, 200), (70, 200), (100, 200), (200, 100), (400, 60)] {
         let took = behind(World::new(), keys, deep, false).await;
-        let tried = MS * 10 * u32::try_from(keys).unwrap();
-        assert!(took <= passing(keys, deep) + tried, "{keys} keys x {deep}: it took {took:?}");
+        let tried = MS * 4 * u32::try_from(keys).unwrap();
+        assert!(took <= MS * 100 + tried, "{keys} keys x {deep}: it took {took:?}");
     }
     for world in [World::concurrent(), World::stripes()] {
         let took = behind(world, 200, 100, false).await;
-        assert!(took <= passing(200, 100) + S * 2, "it took {took:?}");
+        assert!(took <= S, "it took {took:?}");
     }
 }
