@@ -157,7 +157,7 @@ async fn a_commit_whose_result_is_unknown_is_told_as_such_and_never_done_again()
         .await
         .unwrap_err();
     assert!(matches!(error, WorkError::Unknown(_)) && !error.is_retryable(), "{error}");
-    assert!(error.to_string().contains("not known whether this is committed"), "{error}");
+    assert!(error.to_string().contains("result of the commit is unknown"), "{error}");
     assert_eq!((attempts.into_inner(), appended(&store).len()), (1, 1));
 }
 
