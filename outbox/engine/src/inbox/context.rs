@@ -9,13 +9,13 @@ use outbox_contract::{Clock, Subscription, Transport};
 
 use super::absence::Absence;
 use super::config::InboxConfig;
+use super::credit::Credit;
 use super::dispatcher::Limits;
 use super::pausing::Pausing;
 use super::problems::Problems;
 use super::process::Process;
 use super::stats::Counters;
 use super::steps::Steps;
-use crate::relay::credit::Credit;
 
 /// What a store told of pauses, and when the heartbeat began that asked.
 pub(crate) type PausedInStore = Box<dyn Fn() -> (Paused, Duration) + Send + Sync>;

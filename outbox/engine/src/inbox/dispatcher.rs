@@ -12,8 +12,8 @@ use outbox_contract::subscription::{Tag, Unit};
 use outbox_contract::{KeyId, Message};
 
 use super::conflicts::MOST_CONFLICTS;
+use super::credit::Hold;
 use super::verdict::Verdict;
-use crate::relay::credit::Hold;
 
 /// A delivery in memory, with its share of the credit.
 #[derive(Debug)]

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::super::verdict::Done;
 use super::*;
-use crate::relay::credit::Credit;
+use crate::inbox::credit::Credit;
 
 const S: Duration = Duration::from_secs(1);
 
@@ -33,7 +33,7 @@ fn item_of(key: &str, number: u64, handler: usize, incarnation: u64) -> Item {
         key: message.key_id(),
         message: Arc::new(message),
         handler: Some(handler),
-        _hold: Credit::new(1, 1).take(1),
+        _hold: Arc::new(Credit::default()).take(1),
     }
 }
 

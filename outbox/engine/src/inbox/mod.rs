@@ -16,6 +16,7 @@ mod builder;
 mod config;
 mod conflicts;
 mod context;
+mod credit;
 mod dispatcher;
 mod drain;
 mod handle;

@@ -142,9 +142,9 @@ impl RelayBuilder {
         credit_bytes: usize,
         /// The most messages of one key in memory. See [`RelayConfig::per_key`].
         per_key: usize,
-        /// How many lanes keep the order of keys. See [`RelayConfig::lanes`].
+        /// Number of chunks that a full fetch is divided into. See [`RelayConfig::lanes`].
         lanes: usize,
-        /// How many chunks each lane may have unconfirmed. See [`RelayConfig::depth`].
+        /// Number of unconfirmed chunks in times of `lanes`. See [`RelayConfig::depth`].
         depth: usize,
         /// The most messages of a chunk. See [`RelayConfig::chunk`].
         chunk: usize,

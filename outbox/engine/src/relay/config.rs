@@ -8,7 +8,7 @@ use outbox_contract::RetryPolicy;
 pub(crate) const MOST_MESSAGES: usize = 1_000_000;
 /// The same, where bytes are.
 pub(crate) const MOST_BYTES: usize = usize::MAX >> 2;
-/// The most chunks that all lanes together may have unconfirmed: each has an actor of its own.
+/// Maximum number of unconfirmed chunks: each has an actor of its own.
 const MOST_CHUNKS: usize = 10_000;
 
 /// What is wrong with a number: none at all, or more than there can be.
@@ -54,12 +54,12 @@ pub struct RelayConfig {
     /// [`credit`](Self::credit), since nothing is fetched before the other half is free. A key has an eighth of it until the first of its messages has gone: it
     /// may hang, and many such must fit.
     pub per_key: usize,
-    /// How many lanes keep the order of keys, side by side. Default 4.
+    /// Number of chunks that a full fetch is divided into. Default 4.
     pub lanes: usize,
-    /// How many chunks each lane may have unconfirmed, of different keys. Default 2. At most 10,000 for all [`lanes`](Self::lanes) together. Besides these it may
-    /// have one of keys of which nothing was heard the last time: for that no other waits.
+    /// Number of unconfirmed chunks in times of [`lanes`](Self::lanes), of different keys. Default 2. At most 10,000 chunks in all. Besides these, `lanes` chunks
+    /// may be out of keys of which nothing was heard the last time: for those no other waits.
     pub depth: usize,
-    /// The most messages of a chunk. Default 500: twice what a full fetch deals to each lane, so that it goes out in one piece; a small rest would
+    /// The most messages of a chunk. Default 500: twice a full fetch divided by `lanes`, so that a share goes out in one piece; a small rest would
     /// cost brokers as much as a full chunk.
     pub chunk: usize,
     /// The most bytes of a chunk. Default 1 MiB, Kafka's own default for a batch. One message may have more.

@@ -1,7 +1,7 @@
 //! What all actors of a route share.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,11 +9,10 @@ use futures_util::FutureExt;
 use outbox_contract::lease::Paused;
 use outbox_contract::{Clock, RelayId, Route, Store, StoreError, StoreErrorKind, Transport};
 
-use super::breaker::Breaker;
 use super::config::RelayConfig;
-use super::credit::Credit;
-use super::patience::Out;
+use super::core::breaker::Breaker;
 use super::policies::Policies;
+use super::publish_timeout::Out;
 use super::stats::Counters;
 use super::tenure::Tenure;
 use super::unserved::UnservedRoutes;
@@ -36,17 +35,18 @@ pub(crate) struct Context {
     /// Routes that no relay serves. Used of the first route of a relay alone.
     pub(crate) unserved: UnservedRoutes,
     pub(crate) tenure: Tenure,
-    pub(crate) credit: Arc<Credit>,
-    /// How many fetches have begun. Written by the poller, read by lanes when a key begins to fail.
-    pub(crate) fetches: AtomicU64,
-    /// Whether an operator paused the route. Written by the poller, read by lanes before each chunk.
+    /// Whether an operator paused the route. Written by the route, read by the health check.
     pub(crate) paused: AtomicBool,
-    // What operators paused, and when the heartbeat began that told of it. Written by the poller, read by who handles beside this relay; held
+    // Messages and bytes in memory. Written by the route, read as numbers.
+    in_flight: (AtomicUsize, AtomicUsize),
+    // What operators paused, and when the heartbeat began that told of it. Written by the route, read by who handles beside this relay; held
     // while it is copied.
     told_of_pauses: Mutex<(Paused, Duration)>,
-    // Locked for a few instructions, never across an await; asked by lanes before each chunk.
+    // Whether the transport is there, as the core has it. Locked for a few instructions, never across an await.
     breaker: Mutex<Breaker>,
-    // As the breaker; asked by publishers before and behind each chunk.
+    // The transport answered a check. Written by the meter, taken by the route.
+    transport_answers: AtomicBool,
+    // As the breaker; asked by publishers before and behind each batch.
     out: Mutex<Out>,
 }
 
@@ -77,9 +77,9 @@ impl Context {
             counters: Counters::new(route.clone()),
             unserved: UnservedRoutes::new(started, config.store_timeout),
             tenure: Tenure::default(),
-            credit: Credit::new(config.credit, config.credit_bytes),
-            fetches: AtomicU64::new(0),
             paused: AtomicBool::new(false),
+            in_flight: Default::default(),
+            transport_answers: AtomicBool::new(false),
             told_of_pauses: Mutex::default(),
             breaker: Mutex::new(Breaker::new(config.outage_first_delay, config.outage_most_delay)),
             out: Mutex::default(),
@@ -106,7 +106,30 @@ impl Context {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The chunks that are out.
+    /// Shows what the core has.
+    pub(crate) fn show(&self, breaker: Breaker, in_flight: (usize, usize)) {
+        *self.breaker() = breaker;
+        self.in_flight.0.store(in_flight.0, Ordering::Relaxed);
+        self.in_flight.1.store(in_flight.1, Ordering::Relaxed);
+    }
+
+    /// Messages and bytes in memory.
+    pub(crate) fn in_flight(&self) -> (usize, usize) {
+        (self.in_flight.0.load(Ordering::Relaxed), self.in_flight.1.load(Ordering::Relaxed))
+    }
+
+    /// The transport, which was thought away, answered a check. Says whether that is news.
+    pub(crate) fn transport_answers(&self) -> bool {
+        self.transport_answers.store(true, Ordering::Release);
+        self.breaker().heard()
+    }
+
+    /// Whether the transport answered a check since this was asked last.
+    pub(crate) fn take_transport_answers(&self) -> bool {
+        self.transport_answers.load(Ordering::Acquire) && self.transport_answers.swap(false, Ordering::AcqRel)
+    }
+
+    /// The batches that are out.
     pub(crate) fn out(&self) -> MutexGuard<'_, Out> {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -41,14 +41,14 @@ impl Meter {
     }
 }
 
-/// A relay that was counted out because its transport was away owns nothing, so no chunk of its own tells it that the transport is back.
+/// A relay that was counted out because its transport was away owns nothing, so no batch of its own tells it that the transport is back.
 async fn look_for_the_transport(context: &Context) {
     let is_idle = context.counters.buckets.load(Ordering::Relaxed) == 0;
     if !is_idle || context.breaker().away_since().is_none() {
         return;
     }
     let check = context.transport.check();
-    if in_time(context.config.publish_timeout, "check", check).await.is_ok() && context.breaker().heard() {
+    if in_time(context.config.publish_timeout, "check", check).await.is_ok() && context.transport_answers() {
         tracing::info!(route = %context.route, "the transport is back");
     }
 }
@@ -59,7 +59,7 @@ async fn measure(context: &Context) {
     match in_time(context.config.store_timeout, "backlog", context.store.backlog(&context.route)).await {
         Ok(backlog) => {
             let breaker_open = context.breaker().away_since().is_some();
-            context.counters.observe(context.now(), backlog, context.credit.out(), breaker_open);
+            context.counters.observe(context.now(), backlog, context.in_flight(), breaker_open);
             context.counters.owned(owned);
         }
         Err(error) => {

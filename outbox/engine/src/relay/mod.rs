@@ -1,51 +1,41 @@
 //! The relay: moves committed messages from a store to a transport.
 //!
 //! ```text
-//! RouteSupervisor ─┬─ Keeper    heartbeats, and nothing else
-//!                  ├─ Poller    reads for all buckets, as Reader decides
-//!                  ├─ Lane × N  keep the order of keys, as Keys decides ── Publisher × depth
-//!                  ├─ Diverter  takes steps of failing keys to the store
-//!                  └─ Settler   removes what was delivered; outlives the others
-//! Upkeep          ─┬─ Janitor   scheduled messages, retention
-//!                  ├─ Meter     figures of the backlog
-//!                  └─ Lookout   routes that no relay serves
+//! RouteSupervisor ─┬─ LeaseKeeper   heartbeats, and nothing else
+//!                  ├─ RouteCore     carries events to the Core, which decides everything ── Publisher × lanes × depth
+//!                  ├─ Poller        asks the store
+//!                  ├─ Transitions   takes transitions of failing keys to the store
+//!                  └─ Settler       removes what was delivered; outlives the others
+//! Upkeep          ─┬─ Janitor       scheduled messages, retention
+//!                  ├─ Meter         figures of the backlog
+//!                  └─ Lookout       routes that no relay serves
 //! ```
 
-pub(crate) mod breaker;
 pub(crate) mod builder;
 pub(crate) mod config;
 pub(crate) mod context;
-pub(crate) mod credit;
-mod diverter;
-mod effects;
+mod core;
 pub(crate) mod handle;
 pub(crate) mod health;
 mod janitor;
-mod keeper;
-mod key;
-mod keys;
-mod lane;
+mod lease_keeper;
 mod lookout;
 mod meter;
-#[cfg(test)]
-mod model_cast;
 mod observer;
-mod pace;
-mod patience;
 mod policies;
 mod poller;
+mod publish_timeout;
 mod publisher;
-mod reader;
 pub(crate) mod restart;
+mod route;
 mod settler;
 mod stats;
 mod supervisor;
 mod tenure;
-mod topics;
+mod transitions;
 mod unserved;
 mod upkeep;
 mod waker;
-mod working;
 
 pub use builder::{Relay, RelayBuilder, StartError};
 pub use config::RelayConfig;

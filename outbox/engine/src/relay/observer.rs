@@ -46,7 +46,7 @@ impl RelayObserver {
     pub fn stats(&self) -> RelayStats {
         let mut sum = RelayStats::default();
         for context in self.routes.iter() {
-            sum += context.counters.snapshot(context.credit.out());
+            sum += context.counters.snapshot(context.in_flight());
         }
         sum
     }

@@ -1,6 +1,6 @@
-//! A publisher: sends one chunk at a time.
+//! A publisher: sends one batch at a time.
 //!
-//! Each lane has as many as it may have chunks unconfirmed. A publisher runs code that is not ours; if that panics, the lane sees its publisher
+//! A route has as many as it may have batches unconfirmed. A publisher runs code that is not ours; if that panics, the route sees its publisher
 //! fail, takes what was reported by then, and starts another.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,21 +13,21 @@ use ractor::{ActorProcessingErr, ActorRef};
 use tracing::Instrument;
 
 use super::context::Context;
-use super::keys::{ChunkPlan, Turn};
-use super::lane::LaneMsg;
-use super::patience::{LOOKS, Vigil};
+use super::core::{Line, PublishBatch};
+use super::publish_timeout::{LOOKS, Vigil};
+use super::route::CoreMsg;
 use crate::observe::publish_span;
 
 pub(crate) struct Publisher {
     pub(crate) context: Arc<Context>,
-    pub(crate) lane: ActorRef<LaneMsg>,
-    /// Whether somebody waits for the lane to have nothing in flight: then no chunk is waited for beyond its time.
+    pub(crate) route: ActorRef<CoreMsg>,
+    /// Whether somebody waits until nothing is in flight: then no batch is waited for beyond its time.
     pub(crate) hurry: Arc<AtomicBool>,
 }
 
-/// A chunk to send.
+/// A batch to send.
 pub(crate) struct Publish {
-    pub(crate) plan: ChunkPlan,
+    pub(crate) batch: PublishBatch,
     pub(crate) outcomes: Outcomes,
 }
 
@@ -43,32 +43,32 @@ impl Publisher {
         publish: Publish,
         _state: &mut (),
     ) -> Result<(), ActorProcessingErr> {
-        let Publish { plan, outcomes } = publish;
-        let number = plan.number;
-        let span = publish_span(&self.context.route, &plan.messages);
-        let refused = self.publish(plan, &outcomes).instrument(span).await;
-        // The lane is gone only when all of this is over; then nobody needs the outcome.
-        let _ = self.lane.cast(LaneMsg::Published { publisher: myself.get_id(), number, refused });
+        let Publish { batch, outcomes } = publish;
+        let number = batch.number;
+        let span = publish_span(&self.context.route, &batch.messages);
+        let refused = self.publish(batch, &outcomes).instrument(span).await;
+        // The route is gone only when all of this is over; then nobody needs the outcome.
+        let _ = self.route.cast(CoreMsg::Published { publisher: myself.get_id(), number, refused });
         Ok(())
     }
 }
 
 impl Publisher {
-    /// Sends a chunk. Returns what was refused without asking the broker.
-    async fn publish(&self, plan: ChunkPlan, outcomes: &Outcomes) -> BTreeSet<usize> {
+    /// Sends a batch. Returns what was refused without asking the broker.
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) -> BTreeSet<usize> {
         let context = &self.context;
         // This is what keeps a relay that slept past its lease from doing harm: it looks at the clock, not at what it was told.
         if !context.tenure.holds(context.now()) {
             outcomes.report_rest(&Outcome::Blocked);
             return BTreeSet::new();
         }
-        let lost = self.lost(&plan.epochs);
+        let lost = self.lost(&batch.epochs);
         if !lost.is_empty() {
-            // Before the outcomes: what is blocked is not tried again and again until the poller has heard of it.
-            let _ = self.lane.cast(LaneMsg::Lapsed(lost.clone()));
+            // Before the outcomes: what is blocked is not tried again and again until the core has heard of it.
+            let _ = self.route.cast(CoreMsg::Lapsed(lost.clone()));
         }
         let mut refused = BTreeSet::new();
-        let (messages, slots) = self.validated(plan.messages, &lost, outcomes, &mut refused);
+        let (messages, slots) = self.validated(batch.messages, &lost, outcomes, &mut refused);
         if messages.is_empty() {
             return refused;
         }
@@ -77,8 +77,8 @@ impl Publisher {
         let deadline = context.config.publish_timeout;
         let chunk =
             Chunk::new(context.route.clone(), context.relay, Arc::clone(&context.source), messages, deadline)
-                .with_tried(plan.tried)
-                .with_epochs(plan.epochs.clone());
+                .with_tried(batch.attempts)
+                .with_epochs(batch.epochs.clone());
         let inner = if whole { outcomes.clone() } else { Outcomes::new(count) };
         let pass_on = || {
             for (slot, delivered) in slots.iter().flatten().zip(inner.delivered()) {
@@ -87,7 +87,7 @@ impl Publisher {
                 }
             }
         };
-        let flight = Flight { number: plan.number, epochs: plan.epochs, turn: plan.turn };
+        let flight = Flight { number: batch.number, epochs: batch.epochs, line: batch.line };
         self.wait_for(flight, chunk, &inner, pass_on).await;
         for (slot, outcome) in slots.unwrap_or_default().into_iter().zip(inner_outcomes(whole, &inner)) {
             if let Some(outcome) = outcome {
@@ -97,7 +97,7 @@ impl Publisher {
         refused
     }
 
-    /// Waits for a chunk, for as long as that makes sense. `pass_on` is called before the lane is told that something of it was delivered.
+    /// Waits for a chunk, for as long as that makes sense. `pass_on` is called before the core is told that something of it was delivered.
     async fn wait_for(&self, flight: Flight, chunk: Chunk, outcomes: &Outcomes, pass_on: impl Fn()) {
         let context = &self.context;
         let limit = context.config.publish_timeout;
@@ -115,7 +115,7 @@ impl Publisher {
             }
             let now = context.now();
             // A suspect may be what hangs: it has no turn to wait for.
-            let others_go_on = flight.turn == Turn::Ready
+            let others_go_on = flight.line == Line::Ready
                 && context.out().is_heard_since(place.chunk, now.saturating_sub(limit));
             let may_wait = !self.hurry.load(Ordering::Acquire)
                 && context.tenure.holds(now)
@@ -125,7 +125,7 @@ impl Publisher {
             if vigil.is_news() {
                 place.heard(now);
                 pass_on();
-                let _ = self.lane.cast(LaneMsg::Heard { number: flight.number });
+                let _ = self.route.cast(CoreMsg::Heard { number: flight.number });
             }
             if !goes_on {
                 tracing::warn!(
@@ -191,11 +191,11 @@ impl Publisher {
     }
 }
 
-/// A chunk that is out.
+/// A batch that is out.
 struct Flight {
     number: u64,
     epochs: BTreeMap<Bucket, Epoch>,
-    turn: Turn,
+    line: Line,
 }
 
 /// A chunk's place among those that are out. Dropping it ends it: also when the publisher is killed, or the transport panics.

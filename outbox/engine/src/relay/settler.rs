@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::Position;
+use outbox_contract::fetch::RowId;
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
 use super::context::{Context, in_time};
-use super::key::Delivered;
-use super::poller::PollerMsg;
+use super::core::Event;
+use super::route::CoreMsg;
 use super::supervisor::RouteMsg;
 
 pub(crate) struct Settler {
@@ -20,30 +20,37 @@ pub(crate) struct Settler {
 }
 
 pub(crate) enum SettlerMsg {
-    /// Who is told of removals from now on.
-    Serve(ActorRef<PollerMsg>),
-    /// Rows of the hot table that were delivered.
-    Delivered(Vec<Delivered>),
+    /// Who is told of removals from now on: a new incarnation.
+    Serve(ActorRef<CoreMsg>),
+    /// Rows of the hot table that were delivered, with their share of the credit.
+    Remove { number: u64, rows: Vec<RowId>, messages: usize, bytes: usize },
     /// Remove what is there.
     Flush,
     /// Answer when all that was delivered before this has been removed.
     Barrier(RpcReplyPort<()>),
-    /// The same, for the poller.
-    Ticket(u64),
 }
 
 #[derive(Default)]
 pub(crate) struct SettlerState {
-    delivered: Vec<Delivered>,
+    removals: Vec<Removal>,
     barriers: Vec<RpcReplyPort<()>>,
-    tickets: Vec<u64>,
-    poller: Option<ActorRef<PollerMsg>>,
+    route: Option<ActorRef<CoreMsg>>,
+    incarnation: u64,
     flushing: bool,
     failures: u32,
 }
 
-/// The most rows of one statement.
-const MOST_ROWS: usize = 4_000;
+/// Rows that were delivered together.
+struct Removal {
+    incarnation: u64,
+    number: u64,
+    rows: Vec<RowId>,
+    messages: usize,
+    bytes: usize,
+}
+
+/// Number of rows from which on a statement takes no further removals.
+const MAX_ROWS: usize = 4_000;
 
 #[ractor::actor(message = SettlerMsg, state = SettlerState)]
 impl Settler {
@@ -62,19 +69,28 @@ impl Settler {
         state: &mut SettlerState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            SettlerMsg::Serve(poller) => state.poller = Some(poller),
-            SettlerMsg::Delivered(delivered) => state.delivered.extend(delivered),
+            SettlerMsg::Serve(route) => {
+                state.incarnation += 1;
+                state.route = Some(route);
+                state.tell_what_is_owed();
+            }
+            SettlerMsg::Remove { number, rows, messages, bytes } => {
+                let incarnation = state.incarnation;
+                state.removals.push(Removal { incarnation, number, rows, messages, bytes });
+            }
             SettlerMsg::Barrier(reply) => state.barriers.push(reply),
-            SettlerMsg::Ticket(ticket) => state.tickets.push(ticket),
             SettlerMsg::Flush => {
                 state.flushing = false;
                 self.flush(&myself, state).await;
             }
         }
-        if state.delivered.is_empty() {
-            state.answer();
+        if state.removals.is_empty() {
+            for reply in state.barriers.drain(..) {
+                // Whoever asked may have given up waiting.
+                let _ = reply.send(());
+            }
         } else if !state.flushing {
-            // Behind what is in the mailbox already: many chunks become one statement.
+            // Behind what is in the mailbox already: many batches become one statement.
             state.flushing = true;
             myself.cast(SettlerMsg::Flush)?;
         }
@@ -85,23 +101,24 @@ impl Settler {
 impl Settler {
     async fn flush(&self, myself: &ActorRef<SettlerMsg>, state: &mut SettlerState) {
         let context = &self.context;
-        let count = state.delivered.len().min(MOST_ROWS);
-        let rows: Vec<_> = state.delivered[..count].iter().map(|delivered| delivered.row).collect();
+        let mut rows: Vec<RowId> = Vec::new();
+        let mut count = 0;
+        while rows.len() < MAX_ROWS
+            && let Some(removal) = state.removals.get(count)
+        {
+            rows.extend(&removal.rows);
+            count += 1;
+        }
         match in_time(context.config.store_timeout, "settle", context.store.settle(&context.route, &rows))
             .await
         {
             Ok(()) => {
                 state.failures = 0;
-                state.delivered.drain(..count);
-                context.counters.settled(count);
-                let positions: Vec<Position> = rows.iter().map(|row| row.position).collect();
-                if let Some(poller) = &state.poller {
-                    // A poller that is being replaced reads everything again.
-                    let _ = poller.cast(PollerMsg::Left(positions));
-                }
+                context.counters.settled(rows.len());
+                state.removed(count);
             }
             Err(error) => {
-                tracing::warn!(route = %context.route, %error, rows = count, "could not remove delivered messages; trying again");
+                tracing::warn!(route = %context.route, %error, rows = rows.len(), "could not remove delivered messages; trying again");
                 state.failures = state.failures.saturating_add(1);
                 state.flushing = true;
                 let wait = context.config.outage_first_delay.saturating_mul(1 << state.failures.min(8));
@@ -115,15 +132,31 @@ impl Settler {
 }
 
 impl SettlerState {
-    fn answer(&mut self) {
-        for reply in self.barriers.drain(..) {
-            // Whoever asked may have given up waiting.
-            let _ = reply.send(());
-        }
-        for ticket in self.tickets.drain(..) {
-            if let Some(poller) = &self.poller {
-                let _ = poller.cast(PollerMsg::Settled(ticket));
+    /// The first removals are done.
+    fn removed(&mut self, count: usize) {
+        let mut was_owed = false;
+        for removal in self.removals.drain(..count) {
+            if removal.incarnation != self.incarnation {
+                was_owed = true;
+            } else if let Some(route) = &self.route {
+                // A route that is being replaced reads everything again.
+                let _ = route.cast(CoreMsg::Event(Event::Removed { number: removal.number }));
             }
+        }
+        if was_owed {
+            self.tell_what_is_owed();
+        }
+    }
+
+    /// What earlier incarnations delivered and is not removed yet keeps its share of the credit.
+    fn tell_what_is_owed(&self) {
+        let old = || self.removals.iter().filter(|removal| removal.incarnation != self.incarnation);
+        let event = Event::Owed {
+            messages: old().map(|removal| removal.messages).sum(),
+            bytes: old().map(|removal| removal.bytes).sum(),
+        };
+        if let Some(route) = &self.route {
+            let _ = route.cast(CoreMsg::Event(event));
         }
     }
 }

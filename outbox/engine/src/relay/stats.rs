@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use outbox_contract::{Backlog, Route, metric};
 
-use super::effects::Counts;
-use super::reader::Cause;
+use super::core::{Cause, Counts};
 
 /// Counters of one route, shared by its actors. Written with relaxed order: each is only ever read as a number.
 #[derive(Debug)]
@@ -114,14 +113,11 @@ impl Counters {
         for (counter, count, name) in pairs {
             self.count(counter, count, name);
         }
+        self.fetches.fetch_add(counts.fetches, Ordering::Relaxed);
     }
 
     pub(crate) fn settled(&self, count: usize) {
         self.settled.fetch_add(count as u64, Ordering::Relaxed);
-    }
-
-    pub(crate) fn fetched(&self) {
-        self.fetches.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn reset(&self, cause: &str) {

@@ -2,25 +2,24 @@
 //!
 //! What a route has in memory hangs together: positions, leases, what is in flight. So when a part of it fails, or the store can't be
 //! reached, all of it is dropped and read again: what is in flight is waited for, what was delivered is removed, and then a new
-//! incarnation begins, after a pause that grows. Only publishers, which run code that is not ours, are replaced one by one, by their lane;
+//! incarnation begins, after a pause that grows. Only publishers, which run code that is not ours, are replaced one by one, by their route;
 //! and the settler outlives all, because what was delivered stays delivered.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
 use outbox_contract::LowWater;
 use ractor::{
     Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent, call_t,
 };
 
 use super::context::{Broken, Context, in_time};
-use super::diverter::Diverter;
-use super::keeper::{Keeper, KeeperMsg};
-use super::lane::{Lane, LaneMsg, LaneSetup};
-use super::poller::{Poller, PollerMsg, PollerSetup};
+use super::lease_keeper::{LeaseKeeper, LeaseKeeperMsg};
+use super::poller::Poller;
 use super::restart::{RestartPolicy, ended};
+use super::route::{CoreMsg, RouteCore, RouteSetup};
 use super::settler::{Settler, SettlerMsg};
+use super::transitions::{Transitions, TransitionsMsg};
 
 pub(crate) struct RouteSupervisor {
     pub(crate) context: Arc<Context>,
@@ -49,9 +48,9 @@ const FAILING_WINDOW: Duration = Duration::from_secs(60);
 
 /// The actors of one life of a route.
 struct Incarnation {
-    poller: ActorRef<PollerMsg>,
-    keeper: ActorRef<KeeperMsg>,
-    lanes: Vec<ActorRef<LaneMsg>>,
+    core: ActorRef<CoreMsg>,
+    keeper: ActorRef<LeaseKeeperMsg>,
+    poller: ActorCell,
     cells: Vec<ActorCell>,
 }
 
@@ -133,34 +132,24 @@ impl RouteSupervisor {
                 state.settler.insert(settler).clone()
             }
         };
-        let diverter = Diverter { context: Arc::clone(context) };
-        let (diverter, _) = Actor::spawn_linked(None, diverter, (), myself.get_cell()).await?;
-        let mut cells = vec![diverter.get_cell()];
-        let mut lanes = Vec::new();
-        for index in 0..context.config.lanes {
-            let setup = LaneSetup {
-                context: Arc::clone(context),
-                index,
-                settler: settler.clone(),
-                diverter: diverter.clone(),
-            };
-            let (lane, _) = Actor::spawn_linked(None, Lane, setup, myself.get_cell()).await?;
-            cells.push(lane.get_cell());
-            lanes.push(lane);
-        }
-        let setup =
-            PollerSetup { context: Arc::clone(context), lanes: lanes.clone(), settler: settler.clone() };
-        let (poller, _) = Actor::spawn_linked(None, Poller, setup, myself.get_cell()).await?;
-        cells.push(poller.get_cell());
-        for lane in &lanes {
-            lane.cast(LaneMsg::Poller(poller.clone()))?;
-        }
-        settler.cast(SettlerMsg::Serve(poller.clone()))?;
-        let keeper = Keeper { context: Arc::clone(context), poller: poller.clone() };
+        let transitions = Transitions { context: Arc::clone(context) };
+        let (transitions, _) = Actor::spawn_linked(None, transitions, (), myself.get_cell()).await?;
+        let setup = RouteSetup {
+            context: Arc::clone(context),
+            settler: settler.clone(),
+            transitions: transitions.clone(),
+        };
+        let (core, _) = Actor::spawn_linked(None, RouteCore, setup, myself.get_cell()).await?;
+        transitions.cast(TransitionsMsg::Serve(core.clone()))?;
+        settler.cast(SettlerMsg::Serve(core.clone()))?;
+        let poller = Poller { context: Arc::clone(context), route: core.clone() };
+        let (poller, _) = Actor::spawn_linked(None, poller, (), myself.get_cell()).await?;
+        let keeper = LeaseKeeper { context: Arc::clone(context), route: core.clone() };
         let (keeper, _) = Actor::spawn_linked(None, keeper, (), myself.get_cell()).await?;
-        cells.push(keeper.get_cell());
-        poller.cast(PollerMsg::Keeper(keeper.clone()))?;
-        state.incarnation = Some(Incarnation { poller, keeper, lanes, cells });
+        core.cast(CoreMsg::Staff(poller.clone(), keeper.clone()))?;
+        let poller = poller.get_cell();
+        let cells = vec![transitions.get_cell(), core.get_cell(), poller.clone(), keeper.get_cell()];
+        state.incarnation = Some(Incarnation { core, keeper, poller, cells });
         Ok(())
     }
 
@@ -182,7 +171,8 @@ impl RouteSupervisor {
         incarnation.poller.kill();
         incarnation.keeper.kill();
         let limit = context.config.publish_timeout;
-        incarnation.retire_lanes(limit).await;
+        // What was delivered is removed; whatever else there was is dropped.
+        let _ = incarnation.retire(limit).await;
         incarnation.end();
         if let Some(settler) = &state.settler {
             // What was delivered and is still there would be sent again; but a store that is away must not keep the route from trying.
@@ -203,14 +193,13 @@ impl RouteSupervisor {
             return self.leave().await && settled;
         };
         // What a heartbeat acquired from now on, nobody would read.
-        let _ = incarnation.keeper.cast(KeeperMsg::Finish);
-        // At once, for the poller may be waiting for the store. What it deals out from now on the lanes pass over; it is not lost, for
-        // the poller's mark stays below it. Nor does it matter if the poller fails: then there is no mark.
-        let halt = async { call_t!(incarnation.poller, PollerMsg::Halt, millis(limit)) };
-        let (low_water, mut clean) = join(halt, incarnation.retire_lanes(limit)).await;
+        let _ = incarnation.keeper.cast(LeaseKeeperMsg::Finish);
+        // Nobody waits for the store here: what it shows from now on is passed over. It is not lost, for the mark stays below it.
+        let low_water = incarnation.retire(limit).await;
+        let mut clean = low_water.is_some();
         clean &= self.settled(state, limit).await;
         let low_water = low_water.unwrap_or_default();
-        let leave = |reply| KeeperMsg::Leave { low_water, reply };
+        let leave = |reply| LeaseKeeperMsg::Leave { low_water, reply };
         let left = call_t!(incarnation.keeper, leave, millis(config.store_timeout)).is_ok();
         incarnation.end();
         // The keeper may have failed, or be waiting for the answer to a heartbeat. The store may be there all the same.
@@ -240,13 +229,9 @@ impl Incarnation {
         self.cells.iter().any(|cell| cell.get_id() == who)
     }
 
-    /// Waits until no lane has anything in flight. Says whether that came to pass.
-    async fn retire_lanes(&self, limit: Duration) -> bool {
-        let calls = self.lanes.iter().map(|lane| async move {
-            let retired = call_t!(lane, LaneMsg::Retire, millis(limit));
-            retired.is_ok()
-        });
-        join_all(calls).await.into_iter().all(|retired| retired)
+    /// Waits until nothing is unconfirmed. Returns the mark to leave behind, if that came to pass.
+    async fn retire(&self, limit: Duration) -> Option<LowWater> {
+        call_t!(self.core, CoreMsg::Drain, millis(limit)).ok()
     }
 
     fn end(self) {

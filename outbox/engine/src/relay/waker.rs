@@ -1,4 +1,4 @@
-//! The waker: turns wake-ups of the store and freed credit into messages to the poller.
+//! The waker: turns wake-ups of the store into events of the core.
 
 use std::sync::Arc;
 
@@ -7,31 +7,19 @@ use ractor::ActorRef;
 use tokio::task::JoinHandle;
 
 use super::context::Context;
-use super::poller::PollerMsg;
+use super::core::Event;
+use super::route::CoreMsg;
 
-/// A task that listens; dropping this ends it. Owned by the poller.
+/// A task that listens; dropping this ends it. Owned by the route.
 #[derive(Debug)]
 pub(crate) struct Waker(JoinHandle<()>);
 
 impl Waker {
-    pub(crate) fn start(context: Arc<Context>, poller: ActorRef<PollerMsg>) -> Self {
+    pub(crate) fn start(context: Arc<Context>, route: ActorRef<CoreMsg>) -> Self {
         Self(tokio::spawn(async move {
             let mut wakeups = context.store.wakeups();
-            let mut ended = false;
-            loop {
-                // Biased, so that a run can be replayed; neither can starve the other, both are rare against the poller's own work.
-                let message = tokio::select! {
-                    biased;
-                    () = context.credit.freed() => PollerMsg::Freed,
-                    wakeup = wakeups.next(), if !ended => match wakeup {
-                        Some(wakeup) => PollerMsg::Wake(wakeup),
-                        None => {
-                            ended = true;
-                            continue;
-                        }
-                    },
-                };
-                if poller.cast(message).is_err() {
+            while let Some(wakeup) = wakeups.next().await {
+                if route.cast(CoreMsg::Event(Event::Woken(wakeup))).is_err() {
                     return;
                 }
             }

@@ -21,10 +21,10 @@ use super::super::supervisor::InboxSupervisor;
 use super::super::transaction_pool::PoolLimits;
 use super::super::undecodables::Undecodables;
 use super::*;
+use crate::inbox::credit::Credit;
 use crate::observe::describe_metrics;
 use crate::relay::builder::warn_of_abort;
 use crate::relay::context::checked_in_time;
-use crate::relay::credit::Credit;
 use crate::relay::{Relay, StartError};
 
 impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
@@ -122,7 +122,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             seed,
             counters,
             steps: self.steps,
-            credit: Credit::new(config.prefetch, config.prefetch_bytes),
+            credit: Arc::new(Credit::default()),
             pausing: Mutex::default(),
             paused_in_store,
             subscribed: AtomicBool::new(false),

@@ -1,0 +1,286 @@
+//! Failing keys that are due: how many are worked on at once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use outbox_contract::fetch::{Due, DueKey, DueRequest};
+use outbox_contract::{Bucket, BucketSet, KeyId};
+
+use super::Core;
+use super::event::Question;
+use super::key::{Doing, Held, Retry};
+use super::limits::Limits;
+
+/// Failing keys that were taken from the store and are not back. Each waits for a publisher, and some are waited for until their time is over; what
+/// they hold of the credit meanwhile nobody else has. So there are never many of them, however many are due; and those that are silent have a
+/// part of that alone, so that what was answered does not wait behind them.
+#[derive(Debug)]
+pub(super) struct DueKeys {
+    keys: BTreeMap<KeyId, Share>,
+    bytes: usize,
+    max_keys: usize,
+    max_silent: usize,
+    max_bytes: usize,
+    /// When a failing key is known to be due.
+    next: Option<Duration>,
+    /// When to ask anyway: an operator may have released one.
+    ask_at: Duration,
+    /// Whether the last question left silent keys out.
+    left_silent_out: bool,
+}
+
+/// What a key holds while it is worked on.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    bucket: Bucket,
+    bytes: usize,
+    is_silent: bool,
+}
+
+/// Part of the credit that failing keys may hold.
+const PART: usize = 8;
+/// Maximum number of keys that are taken at once, and of parked messages of each while there are many.
+const MAX_KEYS: usize = 100;
+const MAX_MESSAGES: usize = 100;
+/// Number of keys that are asked for while a key has more parked messages than that.
+const FEW_KEYS: usize = 4;
+/// Shortest time between two questions.
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
+
+impl DueKeys {
+    pub(super) fn of(limits: &Limits) -> Self {
+        // Enough to keep all publishers at work, but never so many that nothing else could be fetched.
+        let busy = limits.publishers.saturating_mul(2);
+        let credit = limits.max_in_flight;
+        let max_keys = (credit / PART).max(busy).min(credit / 2).max(1);
+        Self {
+            keys: BTreeMap::new(),
+            bytes: 0,
+            max_keys,
+            max_silent: (max_keys / 2).max(1),
+            max_bytes: (limits.max_in_flight_bytes / PART).max(1),
+            next: None,
+            ask_at: Duration::ZERO,
+            left_silent_out: false,
+        }
+    }
+
+    /// Number of further keys that may be taken, and bytes of them. None: wait until some are back.
+    pub(super) fn room(&self) -> Option<(usize, usize)> {
+        let keys = self.max_keys.saturating_sub(self.keys.len());
+        let bytes = self.max_bytes.saturating_sub(self.bytes);
+        (keys > 0 && bytes > 0).then_some((keys, bytes))
+    }
+
+    fn has_room_for_silent(&self) -> bool {
+        self.silent() < self.max_silent
+    }
+
+    fn silent(&self) -> usize {
+        self.keys.values().filter(|share| share.is_silent).count()
+    }
+
+    fn take(&mut self, key: KeyId, share: Share) {
+        self.back(&key);
+        self.bytes = self.bytes.saturating_add(share.bytes);
+        self.keys.insert(key, share);
+    }
+
+    /// A key is back.
+    pub(super) fn back(&mut self, key: &KeyId) {
+        if let Some(share) = self.keys.remove(key) {
+            self.bytes = self.bytes.saturating_sub(share.bytes);
+        }
+    }
+
+    /// These buckets belong to this relay no more.
+    pub(super) fn lose(&mut self, buckets: &BucketSet) {
+        self.keys.retain(|_, share| !buckets.contains(share.bucket));
+        self.bytes = self.keys.values().fold(0, |sum, share| sum.saturating_add(share.bytes));
+    }
+
+    /// A key is due at this instant.
+    pub(super) fn at(&mut self, at: Duration) {
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+
+    /// Failing keys may have come along.
+    pub(super) fn ask(&mut self) {
+        self.ask_at = Duration::ZERO;
+    }
+
+    /// When the next key is known to be due.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.next
+    }
+
+    fn is_time(&self, now: Duration) -> bool {
+        let has_room_again = self.left_silent_out && self.silent() <= self.max_silent / 2;
+        now >= self.ask_at || self.next.is_some_and(|at| now >= at) || has_room_again
+    }
+}
+
+impl Core {
+    /// The question for failing keys whose time has come, if it is time.
+    pub(super) fn ask_for_due(&mut self) -> Option<Question> {
+        if !self.due.is_time(self.now) || self.reading.owned.is_empty() {
+            return None;
+        }
+        let (messages, bytes) = self.table.credit.room_for_content();
+        // Word comes when one is back.
+        let (max_keys, max_bytes) = self.due.room()?;
+        if self.table.credit.room().0 == 0 {
+            self.looking.starved = true;
+            return None;
+        }
+        let mut except: Vec<KeyId> = self.due.keys.keys().cloned().collect();
+        self.due.left_silent_out = !self.due.has_room_for_silent();
+        if self.due.left_silent_out {
+            except.extend(self.silent.keys().filter(|key| !self.due.keys.contains_key(*key)).cloned());
+        }
+        // A key that comes back with much behind it has it all at once, so that it flows again soon.
+        let is_recovering = self.table.iter().any(|(_, state)| state.recovering);
+        let few = is_recovering && messages > FEW_KEYS * MAX_MESSAGES;
+        let (keys, each) = if few {
+            (FEW_KEYS, (messages / FEW_KEYS).min(self.limits.max_per_key))
+        } else {
+            ((messages / MAX_MESSAGES).clamp(1, MAX_KEYS), MAX_MESSAGES.min(messages))
+        };
+        Some(Question::Due(DueRequest {
+            route: self.route.clone(),
+            relay: self.relay,
+            buckets: self.reading.owned,
+            except,
+            muted: self.reading.closed(),
+            keys: keys.min(max_keys),
+            messages: each,
+            bytes: bytes.min(self.limits.fetch_bytes).min(max_bytes),
+        }))
+    }
+
+    /// Takes failing keys whose time has come.
+    pub(super) fn take_due(&mut self, due: Due) {
+        self.due.ask_at = self.now + self.limits.due_poll;
+        let mut pause = if due.keys.is_empty() { self.limits.first_delay } else { PAUSE };
+        let mut next = due.next;
+        for key in due.keys {
+            if !self.take_due_key(key) {
+                // It would be shown again at once.
+                pause = self.limits.first_delay;
+                next.get_or_insert(pause);
+            }
+        }
+        let wait = |next: Duration| if next.is_zero() { pause } else { next.max(PAUSE) };
+        self.due.next = next.map(|next| self.now + wait(next));
+    }
+
+    /// Says whether it was taken.
+    fn take_due_key(&mut self, mut due: DueKey) -> bool {
+        if !self.reading.owned.contains(due.bucket) {
+            return true;
+        }
+        // Of one that was never answered nothing is counted.
+        let class = due.first_failure.as_ref().map(|first| first.class.as_ref());
+        let was_silent = due.attempts == 0 || matches!(class, Some("silent" | "breaks"));
+        let is_silent = due.failing.is_some() && (was_silent || self.silent.contains_key(&due.key));
+        if is_silent {
+            self.silent.entry(due.key.clone()).or_default();
+            if !self.due.has_room_for_silent() {
+                // The next question leaves all that are known to be silent out.
+                return true;
+            }
+        }
+        let mut parked = std::mem::take(&mut due.parked);
+        if due.failing.is_some() {
+            // It is tried alone. What is behind it would only hold credit, perhaps for long; it is read again when this one went through.
+            parked.truncate(1);
+        }
+        let key = self.table.entry((due.key.clone(), due.bucket), self.leases.epoch(due.bucket));
+        let Some(state) = self.table.get(key) else { return true };
+        // Messages in memory were read before the key began to fail: they stand before all that is parked.
+        if state.retry.is_some() || !state.mailbox.is_empty() || matches!(state.doing, Doing::Batch(_)) {
+            return false;
+        }
+        self.forget_rows_to_park(key);
+        let parked: Vec<Held> = parked.into_iter().map(Held::from).collect();
+        let bytes = parked.iter().map(|held| held.bytes).sum();
+        self.table.credit.take(parked.len(), bytes);
+        // Where the first has failed it is waited for.
+        let bytes = due.failing.and(parked.first()).map_or(0, |held| held.bytes);
+        self.due.take(due.key, Share { bucket: due.bucket, bytes, is_silent });
+        if let Some(state) = self.table.get_mut(key) {
+            let mut retry = Retry {
+                version: due.version,
+                failing: due.failing,
+                attempts: due.attempts,
+                first_failure: due.first_failure,
+                parked: super::mailbox::Mailbox::default(),
+                delivered: Vec::new(),
+                failed: None,
+            };
+            retry.parked.give_back(parked);
+            state.retry = Some(Box::new(retry));
+            state.recovering = false;
+            state.is_failing = true;
+        }
+        self.place(key);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::{Key, Topic};
+
+    use super::*;
+    use crate::relay::config::RelayConfig;
+
+    fn key(number: usize) -> KeyId {
+        KeyId { topic: Topic::new("t").unwrap(), key: Key::new(number.to_string()).unwrap() }
+    }
+
+    fn due(credit: usize, credit_bytes: usize) -> DueKeys {
+        DueKeys::of(&Limits::of(&RelayConfig { credit, credit_bytes, ..RelayConfig::default() }))
+    }
+
+    fn share(bucket: u8, bytes: usize) -> Share {
+        Share { bucket: Bucket(bucket), bytes, is_silent: false }
+    }
+
+    #[test]
+    fn most_of_the_credit_stays_free_however_many_keys_are_taken() {
+        for (credit, max) in [(2_000, 250), (100, 16), (20, 10), (2, 1), (1, 1)] {
+            let mut due = due(credit, 1 << 20);
+            let mut taken = 0;
+            while due.room().is_some() {
+                due.take(key(taken), share(1, 1));
+                taken += 1;
+            }
+            assert_eq!(taken, max, "of a credit of {credit}");
+        }
+    }
+
+    #[test]
+    fn silent_keys_leave_room_to_others() {
+        let mut due = due(2_000, 1 << 20);
+        let mut taken = 0;
+        while due.has_room_for_silent() {
+            due.take(key(taken), Share { is_silent: true, ..share(1, 1) });
+            taken += 1;
+        }
+        assert_eq!((taken, due.room().map(|(keys, _)| keys)), (125, Some(125)));
+    }
+
+    #[test]
+    fn large_messages_are_few() {
+        let mut due = due(2_000, 8_000);
+        due.take(key(0), share(1, 600));
+        assert_eq!(due.room(), Some((249, 400)));
+        due.take(key(1), share(2, 600));
+        assert_eq!(due.room(), None);
+        due.back(&key(0));
+        assert_eq!(due.room(), Some((249, 400)));
+        due.lose(&[Bucket(2)].into_iter().collect());
+        assert_eq!(due.room(), Some((250, 1_000)));
+    }
+}

@@ -1,0 +1,147 @@
+//! Forgetting: what is dropped from memory unsent, and is read again.
+
+use outbox_contract::{BucketSet, Failure, Position, Topic};
+
+use super::Core;
+use super::key::{Doing, KeyState, Verdict};
+use super::outcomes::Silence;
+use super::table::KeyRef;
+
+impl Core {
+    /// Drops what a key has in memory behind its first `kept` messages, and has it read again. What is under way stays: it comes back by itself.
+    pub(super) fn forget(&mut self, key: KeyRef, kept: usize) {
+        let Some(state) = self.table.get_mut(key) else { return };
+        let messages = state.mailbox.split_off(kept);
+        let rows: Vec<Position> = messages.iter().map(|held| held.stored.position).collect();
+        self.table.drop_content(&messages);
+        self.forget_rows(key, rows);
+        self.forget_rows_to_park(key);
+    }
+
+    /// Drops what a key is still to park, and has it read again.
+    pub(super) fn forget_rows_to_park(&mut self, key: KeyRef) {
+        let Some(state) = self.table.get_mut(key) else { return };
+        let rows: Vec<Position> = state.to_park.drain(..).map(|row| row.position).collect();
+        self.forget_rows(key, rows);
+    }
+
+    /// These rows of a key are in memory no more, and are read again.
+    pub(super) fn forget_rows(&mut self, key: KeyRef, rows: Vec<Position>) {
+        let Some(first) = rows.iter().min().copied() else { return };
+        for position in rows {
+            self.table.remove_row(position, key.stay);
+        }
+        self.read_again(key, first.before());
+    }
+
+    /// Makes room: what stands behind messages that are held against is dropped, and then what nothing was heard of is set aside, though nothing else may
+    /// have gone through either: it has what others need to show that.
+    pub(super) fn shed(&mut self) {
+        if self.breaker.is_said_to_be_away() {
+            return;
+        }
+        let has_followers = |state: &KeyState| {
+            let waits = state.unknown > 0 && matches!(state.doing, Doing::Batch(_));
+            let is_leaving = matches!(state.doing, Doing::Transition(..));
+            (waits || is_leaving) && !state.mailbox.is_empty()
+        };
+        for key in self.table.select(has_followers) {
+            self.forget(key, 0);
+            self.place(key);
+        }
+        let is_silent = |state: &KeyState| {
+            state.unknown > 0
+                && state.doing == Doing::Nothing
+                && state.retry.is_none()
+                && !state.mailbox.is_empty()
+        };
+        for key in self.table.select(is_silent) {
+            if !self.table.credit.is_short() {
+                return;
+            }
+            let Some(state) = self.table.get(key) else { continue };
+            let Some(row) = state.mailbox.first().map(|held| held.stored.row()) else { continue };
+            let (name, unknown) = (state.name.clone(), state.unknown);
+            let strikes = self.strikes(&name);
+            self.remember_silence(name, Silence { strikes, delivered: self.delivered });
+            let rest = self.rest_of_silence(unknown.max(strikes));
+            let failure =
+                Failure::new("silent", "nothing was heard of it, and others had no room; not counted");
+            self.failed(key, row, false, failure, Verdict::Silent(rest));
+        }
+    }
+
+    /// Drops everything of these buckets: they belong to this relay no more. Nothing is read again, and what is in flight may
+    /// only settle.
+    pub(super) fn lose(&mut self, buckets: BucketSet) {
+        if buckets.is_empty() {
+            return;
+        }
+        self.reading.lose(buckets);
+        for key in self.table.select(|state| buckets.contains(state.bucket)) {
+            self.drop_key(key);
+        }
+        self.malformed.lose(&buckets);
+        self.table.remove_rows_of(&buckets);
+        self.due.lose(&buckets);
+        self.silent.retain(|name, _| !buckets.contains(name.bucket()));
+    }
+
+    /// Takes a key out of the table with all that it has in memory, but for its rows in the index.
+    fn drop_key(&mut self, key: KeyRef) {
+        let Some(mut state) = self.table.remove(key) else { return };
+        self.table.drop_content(&state.mailbox.split_off(0));
+        if let Some(mut retry) = state.retry.take() {
+            self.table.drop_content(&retry.parked.split_off(0));
+            self.due.back(&state.name);
+        }
+    }
+
+    /// Closes a topic: nothing of it is read until it is opened, and what is in memory is dropped, or when it is back.
+    pub(super) fn close_topic(&mut self, topic: &Topic) {
+        let keys = self.table.select(|state| state.name.topic == *topic);
+        let cursors = keys.iter().filter_map(|key| {
+            let window = self.table.get_mut(*key)?.window.take()?;
+            Some(window.cursor)
+        });
+        let lowest = cursors.min();
+        self.reading.close_topic(topic, lowest);
+        for key in keys {
+            self.forget_key(key);
+        }
+    }
+
+    /// Forgets a key whole.
+    pub(super) fn forget_key(&mut self, key: KeyRef) {
+        self.forget(key, 0);
+        self.drop_retry(key);
+        let Some(state) = self.table.get_mut(key) else { return };
+        match &state.doing {
+            Doing::Nothing => {}
+            Doing::Batch(_) => state.forget = true,
+            Doing::Transition(_, kind) => {
+                // Its answer finds nobody. Whether it was made shows when the key is read again.
+                let rows = kind.rows().iter().map(|row| row.position).collect();
+                state.doing = Doing::Nothing;
+                self.forget_rows(key, rows);
+                self.drop_retry(key);
+            }
+        }
+        self.place(key);
+    }
+
+    /// Lets go of what is parked of a key: it is taken again when it is due. What was delivered of it is removed first.
+    fn drop_retry(&mut self, key: KeyRef) {
+        let Some(state) = self.table.get_mut(key) else { return };
+        let is_busy = state.doing != Doing::Nothing;
+        let Some(retry) = &mut state.retry else { return };
+        let parked = retry.parked.split_off(0);
+        if retry.delivered.is_empty() && !is_busy {
+            state.retry = None;
+            let name = state.name.clone();
+            self.due.back(&name);
+            self.due.at(self.now);
+        }
+        self.table.drop_content(&parked);
+    }
+}

@@ -1,0 +1,206 @@
+//! Leases: which buckets are owned, under which epochs, and how they are taken over and given back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use outbox_contract::lease::Paused;
+use outbox_contract::{BUCKETS, Bucket, BucketSet, Epoch, Lease, Leased, LowWater, Position};
+
+use super::event::{Command, Report};
+use super::{Core, Drain, sabotaged};
+
+/// What is known of leases.
+#[derive(Debug)]
+pub(super) struct Leases {
+    epochs: [Epoch; BUCKETS],
+    /// Which life of the database all of this was read in.
+    life: i64,
+    /// When the last batch may be begun.
+    until: Duration,
+    is_route_paused: bool,
+    giving_back: Vec<GivingBack>,
+}
+
+/// Buckets that are being given up: when nothing of them is unconfirmed and what was delivered is removed, they are released.
+#[derive(Clone, Copy, Debug)]
+struct GivingBack {
+    buckets: BucketSet,
+    low_water: Position,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self {
+            epochs: [Epoch::default(); BUCKETS],
+            life: 0,
+            until: Duration::ZERO,
+            is_route_paused: false,
+            giving_back: Vec::new(),
+        }
+    }
+}
+
+impl Leases {
+    pub(super) fn epoch(&self, bucket: Bucket) -> Epoch {
+        self.epochs[usize::from(bucket.0)]
+    }
+
+    /// Whether a batch may be begun (promise P7). Publishers look at the clock once more.
+    pub(super) fn holds(&self, now: Duration) -> bool {
+        now < self.until
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_route_paused
+    }
+
+    pub(super) fn is_giving_back(&self) -> bool {
+        !self.giving_back.is_empty()
+    }
+
+    fn given_back(&self) -> BucketSet {
+        self.giving_back.iter().fold(BucketSet::EMPTY, |set, given| set.union(&given.buckets))
+    }
+
+    /// A mark of these buckets, under the epochs under which they were read.
+    fn mark(&self, buckets: BucketSet, position: Position) -> LowWater {
+        let covered = buckets.iter().map(|bucket| (bucket, self.epoch(bucket))).collect();
+        LowWater { position, covered, life: self.life }
+    }
+}
+
+impl Core {
+    /// Takes over what was gained, and drops what was lost; a bucket that came back under another epoch was both.
+    pub(super) fn leased(&mut self, leased: &Leased, surplus: BucketSet, until: Duration) {
+        if self.draining.is_some() {
+            return;
+        }
+        self.leases.life = leased.life;
+        self.leases.until = until;
+        let was_idle = self.leases.is_route_paused || self.reading.owned.is_empty();
+        let same = |lease: &&Lease| self.leases.epoch(lease.bucket) == lease.epoch;
+        let kept: BucketSet = leased.leases.iter().filter(same).map(|lease| lease.bucket).collect();
+        let lost = self.reading.owned.without(&kept);
+        if !lost.is_empty() {
+            self.report(Report::LostBuckets(lost.len()));
+            self.lose_lease(lost);
+        }
+        let gained = self.acquire(&leased.leases);
+        self.pause(&leased.paused);
+        if !surplus.is_empty() {
+            self.give_up(surplus);
+        }
+        let mark = self.low_water();
+        self.commands.push(Command::Save(mark));
+        if gained || was_idle {
+            self.look_soon();
+        }
+    }
+
+    fn acquire(&mut self, leases: &[Lease]) -> bool {
+        let giving_back = self.leases.given_back();
+        let mut gained = BucketSet::EMPTY;
+        let mut low_water = Position::END;
+        for lease in leases {
+            // Under the epoch under which it was given up, it is on its way back: the heartbeat looked before it was there.
+            let is_released = self.leases.epoch(lease.bucket) == lease.epoch;
+            if !self.reading.owned.contains(lease.bucket)
+                && !giving_back.contains(lease.bucket)
+                && !is_released
+            {
+                gained.insert(lease.bucket);
+                low_water = low_water.min(lease.low_water);
+                self.leases.epochs[usize::from(lease.bucket.0)] = lease.epoch;
+            }
+        }
+        if gained.is_empty() {
+            return false;
+        }
+        self.report(Report::TookOver(gained.len()));
+        self.reading.acquire(gained, low_water);
+        // A saved mark is a hint: what stands below it is looked for at once.
+        self.below.look_at(Duration::ZERO);
+        // Failing keys may have come along.
+        self.due.ask();
+        true
+    }
+
+    fn pause(&mut self, paused: &Paused) {
+        self.leases.is_route_paused = paused.route;
+        for topic in self.topics.pause(&paused.topics) {
+            self.close_topic(&topic);
+            self.report_topics();
+        }
+    }
+
+    /// These buckets belong to this relay no more, or it seems so: a heartbeat takes them over anew if not.
+    pub(super) fn lose_lease(&mut self, buckets: BucketSet) {
+        self.lose(buckets.intersection(&self.reading.owned));
+        let giving_back = self.leases.given_back();
+        for bucket in buckets.without(&giving_back).iter() {
+            self.leases.epochs[usize::from(bucket.0)] = Epoch::default();
+        }
+    }
+
+    /// A publisher found that buckets are not owned under these epochs. Whoever says so may be behind: what was read under others stays.
+    pub(super) fn lapsed(&mut self, epochs: &BTreeMap<Bucket, Epoch>) {
+        let lapsed = epochs.iter().filter(|(bucket, epoch)| self.leases.epoch(**bucket) == **epoch);
+        let lapsed: BucketSet = lapsed.map(|(bucket, _)| *bucket).collect();
+        self.lose_lease(lapsed.intersection(&self.reading.owned));
+    }
+
+    fn give_up(&mut self, buckets: BucketSet) {
+        self.report(Report::GivingUp(buckets.len()));
+        let low_water = self.reading.low_water(&self.table);
+        self.lose(buckets);
+        self.leases.giving_back.push(GivingBack { buckets, low_water });
+    }
+
+    /// Gives back what nothing is unconfirmed or unsettled of.
+    pub(super) fn finish_giving_back(&mut self) {
+        let waiting = std::mem::take(&mut self.leases.giving_back);
+        for given in waiting {
+            let is_quiet = self.batches.is_quiet(&given.buckets) || sabotaged!(self, GivesBackUnconfirmed);
+            if is_quiet
+                && (self.removals.is_settled(&given.buckets) || sabotaged!(self, GivesBackUnconfirmed))
+            {
+                let low_water = self.leases.mark(given.buckets, given.low_water);
+                self.commands.push(Command::GiveBack { buckets: given.buckets, low_water });
+            } else {
+                self.leases.giving_back.push(given);
+            }
+        }
+        if let Some(drain) = &mut self.draining
+            && !drain.is_said
+            && self.batches.is_quiet(&BucketSet::ALL)
+        {
+            drain.is_said = true;
+            self.commands.push(Command::Drained(drain.low_water.clone()));
+        }
+    }
+
+    /// How far all that this relay reads has come, what it is giving up included: that is still its own. It speaks of what this core was told
+    /// of, and no more: the keeper may own other buckets by now.
+    fn low_water(&self) -> LowWater {
+        let given =
+            self.leases.giving_back.iter().map(|given| given.low_water).min().unwrap_or(Position::END);
+        let covered = self.reading.owned.union(&self.leases.given_back());
+        let mut position = self.reading.low_water(&self.table).min(given);
+        if sabotaged!(self, MarkPassesInFlight) {
+            position = self.reading.low_water_of_windows();
+        }
+        self.leases.mark(covered, position)
+    }
+
+    /// Begins nothing any more. What is dropped is still to be read by others: the mark stays below it.
+    pub(super) fn drain(&mut self) {
+        if self.draining.is_some() {
+            return;
+        }
+        let low_water = self.low_water();
+        let owned = self.reading.owned;
+        self.draining = Some(Drain { low_water, is_said: false });
+        self.asked = None;
+        self.lose(owned);
+    }
+}

@@ -1,0 +1,72 @@
+//! Limits of a core: how much it may have in memory, and how long it waits.
+
+use std::time::Duration;
+
+use super::super::config::RelayConfig;
+
+/// Bounds of a route, from its configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Maximum number of rows of one fetch.
+    pub(crate) fetch_rows: usize,
+    /// Maximum number of bytes of one fetch.
+    pub(crate) fetch_bytes: usize,
+    /// Maximum number of messages in memory, and of rows that are to be parked.
+    pub(crate) max_in_flight: usize,
+    /// Maximum number of bytes of messages in memory; one message may exceed it.
+    pub(crate) max_in_flight_bytes: usize,
+    /// Maximum number of rows of one key in memory.
+    pub(crate) max_per_key: usize,
+    /// Maximum number of messages of a publish batch.
+    pub(crate) batch: usize,
+    /// Maximum number of bytes of a publish batch; one message may have more.
+    pub(crate) batch_bytes: usize,
+    /// Number of batches that a full fetch is divided into.
+    pub(crate) shares: usize,
+    /// Maximum number of unconfirmed batches of what is answered.
+    pub(crate) publishers: usize,
+    /// Maximum number of unconfirmed batches of what was silent before: they wait, so that the others need not.
+    pub(crate) silent_publishers: usize,
+    /// Number of positions that a fetch may walk over again before it pays to ask after each one who is writing. A database takes about
+    /// 0.3 microseconds for a row that is gone, and about as long as for a thousand to answer that.
+    pub(crate) walk: i64,
+    /// First wait after an unknown outcome or an outage.
+    pub(crate) first_delay: Duration,
+    /// Longest such wait.
+    pub(crate) max_delay: Duration,
+    /// Time after which a batch that is out counts as unknown.
+    pub(crate) publish_timeout: Duration,
+    /// Interval of looks of an idle relay.
+    pub(crate) idle_poll: Duration,
+    /// Interval of questions for due keys that nothing announced.
+    pub(crate) due_poll: Duration,
+    /// Interval of lease renewals.
+    pub(crate) heartbeat: Duration,
+}
+
+/// Fetches' worth of positions that a fetch may walk over again.
+const WALK: i64 = 4;
+
+impl Limits {
+    pub(crate) fn of(config: &RelayConfig) -> Self {
+        Self {
+            fetch_rows: config.batch,
+            fetch_bytes: config.batch_bytes,
+            max_in_flight: config.credit,
+            max_in_flight_bytes: config.credit_bytes,
+            max_per_key: config.most_per_key(),
+            batch: config.chunk,
+            batch_bytes: config.chunk_bytes,
+            shares: config.lanes,
+            publishers: config.lanes.saturating_mul(config.depth),
+            silent_publishers: config.lanes,
+            walk: i64::try_from(config.batch).unwrap_or(i64::MAX).saturating_mul(WALK),
+            first_delay: config.outage_first_delay,
+            max_delay: config.outage_most_delay,
+            publish_timeout: config.publish_timeout,
+            idle_poll: config.idle_poll,
+            due_poll: config.due_poll,
+            heartbeat: config.heartbeat,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Looking: when the store is asked, and for what. One question is under way at a time.
+
+use std::time::Duration;
+
+use outbox_contract::hints::Wakeup;
+
+use super::due::PAUSE;
+use super::event::{Answer, Command, Question, Report};
+use super::pace::Pace;
+use super::reading::Plan;
+use super::reading::Turn;
+use super::{Asked, Core, Purpose, sabotaged};
+
+/// Interval at which the store is asked who is writing, at the most.
+const PROBE_EVERY: Duration = Duration::from_millis(200);
+
+/// A look: as many questions as it takes until there is nothing to read, or no room.
+#[derive(Debug)]
+pub(super) struct Looking {
+    pace: Pace,
+    /// When the next look begins.
+    at: Duration,
+    is_under_way: bool,
+    /// Number of rows that this look has found.
+    pub(super) found: usize,
+    /// Whether a fetch had to wait for credit.
+    pub(super) starved: bool,
+    /// Whether the last fetch showed rows that count from the next one on.
+    pub(super) early: bool,
+    next_probe: Duration,
+    topics_apart: usize,
+    /// Whether the store was asked for its marks since the last fetch.
+    has_marks: bool,
+}
+
+impl Looking {
+    pub(super) fn new(idle: Duration) -> Self {
+        Self {
+            pace: Pace::new(idle),
+            at: Duration::ZERO,
+            is_under_way: false,
+            found: 0,
+            starved: false,
+            early: false,
+            next_probe: Duration::ZERO,
+            topics_apart: 0,
+            has_marks: false,
+        }
+    }
+
+    /// When the next look begins.
+    pub(super) fn at(&self) -> Duration {
+        self.at
+    }
+
+    pub(super) fn woken(&mut self, wakeup: Wakeup) {
+        self.pace.woken(wakeup);
+    }
+}
+
+impl Core {
+    /// Plans a look now, or as soon as the last one allows.
+    pub(super) fn look_soon(&mut self) {
+        let at = self.now + self.looking.pace.breath(self.now);
+        self.looking.at = self.looking.at.min(at);
+    }
+
+    /// There is room again that somebody waited for.
+    pub(super) fn has_room(&mut self) {
+        if self.looking.starved && self.table.credit.is_half_free() {
+            self.looking.starved = false;
+            self.look_soon();
+        }
+    }
+
+    /// Rows that waited to be parked or buried are gone: others may be read.
+    pub(super) fn has_room_to_wait(&mut self) {
+        if self.may_wait() && self.reading.wants_room_to_wait() {
+            self.look_soon();
+        }
+    }
+
+    /// Whether a good part of the room for rows that are to be parked or buried is free.
+    fn may_wait(&self) -> bool {
+        self.table.waiting() <= self.limits.max_in_flight / 2
+    }
+
+    /// Asks the store for what is next, if nothing is asked already.
+    pub(super) fn look(&mut self) {
+        if self.asked.is_some() || self.draining.is_some() {
+            return;
+        }
+        if !self.looking.is_under_way {
+            if self.now < self.looking.at {
+                return;
+            }
+            self.looking.pace.looked(self.now);
+            if self.leases.is_paused() || !self.leases.holds(self.now) {
+                self.looking.at = self.now + self.limits.idle_poll;
+                return;
+            }
+            self.begin_look();
+        }
+        if let Some((purpose, question)) = self.next_question() {
+            let number = self.next_number();
+            self.asked = Some(Asked { number, purpose });
+            self.commands.push(Command::Ask { number, question });
+        } else {
+            self.end_look();
+        }
+    }
+
+    fn begin_look(&mut self) {
+        (self.looking.is_under_way, self.looking.found, self.looking.early) = (true, 0, false);
+        self.looking.has_marks = false;
+        for topic in self.topics.open_due(self.now) {
+            self.reading.open_topic(&topic);
+        }
+        let windows = &self.reading.windows;
+        self.topics.keep(self.now, |topic| windows.is_apart(topic));
+    }
+
+    fn next_question(&mut self) -> Option<(Purpose, Question)> {
+        if self.leases.is_paused() || !self.leases.holds(self.now) {
+            return None;
+        }
+        if let Some(question) = self.ask_for_due() {
+            return Some((Purpose::Due, question));
+        }
+        if let Some(question) = self.ask_for_rows() {
+            return Some(question);
+        }
+        if self.reading.wants_writers() && self.now >= self.looking.next_probe {
+            self.looking.next_probe = self.now + PROBE_EVERY;
+            return Some((Purpose::Writers, Question::Writers));
+        }
+        None
+    }
+
+    /// A fetch, or what is to be known before. None: there is nothing to read, or no room.
+    fn ask_for_rows(&mut self) -> Option<(Purpose, Question)> {
+        if self.table.credit.is_short() {
+            self.shed();
+        }
+        if !self.table.credit.is_half_free() {
+            self.looking.starved = true;
+            return None;
+        }
+        let room_to_wait = self.may_wait();
+        if self.reading.wants_marks(room_to_wait) && !self.looking.has_marks {
+            return Some((Purpose::Marks, Question::Marks(self.reading.owned)));
+        }
+        let turn = {
+            let (table, limits) = (&mut self.table, &self.limits);
+            self.reading.choose(room_to_wait, |key| {
+                let Some(state) = table.get_mut(key) else { return false };
+                state.in_line_to_be_read = false;
+                state.may_be_read(limits.max_per_key)
+            })?
+        };
+        let plan = self.plan(turn)?;
+        self.looking.has_marks = false;
+        self.counts.fetches += 1;
+        let question = Question::Fetch(plan.request.clone());
+        Some((Purpose::Fetch(Box::new(plan)), question))
+    }
+
+    fn plan(&mut self, turn: Turn) -> Option<Plan> {
+        let (messages, bytes) = self.table.credit.room_for_content();
+        let room = (messages.min(self.limits.fetch_rows), bytes.min(self.limits.fetch_bytes));
+        let reader = (&self.route, self.relay);
+        match turn {
+            Turn::Wide(part) => {
+                let muted = self.table.muted();
+                Some(self.reading.plan_wide(part, reader, room, &self.table, muted))
+            }
+            Turn::Key(key) => {
+                let state = self.table.get(key)?;
+                let max = if state.is_failing {
+                    self.limits.max_in_flight.saturating_sub(self.table.waiting())
+                } else {
+                    state.allowed(self.limits.max_per_key).saturating_sub(state.rows)
+                };
+                self.reading.plan_key(key, reader, (room.0.min(max.max(1)), room.1), &self.table)
+            }
+        }
+    }
+
+    fn end_look(&mut self) {
+        self.looking.is_under_way = false;
+        self.begin_looking_below();
+        if self.looking.topics_apart > 0 || !self.topics.is_empty() {
+            self.report_topics();
+        }
+        let mut wait = self.looking.pace.after_look(self.looking.found > 0);
+        // Nothing says when another process appends: the next look looks, whatever causes it.
+        self.reading.look();
+        if std::mem::take(&mut self.looking.early) {
+            wait = wait.min(self.looking.pace.breath(self.now).max(Duration::from_millis(1)));
+        }
+        let probe = self.reading.wants_writers().then_some(self.looking.next_probe);
+        // Without room nobody could take a key that is due; word comes when there is some.
+        let has_room = self.table.credit.room().0 > 0 && self.due.room().is_some();
+        let due = self.due.next().filter(|_| has_room);
+        for at in [due, self.topics.next(), probe].into_iter().flatten() {
+            wait = wait.min(at.saturating_sub(self.now).max(PAUSE));
+        }
+        self.looking.at = self.now + wait;
+    }
+
+    pub(super) fn report_topics(&mut self) {
+        let names = self.topics.names();
+        self.looking.topics_apart = names.len();
+        self.report(Report::TopicsApart(names));
+    }
+
+    /// Takes the answer to a question.
+    pub(super) fn answered(&mut self, number: u64, answer: Answer) {
+        let Some(asked) = self.asked.take_if(|asked| asked.number == number) else { return };
+        match (asked.purpose, answer) {
+            (Purpose::Fetch(plan), Answer::Fetched(fetched)) => {
+                if plan.wants_writers() && !sabotaged!(self, BaseNotConfirmed) {
+                    // Its rows count when nobody who was writing is over.
+                    let number = self.next_number();
+                    self.asked = Some(Asked { number, purpose: Purpose::Confirm(plan, fetched) });
+                    self.commands.push(Command::Ask { number, question: Question::Writers });
+                } else {
+                    self.fetched(&plan, fetched);
+                }
+            }
+            (Purpose::Confirm(plan, fetched), Answer::Writers(writers)) => {
+                self.reading.wrote(&writers);
+                self.fetched(&plan, fetched);
+            }
+            (Purpose::Writers, Answer::Writers(writers)) => self.reading.wrote(&writers),
+            (Purpose::Marks, Answer::Marks(marks)) => {
+                let has_passed = !self.topics.is_empty() || self.table.muted().next().is_some();
+                self.reading.committed(marks, has_passed, self.limits.fetch_rows);
+                self.looking.has_marks = true;
+            }
+            (Purpose::Due, Answer::Due(due)) => self.take_due(due),
+            // Of another kind than was asked for: no actor of ours says so.
+            _ => {}
+        }
+    }
+}

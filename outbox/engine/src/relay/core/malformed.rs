@@ -1,0 +1,97 @@
+//! Rows that are no messages. They become dead letters, each by itself: they are never sent, so nothing of a key waits for them, and the key under which
+//! they are shown may be a stand-in for what can't be one.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use outbox_contract::divert::{Diverted, Step};
+use outbox_contract::fetch::Waiting;
+use outbox_contract::{BucketSet, Diversion, Epoch, Failure};
+
+use super::Core;
+use super::event::Command;
+
+/// Number that is taken to the store at once: transitions of keys go in between.
+const AT_ONCE: usize = 200;
+
+/// Those that wait, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct MalformedRows {
+    line: VecDeque<Malformed>,
+    /// By the number of their transition.
+    asked: BTreeMap<u64, Malformed>,
+}
+
+#[derive(Debug)]
+struct Malformed {
+    row: Waiting,
+    epoch: Epoch,
+    stay: u64,
+    reason: String,
+}
+
+impl MalformedRows {
+    pub(super) fn push(&mut self, row: Waiting, epoch: Epoch, stay: u64, reason: String) {
+        self.line.push_back(Malformed { row, epoch, stay, reason });
+    }
+
+    pub(super) fn lose(&mut self, buckets: &BucketSet) {
+        self.line.retain(|bad| !buckets.contains(bad.row.bucket));
+        self.asked.retain(|_, bad| !buckets.contains(bad.row.bucket));
+    }
+}
+
+impl Core {
+    /// Asks for dead letters, if none are being made.
+    pub(super) fn bury_malformed(&mut self) {
+        if !self.malformed.asked.is_empty() {
+            return;
+        }
+        let count = self.malformed.line.len().min(AT_ONCE);
+        for bad in self.malformed.line.drain(..count).collect::<Vec<_>>() {
+            let number = self.next_number();
+            let failure = Failure::new("malformed", bad.reason.clone());
+            let step = Step::Bury {
+                row: bad.row.at,
+                reason: "malformed",
+                attempts: 0,
+                first: failure.clone(),
+                last: failure,
+            };
+            let transition = Diversion {
+                route: self.route.clone(),
+                relay: self.relay,
+                bucket: bad.row.bucket,
+                epoch: bad.epoch,
+                key: bad.row.key.clone(),
+                version: None,
+                step,
+            };
+            self.commands.push(Command::Transition { number, transition });
+            self.malformed.asked.insert(number, bad);
+        }
+    }
+
+    /// Takes the store's answer, if it is about one of these. Says whether it is.
+    pub(super) fn malformed_transitioned(&mut self, number: u64, answer: Diverted) -> bool {
+        let Some(bad) = self.malformed.asked.remove(&number) else { return false };
+        let (position, bucket) = (bad.row.at.position, bad.row.bucket);
+        match answer {
+            Diverted::Done(_) => {
+                self.counts.buried += 1;
+                self.table.remove_row(position, bad.stay);
+                self.has_room_to_wait();
+            }
+            Diverted::LeaseLost => {
+                self.counts.refused += 1;
+                self.lose_lease([bucket].into_iter().collect());
+            }
+            Diverted::Stale => {
+                self.counts.refused += 1;
+                self.table.remove_row(position, bad.stay);
+                self.reading.read_row_again(&bad.row.key.topic, bucket, position.before());
+                self.look_soon();
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,331 @@
+//! The core of a route: everything that is in memory, and every decision about it. Pure: no await, no clock, no task, no call.
+//!
+//! One entry, [`Core::on`], takes an [`Event`] and gives [`Command`]s; the actors around it carry them out and know nothing. Each command that
+//! is answered has a number, and its answer names it. That is the only fence: whose number is not known any more is dropped where it arrives.
+//!
+//! ```text
+//!   leases answered ──┐                                    ┌── ask the store: fetch, due keys, writers, marks
+//!   fetch answered  ──┤   leases   reading ── windows      ├── publish this batch
+//!   batch is back   ──┼─>      table of keys ── mailboxes ─┼─> remove these rows
+//!   step answered   ──┤   lines    due keys   topics       ├── make these transitions
+//!   rows removed    ──┘   breaker  credit     pace         └── give these buckets back, save this mark
+//! ```
+//!
+//! A key does one thing at a time: some of its messages are in one unconfirmed batch, or one transition of it is on its way to the store, or it
+//! stands in a line. So what follows a failure can't overtake it (promise P3), and the failure of one key holds up no other (P5).
+//!
+//! A key is forgotten and read again in one step ([`Core::forget`]): its rows leave the index and a window of its own begins before the first of them.
+//! Nothing else has to hear of it. So the followers of a key that hangs or fails give their room back whenever others need it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::fetch::{Fetched, Ordering};
+use outbox_contract::{KeyId, Position, RelayId, Route};
+
+use super::policies::Policies;
+use batches::Batches;
+use breaker::Breaker;
+use credit::Credit;
+use due::DueKeys;
+pub(crate) use event::{Answer, Command, Counts, Event, PublishBatch, Question, Report};
+use key::Held;
+use leases::Leases;
+pub(crate) use limits::Limits;
+pub(crate) use lines::Line;
+use lines::Lines;
+use looking::Looking;
+use malformed::MalformedRows;
+use outcomes::Silence;
+pub(crate) use reading::Cause;
+use reading::{LookBelow, Plan, Reading};
+use removals::Removals;
+use table::{KeyRef, Table};
+use topics::Topics;
+
+mod batches;
+pub(crate) mod breaker;
+mod credit;
+mod due;
+mod event;
+mod forgetting;
+mod key;
+mod leases;
+mod limits;
+mod lines;
+mod looking;
+mod mailbox;
+mod malformed;
+mod outcomes;
+mod pace;
+mod reading;
+mod removals;
+mod table;
+mod topics;
+mod transitions;
+
+#[cfg(test)]
+mod model;
+
+/// Whether the model leaves this part of the core out.
+macro_rules! sabotaged {
+    ($core:expr, $part:ident) => {{
+        #[cfg(test)]
+        let is_left_out = $core.sabotage == Some(crate::relay::core::model::Sabotage::$part);
+        #[cfg(not(test))]
+        let is_left_out = false;
+        is_left_out
+    }};
+}
+use sabotaged;
+
+/// All that is in memory of one route of one relay.
+#[derive(Debug)]
+pub(crate) struct Core {
+    route: Route,
+    relay: RelayId,
+    limits: Limits,
+    policies: Arc<Policies>,
+    draws: fastrand::Rng,
+    now: Duration,
+    numbers: u64,
+    commands: Vec<Command>,
+    counts: Counts,
+    table: Table,
+    lines: Lines,
+    timers: BTreeSet<(Duration, KeyRef)>,
+    batches: Batches,
+    removals: Removals,
+    malformed: MalformedRows,
+    reading: Reading,
+    looking: Looking,
+    below: LookBelow,
+    due: DueKeys,
+    topics: Topics,
+    breaker: Breaker,
+    leases: Leases,
+    /// The question that is under way, and what waits for its answer.
+    asked: Option<Asked>,
+    /// Keys that are kept until the fetch under way is back, which does not know of their transitions.
+    guarded: Vec<KeyRef>,
+    /// Transitions that are on their way to the store, by number.
+    stepping: BTreeMap<u64, KeyRef>,
+    /// Keys of which nothing was heard while others went through.
+    silent: BTreeMap<KeyId, Silence>,
+    /// Number of messages that were delivered.
+    delivered: u64,
+    /// The mark to leave behind, once nothing is begun any more.
+    draining: Option<Drain>,
+    #[cfg(test)]
+    sabotage: Option<model::Sabotage>,
+}
+
+/// A question that is under way.
+#[derive(Debug)]
+struct Asked {
+    number: u64,
+    purpose: Purpose,
+}
+
+#[derive(Debug)]
+enum Purpose {
+    Fetch(Box<Plan>),
+    /// To confirm a fetch that has returned.
+    Confirm(Box<Plan>, Fetched),
+    Writers,
+    Marks,
+    Due,
+}
+
+#[derive(Debug)]
+struct Drain {
+    low_water: outbox_contract::LowWater,
+    is_said: bool,
+}
+
+impl Core {
+    /// A core that knows nothing yet, but what was known of the transport. `seed`: of the draws for waits.
+    pub(crate) fn new(
+        (route, relay): (Route, RelayId),
+        ordering: Ordering,
+        limits: Limits,
+        policies: Arc<Policies>,
+        breaker: Breaker,
+        seed: u64,
+    ) -> Self {
+        Self {
+            route,
+            relay,
+            limits,
+            policies,
+            draws: fastrand::Rng::with_seed(seed),
+            now: Duration::ZERO,
+            numbers: 0,
+            commands: Vec::new(),
+            counts: Counts::default(),
+            table: Table::new(Credit::new(limits.max_in_flight, limits.max_in_flight_bytes)),
+            lines: Lines::new(limits.publishers, limits.silent_publishers),
+            timers: BTreeSet::new(),
+            batches: Batches::default(),
+            removals: Removals::default(),
+            malformed: MalformedRows::default(),
+            reading: Reading::new(ordering),
+            looking: Looking::new(limits.idle_poll),
+            below: LookBelow::default(),
+            due: DueKeys::of(&limits),
+            topics: Topics::new(limits.first_delay, limits.max_delay, limits.publish_timeout),
+            breaker,
+            leases: Leases::default(),
+            asked: None,
+            guarded: Vec::new(),
+            stepping: BTreeMap::new(),
+            silent: BTreeMap::new(),
+            delivered: 0,
+            draining: None,
+            #[cfg(test)]
+            sabotage: None,
+        }
+    }
+
+    /// Takes an event; says what is to be done.
+    pub(crate) fn on(&mut self, event: Event, now: Duration) -> Vec<Command> {
+        self.now = now;
+        self.take(event);
+        self.wake_keys();
+        self.begin_transitions();
+        self.begin_batches();
+        self.begin_removal();
+        self.look();
+        self.finish_giving_back();
+        if self.counts != Counts::default() {
+            self.commands.push(Command::Count(std::mem::take(&mut self.counts)));
+        }
+        std::mem::take(&mut self.commands)
+    }
+
+    /// When to come with a [`Tick`](Event::Tick), if nothing else happens before.
+    pub(crate) fn next_tick(&self) -> Option<Duration> {
+        if self.draining.is_some() {
+            return None;
+        }
+        let timer = self.timers.first().map(|(at, _)| *at);
+        let look = self.asked.is_none().then_some(self.looking.at());
+        [timer, look, self.next_batch_at()].into_iter().flatten().min()
+    }
+
+    /// Messages and bytes in memory.
+    pub(crate) fn in_flight(&self) -> (usize, usize) {
+        self.table.credit.in_flight()
+    }
+
+    /// Whether the transport is there.
+    pub(crate) fn breaker(&self) -> Breaker {
+        self.breaker
+    }
+
+    /// Whether somebody waits until nothing is unconfirmed.
+    pub(crate) fn is_in_a_hurry(&self) -> bool {
+        self.draining.is_some() || self.leases.is_giving_back()
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Leased { leased, surplus, until } => self.leased(&leased, surplus, until),
+            Event::Answered { number, answer } => self.answered(number, answer),
+            Event::LookedBelow { number, took, answer } => self.looked_below(number, took, answer),
+            Event::Heard { batch, delivered } => self.heard(batch, &delivered),
+            Event::Published { batch, outcomes, refused, broke } => {
+                self.published(batch, outcomes, &refused, broke);
+            }
+            Event::Lapsed(epochs) => self.lapsed(&epochs),
+            Event::Transitioned { number, answer } => self.transitioned(number, answer),
+            Event::Removed { number } => self.removed(number),
+            Event::Owed { messages, bytes } => self.owed(messages, bytes),
+            Event::Woken(wakeup) => {
+                self.looking.woken(wakeup);
+                self.reading.look();
+                self.look_soon();
+            }
+            Event::TransportIsBack => {
+                if self.breaker.heard() {
+                    self.report(Report::TransportBack);
+                }
+            }
+            Event::Tick => {}
+            Event::Drain => self.drain(),
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn report(&mut self, report: Report) {
+        self.commands.push(Command::Report(report));
+    }
+
+    /// Puts keys whose wait is over back in line.
+    fn wake_keys(&mut self) {
+        while self.timers.first().is_some_and(|(until, _)| *until <= self.now) {
+            let Some((_, key)) = self.timers.pop_first() else { return };
+            if let Some(state) = self.table.get_mut(key) {
+                state.resting = false;
+                if state.retry.is_none() {
+                    // What was to be due at once did not come: an operator may hold it.
+                    state.recovering = false;
+                }
+                self.place(key);
+            }
+        }
+    }
+
+    /// Has a key wait, out of all lines.
+    fn rest(&mut self, key: KeyRef, wait: Duration) {
+        if let Some(state) = self.table.get_mut(key) {
+            state.resting = true;
+            self.timers.insert((self.now + wait, key));
+        }
+    }
+
+    /// Puts a key where it belongs now, after whatever happened to it. The one place that knows all lines.
+    fn place(&mut self, key: KeyRef) {
+        let fetch = self.reading.under_way();
+        let Some(state) = self.table.get_mut(key) else { return };
+        if state.is_over(fetch) {
+            self.table.remove(key);
+            return;
+        }
+        let line = state.next_line(state.has_failed() && self.silent.contains_key(&state.name));
+        if line != state.line {
+            state.line = line;
+            if let Some(line) = line {
+                self.lines.push(line, key);
+            }
+        }
+        if !state.in_line_to_be_read && state.may_be_read(self.limits.max_per_key) {
+            state.in_line_to_be_read = true;
+            self.reading.stand(key, state.is_failing);
+            self.look_soon();
+        }
+    }
+
+    /// Has a key read again from behind this position, through a window of its own; through that of its topic while this is closed.
+    fn read_again(&mut self, key: KeyRef, after: Position) {
+        let Some(state) = self.table.get_mut(key) else { return };
+        if sabotaged!(self, NotReadAgain) {
+            return;
+        }
+        if self.reading.lower_closed_topic(&state.name.topic, after) {
+            return;
+        }
+        let cursor = state.window.map_or(after, |window| window.cursor.min(after));
+        state.window = Some(key::KeyWindow { cursor, as_of: self.reading.fetches() });
+    }
+
+    /// Drops a message, and gives its share of the credit back.
+    fn drop_held(&mut self, held: &Held) {
+        self.table.credit.give(1, held.bytes);
+    }
+}

@@ -1,0 +1,280 @@
+//! Single events, by hand: what one answer, or one that is missing, does to a core.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outbox_contract::divert::{Diverted, Step};
+use outbox_contract::fetch::{
+    Due, DueKey, FetchRequest, Fetched, FetchedRow, Ordering, RowId, Scope, Waiting,
+};
+use outbox_contract::{
+    BucketSet, Diversion, Epoch, Failure, Lease, Leased, MessageId, Outcome, Position, RelayId, Route, Stored,
+};
+
+use super::super::breaker::Breaker;
+use super::super::{Answer, Command, Core, Event, Limits, PublishBatch, Question};
+use super::cast::{KEYS, bucket, stored, the_key};
+use crate::relay::config::RelayConfig;
+use crate::relay::policies::Policies;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A core that owns all buckets, and what it wants.
+struct Bench {
+    core: Core,
+    now: Duration,
+    wants: Vec<Command>,
+}
+
+impl Bench {
+    fn new(ordering: Ordering, config: &RelayConfig) -> Self {
+        let breaker = Breaker::new(config.outage_first_delay, config.outage_most_delay);
+        let names = (Route::default(), RelayId::from_uuid(uuid::Uuid::nil()));
+        let core = Core::new(names, ordering, Limits::of(config), Arc::new(Policies::default()), breaker, 1);
+        let mut bench = Self { core, now: MS, wants: Vec::new() };
+        let lease = |of| Lease { bucket: bucket(of), epoch: Epoch(1), low_water: Position::START };
+        let leased = Leased { leases: (0..KEYS).map(lease).collect(), ..Leased::default() };
+        let until = Duration::from_secs(1_000_000);
+        bench.feed(Event::Leased { leased, surplus: BucketSet::EMPTY, until });
+        bench
+    }
+
+    fn small() -> Self {
+        let config = RelayConfig { credit: 20, batch: 10, per_key: 8, lanes: 1, ..RelayConfig::default() };
+        Self::new(Ordering::Single, &config)
+    }
+
+    fn feed(&mut self, event: Event) {
+        let wants = self.core.on(event, self.now);
+        self.wants.extend(wants);
+        self.core.audit().unwrap();
+    }
+
+    /// Lets time pass until the core asks for rows, and answers other questions with nothing.
+    fn fetch(&mut self) -> (u64, FetchRequest) {
+        for _ in 0..1_000 {
+            let asks = |want: &Command| matches!(want, Command::Ask { .. });
+            let Some(at) = self.wants.iter().position(asks) else {
+                self.now += MS * 100;
+                self.feed(Event::Tick);
+                continue;
+            };
+            let Command::Ask { number, question } = self.wants.swap_remove(at) else { continue };
+            match question {
+                Question::Fetch(request) => return (number, request),
+                Question::Due(_) => {
+                    self.feed(Event::Answered { number, answer: Answer::Due(Due::default()) })
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("nothing is fetched");
+    }
+
+    fn shows(&mut self, number: u64, rows: Vec<FetchedRow>) {
+        let fetched = Fetched { rows, full: false, reached: Position::START };
+        self.feed(Event::Answered { number, answer: Answer::Fetched(fetched) });
+    }
+
+    fn reads(&mut self, rows: Vec<FetchedRow>) {
+        let (number, _) = self.fetch();
+        self.shows(number, rows);
+    }
+
+    fn batch(&mut self) -> Option<PublishBatch> {
+        let at = self.wants.iter().position(|want| matches!(want, Command::Publish(_)))?;
+        match self.wants.swap_remove(at) {
+            Command::Publish(batch) => Some(batch),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn step(&mut self) -> Option<(u64, Diversion)> {
+        let at = self.wants.iter().position(|want| matches!(want, Command::Transition { .. }))?;
+        match self.wants.swap_remove(at) {
+            Command::Transition { number, transition } => Some((number, transition)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_back(&mut self, batch: &PublishBatch, outcome: Option<Outcome>) {
+        let outcomes = vec![outcome; batch.messages.len()];
+        let refused = BTreeSet::new();
+        self.feed(Event::Published { batch: batch.number, outcomes, refused, broke: false });
+    }
+
+    fn is_made(&mut self, number: u64, version: Option<i64>) {
+        self.feed(Event::Transitioned { number, answer: Diverted::Done(version) });
+    }
+}
+
+fn row(position: i64, of: usize) -> Arc<Stored> {
+    let id = MessageId::from_uuid(uuid::Uuid::from_u128(u128::try_from(position).unwrap()));
+    stored(Position(position), of, id)
+}
+
+fn message(position: i64, of: usize) -> FetchedRow {
+    FetchedRow::Message(row(position, of))
+}
+
+fn failing(position: i64, of: usize) -> FetchedRow {
+    let row = row(position, of);
+    FetchedRow::Failing(Waiting { at: row.row(), key: the_key(of).clone(), bucket: row.bucket, stripe: None })
+}
+
+fn failed() -> Option<Outcome> {
+    Some(Outcome::Failed(Failure::new("model", "as the model has it")))
+}
+
+fn positions(batch: &PublishBatch) -> Vec<i64> {
+    batch.messages.iter().map(|stored| stored.position.0).collect()
+}
+
+fn parked(transition: &Diversion) -> Vec<Position> {
+    let rows: &[RowId] = match &transition.step {
+        Step::Park { rows } => rows,
+        Step::Fail { behind, .. } => behind,
+        _ => &[],
+    };
+    rows.iter().map(|row| row.position).collect()
+}
+
+#[test]
+fn an_answer_to_no_known_command_is_dropped() {
+    let mut bench = Bench::small();
+    let (number, _) = bench.fetch();
+    bench.shows(number + 1_000, vec![message(1, 0)]);
+    bench.feed(Event::Removed { number: 99 });
+    bench.feed(Event::Transitioned { number: 98, answer: Diverted::LeaseLost });
+    bench.feed(Event::Published { batch: 97, outcomes: Vec::new(), refused: BTreeSet::new(), broke: true });
+    assert_eq!(bench.core.in_flight(), (0, 0));
+    bench.shows(number, vec![message(1, 0)]);
+    assert_eq!(bench.core.in_flight().0, 1);
+    bench.shows(number, vec![message(2, 0)]);
+    assert_eq!(bench.core.in_flight().0, 1, "it was answered before");
+}
+
+/// Its followers are dropped with it in one step; the fetch that is under way counts for all other keys.
+#[test]
+fn a_fetch_that_is_under_way_when_a_key_is_forgotten_counts_for_the_others() {
+    let mut bench = Bench::small();
+    bench.reads(vec![message(1, 0)]);
+    let batch = bench.batch().unwrap();
+    let (number, _) = bench.fetch();
+    bench.is_back(&batch, failed());
+    let (step, transition) = bench.step().unwrap();
+    assert!(parked(&transition).is_empty());
+    bench.feed(Event::Transitioned { number: step, answer: Diverted::Stale });
+    bench.shows(number, vec![message(2, 0), message(3, 1)]);
+    assert_eq!(positions(&bench.batch().unwrap()), [3], "the other one is read again");
+    let (_, request) = bench.fetch();
+    assert_eq!((request.after, request.buckets), (Position(0), [bucket(0)].into_iter().collect()));
+}
+
+#[test]
+fn what_a_fetch_shows_that_began_before_a_key_failed_is_read_again() {
+    let mut bench = Bench::small();
+    bench.reads(vec![message(1, 0)]);
+    let batch = bench.batch().unwrap();
+    let (number, _) = bench.fetch();
+    bench.is_back(&batch, failed());
+    let (step, _) = bench.step().unwrap();
+    bench.is_made(step, Some(1));
+    bench.shows(number, vec![message(2, 0)]);
+    assert!(bench.batch().is_none(), "it would overtake the first one");
+    bench.reads(vec![failing(2, 0)]);
+    assert_eq!(parked(&bench.step().unwrap().1), [Position(2)]);
+}
+
+/// What is parked comes to an end then, however fast messages come.
+#[test]
+fn while_a_key_is_tried_and_catches_up_nothing_is_parked() {
+    let mut bench = Bench::small();
+    let (number, _) = bench.fetch();
+    bench.shows(number, Vec::new());
+    bench.now += Duration::from_secs(6);
+    bench.feed(Event::Tick);
+    let due = |version, failing: Option<i64>, parked: &[i64]| DueKey {
+        key: the_key(0).clone(),
+        bucket: bucket(0),
+        version,
+        failing: failing.map(|position| row(position, 0).message.id),
+        attempts: 1,
+        first_failure: None,
+        parked: parked.iter().map(|position| row(*position, 0)).collect(),
+    };
+    let answer = |bench: &mut Bench, key| {
+        let asks = |want: &Command| matches!(want, Command::Ask { question: Question::Due(_), .. });
+        let at = bench.wants.iter().position(asks).expect("due keys are asked for");
+        let Command::Ask { number, .. } = bench.wants.swap_remove(at) else { unreachable!() };
+        let due = Due { keys: vec![key], next: None };
+        bench.feed(Event::Answered { number, answer: Answer::Due(due) });
+    };
+    answer(&mut bench, due(1, Some(1), &[1, 2]));
+    let batch = bench.batch().unwrap();
+    assert_eq!(positions(&batch), [1], "alone");
+    bench.reads(vec![failing(3, 0), failing(4, 0)]);
+    assert!(bench.step().is_none(), "it is tried");
+    bench.is_back(&batch, Some(Outcome::Delivered));
+    let (step, transition) = bench.step().unwrap();
+    assert!(matches!(transition.step, Step::Resume { .. }), "{transition:?}");
+    bench.is_made(step, Some(2));
+    bench.now += MS * 10;
+    bench.feed(Event::Tick);
+    assert!(bench.step().is_none(), "it catches up");
+    answer(&mut bench, due(2, None, &[2]));
+    let batch = bench.batch().unwrap();
+    bench.is_back(&batch, Some(Outcome::Delivered));
+    let (step, _) = bench.step().unwrap();
+    bench.is_made(step, None);
+    let (mut number, mut request) = bench.fetch();
+    if request.scope == Scope::Everything {
+        bench.shows(number, Vec::new());
+        (number, request) = bench.fetch();
+    }
+    assert_eq!(
+        (request.after, request.scope),
+        (Position(2), Scope::Key(the_key(0).clone())),
+        "what came meanwhile"
+    );
+    bench.shows(number, vec![message(3, 0), message(4, 0)]);
+    assert_eq!(positions(&bench.batch().unwrap()), [3, 4], "it flows again");
+}
+
+/// A few seconds of silence, and what stands behind it makes room.
+#[test]
+fn keys_of_which_nothing_is_heard_make_room_for_others() {
+    let config = RelayConfig { credit: 4, batch: 4, lanes: 1, ..RelayConfig::default() };
+    let mut bench = Bench::new(Ordering::Single, &config);
+    bench.reads((0..4).map(|of| message(1 + i64::try_from(of).unwrap(), of)).collect());
+    let batch = bench.batch().unwrap();
+    assert_eq!(bench.core.in_flight().0, 4);
+    bench.is_back(&batch, None);
+    bench.now += MS * 5;
+    bench.feed(Event::Tick);
+    let (_, transition) = bench.step().unwrap();
+    assert!(matches!(transition.step, Step::Fail { attempts: 0, .. }), "{transition:?}");
+    assert_eq!(bench.core.in_flight().0, 2);
+    bench.reads(vec![message(9, 4)]);
+    let others: Vec<_> = std::iter::from_fn(|| bench.step()).collect();
+    assert_eq!((others.len(), bench.core.in_flight().0), (2, 2), "one more has made room for it");
+}
+
+/// Its credit stays taken until the row is gone: so what could be repeated after a kill is bounded.
+#[test]
+fn what_is_delivered_keeps_its_credit_until_it_is_removed() {
+    let mut bench = Bench::small();
+    bench.feed(Event::Owed { messages: 5, bytes: 500 });
+    assert_eq!(bench.core.in_flight(), (5, 500), "of an earlier incarnation");
+    bench.feed(Event::Owed { messages: 0, bytes: 0 });
+    bench.reads(vec![message(1, 0)]);
+    let batch = bench.batch().unwrap();
+    bench.is_back(&batch, Some(Outcome::Delivered));
+    assert_eq!(bench.core.in_flight().0, 1);
+    let removes =
+        |want: &Command| if let Command::Remove { number, .. } = want { Some(*number) } else { None };
+    let number = bench.wants.iter().find_map(removes).unwrap();
+    bench.feed(Event::Removed { number });
+    assert!(bench.core.is_idle());
+}

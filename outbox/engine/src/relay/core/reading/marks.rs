@@ -1,0 +1,164 @@
+//! Marks: how far each stripe was committed when the store was asked. Pure.
+
+use std::sync::Arc;
+
+use outbox_contract::fetch::FetchedRow;
+use outbox_contract::{Bucket, BucketSet, Position, Stripe, StripeId, StripeMark};
+
+/// The marks of one question, by stripe. Cheap to clone: windows share what they have seen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Marks(Arc<Vec<StripeMark>>);
+
+impl Marks {
+    pub(super) fn new(mut marks: Vec<StripeMark>) -> Self {
+        marks.sort_unstable_by_key(|mark| mark.last.stripe);
+        marks.dedup_by_key(|mark| mark.last.stripe);
+        Self(Arc::new(marks))
+    }
+
+    fn get(&self, stripe: StripeId) -> Option<&StripeMark> {
+        let at = self.0.binary_search_by_key(&stripe, |mark| mark.last.stripe);
+        at.ok().map(|at| &self.0[at])
+    }
+
+    /// Whether a row was committed when these marks were read. One that was not may stand above an earlier row of its stripe that the same
+    /// fetch did not show, so it counts for nothing yet. A row that no stripe orders has nothing to wait for.
+    pub(super) fn cover(&self, row: &FetchedRow) -> bool {
+        let Some((Stripe { stripe, number }, bucket)) = stripe_of(row) else { return true };
+        // A program that computes hashes in a way of its own gets no order, but its rows are not left in silence.
+        stripe.bucket() != bucket || self.get(stripe).is_some_and(|mark| number <= mark.last.number)
+    }
+
+    /// The last number of a stripe that was committed; 0 where none was.
+    pub(super) fn number(&self, stripe: StripeId) -> i64 {
+        self.get(stripe).map_or(0, |mark| mark.last.number)
+    }
+
+    /// Behind which position all stands that was committed in stripes of these buckets since those other marks were read. None: nothing was.
+    pub(super) fn news(&self, since: &Self, buckets: &BucketSet, only: Option<StripeId>) -> Option<Position> {
+        if Arc::ptr_eq(&self.0, &since.0) {
+            return None;
+        }
+        let is_asked = |mark: &&StripeMark| {
+            buckets.contains(mark.last.stripe.bucket()) && only.is_none_or(|only| only == mark.last.stripe)
+        };
+        if since.0.iter().filter(is_asked).any(|seen| self.get(seen.last.stripe).is_none()) {
+            // It went back to nothing.
+            return Some(Position::START);
+        }
+        self.0.iter().filter(is_asked).filter_map(|mark| news(mark, since.get(mark.last.stripe))).min()
+    }
+
+    /// Buckets in which something was committed since those other marks were read, and may stand at or below this position.
+    pub(super) fn late(&self, since: &Self, buckets: &BucketSet, position: Position) -> BucketSet {
+        let is_late = |mark: &&StripeMark| {
+            news(mark, since.get(mark.last.stripe)).is_some_and(|after| after < position)
+        };
+        let asked = self.0.iter().filter(|mark| buckets.contains(mark.last.stripe.bucket()));
+        asked.filter(is_late).map(|mark| mark.last.stripe.bucket()).collect()
+    }
+
+    /// What both have seen of each stripe.
+    pub(super) fn earlier(&self, other: &Self) -> Self {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return self.clone();
+        }
+        let both = self.0.iter().filter_map(|mark| Some((mark, other.get(mark.last.stripe)?)));
+        let earlier = both.map(|(one, two)| if one.last.number <= two.last.number { *one } else { *two });
+        Self(Arc::new(earlier.collect()))
+    }
+
+    /// These, with the others' marks for these buckets.
+    pub(super) fn with(&self, others: &Self, buckets: &BucketSet) -> Self {
+        let of_buckets = |mark: &&StripeMark| buckets.contains(mark.last.stripe.bucket());
+        let kept = self.0.iter().filter(|mark| !of_buckets(mark));
+        Self::new(kept.chain(others.0.iter().filter(of_buckets)).copied().collect())
+    }
+}
+
+/// A row's place in its stripe, and its bucket. None: no stripe orders it.
+pub(super) fn stripe_of(row: &FetchedRow) -> Option<(Stripe, Bucket)> {
+    match row {
+        FetchedRow::Message(stored) => Some((stored.stripe?, stored.bucket)),
+        FetchedRow::Failing(waiting) | FetchedRow::Malformed(waiting, _) => {
+            Some((waiting.stripe?, waiting.bucket))
+        }
+        _ => None,
+    }
+}
+
+/// Behind which position all stands that was committed in a stripe since it was seen last.
+fn news(mark: &StripeMark, seen: Option<&StripeMark>) -> Option<Position> {
+    let (number, position) = seen.map_or((0, Position::START), |seen| (seen.last.number, seen.position));
+    if (mark.last.number, mark.position) == (number, position) {
+        None
+    } else if mark.last.number <= number || mark.position <= position {
+        // It went back, as after a restore: what is there may be anything.
+        Some(Position::START)
+    } else if mark.first_number <= number + 1 {
+        // The last append is all there is, and where that begins is known.
+        Some(mark.first_position.before())
+    } else {
+        Some(position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(stripe: u16, first: (i64, i64), last: (i64, i64)) -> StripeMark {
+        StripeMark {
+            last: Stripe { stripe: StripeId(stripe), number: last.0 },
+            position: Position(last.1),
+            first_number: first.0,
+            first_position: Position(first.1),
+        }
+    }
+
+    fn news_of(since: &[StripeMark], now: &[StripeMark]) -> Option<i64> {
+        let (since, now) = (Marks::new(since.to_vec()), Marks::new(now.to_vec()));
+        now.news(&since, &BucketSet::ALL, None).map(|position| position.0)
+    }
+
+    #[test]
+    fn a_single_append_is_all_there_is_to_read() {
+        let seen = mark(3, (1, 10), (2, 11));
+        assert_eq!(news_of(&[seen], &[seen]), None);
+        assert_eq!(news_of(&[seen], &[mark(3, (3, 90), (5, 95))]), Some(89));
+        assert_eq!(news_of(&[], &[mark(3, (1, 90), (1, 90))]), Some(89));
+    }
+
+    #[test]
+    fn of_several_appends_only_the_end_of_what_was_seen_is_known() {
+        let seen = mark(3, (1, 10), (2, 11));
+        assert_eq!(news_of(&[seen], &[mark(3, (4, 90), (5, 95))]), Some(11));
+        assert_eq!(news_of(&[], &[mark(3, (2, 90), (2, 90))]), Some(0));
+    }
+
+    #[test]
+    fn a_stripe_that_went_back_is_read_whole() {
+        let seen = mark(3, (5, 50), (5, 50));
+        assert_eq!(news_of(&[seen], &[mark(3, (4, 40), (4, 40))]), Some(0));
+        assert_eq!(news_of(&[seen], &[mark(3, (5, 60), (5, 60))]), Some(0));
+        assert_eq!(news_of(&[seen], &[mark(3, (6, 20), (6, 20))]), Some(0));
+        assert_eq!(news_of(&[seen], &[]), Some(0), "to nothing");
+    }
+
+    #[test]
+    fn the_lowest_of_all_stripes_counts_and_only_of_those_asked_for() {
+        let now = Marks::new(vec![mark(8, (1, 20), (1, 20)), mark(4, (1, 30), (1, 30))]);
+        let none = Marks::default();
+        assert_eq!(now.news(&none, &BucketSet::ALL, None), Some(Position(19)));
+        let buckets: BucketSet = [StripeId(4).bucket()].into_iter().collect();
+        assert_eq!(now.news(&none, &buckets, None), Some(Position(29)));
+        assert_eq!(now.news(&none, &BucketSet::ALL, Some(StripeId(5))), None);
+    }
+
+    #[test]
+    fn two_windows_have_seen_together_what_both_have() {
+        let one = Marks::new(vec![mark(1, (1, 10), (1, 10)), mark(2, (7, 70), (7, 70))]);
+        let two = Marks::new(vec![mark(2, (6, 60), (6, 60)), mark(3, (1, 30), (1, 30))]);
+        assert_eq!(*one.earlier(&two).0, [mark(2, (6, 60), (6, 60))]);
+    }
+}

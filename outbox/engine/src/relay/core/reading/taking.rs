@@ -1,0 +1,243 @@
+//! Taking the rows of a fetch into the table.
+
+use outbox_contract::fetch::{Fetched, FetchedRow, Ordering, RowId};
+use outbox_contract::{Bucket, Position};
+
+use super::window::Shown;
+use super::{Part, Plan, Turn};
+use crate::relay::core::key::{Doing, Held, Kind};
+use crate::relay::core::table::{KeyRef, Name};
+use crate::relay::core::{Core, sabotaged};
+
+/// What became of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// It is in memory now, or was.
+    Here,
+    /// Another window shows it.
+    Elsewhere,
+    /// There is no room, so nothing behind it may be taken either.
+    NoRoom,
+}
+
+impl Core {
+    /// Takes the rows of a fetch. Word of rows, topics and buckets may have come meanwhile; where that changes what is to be read, the
+    /// answer is useless, and the fetch is made again.
+    pub(in crate::relay::core) fn fetched(&mut self, plan: &Plan, fetched: Fetched) {
+        self.reading.under_way = None;
+        self.looking.found += fetched.rows.len();
+        if self.reading.is_of_use(plan) || sabotaged!(self, FetchFence) {
+            match &plan.turn {
+                Turn::Wide(part) => self.take_wide(part.as_ref(), plan, fetched),
+                Turn::Key(key) => self.take_of_key(*key, plan, fetched),
+            }
+        }
+        // Keys that were kept because this fetch did not know of their transitions.
+        for key in std::mem::take(&mut self.guarded) {
+            self.place(key);
+        }
+        if let Turn::Key(key) = plan.turn {
+            self.place(key);
+        }
+    }
+
+    fn take_wide(&mut self, part: Option<&Part>, plan: &Plan, fetched: Fetched) {
+        let Fetched { rows, mut full, mut reached } = fetched;
+        self.reading.windows.window_mut(part).waits = false;
+        let mut last = None;
+        let mut passed = Vec::new();
+        for row in rows {
+            let position = row.position();
+            if self.is_early(plan, &row) {
+                last = Some(position);
+                self.looking.early = true;
+                continue;
+            }
+            match self.take_row(plan, row) {
+                Taken::Here => {}
+                Taken::Elsewhere => {
+                    self.reading.passed = self.reading.passed.saturating_add(1);
+                    passed.push(position);
+                }
+                Taken::NoRoom => {
+                    // As if the fetch had been cut short before it.
+                    self.reading.windows.window_mut(part).waits = true;
+                    (full, reached) = (true, Position::START);
+                    last = last.or(Some(plan.request.after));
+                    break;
+                }
+            }
+            last = Some(position);
+        }
+        if self.reading.windows.ordering != Ordering::Writers {
+            passed.clear();
+        }
+        // What the store has looked at counts as seen, though it be another relay's: nothing of this relay's was there, and nobody need walk
+        // over it again.
+        let horizon = &mut self.reading.horizon;
+        horizon.seen = horizon.seen.max(last.unwrap_or_default()).max(reached);
+        self.advance(part, plan, last, full, &passed);
+    }
+
+    fn advance(
+        &mut self,
+        part: Option<&Part>,
+        plan: &Plan,
+        last: Option<Position>,
+        full: bool,
+        passed: &[Position],
+    ) {
+        let (ordering, walk) = (self.reading.windows.ordering, self.limits.walk);
+        // All there is was shown to the main window: what other windows have seen is passed too, though it be gone by now.
+        let last = if full || part.is_some() { last } else { Some(self.reading.horizon.seen) };
+        let shown = Shown {
+            last,
+            full,
+            muted: passed,
+            horizon: plan.horizon,
+            claim: plan.claim.as_ref(),
+            marks: &plan.marks,
+        };
+        self.reading.windows.window_mut(part).advance(shown, ordering, walk);
+        if let Some(part) = part.filter(|_| !full) {
+            self.reading.windows.end_gap(part, &plan.marks);
+        }
+        #[cfg(test)]
+        self.sabotage_window(part);
+    }
+
+    fn take_of_key(&mut self, key: KeyRef, plan: &Plan, fetched: Fetched) {
+        let is_current = |core: &Self| {
+            let state = core.table.get(key)?;
+            let window = state.window?;
+            (window.as_of.max(state.as_of) < plan.sequence).then_some(window.cursor)
+        };
+        let Some(mut cursor) = is_current(self) else { return };
+        let Fetched { rows, mut full, .. } = fetched;
+        for row in rows {
+            let position = row.position();
+            if self.is_early(plan, &row) {
+                self.looking.early = true;
+                full = true;
+                break;
+            }
+            let taken = self.take_row(plan, row);
+            // It may have turned out that more of the key is to be read again.
+            if taken == Taken::NoRoom || is_current(self).is_none() {
+                full = true;
+                break;
+            }
+            cursor = position;
+        }
+        let Some(state) = self.table.get_mut(key) else { return };
+        let topic = state.name.topic.clone();
+        if let Some(window) = state.window.as_mut().filter(|window| window.as_of < plan.sequence) {
+            window.cursor = window.cursor.max(cursor);
+            if !full || sabotaged!(self, KeyWindowEndsEarly) {
+                state.window = None;
+                self.reading.windows.look_again(&topic);
+            }
+        }
+    }
+
+    fn take_row(&mut self, plan: &Plan, row: FetchedRow) -> Taken {
+        let position = row.position();
+        let (name, bucket, failing) = match &row {
+            FetchedRow::Muted(_) => return Taken::Elsewhere,
+            FetchedRow::Message(stored) => (stored.message.key_id(), stored.bucket, None),
+            FetchedRow::Failing(waiting) => (waiting.key.clone(), waiting.bucket, Some(waiting.at)),
+            FetchedRow::Malformed(waiting, reason) => {
+                // Whichever window shows it: it is not sent, so nothing of its key need wait for it, nor it for anything.
+                if self.table.has_row(position) || !self.reading.owned.contains(waiting.bucket) {
+                    return Taken::Here;
+                }
+                if self.table.waiting() >= self.limits.max_in_flight {
+                    return Taken::NoRoom;
+                }
+                let epoch = self.leases.epoch(waiting.bucket);
+                let stay = self.table.insert_nonsense(position, waiting.bucket);
+                self.malformed.push(waiting.clone(), epoch, stay, reason.clone());
+                return Taken::Here;
+            }
+            // A kind of row that this version does not know: left where it is, and seen again.
+            _ => return Taken::Here,
+        };
+        if self.table.has_row(position) || !self.reading.owned.contains(bucket) {
+            return Taken::Here;
+        }
+        // The store muted what was a gap when the fetch began; this catches gaps that were made since then, or by this very batch.
+        let name = (name, bucket);
+        if !self.is_governed(plan, &name) {
+            return Taken::Elsewhere;
+        }
+        let key = self.table.entry(name, self.leases.epoch(bucket));
+        let taken = match self.admit(key, plan, position, failing) {
+            taken @ (Taken::Elsewhere | Taken::NoRoom) => taken,
+            Taken::Here => {
+                match (failing, row) {
+                    (Some(row), _) => self.take_failing(key, row, bucket),
+                    (None, FetchedRow::Message(stored)) => self.take_message(key, stored.into(), bucket),
+                    (None, _) => {}
+                }
+                Taken::Here
+            }
+        };
+        self.place(key);
+        taken
+    }
+
+    /// Whether a key is read through the window of this fetch.
+    fn is_governed(&self, plan: &Plan, name: &Name) -> bool {
+        let key = self.table.find(name);
+        let has_window = key.and_then(|key| self.table.get(key)).is_some_and(|state| state.window.is_some());
+        match &plan.turn {
+            Turn::Key(own) => key == Some(*own),
+            Turn::Wide(_) if has_window => sabotaged!(self, WindowsOverlap),
+            Turn::Wide(part) => self.reading.windows.governor(&name.0, name.1) == *part,
+        }
+    }
+
+    /// Whether a row of a key may be taken now. What may not is read again later, through a window of the key.
+    fn admit(&mut self, key: KeyRef, plan: &Plan, position: Position, failing: Option<RowId>) -> Taken {
+        let (max_per_key, max_waiting) = (self.limits.max_per_key, self.limits.max_in_flight);
+        let is_crowded = failing.is_some() && self.table.waiting() >= max_waiting;
+        let ignores_transitions = sabotaged!(self, TransitionsForgotten);
+        let Some(state) = self.table.get_mut(key) else { return Taken::Elsewhere };
+        state.is_failing = failing.is_some();
+        let does_not_know = state.as_of >= plan.sequence && !ignores_transitions;
+        // It flows, and what is here of it is to be parked: one of the two is out of date.
+        let is_parking = matches!(&state.doing, Doing::Transition(_, Kind::Fail { .. } | Kind::Park(_)));
+        let contradicts =
+            failing.is_none() && (!state.to_park.is_empty() || is_parking) && !ignores_transitions;
+        // Rows that are to be parked have no content: how many there are of one key does not matter.
+        let has_no_room = is_crowded || (failing.is_none() && state.rows >= state.allowed(max_per_key));
+        if does_not_know || contradicts || state.retry.is_some() || state.recovering {
+            self.forget_rows_to_park(key);
+            self.read_again(key, position.before());
+            return Taken::Elsewhere;
+        }
+        if !has_no_room {
+            return Taken::Here;
+        }
+        if matches!(plan.turn, Turn::Key(_)) {
+            return Taken::NoRoom;
+        }
+        self.read_again(key, position.before());
+        Taken::Elsewhere
+    }
+
+    fn take_message(&mut self, key: KeyRef, held: Held, bucket: Bucket) {
+        self.table.credit.take(1, held.bytes);
+        self.table.insert_row(held.stored.position, key, bucket, false);
+        if let Some(state) = self.table.get_mut(key) {
+            state.mailbox.push(held);
+        }
+    }
+
+    fn take_failing(&mut self, key: KeyRef, row: RowId, bucket: Bucket) {
+        self.table.insert_row(row.position, key, bucket, true);
+        if let Some(state) = self.table.get_mut(key) {
+            state.to_park.push_back(row);
+        }
+    }
+}

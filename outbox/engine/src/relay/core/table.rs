@@ -1,0 +1,218 @@
+//! The table of keys: everything that is in memory of a route, with an index by position.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+use outbox_contract::fetch::Scope;
+use outbox_contract::{Bucket, BucketSet, Epoch, KeyId, Position};
+
+use super::credit::Credit;
+use super::key::{Held, KeyState};
+
+/// Names one stay of a key in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct KeyRef {
+    pub(super) slot: usize,
+    pub(super) stay: u64,
+}
+
+/// A row of the hot table that was read and is not gone from the store yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// The key; none for what is no message, which stands alone under this stay.
+    slot: Option<usize>,
+    stay: u64,
+    pub(super) bucket: Bucket,
+    /// Whether it is to be parked or buried: it has no content in memory, and no share of the credit.
+    waits: bool,
+}
+
+/// A key, and the bucket in which its rows stand: mostly its own, but a program may compute that in a way of its own.
+pub(super) type Name = (KeyId, Bucket);
+
+// Not the standard library's random hasher: the order in which keys are dropped must be the same in a replay.
+type Names = HashMap<Name, usize, BuildHasherDefault<DefaultHasher>>;
+
+/// All keys, and all rows that are in flight.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Vec<Option<KeyState>>,
+    free: Vec<usize>,
+    names: Names,
+    rows: BTreeMap<Position, Row>,
+    waiting: usize,
+    stays: u64,
+    pub(super) credit: Credit,
+}
+
+impl Table {
+    pub(super) fn new(credit: Credit) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            names: Names::default(),
+            rows: BTreeMap::new(),
+            waiting: 0,
+            stays: 0,
+            credit,
+        }
+    }
+
+    pub(super) fn get(&self, key: KeyRef) -> Option<&KeyState> {
+        self.slots.get(key.slot)?.as_ref().filter(|state| state.stay == key.stay)
+    }
+
+    pub(super) fn get_mut(&mut self, key: KeyRef) -> Option<&mut KeyState> {
+        self.slots.get_mut(key.slot)?.as_mut().filter(|state| state.stay == key.stay)
+    }
+
+    pub(super) fn find(&self, name: &Name) -> Option<KeyRef> {
+        let slot = *self.names.get(name)?;
+        self.slots[slot].as_ref().map(|state| KeyRef { slot, stay: state.stay })
+    }
+
+    /// The key of this name, new if it was not there.
+    pub(super) fn entry(&mut self, name: Name, epoch: Epoch) -> KeyRef {
+        if let Some(slot) = self.names.get(&name).copied()
+            && let Some(state) = &self.slots[slot]
+        {
+            return KeyRef { slot, stay: state.stay };
+        }
+        let stay = self.next_stay();
+        let state = Some(KeyState::new(name.0.clone(), name.1, epoch, stay));
+        let slot = if let Some(slot) = self.free.pop() {
+            self.slots[slot] = state;
+            slot
+        } else {
+            self.slots.push(state);
+            self.slots.len() - 1
+        };
+        self.names.insert(name, slot);
+        KeyRef { slot, stay }
+    }
+
+    pub(super) fn next_stay(&mut self) -> u64 {
+        self.stays += 1;
+        self.stays
+    }
+
+    /// Takes a key out; its rows are to be removed from the index by whoever does so.
+    pub(super) fn remove(&mut self, key: KeyRef) -> Option<KeyState> {
+        self.get(key)?;
+        let state = self.slots[key.slot].take()?;
+        self.names.remove(&(state.name.clone(), state.bucket));
+        self.free.push(key.slot);
+        Some(state)
+    }
+
+    /// All keys, in the order of their places.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (KeyRef, &KeyState)> {
+        self.slots.iter().enumerate().filter_map(|(slot, state)| {
+            let state = state.as_ref()?;
+            Some((KeyRef { slot, stay: state.stay }, state))
+        })
+    }
+
+    /// Those of which this holds.
+    pub(super) fn select(&self, which: impl Fn(&KeyState) -> bool) -> Vec<KeyRef> {
+        self.iter().filter(|(_, state)| which(state)).map(|(key, _)| key).collect()
+    }
+
+    /// Keys that have windows of their own: first those whose rows come with content.
+    pub(super) fn muted(&self) -> impl Iterator<Item = Scope> {
+        let of = |failing| {
+            self.iter().filter(move |(_, state)| state.window.is_some() && state.is_failing == failing)
+        };
+        let apart = of(false).chain(of(true));
+        apart.map(|(_, state)| Scope::Key(state.name.clone()))
+    }
+
+    pub(super) fn has_row(&self, position: Position) -> bool {
+        self.rows.contains_key(&position)
+    }
+
+    pub(super) fn lowest_row(&self) -> Option<Position> {
+        self.rows.keys().next().copied()
+    }
+
+    /// Positions in flight behind this one, in ascending order.
+    pub(super) fn rows_behind(&self, position: Position) -> impl Iterator<Item = Position> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.rows.range((Excluded(position), Unbounded)).map(|(at, _)| *at)
+    }
+
+    /// The same of one key.
+    pub(super) fn rows_of(&self, key: KeyRef, after: Position) -> Vec<Position> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let behind = self.rows.range((Excluded(after), Unbounded));
+        behind
+            .filter(|(_, row)| row.slot == Some(key.slot) && row.stay == key.stay)
+            .map(|(at, _)| *at)
+            .collect()
+    }
+
+    /// Number of rows that wait to be parked or buried.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Takes a row that is not there yet.
+    pub(super) fn insert_row(&mut self, position: Position, key: KeyRef, bucket: Bucket, waits: bool) {
+        self.rows.insert(position, Row { slot: Some(key.slot), stay: key.stay, bucket, waits });
+        self.waiting += usize::from(waits);
+        if let Some(state) = self.get_mut(key) {
+            state.rows += 1;
+        }
+    }
+
+    /// Takes a row that is no message.
+    pub(super) fn insert_nonsense(&mut self, position: Position, bucket: Bucket) -> u64 {
+        let stay = self.next_stay();
+        self.rows.insert(position, Row { slot: None, stay, bucket, waits: true });
+        self.waiting += 1;
+        stay
+    }
+
+    /// A message turned into a row that is to be parked or buried.
+    pub(super) fn row_waits(&mut self, position: Position) {
+        if let Some(row) = self.rows.get_mut(&position)
+            && !std::mem::replace(&mut row.waits, true)
+        {
+            self.waiting += 1;
+        }
+    }
+
+    /// Takes a row out, if it is still the one that was read in this stay: positions come back after a restore.
+    pub(super) fn remove_row(&mut self, position: Position, stay: u64) -> bool {
+        let Some(row) = self.rows.get(&position).copied().filter(|row| row.stay == stay) else {
+            return false;
+        };
+        self.rows.remove(&position);
+        self.waiting -= usize::from(row.waits);
+        let key = row.slot.map(|slot| KeyRef { slot, stay });
+        if let Some(state) = key.and_then(|key| self.get_mut(key)) {
+            state.rows -= 1;
+        }
+        true
+    }
+
+    /// Takes all rows of these buckets out.
+    pub(super) fn remove_rows_of(&mut self, buckets: &BucketSet) {
+        let of_buckets = self.rows.iter().filter(|(_, row)| buckets.contains(row.bucket));
+        for (position, stay) in of_buckets.map(|(at, row)| (*at, row.stay)).collect::<Vec<_>>() {
+            self.remove_row(position, stay);
+        }
+    }
+
+    /// Drops the content of messages, and gives their credit back.
+    pub(super) fn drop_content<'h>(&mut self, messages: impl IntoIterator<Item = &'h Held>) {
+        for held in messages {
+            self.credit.give(1, held.bytes);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn counted_rows(&self) -> usize {
+        self.rows.len()
+    }
+}

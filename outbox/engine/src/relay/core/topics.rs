@@ -1,0 +1,205 @@
+//! Topics that are not published now: broken ones, which are tried again after waits that grow, and those that an operator paused.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use outbox_contract::Topic;
+
+/// A warning of each try would fill the log: one when a topic breaks, then one in so long.
+const WARN_EVERY: Duration = Duration::from_secs(600);
+
+/// The topics that are apart from the others.
+#[derive(Debug)]
+pub(super) struct Topics {
+    first_delay: Duration,
+    max_delay: Duration,
+    /// Time after its try for which a topic of which nothing more is heard counts as broken: it may have nothing left to publish.
+    silence: Duration,
+    apart: BTreeMap<Topic, Apart>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Apart {
+    paused: bool,
+    /// How often in a row it turned out to be broken, without a message published in between.
+    failures: u32,
+    /// When it is tried again. None: it is being tried, or paused.
+    try_at: Option<Duration>,
+    /// When it was tried last.
+    tried_at: Duration,
+    /// When it was warned of last.
+    warned_at: Option<Duration>,
+}
+
+impl Topics {
+    /// `publish_timeout`: the time until it is known what became of a batch.
+    pub(super) fn new(first_delay: Duration, max_delay: Duration, publish_timeout: Duration) -> Self {
+        let silence = publish_timeout.saturating_add(max_delay);
+        Self { first_delay, max_delay, silence, apart: BTreeMap::new() }
+    }
+
+    /// A topic turned out to be broken. Says whether a warning is due.
+    pub(super) fn broken(&mut self, topic: &Topic, now: Duration) -> bool {
+        let apart = self.apart.entry(topic.clone()).or_default();
+        // Several batches meet the same fault: one wait for all of them.
+        if apart.try_at.is_none() {
+            let doublings = apart.failures.min(16);
+            apart.failures = apart.failures.saturating_add(1);
+            apart.try_at = Some(now + self.first_delay.saturating_mul(1 << doublings).min(self.max_delay));
+        }
+        let warns = apart.warned_at.is_none_or(|at| now.saturating_sub(at) >= WARN_EVERY);
+        if warns {
+            apart.warned_at = Some(now);
+        }
+        warns
+    }
+
+    /// A message of a topic that was closed before is published. Says whether the topic was thought broken.
+    pub(super) fn published(&mut self, topic: &Topic) -> bool {
+        let Some(apart) = self.apart.get_mut(topic) else { return false };
+        // While it waits for its try, this is a batch that was on its way when it broke.
+        if apart.try_at.is_some() {
+            return false;
+        }
+        apart.warned_at = None;
+        std::mem::take(&mut apart.failures) > 0
+    }
+
+    /// What operators have paused now. Returns what is newly paused, to be closed.
+    pub(super) fn pause(&mut self, paused: &[Topic]) -> Vec<Topic> {
+        for (topic, apart) in &mut self.apart {
+            if apart.paused && !paused.contains(topic) {
+                apart.paused = false;
+                apart.try_at = Some(Duration::ZERO);
+            }
+        }
+        let mut newly = Vec::new();
+        for topic in paused {
+            let apart = self.apart.entry(topic.clone()).or_default();
+            if !apart.paused {
+                apart.paused = true;
+                newly.push(topic.clone());
+            }
+        }
+        newly
+    }
+
+    /// Topics that are to be tried now.
+    pub(super) fn open_due(&mut self, now: Duration) -> Vec<Topic> {
+        let mut open = Vec::new();
+        for (topic, apart) in &mut self.apart {
+            let due = apart.try_at.is_some_and(|at| at <= now);
+            if due && !apart.paused {
+                apart.try_at = None;
+                apart.tried_at = now;
+                open.push(topic.clone());
+            }
+        }
+        open
+    }
+
+    /// When the next topic is to be tried.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.apart.values().filter(|apart| !apart.paused).filter_map(|apart| apart.try_at).min()
+    }
+
+    /// Drops topics that have caught up: of one that was broken, something was published since, or nothing was heard for long.
+    pub(super) fn keep(&mut self, now: Duration, is_apart: impl Fn(&Topic) -> bool) {
+        let silence = self.silence;
+        self.apart.retain(|topic, apart| {
+            let is_tried = apart.failures > 0 && now.saturating_sub(apart.tried_at) < silence;
+            apart.paused || apart.try_at.is_some() || is_tried || is_apart(topic)
+        });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.apart.is_empty()
+    }
+
+    /// Their names.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.apart.keys().map(ToString::to_string).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn topic() -> Topic {
+        Topic::new("orders").unwrap()
+    }
+
+    fn topics() -> Topics {
+        Topics::new(S, S * 8, S * 5)
+    }
+
+    #[test]
+    fn a_broken_topic_is_tried_again_once_for_all_batches_that_meet_its_fault() {
+        let mut topics = topics();
+        assert!(topics.broken(&topic(), S));
+        assert!(!topics.broken(&topic(), S), "another batch meets the same fault");
+        assert!(topics.open_due(S).is_empty());
+        assert_eq!(topics.open_due(S * 2), [topic()]);
+        assert_eq!(topics.next(), None, "it is being tried");
+        topics.broken(&topic(), S * 2);
+        assert_eq!(topics.next(), Some(S * 4));
+        topics.keep(S * 3, |_| false);
+        assert_eq!(topics.names(), ["orders"], "it waits to be tried");
+    }
+
+    #[test]
+    fn waits_grow_to_their_bound_and_warnings_are_rare_until_something_is_published() {
+        let mut topics = topics();
+        let (mut now, mut waits, mut warnings) = (S, Vec::new(), Vec::new());
+        while now < S * 1_300 {
+            if topics.broken(&topic(), now) {
+                warnings.push(now.as_secs());
+            }
+            let at = topics.next().unwrap();
+            waits.push((at - now).as_secs());
+            assert!(!topics.published(&topic()), "that was on its way");
+            now = at;
+            assert_eq!(topics.open_due(now), [topic()]);
+            // Its few messages are all in memory at once.
+            topics.keep(now + S, |_| false);
+            assert_eq!(topics.names(), ["orders"], "nothing of it is published");
+        }
+        assert_eq!(waits[..5], [1, 2, 4, 8, 8]);
+        assert!(waits[5..].iter().all(|wait| *wait == 8));
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        assert!(topics.published(&topic()));
+        assert!(!topics.published(&topic()), "said once");
+        topics.keep(now, |_| true);
+        assert_eq!(topics.names(), ["orders"], "it catches up");
+        topics.keep(now, |_| false);
+        assert!(topics.names().is_empty());
+        assert!(topics.broken(&topic(), now), "it is news again");
+        assert_eq!(topics.next(), Some(now + S));
+    }
+
+    #[test]
+    fn a_topic_with_nothing_left_to_publish_is_broken_no_more_after_a_while() {
+        let mut topics = topics();
+        topics.broken(&topic(), S);
+        topics.open_due(S * 2);
+        topics.keep(S * 14, |_| false);
+        assert_eq!(topics.names(), ["orders"], "its try may be under way");
+        topics.keep(S * 15, |_| false);
+        assert!(topics.names().is_empty());
+    }
+
+    #[test]
+    fn a_paused_topic_is_not_tried_until_it_is_resumed() {
+        let mut topics = topics();
+        assert_eq!(topics.pause(&[topic()]), [topic()]);
+        assert!(topics.pause(&[topic()]).is_empty(), "it is paused already");
+        assert!(topics.open_due(S * 100).is_empty());
+        topics.pause(&[]);
+        assert_eq!(topics.open_due(S), [topic()]);
+        topics.keep(S, |_| false);
+        assert!(topics.names().is_empty());
+    }
+}

@@ -1,0 +1,323 @@
+//! Transitions of failing keys: which one is needed, and what the store's answer means.
+
+use std::time::Duration;
+
+use outbox_contract::divert::{Diverted, Step, Then};
+use outbox_contract::fetch::RowId;
+use outbox_contract::{BucketSet, Diversion, Exhausted, Failure, RetryPolicy};
+
+use super::event::Command;
+use super::key::{Doing, Kind, MAX_ROWS_PER_TRANSITION, Verdict};
+use super::lines::Line;
+use super::table::KeyRef;
+use super::{Core, sabotaged};
+
+/// Wait for what is parked behind a message that went through, in times of `due_poll`. Beyond it an operator may hold the key, and parking goes on.
+const RECOVERS_IN: u32 = 2;
+
+impl Core {
+    /// Asks for the transitions that keys need before anything else of them is sent.
+    pub(super) fn begin_transitions(&mut self) {
+        if self.draining.is_some() {
+            return;
+        }
+        self.bury_malformed();
+        while let Some(key) = self.lines.pop(Line::Transition) {
+            if self.leave_line(key, Line::Transition) {
+                self.begin_transition(key);
+            }
+        }
+    }
+
+    /// The transition that a key needs before anything else of it is sent.
+    fn begin_transition(&mut self, key: KeyRef) {
+        let Some(state) = self.table.get_mut(key) else { return };
+        if let Some(retry) = &state.retry {
+            let (version, delivered) = (Some(retry.version), retry.delivered.clone());
+            return self.ask_for(key, version, Step::Resume { delivered }, Kind::Resume);
+        }
+        let count = state.to_park.len().min(MAX_ROWS_PER_TRANSITION);
+        let rows: Vec<RowId> = state.to_park.drain(..count).collect();
+        self.ask_for(key, None, Step::Park { rows: rows.clone() }, Kind::Park(rows));
+    }
+
+    fn ask_for(&mut self, key: KeyRef, version: Option<i64>, step: Step, kind: Kind) {
+        let number = self.next_number();
+        let Some(state) = self.table.get_mut(key) else { return };
+        state.doing = Doing::Transition(number, kind);
+        let transition = Diversion {
+            route: self.route.clone(),
+            relay: self.relay,
+            bucket: state.bucket,
+            epoch: state.epoch,
+            key: state.name.clone(),
+            version,
+            step,
+        };
+        self.stepping.insert(number, key);
+        self.commands.push(Command::Transition { number, transition });
+    }
+
+    /// The first message of a key failed, for a reason of its own.
+    pub(super) fn failed(
+        &mut self,
+        key: KeyRef,
+        row: RowId,
+        parked: bool,
+        failure: Failure,
+        verdict: Verdict,
+    ) {
+        self.counts.failed += u64::from(verdict.counts());
+        if parked {
+            return self.parked_failed(key, row, failure, verdict);
+        }
+        let Some(state) = self.table.get(key) else { return };
+        let policy = self.policies.of(&state.name.topic);
+        let attempts = verdict.counts();
+        let exhausted = verdict.is_exhausted(policy, attempts, &failure);
+        let first = failure.clone();
+        if exhausted && policy.exhausted == Exhausted::DeadLetter {
+            let reason = verdict.reason();
+            let step = Step::Bury { row, reason, attempts, first, last: failure };
+            self.take_rows_out(key, 1);
+            return self.ask_for(key, None, step, Kind::Bury(row));
+        }
+        let due_in = (!exhausted).then(|| verdict.delay(policy, attempts, self.draws.f64()));
+        let then = due_in.map_or(Then::Hold, Then::RetryAfter);
+        let rows = self.take_rows_out(key, MAX_ROWS_PER_TRANSITION);
+        // What is beyond that is read again, and parked behind it.
+        self.forget(key, 0);
+        let behind = rows.get(1..).unwrap_or_default().to_vec();
+        let step = Step::Fail { row, attempts, first, last: failure, then, behind };
+        self.ask_for(key, None, step, Kind::Fail { rows, due_in });
+    }
+
+    /// Takes the first rows of a key out of its mailbox and of what is to be parked. Their content is dropped: what is parked is read again when it is
+    /// due.
+    fn take_rows_out(&mut self, key: KeyRef, max: usize) -> Vec<RowId> {
+        let mut rows = Vec::new();
+        while rows.len() < max {
+            let Some(state) = self.table.get_mut(key) else { break };
+            if let Some(held) = state.mailbox.take() {
+                let row = held.stored.row();
+                self.table.row_waits(row.position);
+                self.drop_held(&held);
+                rows.push(row);
+            } else if max > 1
+                && let Some(row) = state.to_park.pop_front()
+            {
+                rows.push(row);
+            } else {
+                break;
+            }
+        }
+        rows
+    }
+
+    fn parked_failed(&mut self, key: KeyRef, row: RowId, failure: Failure, verdict: Verdict) {
+        let Some(retry) = self.table.get_mut(key).and_then(|state| state.retry.as_mut()) else { return };
+        if !retry.delivered.is_empty() {
+            // First remove what went through: then the failing message is the first of the key.
+            retry.failed = Some((row, failure, verdict));
+            return self.place(key);
+        }
+        self.fail_again(key, row, failure, verdict);
+    }
+
+    /// A parked message failed: it is tried again later, held, or buried.
+    fn fail_again(&mut self, key: KeyRef, row: RowId, failure: Failure, verdict: Verdict) {
+        let draw = self.draws.f64();
+        let Some(state) = self.table.get(key) else { return };
+        let policy = self.policies.of(&state.name.topic);
+        let retry = state.retry.as_ref();
+        let again = retry.filter(|retry| retry.failing == Some(row.id));
+        let attempts = again.map_or(0, |retry| retry.attempts).saturating_add(verdict.counts());
+        let first = again.and_then(|retry| retry.first_failure.clone()).unwrap_or_else(|| failure.clone());
+        let version = retry.map(|retry| retry.version);
+        let exhausted = verdict.is_exhausted(policy, attempts, &failure);
+        if exhausted && policy.exhausted == Exhausted::DeadLetter {
+            let step = Step::Bury { row, reason: verdict.reason(), attempts, first, last: failure };
+            return self.ask_for(key, version, step, Kind::BuryParked);
+        }
+        let due_in = (!exhausted).then(|| verdict.delay(policy, attempts, draw));
+        let then = due_in.map_or(Then::Hold, Then::RetryAfter);
+        let step = Step::Fail { row, attempts, first, last: failure, then, behind: Vec::new() };
+        self.ask_for(key, version, step, Kind::FailAgain { due_in });
+    }
+
+    /// Takes the store's answer to a transition.
+    pub(super) fn transitioned(&mut self, number: u64, answer: Diverted) {
+        if self.malformed_transitioned(number, answer) {
+            return;
+        }
+        let Some(key) = self.stepping.remove(&number) else { return };
+        let Some(state) = self.table.get_mut(key) else { return };
+        let Doing::Transition(asked, kind) = &mut state.doing else { return };
+        if *asked != number {
+            return;
+        }
+        let kind = std::mem::replace(kind, Kind::Resume);
+        state.doing = Doing::Nothing;
+        match answer {
+            Diverted::Done(version) => self.made(key, kind, version),
+            Diverted::LeaseLost => {
+                self.counts.refused += 1;
+                let bucket: BucketSet = [state.bucket].into_iter().collect();
+                self.lose_lease(bucket);
+            }
+            Diverted::Stale => {
+                self.counts.refused += 1;
+                self.give_up_retry(key);
+                self.forget_rows(key, kind.rows().iter().map(|row| row.position).collect());
+                self.forget_key(key);
+            }
+        }
+    }
+
+    /// A transition is made: `version` is the key's new state, none when it flows.
+    fn made(&mut self, key: KeyRef, kind: Kind, version: Option<i64>) {
+        match kind {
+            Kind::Fail { rows, due_in } => {
+                self.counts.parked += rows.len() as u64;
+                self.set_aside(key, &rows);
+                if let Some(due_in) = due_in {
+                    self.due.at(self.now + due_in);
+                }
+            }
+            Kind::Park(rows) => {
+                self.counts.parked += rows.len() as u64;
+                self.set_aside(key, &rows);
+            }
+            Kind::Bury(row) => {
+                self.counts.buried += 1;
+                self.table.remove_row(row.position, key.stay);
+                self.absolve(key);
+            }
+            Kind::Resume => self.resumed(key, version),
+            Kind::FailAgain { due_in } => {
+                self.give_up_retry(key);
+                if let Some(due_in) = due_in {
+                    self.due.at(self.now + due_in);
+                }
+            }
+            Kind::BuryParked => self.parked_is_buried(key, version),
+        }
+        self.place(key);
+        self.has_room_to_wait();
+    }
+
+    /// Rows of a key are parked.
+    fn set_aside(&mut self, key: KeyRef, rows: &[RowId]) {
+        for row in rows {
+            self.table.remove_row(row.position, key.stay);
+        }
+        self.guard(key);
+        if let Some(state) = self.table.get_mut(key) {
+            state.is_failing = true;
+            // What is held against it is remembered of the key, beyond this stay.
+            (state.unknown, state.moves) = (0, true);
+        }
+    }
+
+    /// A fetch that is under way may not know of what was just done with a key.
+    fn guard(&mut self, key: KeyRef) {
+        if self.reading.under_way().is_some() && !sabotaged!(self, TransitionsForgotten) {
+            let fetches = self.reading.fetches();
+            if let Some(state) = self.table.get_mut(key) {
+                state.as_of = fetches;
+                self.guarded.push(key);
+            }
+        }
+    }
+
+    /// The first message of a key is gone: what was held against it is over.
+    fn absolve(&mut self, key: KeyRef) {
+        if let Some(state) = self.table.get_mut(key) {
+            (state.unknown, state.moves) = (0, true);
+            self.silent.remove(&state.name);
+        }
+    }
+
+    /// Delivered parked messages were removed.
+    fn resumed(&mut self, key: KeyRef, version: Option<i64>) {
+        self.guard(key);
+        let recovers_in = self.limits.due_poll.saturating_mul(RECOVERS_IN);
+        let Some(state) = self.table.get_mut(key) else { return };
+        let Some(retry) = &mut state.retry else { return };
+        retry.delivered.clear();
+        state.moves = true;
+        match version {
+            Some(version) if !retry.parked.is_empty() => {
+                (retry.version, retry.attempts) = (version, 0);
+                if let Some((row, failure, verdict)) = retry.failed.take() {
+                    self.fail_again(key, row, failure, verdict);
+                }
+            }
+            Some(_) => {
+                self.give_up_retry(key);
+                self.due.at(self.now);
+                if let Some(state) = self.table.get_mut(key) {
+                    state.recovering = true;
+                    self.timers.insert((self.now + recovers_in, key));
+                }
+            }
+            None => {
+                state.is_failing = false;
+                self.give_up_retry(key);
+            }
+        }
+    }
+
+    fn parked_is_buried(&mut self, key: KeyRef, version: Option<i64>) {
+        self.counts.buried += 1;
+        self.absolve(key);
+        let Some(state) = self.table.get_mut(key) else { return };
+        let Some((retry, version)) = state.retry.as_mut().zip(version) else {
+            return self.give_up_retry(key);
+        };
+        (retry.version, retry.failing, retry.attempts) = (version, None, 0);
+        if let Some(held) = retry.parked.take() {
+            self.drop_held(&held);
+        }
+    }
+
+    /// Lets go of what is parked of a key, whatever was delivered of it.
+    pub(super) fn give_up_retry(&mut self, key: KeyRef) {
+        let Some(state) = self.table.get_mut(key) else { return };
+        let Some(mut retry) = state.retry.take() else { return };
+        self.due.back(&state.name);
+        self.table.drop_content(&retry.parked.split_off(0));
+    }
+}
+
+impl Verdict {
+    /// Number of attempts that it counts as.
+    fn counts(self) -> u32 {
+        u32::from(!matches!(self, Self::Silent(_)))
+    }
+
+    /// Whether it was the last attempt.
+    fn is_exhausted(self, policy: &RetryPolicy, attempts: u32, failure: &Failure) -> bool {
+        match self {
+            Self::Failed => policy.is_exhausted(attempts, &failure.class),
+            Self::Rejected => true,
+            Self::Silent(_) => false,
+        }
+    }
+
+    /// Wait before the next attempt.
+    fn delay(self, policy: &RetryPolicy, attempts: u32, draw: f64) -> Duration {
+        match self {
+            Self::Failed | Self::Rejected => policy.delay(attempts, draw),
+            Self::Silent(rest) => rest,
+        }
+    }
+
+    /// The word that stands in a dead letter.
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Rejected => "rejected",
+            Self::Failed | Self::Silent(_) => "exhausted",
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The lease keeper: heartbeats, and nothing else, so that no load can starve them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use outbox_contract::{BucketSet, Lease, LeaseRequest, Leased, LowWater};
+use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
+
+use super::context::{Broken, Context, in_time};
+use super::route::CoreMsg;
+
+pub(crate) struct LeaseKeeper {
+    pub(crate) context: Arc<Context>,
+    pub(crate) route: ActorRef<CoreMsg>,
+}
+
+pub(crate) enum LeaseKeeperMsg {
+    /// Renew.
+    Beat,
+    /// How far reading has come.
+    LowWater(LowWater),
+    /// These buckets are quiet and settled: give them back.
+    Release { buckets: BucketSet, low_water: LowWater },
+    /// Keep what there is until it is finished, and take nothing more.
+    Finish,
+    /// Give everything back and leave.
+    Leave { low_water: LowWater, reply: RpcReplyPort<()> },
+}
+
+#[derive(Default)]
+pub(crate) struct LeaseKeeperState {
+    leases: Vec<Lease>,
+    yielding: BucketSet,
+    /// What the core said last. It stays true of the leases that it covers, however old it is.
+    low_water: LowWater,
+    /// Which life of the database the last answer was of.
+    life: Option<i64>,
+    finishing: bool,
+    left: bool,
+}
+
+#[ractor::actor(message = LeaseKeeperMsg, state = LeaseKeeperState)]
+impl LeaseKeeper {
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<LeaseKeeperMsg>,
+        (): (),
+    ) -> Result<LeaseKeeperState, ActorProcessingErr> {
+        Ok(LeaseKeeperState::default())
+    }
+
+    async fn post_start(
+        &self,
+        myself: ActorRef<LeaseKeeperMsg>,
+        _state: &mut LeaseKeeperState,
+    ) -> Result<(), ActorProcessingErr> {
+        Ok(myself.cast(LeaseKeeperMsg::Beat)?)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<LeaseKeeperMsg>,
+        message: LeaseKeeperMsg,
+        state: &mut LeaseKeeperState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            LeaseKeeperMsg::Beat if state.left => {}
+            LeaseKeeperMsg::Beat => self.beat(&myself, state).await?,
+            LeaseKeeperMsg::LowWater(low_water) => state.low_water = low_water,
+            LeaseKeeperMsg::Release { buckets, low_water } => {
+                let leases: Vec<Lease> = state.leases.clone();
+                let (given, kept) = leases.into_iter().partition(|lease| buckets.contains(lease.bucket));
+                state.leases = kept;
+                // From here on nothing of them is published, whoever did not hear of it yet.
+                self.context.tenure.own(&state.leases);
+                self.release(&given, &low_water, false).await?;
+                state.yielding = state.yielding.without(&buckets);
+                self.context.counters.buckets.store(state.leases.len(), Ordering::Relaxed);
+            }
+            LeaseKeeperMsg::Finish => state.finishing = true,
+            LeaseKeeperMsg::Leave { low_water, reply } => {
+                state.left = true;
+                self.context.tenure.end();
+                self.release(&state.leases, &low_water, true).await?;
+                state.leases.clear();
+                self.context.counters.buckets.store(0, Ordering::Relaxed);
+                // Whoever asked may have given up waiting.
+                let _ = reply.send(());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LeaseKeeper {
+    async fn beat(
+        &self,
+        myself: &ActorRef<LeaseKeeperMsg>,
+        state: &mut LeaseKeeperState,
+    ) -> Result<(), ActorProcessingErr> {
+        let context = &self.context;
+        let config = &context.config;
+        let owned: BucketSet = state.leases.iter().map(|lease| lease.bucket).collect();
+        // Who is finishing takes nothing: the core reads no more, and what waits there would have to wait for this relay's end.
+        let refused = if state.finishing { BucketSet::ALL.without(&owned) } else { BucketSet::EMPTY };
+        let request = LeaseRequest {
+            relay: context.relay,
+            label: config.label.clone(),
+            route: context.route.clone(),
+            lasts: config.lease,
+            transport_available: !context.is_cut_off(),
+            fingerprint: context.fingerprint,
+            low_water: state.low_water.clone(),
+            yielding: state.yielding.union(&refused),
+        };
+        // From before the request was sent: the answer may have been long under way.
+        let asked = context.now();
+        let leased = match in_time(config.store_timeout, "lease", context.store.lease(&request)).await {
+            Ok(leased) => leased,
+            // Whether it was renewed or not: the next answer tells all that is owned, and under which epochs. Until then nothing is published that
+            // the last one did not grant.
+            Err(error) if context.tenure.left(context.now()) > config.outage_first_delay => {
+                tracing::warn!(route = %context.route, %error, "a heartbeat failed; trying again while the leases last");
+                myself.send_after(config.outage_first_delay, || LeaseKeeperMsg::Beat);
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if state.life.is_some_and(|life| life != leased.life) {
+            let words = "the connection was opened anew, or leads to another server: what was read before may be lost";
+            return Err(Broken(words.to_owned()).into());
+        }
+        state.life = Some(leased.life);
+        // What was lost first: once the tenure is renewed, nothing else keeps what is in memory of it from being published.
+        context.tenure.own(&leased.leases);
+        // A batch that starts at the last moment is over before the lease is.
+        let until = asked + config.lease - config.publish_timeout;
+        context.tenure.renew(asked, until);
+        state.leases.clone_from(&leased.leases);
+        context.counters.buckets.store(leased.leases.len(), Ordering::Relaxed);
+        context.counters.disagreeing.store(!leased.fingerprints_agree, Ordering::Relaxed);
+        let owned: BucketSet = leased.leases.iter().map(|lease| lease.bucket).collect();
+        state.yielding = state.yielding.intersection(&owned);
+        let surplus = surplus(&leased, &state.yielding);
+        state.yielding = state.yielding.union(&surplus);
+        self.route.cast(CoreMsg::Leased { asked, leased, surplus, until })?;
+        // From when this one was sent: what is slow must not come ever later.
+        let taken = context.now().saturating_sub(asked);
+        myself.send_after(config.heartbeat.saturating_sub(taken), || LeaseKeeperMsg::Beat);
+        Ok(())
+    }
+
+    async fn release(
+        &self,
+        leases: &[Lease],
+        low_water: &LowWater,
+        leaving: bool,
+    ) -> Result<(), ActorProcessingErr> {
+        let context = &self.context;
+        let call = context.store.give_back(context.relay, &context.route, leases, low_water, leaving);
+        Ok(in_time(context.config.store_timeout, "release", call).await?)
+    }
+}
+
+/// What is owned beyond the fair share and is not being given up yet: the highest buckets, so that every relay decides alike.
+fn surplus(leased: &Leased, yielding: &BucketSet) -> BucketSet {
+    let kept: Vec<_> =
+        leased.leases.iter().map(|lease| lease.bucket).filter(|bucket| !yielding.contains(*bucket)).collect();
+    kept.into_iter().skip(leased.fair_share).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use outbox_contract::{BUCKETS, Bucket, Epoch, Position, RelayId, Route, Store, SystemClock};
+    use outbox_store_memory::MemoryStore;
+    use outbox_testkit::NullTransport;
+    use ractor::Actor;
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+    use super::*;
+    use crate::relay::config::RelayConfig;
+    use crate::relay::policies::Policies;
+
+    /// A route that says nothing by itself: it passes on what it is told.
+    struct Listener(UnboundedSender<Leased>);
+
+    #[ractor::actor(message = CoreMsg, state = ())]
+    impl Listener {
+        async fn pre_start(&self, _myself: ActorRef<CoreMsg>, (): ()) -> Result<(), ActorProcessingErr> {
+            Ok(())
+        }
+
+        async fn handle(
+            &self,
+            _myself: ActorRef<CoreMsg>,
+            message: CoreMsg,
+            _state: &mut (),
+        ) -> Result<(), ActorProcessingErr> {
+            if let CoreMsg::Leased { leased, .. } = message {
+                // The test is over.
+                let _ = self.0.send(leased);
+            }
+            Ok(())
+        }
+    }
+
+    fn request(relay: RelayId) -> LeaseRequest {
+        LeaseRequest {
+            relay,
+            label: "test".into(),
+            route: Route::default(),
+            lasts: Duration::from_secs(600),
+            transport_available: true,
+            fingerprint: 0,
+            low_water: LowWater::default(),
+            yielding: BucketSet::EMPTY,
+        }
+    }
+
+    async fn keeper(store: &MemoryStore) -> (ActorRef<LeaseKeeperMsg>, UnboundedReceiver<Leased>) {
+        let context = Context::new(
+            Arc::new(store.clone()),
+            Arc::new(NullTransport::new()),
+            Route::default(),
+            RelayId::new(),
+            Arc::new(SystemClock::new()),
+            1,
+            RelayConfig::default(),
+            Arc::new(Policies::default()),
+            0,
+        );
+        let (told, hears) = unbounded_channel();
+        let (route, _) = Actor::spawn(None, Listener(told), ()).await.unwrap();
+        let (keeper, _) =
+            Actor::spawn(None, LeaseKeeper { context: Arc::new(context), route }, ()).await.unwrap();
+        (keeper, hears)
+    }
+
+    /// The route was busy: it speaks of what it was told before the last heartbeat, which acquired more.
+    #[tokio::test(start_paused = true)]
+    async fn a_mark_that_comes_late_is_not_said_of_what_was_acquired_meanwhile() {
+        let (store, other, next) = (MemoryStore::new(), RelayId::new(), RelayId::new());
+        let half: BucketSet = (0..128).map(Bucket).collect();
+        let of_other = store.lease(&LeaseRequest { yielding: half, ..request(other) }).await.unwrap().leases;
+        let (keeper, mut hears) = keeper(&store).await;
+        let first = hears.recv().await.unwrap();
+        assert_eq!(first.leases.len(), 128);
+
+        let nothing = LowWater::default();
+        store.give_back(other, &Route::default(), &of_other, &nothing, true).await.unwrap();
+        assert_eq!(hears.recv().await.unwrap().leases.len(), BUCKETS);
+        let covered = first.leases.iter().map(|lease| (lease.bucket, lease.epoch)).collect();
+        let late = LowWater { position: Position(10_000), covered, life: first.life };
+        keeper.cast(LeaseKeeperMsg::LowWater(late)).unwrap();
+        let third = hears.recv().await.unwrap();
+        let expected = |bucket| if half.contains(bucket) { Position(10_000) } else { Position::START };
+        assert!(third.leases.iter().all(|lease| lease.low_water == expected(lease.bucket)), "{third:?}");
+
+        // Killed in that very moment.
+        keeper.kill();
+        tokio::time::sleep(Duration::from_secs(16)).await;
+        let taken = store.lease(&request(next)).await.unwrap().leases;
+        assert_eq!(taken.len(), BUCKETS);
+        assert!(taken.iter().all(|lease| lease.low_water == expected(lease.bucket)), "{taken:?}");
+    }
+
+    /// What it has, it keeps: steps of failing keys and chunks under way still need the leases.
+    #[tokio::test(start_paused = true)]
+    async fn a_relay_that_finishes_keeps_what_it_has_and_takes_nothing_more() {
+        let (store, other) = (MemoryStore::new(), RelayId::new());
+        let half: BucketSet = (0..128).map(Bucket).collect();
+        let of_other = store.lease(&LeaseRequest { yielding: half, ..request(other) }).await.unwrap().leases;
+        let (keeper, mut hears) = keeper(&store).await;
+        let first = hears.recv().await.unwrap();
+        keeper.cast(LeaseKeeperMsg::Finish).unwrap();
+        let nothing = LowWater::default();
+        store.give_back(other, &Route::default(), &of_other, &nothing, true).await.unwrap();
+        for _ in 0..10 {
+            assert_eq!(hears.recv().await.unwrap().leases, first.leases);
+        }
+    }
+
+    #[test]
+    fn what_is_beyond_the_share_is_given_up_once() {
+        let lease = |bucket| Lease { bucket: Bucket(bucket), epoch: Epoch(1), low_water: Position::START };
+        let leased = Leased { leases: (0..4).map(lease).collect(), fair_share: 2, ..Leased::default() };
+        let first = surplus(&leased, &BucketSet::EMPTY);
+        assert_eq!(first, [Bucket(2), Bucket(3)].into_iter().collect());
+        assert!(surplus(&leased, &first).is_empty());
+    }
+}

@@ -1,0 +1,153 @@
+//! Transitions of failing keys: takes them to the store.
+//!
+//! Nobody waits for them but their own keys. One whose result is unknown makes this actor fail, and with it everything that is known of the route:
+//! the store is read again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use outbox_contract::Diversion;
+use outbox_contract::divert::Step;
+use ractor::{ActorProcessingErr, ActorRef};
+
+use super::context::{Context, in_time};
+use super::core::Event;
+use super::route::CoreMsg;
+
+pub(crate) struct Transitions {
+    pub(crate) context: Arc<Context>,
+}
+
+pub(crate) enum TransitionsMsg {
+    /// Who is told of answers from now on.
+    Serve(ActorRef<CoreMsg>),
+    /// Transitions, each with its number.
+    Make(Vec<(u64, Diversion)>),
+    /// Take what is there to the store.
+    Flush,
+}
+
+#[derive(Default)]
+pub(crate) struct TransitionsState {
+    route: Option<ActorRef<CoreMsg>>,
+    asked: VecDeque<(u64, Diversion)>,
+    flushing: bool,
+}
+
+/// Maximum number of transitions of one call.
+const MAX_TRANSITIONS: usize = 200;
+/// Maximum number of rows of one call, so that it is over well before it counts as failed. A transition alone has fewer.
+const MAX_ROWS: usize = 2_000;
+
+#[ractor::actor(message = TransitionsMsg, state = TransitionsState)]
+impl Transitions {
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<TransitionsMsg>,
+        (): (),
+    ) -> Result<TransitionsState, ActorProcessingErr> {
+        Ok(TransitionsState::default())
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<TransitionsMsg>,
+        message: TransitionsMsg,
+        state: &mut TransitionsState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            TransitionsMsg::Serve(route) => state.route = Some(route),
+            TransitionsMsg::Make(transitions) => state.asked.extend(transitions),
+            TransitionsMsg::Flush => {
+                state.flushing = false;
+                self.flush(state).await?;
+            }
+        }
+        if !state.asked.is_empty() && !state.flushing {
+            // Behind what is in the mailbox already: transitions of many keys become one call.
+            state.flushing = true;
+            myself.cast(TransitionsMsg::Flush)?;
+        }
+        Ok(())
+    }
+}
+
+impl Transitions {
+    async fn flush(&self, state: &mut TransitionsState) -> Result<(), ActorProcessingErr> {
+        let Context { store, route, config, .. } = &*self.context;
+        let count = transitions_of_a_call(&state.asked).min(state.asked.len());
+        let (numbers, transitions): (Vec<u64>, Vec<Diversion>) = state.asked.drain(..count).unzip();
+        let span = tracing::debug_span!("divert", %route, steps = transitions.len());
+        let call = tracing::Instrument::instrument(store.divert(&transitions), span);
+        let answers = in_time(config.store_timeout, "divert", call).await?;
+        for (number, answer) in numbers.into_iter().zip(answers) {
+            if let Some(route) = &state.route {
+                // A route that is gone was stopped with everything it knew.
+                let _ = route.cast(CoreMsg::Event(Event::Transitioned { number, answer }));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Number of these that go into one call: at least one.
+fn transitions_of_a_call(asked: &VecDeque<(u64, Diversion)>) -> usize {
+    let mut rows = 0;
+    let fits = |(_, transition): &&(u64, Diversion)| {
+        rows += rows_of(&transition.step);
+        rows <= MAX_ROWS
+    };
+    asked.iter().take(MAX_TRANSITIONS).take_while(fits).count().max(1)
+}
+
+fn rows_of(step: &Step) -> usize {
+    match step {
+        Step::Fail { behind, .. } => 1 + behind.len(),
+        Step::Park { rows } => rows.len(),
+        Step::Bury { .. } => 1,
+        Step::Resume { delivered } => delivered.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::fetch::RowId;
+    use outbox_contract::{Bucket, Epoch, MessageId, Position, RelayId, Route};
+
+    use super::*;
+
+    fn park(rows: usize) -> (u64, Diversion) {
+        let message = outbox_contract::Message::new("t".parse().unwrap(), "t");
+        let row = RowId { position: Position(1), id: MessageId::from_uuid(uuid::Uuid::nil()) };
+        let transition = Diversion {
+            route: Route::default(),
+            relay: RelayId::new(),
+            bucket: Bucket(0),
+            epoch: Epoch(1),
+            key: message.key_id(),
+            version: None,
+            step: Step::Park { rows: vec![row; rows] },
+        };
+        (1, transition)
+    }
+
+    fn calls(mut asked: VecDeque<(u64, Diversion)>) -> Vec<usize> {
+        std::iter::from_fn(|| {
+            let count = (!asked.is_empty()).then(|| transitions_of_a_call(&asked))?;
+            asked.drain(..count);
+            Some(count)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn a_call_has_few_transitions_with_many_rows_or_many_with_few() {
+        assert_eq!(calls((0..10).map(|_| park(500)).collect()), [4, 4, 2]);
+        assert_eq!(calls((0..500).map(|_| park(1)).collect()), [200, 200, 100]);
+    }
+
+    #[test]
+    fn a_transition_that_is_too_large_goes_alone() {
+        assert_eq!(calls([park(1), park(9_999), park(1)].into_iter().collect()), [1, 1, 1]);
+    }
+}
