@@ -43,7 +43,8 @@ impl Looking {
             starved: false,
             early: false,
             next_probe: Duration::ZERO,
-            topics_apart: 0,
+            // What an earlier incarnation has reported is still shown.
+            topics_apart: usize::MAX,
             has_marks: false,
         }
     }
