@@ -383,3 +383,25 @@ impl Reading {
         window.horizon = window.horizon.max(window.cursor);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// There is no number of failing keys at which the others wait.
+    #[test]
+    fn wide_windows_have_every_second_fetch_whatever_number_of_keys_waits() {
+        let mut reading = Reading::new(Ordering::Single);
+        reading.acquire(BucketSet::ALL, Position::START);
+        (0..1_000).for_each(|slot| reading.stand(KeyRef { slot, stay: 1 }, slot % 3 > 0));
+        let turns: Vec<Turn> = (0..200).map(|_| reading.choose(true, |_| true).unwrap()).collect();
+        let is_wide = |turn: &&Turn| matches!(turn, Turn::Wide(None));
+        assert_eq!(turns.iter().filter(is_wide).count(), 100);
+        let is_failing = |turn: &&Turn| matches!(turn, Turn::Key(key) if key.slot % 3 > 0);
+        assert_eq!(
+            turns.iter().filter(is_failing).count(),
+            50,
+            "what is to be parked has half of the others"
+        );
+    }
+}
