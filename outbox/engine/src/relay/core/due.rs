@@ -87,7 +87,7 @@ impl DueKeys {
     }
 
     /// A key is back.
-    pub(super) fn back(&mut self, key: &KeyId) {
+    fn back(&mut self, key: &KeyId) {
         if let Some(share) = self.keys.remove(key) {
             self.bytes = self.bytes.saturating_sub(share.bytes);
         }
@@ -100,8 +100,14 @@ impl DueKeys {
     }
 
     /// A key is due at this instant.
-    pub(super) fn at(&mut self, at: Duration) {
+    fn at(&mut self, at: Duration) {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+
+    /// Whether keys are due that were not taken for want of room, and there is some again.
+    fn has_room_again(&self) -> bool {
+        let for_silent = self.left_silent_out && self.silent() <= self.max_silent / 2;
+        for_silent || self.keys.len() + 1 == self.max_keys
     }
 
     /// Failing keys may have come along.
@@ -121,6 +127,20 @@ impl DueKeys {
 }
 
 impl Core {
+    /// A failing key is due at this instant.
+    pub(super) fn due_at(&mut self, at: Duration) {
+        self.due.at(at);
+        self.look_at(at);
+    }
+
+    /// A failing key is worked on no more.
+    pub(super) fn due_back(&mut self, key: &KeyId) {
+        self.due.back(key);
+        if self.due.has_room_again() {
+            self.look_soon();
+        }
+    }
+
     /// The question for failing keys whose time has come, if it is time.
     pub(super) fn ask_for_due(&mut self) -> Option<Question> {
         if !self.due.is_time(self.now) || self.reading.owned.is_empty() {
@@ -187,6 +207,7 @@ impl Core {
             self.silent.entry(due.key.clone()).or_default();
             if !self.due.has_room_for_silent() {
                 // The next question leaves all that are known to be silent out.
+                self.due.left_silent_out = true;
                 return true;
             }
         }

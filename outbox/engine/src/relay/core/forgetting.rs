@@ -93,7 +93,7 @@ impl Core {
         self.table.drop_content(&state.mailbox.split_off(0));
         if let Some(mut retry) = state.retry.take() {
             self.table.drop_content(&retry.parked.split_off(0));
-            self.due.back(&state.name);
+            self.due_back(&state.name);
         }
     }
 
@@ -139,8 +139,8 @@ impl Core {
         if retry.delivered.is_empty() && !is_busy {
             state.retry = None;
             let name = state.name.clone();
-            self.due.back(&name);
-            self.due.at(self.now);
+            self.due_back(&name);
+            self.due_at(self.now);
         }
         self.table.drop_content(&parked);
     }

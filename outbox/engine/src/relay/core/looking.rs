@@ -62,8 +62,13 @@ impl Looking {
 impl Core {
     /// Plans a look now, or as soon as the last one allows.
     pub(super) fn look_soon(&mut self) {
-        let at = self.now + self.looking.pace.breath(self.now);
-        self.looking.at = self.looking.at.min(at);
+        self.look_at(self.now);
+    }
+
+    /// Plans a look at this instant, or as soon after it as the last one allows.
+    pub(super) fn look_at(&mut self, at: Duration) {
+        let soonest = self.now + self.looking.pace.breath(self.now);
+        self.looking.at = self.looking.at.min(at.max(soonest));
     }
 
     /// There is room again that somebody waited for.

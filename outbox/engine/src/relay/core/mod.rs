@@ -196,6 +196,7 @@ impl Core {
         self.begin_transitions();
         self.begin_batches();
         self.begin_removal();
+        self.has_room();
         self.look();
         self.finish_giving_back();
         if self.counts != Counts::default() {

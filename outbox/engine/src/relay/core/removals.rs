@@ -89,7 +89,6 @@ impl Core {
             }
             self.place(key);
         }
-        self.has_room();
     }
 
     /// The settler holds so much of an earlier incarnation.
@@ -97,6 +96,5 @@ impl Core {
         let (before, bytes_before) = std::mem::replace(&mut self.removals.owed, (messages, bytes));
         self.table.credit.give(before, bytes_before);
         self.table.credit.take(messages, bytes);
-        self.has_room();
     }
 }

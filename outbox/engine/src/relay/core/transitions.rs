@@ -181,7 +181,7 @@ impl Core {
                 self.counts.parked += rows.len() as u64;
                 self.set_aside(key, &rows);
                 if let Some(due_in) = due_in {
-                    self.due.at(self.now + due_in);
+                    self.due_at(self.now + due_in);
                 }
             }
             Kind::Park(rows) => {
@@ -197,7 +197,7 @@ impl Core {
             Kind::FailAgain { due_in } => {
                 self.give_up_retry(key);
                 if let Some(due_in) = due_in {
-                    self.due.at(self.now + due_in);
+                    self.due_at(self.now + due_in);
                 }
             }
             Kind::BuryParked => self.parked_is_buried(key, version),
@@ -255,7 +255,7 @@ impl Core {
             }
             Some(_) => {
                 self.give_up_retry(key);
-                self.due.at(self.now);
+                self.due_at(self.now);
                 if let Some(state) = self.table.get_mut(key) {
                     state.recovering = true;
                     self.timers.insert((self.now + recovers_in, key));
@@ -285,7 +285,8 @@ impl Core {
     pub(super) fn give_up_retry(&mut self, key: KeyRef) {
         let Some(state) = self.table.get_mut(key) else { return };
         let Some(mut retry) = state.retry.take() else { return };
-        self.due.back(&state.name);
+        let name = state.name.clone();
+        self.due_back(&name);
         self.table.drop_content(&retry.parked.split_off(0));
     }
 }
