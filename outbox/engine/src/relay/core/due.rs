@@ -166,6 +166,7 @@ impl Core {
         } else {
             ((messages / MAX_MESSAGES).clamp(1, MAX_KEYS), MAX_MESSAGES.min(messages))
         };
+        self.due.next = None;
         Some(Question::Due(DueRequest {
             route: self.route.clone(),
             relay: self.relay,
@@ -191,7 +192,10 @@ impl Core {
             }
         }
         let wait = |next: Duration| if next.is_zero() { pause } else { next.max(PAUSE) };
-        self.due.next = next.map(|next| self.now + wait(next));
+        // One that was announced while the question was under way may have come too late for it.
+        if let Some(next) = next {
+            self.due.at(self.now + wait(next));
+        }
     }
 
     /// Says whether it was taken.

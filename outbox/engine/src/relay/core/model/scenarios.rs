@@ -278,3 +278,35 @@ fn what_is_delivered_keeps_its_credit_until_it_is_removed() {
     bench.feed(Event::Removed { number });
     assert!(bench.core.is_idle());
 }
+
+/// The question was asked before the store knew that the key is due.
+#[test]
+fn a_key_that_is_due_while_due_keys_are_asked_for_is_asked_for_again() {
+    let mut bench = Bench::small();
+    bench.reads(vec![message(1, 0)]);
+    let batch = bench.batch().unwrap();
+    bench.is_back(&batch, failed());
+    let (step, _) = bench.step().unwrap();
+    let asks = |want: &Command| matches!(want, Command::Ask { question: Question::Due(_), .. });
+    let ask = |bench: &mut Bench| {
+        for _ in 0..1_000 {
+            if let Some(at) = bench.wants.iter().position(asks) {
+                let Command::Ask { number, .. } = bench.wants.swap_remove(at) else { unreachable!() };
+                return number;
+            }
+            if bench.wants.iter().any(|want| matches!(want, Command::Ask { .. })) {
+                bench.reads(Vec::new());
+            }
+            bench.now += MS * 10;
+            bench.feed(Event::Tick);
+        }
+        panic!("due keys are not asked for");
+    };
+    let number = ask(&mut bench);
+    bench.is_made(step, Some(1));
+    bench.feed(Event::Answered { number, answer: Answer::Due(Due::default()) });
+    let before = bench.now;
+    ask(&mut bench);
+    // The first wait is drawn from at most a second; without word of it the next question comes after `due_poll`.
+    assert!(bench.now - before < Duration::from_secs(2), "{:?}", bench.now - before);
+}
