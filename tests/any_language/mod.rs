@@ -80,7 +80,7 @@ impl World {
             .unwrap();
         until("everything is sent", async || {
             let backlog = self.store.backlog(&outbox_contract::Route::default()).await;
-            backlog.is_ok_and(|backlog| backlog.pending == 0)
+            backlog.is_ok_and(|backlog| backlog.pending + backlog.parked == 0)
         })
         .await;
         assert!(relay.stop(PATIENCE).await, "the relay stops in order");

@@ -101,7 +101,14 @@ impl Story {
     async fn inbox(&self, number: u32) -> InboxHandle {
         let life = Life { stored: false, batch: 8, crash: None, number };
         let back: Arc<dyn Transport> = Arc::<Repeats>::clone(&self.back);
-        self.ledger.inbox(life, &self.pair, back).await.unwrap()
+        // As for the relay: a busy machine may take longer to answer than a default allows.
+        for _ in 0..10 {
+            match self.ledger.inbox(life, &self.pair, Arc::clone(&back)).await {
+                Ok(inbox) => return inbox,
+                Err(error) => eprintln!("the inbox does not start yet: {error}"),
+            }
+        }
+        panic!("the inbox does not start")
     }
 
     /// Writes three messages of a key, in one transaction. Returns the one in the middle, and a
