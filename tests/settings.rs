@@ -116,22 +116,22 @@ fn the_defaults_of_a_relay_are_those_of_the_book() {
             heartbeat,
             publish_timeout,
             store_timeout,
-            batch,
-            batch_bytes,
-            credit,
-            credit_bytes,
+            fetch_batch,
+            fetch_batch_bytes,
+            max_in_flight,
+            max_in_flight_bytes,
             per_key,
             lanes,
-            depth,
-            chunk,
-            chunk_bytes,
+            max_unconfirmed_batches,
+            publish_batch,
+            publish_batch_bytes,
             idle_poll,
             due_poll,
             maintain_every,
             observe_every,
             unhealthy_age,
             outage_first_delay,
-            outage_most_delay,
+            outage_max_delay,
         ]
     );
 }
@@ -152,14 +152,14 @@ fn the_defaults_of_an_inbox_are_those_of_the_book() {
             batch,
             prefetch,
             prefetch_bytes,
-            most_undecodable,
+            max_undecodable,
             tries,
             first_delay,
-            most_delay,
+            max_delay,
             store_timeout,
             due_poll,
             outage_first_delay,
-            outage_most_delay,
+            outage_max_delay,
             unhealthy_age,
         ]
     );
@@ -169,7 +169,7 @@ fn the_defaults_of_an_inbox_are_those_of_the_book() {
 fn the_defaults_of_retries_are_those_of_the_book() {
     let policy = RetryPolicy::default();
     assert_eq!((told(&page("failing_keys.md"), "by_class"), policy.by_class.len()), ("none".into(), 0));
-    assert_told!(page("failing_keys.md"), policy, [most_attempts, first_delay, most_delay, exhausted]);
+    assert_told!(page("failing_keys.md"), policy, [max_attempts, first_delay, max_delay, exhausted]);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn the_defaults_of_the_store_in_sqlite_are_those_of_the_book() {
     assert_told!(
         page("configuration.md"),
         options,
-        [admissions_kept, counting_limit, busy_timeout, connections, durability]
+        [handled_ids_kept, counting_limit, busy_timeout, connections, durability]
     );
 }
 

@@ -64,7 +64,7 @@ impl World {
             let transport: Arc<dyn Transport> = Arc::<Halting>::clone(&halting);
             let relay = Pair::relay(halting.store(), transport)
                 .store_timeout(PATIENCE)
-                .chunk(20)
+                .publish_batch(20)
                 .source(source)
                 .start()
                 .await

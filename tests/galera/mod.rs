@@ -57,7 +57,7 @@ impl World {
             .heartbeat(Duration::from_millis(500))
             .publish_timeout(Duration::from_millis(2_500))
             .store_timeout(Duration::from_millis(3_500))
-            .outage_most_delay(Duration::from_secs(1))
+            .outage_max_delay(Duration::from_secs(1))
             .start()
             .await
             .unwrap()

@@ -45,7 +45,7 @@ async fn a_constraint_that_is_checked_at_the_commit_fails_its_message_and_no_oth
         .topic("orders")
         .on_any(handler)
         .batch(4)
-        .retry(RetryPolicy { most_attempts: 1, ..RetryPolicy::default() })
+        .retry(RetryPolicy { max_attempts: 1, ..RetryPolicy::default() })
         .start()
         .await
         .unwrap();

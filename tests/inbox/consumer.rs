@@ -27,7 +27,7 @@ pub(crate) const BATCH: &str = "OUTBOX_TEST_BATCH";
 pub(crate) const CRASH: &str = "OUTBOX_TEST_CRASH";
 
 /// Time limit of a process. Far more than it needs, on a machine of any speed.
-const MOST_TIME: Duration = Duration::from_secs(240);
+const MAX_TIME: Duration = Duration::from_secs(240);
 
 pub(crate) async fn open(folder: &Path) -> SqliteStore {
     let store = SqliteStore::open(folder.join("inventory.db")).await.unwrap();
@@ -114,7 +114,7 @@ async fn consumer_process() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(MOST_TIME, done).await.expect("everything is handled in time");
+    tokio::time::timeout(MAX_TIME, done).await.expect("everything is handled in time");
     assert_eq!(store.backlog(&route).await.unwrap().dead, 0);
     assert!(inbox.stop(Duration::from_secs(60)).await);
 }

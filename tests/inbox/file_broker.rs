@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use outbox_contract::subscription::{Received, Tag, Unit};
 use outbox_contract::{
-    Chunk, Deliveries, Delivery, Message, MessageId, Outcomes, Rejection, Subscription, Transport,
+    Deliveries, Delivery, Message, MessageId, Outcomes, PublishBatch, Rejection, Subscription, Transport,
     TransportError, async_trait,
 };
 use tokio::sync::Notify;
@@ -78,7 +78,7 @@ impl Transport for FileBroker {
         Ok(())
     }
 
-    async fn publish(&self, _chunk: Chunk, _outcomes: &Outcomes) {}
+    async fn publish(&self, _chunk: PublishBatch, _outcomes: &Outcomes) {}
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         let unit = Unit { topic: subscription.topics[0].clone(), number: 0 };

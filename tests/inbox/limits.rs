@@ -30,7 +30,7 @@ async fn a_lock_that_does_not_come_is_a_conflict_of_one_message_and_holds_up_no_
     store.migrate().await.unwrap();
     let (feed, stuck) = (Feed::new(), message("stuck"));
     let mut other = store.begin().await.unwrap();
-    store.admit(&mut other, &Consumer::new("inventory").unwrap(), &[&stuck]).await.unwrap();
+    store.deduplicate(&mut other, &Consumer::new("inventory").unwrap(), &[&stuck]).await.unwrap();
     feed.send(stuck);
     (0..20).for_each(|key| feed.send(message(&format!("key-{key}"))));
     let inbox =

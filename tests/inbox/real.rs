@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::{
-    Chunk, Message, Outcome, Outcomes, Position, RelayId, RetryPolicy, Route, Store, Stored, Timestamp,
-    Transport,
+    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, RetryPolicy, Route, Store, Stored,
+    Timestamp, Transport,
 };
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
@@ -88,9 +88,9 @@ pub(crate) async fn write(
 /// A retry policy for handlers that fail many times, with short pauses.
 pub(crate) fn patient() -> RetryPolicy {
     RetryPolicy {
-        most_attempts: 1_000_000,
+        max_attempts: 1_000_000,
         first_delay: Duration::from_millis(20),
-        most_delay: Duration::from_millis(200),
+        max_delay: Duration::from_millis(200),
         ..RetryPolicy::default()
     }
 }
@@ -105,7 +105,7 @@ pub(crate) async fn publish(transport: &dyn Transport, messages: &[Message]) {
             let mut stored: Vec<_> = stored.collect();
             while !stored.is_empty() {
                 let outcomes = Outcomes::new(stored.len());
-                let chunk = Chunk::new(
+                let chunk = PublishBatch::new(
                     Route::default(),
                     RelayId::new(),
                     outbox_contract::cloudevents::DEFAULT_SOURCE.into(),

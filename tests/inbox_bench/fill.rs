@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use outbox_contract::{
-    Chunk, Message, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Transport,
+    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp, Transport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ impl Fill {
         ready().await;
         let stored: Vec<Arc<Stored>> =
             (0..self.messages).map(|number| made(number, &format!("key-{}", number % KEYS))).collect();
-        // One chunk after the other: the queue has them in this order.
+        // One batch after the other: the queue has them in this order.
         let chunks = futures_util::stream::iter(stored.chunks(250));
         chunks.for_each(|chunk| publish(&transport, chunk.to_vec())).await;
         tell(&());
@@ -33,12 +33,12 @@ impl Fill {
     }
 }
 
-/// Publishes a chunk, and its undelivered messages again.
+/// Publishes a batch, and its undelivered messages again.
 pub(crate) async fn publish(transport: &impl Transport, mut messages: Vec<Arc<Stored>>) {
     let relay = RelayId::new();
     while !messages.is_empty() {
         let outcomes = Outcomes::new(messages.len());
-        let chunk = Chunk::new(
+        let chunk = PublishBatch::new(
             Route::default(),
             relay,
             Arc::from("/bench"),

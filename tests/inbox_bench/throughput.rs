@@ -107,7 +107,7 @@ fn one(bench: &Bench, variant: Variant, messages: u64) -> Used {
         own: each(done.cpu_seconds),
         database: each((after.0 - before.0).as_secs_f64()),
         broker: each((after.1 - before.1).as_secs_f64()),
-        memory: done.most_memory as f64 / f64::from(1 << 20),
+        memory: done.max_memory as f64 / f64::from(1 << 20),
     }
 }
 

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use fastrand::Rng;
 use outbox_contract::subscription::{Delivery, Received, Tag, Unit};
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Transport, TransportError,
+    Deliveries, Message, Outcomes, PublishBatch, Rejection, Subscription, Transport, TransportError,
 };
 use outbox_tests::record::Record;
 
@@ -49,7 +49,7 @@ impl Transport for Repeats {
         self.inner.validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         self.inner.publish(chunk, outcomes).await;
     }
 

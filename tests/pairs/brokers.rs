@@ -29,7 +29,7 @@ async fn a_broker_that_is_killed_and_started_again_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_the_broker_never_takes_becomes_a_dead_letter_and_its_key_goes_on() {
-    let wishes = Wishes { most_bytes: Some(10_000), ..Wishes::default() };
+    let wishes = Wishes { max_bytes: Some(10_000), ..Wishes::default() };
     let Some(mut world) = Servers::new(wishes).await else { return };
     world.consume().await;
     let relay = world.relay();
@@ -63,7 +63,7 @@ async fn a_message_that_the_broker_never_takes_becomes_a_dead_letter_and_its_key
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_is_waited_for_and_loses_nothing() {
     const MOST: u32 = 50;
-    let wishes = Wishes { most_waiting: Some(MOST), ..Wishes::default() };
+    let wishes = Wishes { max_waiting: Some(MOST), ..Wishes::default() };
     let Some(mut world) = Servers::new(wishes).await else { return };
     // The consumer's queues must exist before it starts.
     world.consume().await;
@@ -78,7 +78,7 @@ async fn a_full_queue_is_waited_for_and_loses_nothing() {
         queues.lines().filter_map(|line| line.trim().parse::<u32>().ok()).max().unwrap_or_default()
     };
     until("a full queue", async || waiting().await >= MOST).await;
-    // Some chunks may have been under way when it was full; far fewer than there are messages.
+    // Some batches may have been under way when it was full; far fewer than there are messages.
     assert!(waiting().await < 5 * MOST, "the queue refuses what is too much");
     world.consume().await;
     world.finish().await;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use outbox_contract::transactional::inbox_route;
 use outbox_contract::{
-    Chunk, Message, MessageId, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Transport,
+    Message, MessageId, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp,
+    Transport,
 };
 use outbox_engine::Step;
 use outbox_tests::fresh::Fresh;
@@ -177,7 +178,7 @@ async fn publish(transport: &dyn Transport, messages: &[Message]) {
     let publishing = async {
         loop {
             let outcomes = Outcomes::new(stored.len());
-            let chunk = Chunk::new(
+            let chunk = PublishBatch::new(
                 Route::default(),
                 RelayId::new(),
                 outbox_contract::cloudevents::DEFAULT_SOURCE.into(),

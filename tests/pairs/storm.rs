@@ -24,7 +24,7 @@ use servers::Servers;
 const PAIRS: u32 = 12;
 
 /// Maximum pause between two faults.
-const MOST_PAUSE: Duration = Duration::from_secs(3);
+const MAX_PAUSE: Duration = Duration::from_secs(3);
 
 /// Minimum number of messages between a fault and the next one.
 const BEHIND: u64 = 50;
@@ -102,7 +102,7 @@ fn faults_in_turn(kinds: Vec<Fault>, mut random: Rng) -> impl Iterator<Item = (F
             turn.clone_from(&kinds);
             random.shuffle(&mut turn);
         }
-        Some((turn.pop()?, MOST_PAUSE.mul_f64(random.f64())))
+        Some((turn.pop()?, MAX_PAUSE.mul_f64(random.f64())))
     })
 }
 

@@ -27,8 +27,8 @@ const SLACK: Duration = Duration::from_secs(20);
 pub(crate) struct Wishes {
     pub(crate) own_postgres: bool,
     pub(crate) own_rabbitmq: bool,
-    pub(crate) most_waiting: Option<u32>,
-    pub(crate) most_bytes: Option<usize>,
+    pub(crate) max_waiting: Option<u32>,
+    pub(crate) max_bytes: Option<usize>,
 }
 
 /// A world between PostgreSQL and RabbitMQ, with the servers themselves.
@@ -48,7 +48,7 @@ impl Servers {
         let rabbitmq = RabbitMq::newest();
         let rabbitmq = if wishes.own_rabbitmq { rabbitmq.start() } else { rabbitmq.shared() }.or_skip()?;
         let pair = Pair::new(postgres.fresh_database(), rabbitmq.fresh_vhost(), fresh_topic());
-        let pair = Pair { most_waiting: wishes.most_waiting, most_bytes: wishes.most_bytes, ..pair };
+        let pair = Pair { max_waiting: wishes.max_waiting, max_bytes: wishes.max_bytes, ..pair };
         let store = PostgresStore::connect(&pair.database).await.unwrap();
         store.migrate().await.unwrap();
         Some(Self { postgres, rabbitmq, store, world: World::new(pair).await })

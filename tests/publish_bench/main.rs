@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use outbox_contract::{
-    Chunk, Message, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Topic, Transport,
+    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp, Topic, Transport,
 };
 use subjects::Subject;
 
@@ -91,7 +91,7 @@ async fn measure(subject: &Subject, chunk: usize, under_way: usize, messages: us
     (cpu.as_secs_f64() * 1e6 / sent, sent / wall.as_secs_f64())
 }
 
-/// Publishes each lane's chunk repeatedly, the lanes side by side; returns the number of messages.
+/// Publishes each lane's batch repeatedly, the lanes side by side; returns the number of messages.
 async fn run(transport: &Arc<dyn Transport>, lanes: &[Vec<Arc<Stored>>], messages: usize) -> usize {
     let rounds = messages.div_ceil(lanes.iter().map(Vec::len).sum());
     let tasks = lanes.iter().cloned().map(|lane| {
@@ -100,7 +100,7 @@ async fn run(transport: &Arc<dyn Transport>, lanes: &[Vec<Arc<Stored>>], message
             for _ in 0..rounds {
                 let (outcomes, limit) = (Outcomes::new(lane.len()), Duration::from_secs(60));
                 let relay = RelayId::new();
-                let chunk = Chunk::new(Route::default(), relay, "/bench".into(), lane.clone(), limit);
+                let chunk = PublishBatch::new(Route::default(), relay, "/bench".into(), lane.clone(), limit);
                 transport.publish(chunk, &outcomes).await;
                 let delivered = outcomes.take().iter().all(|outcome| *outcome == Some(Outcome::Delivered));
                 assert!(delivered, "a message was not delivered");

@@ -22,7 +22,7 @@ pub(crate) struct Done {
     pub(crate) cpu_seconds: f64,
     /// Resident memory, in bytes: at the end, and the maximum.
     pub(crate) memory: u64,
-    pub(crate) most_memory: u64,
+    pub(crate) max_memory: u64,
 }
 
 /// A child, seen from the program that measures it. It is killed when this is dropped.
@@ -130,12 +130,12 @@ pub(crate) fn tell<T: Serialize>(what: &T) {
 pub(crate) async fn measured(messages: u64, work: impl Future<Output = ()>) -> Done {
     let (started, before) = (Instant::now(), process::cpu());
     work.await;
-    let (memory, most_memory) = process::memory();
+    let (memory, max_memory) = process::memory();
     Done {
         messages,
         seconds: started.elapsed().as_secs_f64(),
         cpu_seconds: (process::cpu() - before).as_secs_f64(),
         memory,
-        most_memory,
+        max_memory,
     }
 }

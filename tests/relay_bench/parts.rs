@@ -163,6 +163,6 @@ mod of_tuned {
             assert!(!problem.is_empty(), "{wrong}");
         }
         let problem = "speed=3".parse::<Setting>().unwrap_err();
-        assert!(problem.contains("\"speed\"") && problem.contains("credit_bytes"), "{problem}");
+        assert!(problem.contains("\"speed\"") && problem.contains("max_in_flight_bytes"), "{problem}");
     }
 }

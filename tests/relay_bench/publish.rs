@@ -1,4 +1,4 @@
-//! Publishing alone: chunks from memory, as many at once as a relay has in flight.
+//! Publishing alone: batches from memory, as many at once as a relay has in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, try_join_all};
 use futures_util::{Stream, StreamExt};
 use outbox_contract::{
-    Chunk, Message, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Transport,
+    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp, Transport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub(crate) struct Publish {
     pub(crate) by_hand: bool,
 }
 
-/// Number of messages in a chunk of a relay.
+/// Number of messages in a batch of a relay.
 pub(crate) const CHUNK: usize = 250;
 /// Lanes times depth of a relay.
 const AT_ONCE: usize = 8;
@@ -49,7 +49,7 @@ impl Publish {
         transport.close().await;
     }
 
-    /// Publishes the same chunks, as many at once.
+    /// Publishes the same batches, as many at once.
     async fn by_hand(&self, chunks: impl Stream<Item = &[Arc<Stored>]>) {
         let connect = (0..CONNECTIONS).map(|_| ByHand::connect(&self.broker.url));
         let connections: Vec<ByHand> = try_join_all(connect).await.expect("the broker answers");
@@ -64,13 +64,14 @@ impl Publish {
     }
 }
 
-/// Publishes a chunk, and its undelivered messages again.
+/// Publishes a batch, and its undelivered messages again.
 pub(crate) async fn publish(transport: &dyn Transport, mut messages: Vec<Arc<Stored>>) {
     let relay = RelayId::new();
     while !messages.is_empty() {
         let outcomes = Outcomes::new(messages.len());
         let source = Arc::from("/bench");
-        let chunk = Chunk::new(Route::default(), relay, source, messages.clone(), Duration::from_secs(30));
+        let chunk =
+            PublishBatch::new(Route::default(), relay, source, messages.clone(), Duration::from_secs(30));
         transport.publish(chunk, &outcomes).await;
         let mut taken = outcomes.take().into_iter();
         messages.retain(|_| taken.next() != Some(Some(Outcome::Delivered)));

@@ -72,7 +72,7 @@ pub(crate) fn measure(bench: &Bench, role: &Role) -> Used {
         broker: each((after.1 - before.1).as_secs_f64()),
         cleaned: None,
         wal: bench.database.logged().zip(wal).map(|(after, before)| (after - before) / messages),
-        memory: done.most_memory as f64 / f64::from(1 << 20),
+        memory: done.max_memory as f64 / f64::from(1 << 20),
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Setting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Name {
     Batch,
-    Chunk,
+    PublishBatch,
     Credit,
     CreditBytes,
     Depth,
@@ -25,9 +25,9 @@ enum Name {
 
 const NAMES: [(&str, Name); 7] = [
     ("batch", Name::Batch),
-    ("chunk", Name::Chunk),
+    ("chunk", Name::PublishBatch),
     ("credit", Name::Credit),
-    ("credit_bytes", Name::CreditBytes),
+    ("max_in_flight_bytes", Name::CreditBytes),
     ("depth", Name::Depth),
     ("lanes", Name::Lanes),
     ("per_key", Name::PerKey),
@@ -51,11 +51,11 @@ pub(crate) fn tuned(asked: &[Setting]) -> Vec<Setting> {
 /// Returns a relay with these settings. Of two with one name the later one counts.
 pub(crate) fn apply(settings: &[Setting], relay: RelayBuilder) -> RelayBuilder {
     settings.iter().fold(relay, |relay, Setting { name, value }| match name {
-        Name::Batch => relay.batch(*value),
-        Name::Chunk => relay.chunk(*value),
-        Name::Credit => relay.credit(*value),
-        Name::CreditBytes => relay.credit_bytes(*value),
-        Name::Depth => relay.depth(*value),
+        Name::Batch => relay.fetch_batch(*value),
+        Name::PublishBatch => relay.publish_batch(*value),
+        Name::Credit => relay.max_in_flight(*value),
+        Name::CreditBytes => relay.max_in_flight_bytes(*value),
+        Name::Depth => relay.max_unconfirmed_batches(*value),
         Name::Lanes => relay.lanes(*value),
         Name::PerKey => relay.per_key(*value),
     })

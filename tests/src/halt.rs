@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use outbox_contract::{
-    Chunk, Deliveries, Failure, Message, Outcome, Outcomes, Rejection, Store, Subscription, Transport,
+    Deliveries, Failure, Message, Outcome, Outcomes, PublishBatch, Rejection, Store, Subscription, Transport,
     TransportError,
 };
 use outbox_testkit::{ChaosStore, StoreCall, StoreFault};
@@ -19,9 +19,9 @@ use crate::ledger::Failed;
 pub enum Halt {
     /// Rows were read, and none of them was sent.
     Read,
-    /// A chunk is about to be sent.
+    /// A batch is about to be sent.
     Sending,
-    /// A chunk was confirmed by the broker, and the relay does not know.
+    /// A batch was confirmed by the broker, and the relay does not know.
     Sent,
     /// The relay knows, and nothing is removed from the store.
     Settling,
@@ -36,7 +36,7 @@ pub enum Halt {
 }
 
 const HALT: &str = "OUTBOX_RELAY_HALT";
-/// Number of chunks that pass before the point counts.
+/// Number of batches that pass before the point counts.
 const BEFORE: u32 = 3;
 
 impl Halt {
@@ -76,8 +76,8 @@ impl Halt {
             Self::Read => (StoreCall::Fetch, StoreFault::HangAfter),
             Self::Settling => (StoreCall::Settle, StoreFault::HangBefore),
             Self::Settled => (StoreCall::Settle, StoreFault::HangAfter),
-            Self::Parking => (StoreCall::Divert, StoreFault::HangBefore),
-            Self::Parked => (StoreCall::Divert, StoreFault::HangAfter),
+            Self::Parking => (StoreCall::Transition, StoreFault::HangBefore),
+            Self::Parked => (StoreCall::Transition, StoreFault::HangAfter),
             Self::Leased => (StoreCall::Lease, StoreFault::HangAfter),
             Self::Sending | Self::Sent => return None,
         })
@@ -146,7 +146,7 @@ impl Transport for Halting {
         self.transport.validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         let number = self.chunks.fetch_add(1, Ordering::SeqCst);
         if number < BEFORE {
             return self.transport.publish(chunk, outcomes).await;

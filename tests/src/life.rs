@@ -101,9 +101,9 @@ impl Life {
         });
         let retry = RetryPolicy {
             // Each life fails anew: no number of them may make a dead letter.
-            most_attempts: 10_000,
+            max_attempts: 10_000,
             first_delay: Duration::from_millis(5),
-            most_delay: Duration::from_millis(50),
+            max_delay: Duration::from_millis(50),
             ..RetryPolicy::default()
         };
         let inbox = Inbox::builder(database.store().clone(), transport)

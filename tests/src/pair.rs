@@ -24,17 +24,17 @@ pub struct Pair {
     /// The topic of all messages: no other test's.
     pub topic: Topic,
     /// Maximum number of messages that wait in a queue of RabbitMQ; None for any number.
-    pub most_waiting: Option<u32>,
+    pub max_waiting: Option<u32>,
     /// Maximum size of a payload that the broker accepts, in bytes; None for the transport's
     /// default.
-    pub most_bytes: Option<usize>,
+    pub max_bytes: Option<usize>,
 }
 
 const DATABASE: &str = "OUTBOX_PAIR_DATABASE";
 const BROKER: &str = "OUTBOX_PAIR_BROKER";
 const TOPIC: &str = "OUTBOX_PAIR_TOPIC";
-const MOST_WAITING: &str = "OUTBOX_PAIR_MOST_WAITING";
-const MOST_BYTES: &str = "OUTBOX_PAIR_MOST_BYTES";
+const MAX_WAITING: &str = "OUTBOX_PAIR_MAX_WAITING";
+const MAX_BYTES: &str = "OUTBOX_PAIR_MAX_BYTES";
 
 impl Pair {
     /// The lease of every relay: the time until another takes over. It bounds how long the tests
@@ -47,7 +47,7 @@ impl Pair {
     /// Creates a pair of a database and a broker, by their URLs.
     #[must_use]
     pub fn new(database: String, broker: String, topic: Topic) -> Self {
-        Self { database, broker, topic, most_waiting: None, most_bytes: None }
+        Self { database, broker, topic, max_waiting: None, max_bytes: None }
     }
 
     /// Returns the consumer that receives the topic. It has the topic's name, so that it is no
@@ -68,8 +68,8 @@ impl Pair {
             (DATABASE, self.database.clone()),
             (BROKER, self.broker.clone()),
             (TOPIC, self.topic.to_string()),
-            (MOST_WAITING, text(self.most_waiting.map(u64::from))),
-            (MOST_BYTES, text(self.most_bytes.map(|bytes| bytes as u64))),
+            (MAX_WAITING, text(self.max_waiting.map(u64::from))),
+            (MAX_BYTES, text(self.max_bytes.map(|bytes| bytes as u64))),
         ]
     }
 
@@ -84,8 +84,8 @@ impl Pair {
             database: std::env::var(DATABASE)?,
             broker: std::env::var(BROKER)?,
             topic: std::env::var(TOPIC)?.parse()?,
-            most_waiting: number(MOST_WAITING).and_then(|number| u32::try_from(number).ok()),
-            most_bytes: number(MOST_BYTES).and_then(|number| usize::try_from(number).ok()),
+            max_waiting: number(MAX_WAITING).and_then(|number| u32::try_from(number).ok()),
+            max_bytes: number(MAX_BYTES).and_then(|number| usize::try_from(number).ok()),
         })
     }
 
@@ -117,10 +117,10 @@ impl Pair {
                     .partitions(4)
                     .consumer(self.topic.clone(), self.consumer()?)
                     .pauses(Duration::from_millis(50), Duration::from_millis(500));
-                if let Some(messages) = self.most_waiting {
-                    builder = builder.most_waiting(messages);
+                if let Some(messages) = self.max_waiting {
+                    builder = builder.max_waiting(messages);
                 }
-                if let Some(bytes) = self.most_bytes {
+                if let Some(bytes) = self.max_bytes {
                     builder = builder.max_message_bytes(bytes);
                 }
                 Arc::new(builder.build()?)
@@ -133,7 +133,7 @@ impl Pair {
                 if let Some(name) = name {
                     builder = builder.property("group.instance.id", name);
                 }
-                if let Some(bytes) = self.most_bytes {
+                if let Some(bytes) = self.max_bytes {
                     builder = builder.max_message_bytes(bytes);
                 }
                 Arc::new(builder.build()?)
@@ -144,7 +144,7 @@ impl Pair {
                     .units(4)
                     .lease(Duration::from_secs(4))
                     .heartbeat(Duration::from_millis(300));
-                if let Some(bytes) = self.most_bytes {
+                if let Some(bytes) = self.max_bytes {
                     builder = builder.max_message_bytes(bytes);
                 }
                 Arc::new(builder.build()?)
@@ -156,16 +156,16 @@ impl Pair {
     pub fn relay(store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> RelayBuilder {
         let retry = RetryPolicy {
             // However many relays die, a temporary failure must not make a dead letter.
-            most_attempts: 10_000,
+            max_attempts: 10_000,
             first_delay: Duration::from_millis(50),
-            most_delay: Duration::from_millis(500),
+            max_delay: Duration::from_millis(500),
             ..RetryPolicy::default()
         };
         Relay::builder(store, transport)
             .lease(Self::LEASE)
             .heartbeat(Self::HEARTBEAT)
             .publish_timeout(Duration::from_millis(2_500))
-            .outage_most_delay(Duration::from_secs(1))
+            .outage_max_delay(Duration::from_secs(1))
             .retry(retry)
     }
 }

@@ -29,7 +29,7 @@ pub struct Record {
     handler: ConsumerId,
     /// Maximum number of committed messages in flight before writers wait: load that a machine of
     /// any speed can carry.
-    most_on_their_way: usize,
+    max_on_their_way: usize,
     // A plain mutex: locked to look and to record, never across an await.
     sets: Mutex<Sets>,
     /// First deliveries.
@@ -64,7 +64,7 @@ impl fmt::Debug for Record {
 impl Record {
     /// Creates an empty record. Its writers wait while this many messages are in flight.
     #[must_use]
-    pub fn new(most_on_their_way: usize) -> Self {
+    pub fn new(max_on_their_way: usize) -> Self {
         let (deliveries, effects) = (History::new(), History::new());
         let (consumer, handler) = (deliveries.consumer("the consumer"), effects.consumer("the handler"));
         Self {
@@ -72,7 +72,7 @@ impl Record {
             consumer,
             effects,
             handler,
-            most_on_their_way,
+            max_on_their_way,
             sets: Mutex::default(),
             delivered: AtomicU64::new(0),
             changed: Notify::new(),
@@ -185,7 +185,7 @@ impl Record {
                 let mut random = fastrand::Rng::with_seed(writer);
                 while !record.stop.load(Ordering::SeqCst) {
                     let room = || {
-                        record.sets().on_their_way.len() < record.most_on_their_way
+                        record.sets().on_their_way.len() < record.max_on_their_way
                             || record.stop.load(Ordering::SeqCst)
                     };
                     if !record.until(room).await {

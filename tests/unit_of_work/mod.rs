@@ -110,7 +110,7 @@ async fn rows_and_events_commit_together_or_not_at_all<D: Database>(store: D) {
 async fn writers_with_versions_lose_no_update<D: Database>(store: D) {
     const WRITERS: i64 = 4;
     const EACH: i64 = 10;
-    let mediator = Mediator::new(Outbox::new(store.clone())).most_attempts(10_000);
+    let mediator = Mediator::new(Outbox::new(store.clone())).max_attempts(10_000);
     let writers = (0..WRITERS).map(|_| {
         let mediator = mediator.clone();
         tokio::spawn(async move {
@@ -163,7 +163,7 @@ async fn units_that_raise_events_of_the_same_keys_in_different_orders_never_dead
 }
 
 async fn units_whose_own_statements_deadlock_begin_again<D: Database>(store: D) {
-    let mediator = Mediator::new(Outbox::new(store.clone())).most_attempts(10_000);
+    let mediator = Mediator::new(Outbox::new(store.clone())).max_attempts(10_000);
     // The first time each has one row before either requests the other's: where both can have one,
     // that is a deadlock for certain.
     let both_have_one = Arc::new(Barrier::new(2));

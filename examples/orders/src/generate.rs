@@ -35,7 +35,7 @@ enum Next {
 
 impl Generator {
     /// Maximum number of orders open at once, which bounds the memory.
-    const MOST_OPEN: usize = 64;
+    const MAX_OPEN: usize = 64;
 
     /// Creates a generator of this many orders of this many customers (at least one).
     #[must_use]
@@ -115,7 +115,7 @@ impl Iterator for Generator {
     type Item = Step;
 
     fn next(&mut self) -> Option<Step> {
-        let may_place = self.placed < self.orders && self.open.len() < Self::MOST_OPEN;
+        let may_place = self.placed < self.orders && self.open.len() < Self::MAX_OPEN;
         // Fewer than two steps follow an order on average: placing two times in five keeps orders
         // open all the time.
         if may_place && (self.open.is_empty() || self.random.u8(0..5) < 2) {
@@ -189,6 +189,6 @@ mod tests {
         while generator.next().is_some() {
             most = most.max(generator.open.len());
         }
-        assert!((2..=Generator::MOST_OPEN).contains(&most), "{most}");
+        assert!((2..=Generator::MAX_OPEN).contains(&most), "{most}");
     }
 }

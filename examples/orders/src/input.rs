@@ -130,7 +130,7 @@ pub(crate) struct Steps<R> {
 
 impl<R: BufRead> Steps<R> {
     /// Maximum size of a line, in bytes: a file without line ends must not fill the memory.
-    pub(crate) const MOST_BYTES: usize = 64 * 1024;
+    pub(crate) const MAX_BYTES: usize = 64 * 1024;
 
     /// Creates a reader that starts at the beginning.
     pub(crate) fn new(input: R) -> Self {
@@ -140,17 +140,17 @@ impl<R: BufRead> Steps<R> {
     /// Reads the next line, and keeps no more of it than the maximum. Returns false at the end.
     fn read_line(&mut self) -> io::Result<bool> {
         self.line.clear();
-        let most = Self::MOST_BYTES as u64 + 1;
+        let most = Self::MAX_BYTES as u64 + 1;
         self.input.by_ref().take(most).read_until(b'\n', &mut self.line)?;
-        if self.line.len() > Self::MOST_BYTES && !self.line.ends_with(b"\n") {
+        if self.line.len() > Self::MAX_BYTES && !self.line.ends_with(b"\n") {
             self.input.skip_until(b'\n')?;
         }
         Ok(!self.line.is_empty())
     }
 
     fn parse(&self) -> Result<Step, String> {
-        if self.line.trim_ascii_end().len() > Self::MOST_BYTES {
-            return Err(format!("it is longer than {} bytes", Self::MOST_BYTES));
+        if self.line.trim_ascii_end().len() > Self::MAX_BYTES {
+            return Err(format!("it is longer than {} bytes", Self::MAX_BYTES));
         }
         serde_json::from_slice::<Step>(&self.line).map_err(|error| error.to_string())?.check()
     }
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_line_beyond_the_limit_is_reported_shortened_and_passed_over() {
-        let most = Steps::<&[u8]>::MOST_BYTES;
+        let most = Steps::<&[u8]>::MAX_BYTES;
         let fits = format!("{CANCEL_1}{}", " ".repeat(most - CANCEL_1.len()));
         let too_long = format!("{{{}", "x".repeat(most * 3));
         let steps = read(&format!("{fits}\r\n{too_long}\n{CANCEL_2}"));

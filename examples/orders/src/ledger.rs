@@ -11,7 +11,7 @@ use examples_shared::transports::Failed;
 use outbox::Transport;
 use outbox::prelude::*;
 use outbox::subscription::{Received, Tag};
-use outbox::transactional::Admission;
+use outbox::transactional::Dedup;
 use outbox::{Codec, Json, MessageId};
 use tokio::task::JoinHandle;
 
@@ -157,20 +157,20 @@ impl<D: Database> Keeper<D> {
         // ANCHOR: once
         let mut tx = self.store.begin().await?;
         let references: Vec<&Message> = messages.iter().collect();
-        let admissions = self.store.admit(&mut tx, &self.consumer, &references).await?;
-        for (message, admission) in messages.iter().zip(admissions) {
+        let handled_ids = self.store.deduplicate(&mut tx, &self.consumer, &references).await?;
+        for (message, deduplication) in messages.iter().zip(handled_ids) {
             let event: OrderEvent = Json.decode(&message.payload)?;
             let (customer, _) = event.place_in_order();
-            match admission {
-                Admission::New => {
+            match deduplication {
+                Dedup::New => {
                     D::book(&mut tx, customer, i64::try_from(event.cents())?).await?;
                     new += 1;
                 }
                 // It was booked before, and that is committed.
-                Admission::Duplicate => {}
+                Dedup::Duplicate => {}
                 // It was not booked, and must not be yet: its key is held, or earlier messages of
                 // its key wait in the store. Acknowledging it now would lose it.
-                Admission::Behind => return Err(Behind(message.id).into()),
+                Dedup::OutOfTurn => return Err(Behind(message.id).into()),
             }
         }
         self.store.commit(tx).await.into_result()?;

@@ -27,11 +27,11 @@ pub use crate::requeue::{Requeue, requeued};
 /// ```
 ///
 /// ```
-/// use outbox_contract::admin::{Filter, MOST_PER_CALL};
+/// use outbox_contract::admin::{Filter, MAX_PER_CALL};
 ///
 /// // An empty list selects no message; a missing list selects every message.
 /// let none = Filter { ids: Some(Vec::new()), ..Filter::default() };
-/// assert_eq!((none.limit(), Filter::default().limit()), (0, MOST_PER_CALL));
+/// assert_eq!((none.limit(), Filter::default().limit()), (0, MAX_PER_CALL));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -50,21 +50,21 @@ pub struct Filter {
     /// instant.
     pub before: Option<Timestamp>,
     /// Maximum number of results, oldest first; 0 selects none. `None` or a larger value:
-    /// [`MOST_PER_CALL`].
+    /// [`MAX_PER_CALL`].
     pub limit: Option<usize>,
     /// Number of results to skip, for [`replay`](Admin::replay) and for paging. Page until a page
     /// is empty: a page with fewer than `limit` results may have reached its size limit,
-    /// [`MOST_BYTES_PER_CALL`]. `requeue` and `purge` remove what they find, so they ignore
+    /// [`MAX_BYTES_PER_CALL`]. `requeue` and `purge` remove what they find, so they ignore
     /// `offset` and begin with the oldest that remains.
     pub offset: usize,
 }
 
 /// Maximum number of items that one call reads or changes.
-pub const MOST_PER_CALL: usize = 1_000;
+pub const MAX_PER_CALL: usize = 1_000;
 
 /// Number of message bytes after which a page ends, whatever its limit. A call therefore takes at
 /// most this much memory plus one message. A page always contains its first message.
-pub const MOST_BYTES_PER_CALL: usize = 64 * 1_024 * 1_024;
+pub const MAX_BYTES_PER_CALL: usize = 64 * 1_024 * 1_024;
 
 impl Filter {
     /// The same filter, limited to the first match from the beginning. For authors of stores.
@@ -73,11 +73,11 @@ impl Filter {
         Self { limit: Some(self.limit().min(1)), offset: 0, ..self.clone() }
     }
 
-    /// Returns the limit in force: at most [`MOST_PER_CALL`], and 0 if the filter selects no
+    /// Returns the limit in force: at most [`MAX_PER_CALL`], and 0 if the filter selects no
     /// message.
     #[must_use]
     pub fn limit(&self) -> usize {
-        let most = if self.ids.as_ref().is_some_and(Vec::is_empty) { 0 } else { MOST_PER_CALL };
+        let most = if self.ids.as_ref().is_some_and(Vec::is_empty) { 0 } else { MAX_PER_CALL };
         self.limit.unwrap_or(most).min(most)
     }
 }

@@ -54,7 +54,7 @@ pub const CONTENT_TYPE: &str = "content-type";
 pub const DEFAULT_SOURCE: &str = "/outbox";
 
 /// Maximum number of attributes of a message.
-pub const MOST_ATTRIBUTES: usize = 9;
+pub const MAX_ATTRIBUTES: usize = 9;
 
 /// Prefixes of attribute names: those of our protocols, and that of JMS on AMQP.
 const PREFIXES: [&str; 4] = ["ce_", "ce-", "cloudEvents:", "cloudEvents_"];
@@ -87,7 +87,7 @@ pub fn encode(
     position: Position,
     binding: Binding,
 ) -> Vec<(String, String)> {
-    let mut out = Vec::with_capacity(MOST_ATTRIBUTES + message.headers.len());
+    let mut out = Vec::with_capacity(MAX_ATTRIBUTES + message.headers.len());
     each(message, source, position, binding, |name, value| out.push((name.to_owned(), value.to_owned())));
     out
 }
@@ -216,7 +216,7 @@ mod tests {
             "ce-specversion ce-id ce-source ce-type ce-time ce-sequence ce-partitionkey ce-topic"
         );
         let newer = names(&message.with_schema_version(2), HTTP);
-        assert_eq!(newer.split(' ').count(), MOST_ATTRIBUTES);
+        assert_eq!(newer.split(' ').count(), MAX_ATTRIBUTES);
         assert!(newer.contains("ce-schemaversion"), "{newer}");
     }
 

@@ -12,31 +12,31 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Class of the failure, for policies and metrics. At most
-    /// [`MOST_CLASS_BYTES`](Self::MOST_CLASS_BYTES).
+    /// [`MAX_CLASS_BYTES`](Self::MAX_CLASS_BYTES).
     pub class: Cow<'static, str>,
-    /// Failure text, for people. At most [`MOST_BYTES`](Self::MOST_BYTES).
+    /// Failure text, for people. At most [`MAX_BYTES`](Self::MAX_BYTES).
     pub message: String,
 }
 
 impl Failure {
     /// Maximum size of the text, in bytes.
-    pub const MOST_BYTES: usize = 1_000;
+    pub const MAX_BYTES: usize = 1_000;
 
     /// Maximum size of a class, in bytes.
-    pub const MOST_CLASS_BYTES: usize = 64;
+    pub const MAX_CLASS_BYTES: usize = 64;
 
     /// Creates a failure from a class and a text. Truncates each to its limit, at a character
     /// boundary.
     #[must_use]
     pub fn new(class: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         let (mut class, mut message) = (class.into(), message.into());
-        if class.len() > Self::MOST_CLASS_BYTES {
+        if class.len() > Self::MAX_CLASS_BYTES {
             let mut cut = class.into_owned();
-            cut.truncate(cut.floor_char_boundary(Self::MOST_CLASS_BYTES));
+            cut.truncate(cut.floor_char_boundary(Self::MAX_CLASS_BYTES));
             class = cut.into();
         }
-        if message.len() > Self::MOST_BYTES {
-            message.truncate(message.floor_char_boundary(Self::MOST_BYTES - '…'.len_utf8()));
+        if message.len() > Self::MAX_BYTES {
+            message.truncate(message.floor_char_boundary(Self::MAX_BYTES - '…'.len_utf8()));
             message.push('…');
         }
         Self { class, message }
@@ -90,7 +90,7 @@ mod tests {
         let failure = Failure::new("x".repeat(1 << 25), "y".repeat(1 << 25));
         assert!(failure.to_text().len() < 2_000, "{}", failure.to_text().len());
         let failure = Failure::new(format!("x{}", "é".repeat(100)), "");
-        assert_eq!(failure.class.len(), Failure::MOST_CLASS_BYTES - 1, "cut between two characters");
+        assert_eq!(failure.class.len(), Failure::MAX_CLASS_BYTES - 1, "cut between two characters");
         assert!(matches!(Failure::new("too-large", "").class, Cow::Borrowed("too-large")));
     }
 }

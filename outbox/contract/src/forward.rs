@@ -10,11 +10,9 @@ use crate::admin::{Admin, DeadLetter, Edit, FailingKey, Filter, Past};
 use crate::backlog::Backlog;
 use crate::bucket::BucketSet;
 use crate::clock::Timestamp;
-use crate::divert::{Diversion, Diverted};
 use crate::error::{AppendError, StoreError, TransportError};
 use crate::failure::Rejection;
 use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Stored, Writers};
-use crate::hints::{Hints, Wakeup};
 use crate::id::{MessageId, RelayId};
 use crate::lease::{Lease, LeaseRequest, Leased, LowWater};
 use crate::maintain::Maintained;
@@ -24,9 +22,11 @@ use crate::outcome::Outcomes;
 use crate::store::Store;
 use crate::stripe::StripeMark;
 use crate::subscription::{Deliveries, Subscription};
-use crate::transactional::{Admission, Blame, Committed, Transactional};
-use crate::transport::{Chunk, Transport};
+use crate::transactional::{Blame, Committed, Dedup, Transactional};
+use crate::transition::{KeyTransition, Transitioned};
+use crate::transport::{PublishBatch, Transport};
 use crate::unserved::Unserved;
+use crate::wakeup::{Wakeup, WakeupSignal};
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
@@ -154,8 +154,8 @@ impl<T: Store + ?Sized> Store for Arc<T> {
         (**self).settle(route, delivered).await
     }
 
-    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
-        (**self).divert(diversions).await
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
+        (**self).transition(transitions).await
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
@@ -213,17 +213,17 @@ impl<T: Transactional> Transactional for Arc<T> {
         (**self).fence(tx, route, stored).await
     }
 
-    async fn admit(
+    async fn deduplicate(
         &self,
         tx: &mut Self::Tx<'_>,
         consumer: &Consumer,
         messages: &[&Message],
-    ) -> Result<Vec<Admission>, StoreError> {
-        (**self).admit(tx, consumer, messages).await
+    ) -> Result<Vec<Dedup>, StoreError> {
+        (**self).deduplicate(tx, consumer, messages).await
     }
 
-    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        (**self).admitted(consumer, id).await
+    async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        (**self).is_handled(consumer, id).await
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
@@ -234,12 +234,12 @@ impl<T: Transactional> Transactional for Arc<T> {
         (**self).is_conflict(error)
     }
 
-    fn most_idle(&self) -> Option<Duration> {
-        (**self).most_idle()
+    fn max_idle(&self) -> Option<Duration> {
+        (**self).max_idle()
     }
 
-    fn hints(&self) -> &Hints {
-        (**self).hints()
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        (**self).wakeup_signal()
     }
 }
 
@@ -258,7 +258,7 @@ impl<T: Transport + ?Sized> Transport for Arc<T> {
         (**self).validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         (**self).publish(chunk, outcomes).await;
     }
 

@@ -32,10 +32,10 @@ pub struct Headers(BTreeMap<String, String>);
 
 impl Headers {
     /// Maximum size of a header's name, in bytes.
-    pub const MOST_NAME_BYTES: usize = 255;
+    pub const MAX_NAME_BYTES: usize = 255;
     /// Maximum size of a header's value, in bytes. Not a limit of a broker: headers are not meant
     /// for payloads.
-    pub const MOST_VALUE_BYTES: usize = 8_192;
+    pub const MAX_VALUE_BYTES: usize = 8_192;
 
     /// Creates empty headers.
     #[must_use]
@@ -112,12 +112,12 @@ impl Headers {
     }
 
     pub(crate) fn check_name(name: &str) -> Result<(), NameError> {
-        name::check("header name", name, Self::MOST_NAME_BYTES)
+        name::check("header name", name, Self::MAX_NAME_BYTES)
     }
 
     fn check(name: &str, value: &str) -> Result<(), NameError> {
         Self::check_name(name)?;
-        if value.is_empty() { Ok(()) } else { name::check_value(name, value, Self::MOST_VALUE_BYTES) }
+        if value.is_empty() { Ok(()) } else { name::check_value(name, value, Self::MAX_VALUE_BYTES) }
     }
 
     /// Returns the total size of all names and values, in bytes.

@@ -11,7 +11,7 @@ pub struct Maintained {
     /// the store drops whole partitions.
     pub history_removed: u64,
     /// Number of handled ids removed at the end of their retention.
-    pub admissions_removed: u64,
+    pub handled_ids_removed: u64,
     /// Number of relays removed because they have been gone for a long time.
     pub relays_removed: u64,
     /// True if a limit cut the round short: call again soon.

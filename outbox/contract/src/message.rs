@@ -54,9 +54,9 @@ pub struct Message {
 impl Message {
     /// Maximum size of a payload, in bytes: 16 MiB, the document size of MongoDB, less a margin.
     /// Brokers accept less by default (Kafka 1 MiB).
-    pub const MOST_PAYLOAD_BYTES: usize = 15 * 1024 * 1024;
+    pub const MAX_PAYLOAD_BYTES: usize = 15 * 1024 * 1024;
     /// Maximum size of an event type's name, in bytes.
-    pub const MOST_TYPE_BYTES: usize = 255;
+    pub const MAX_TYPE_BYTES: usize = 255;
 
     /// Creates a message without key, headers and payload: occurred now, schema version 1,
     /// `application/json`.
@@ -199,8 +199,8 @@ impl Message {
     ///
     /// The first fault, with its value and the remedy.
     pub fn validate(&self) -> Result<(), MessageError> {
-        name::check("event type", &self.event_type, Self::MOST_TYPE_BYTES)?;
-        name::check("content type", &self.content_type, Self::MOST_TYPE_BYTES)?;
+        name::check("event type", &self.event_type, Self::MAX_TYPE_BYTES)?;
+        name::check("content type", &self.content_type, Self::MAX_TYPE_BYTES)?;
         self.headers.validate()?;
         if self.schema_version == 0 {
             return Err(MessageError::SchemaVersion);
@@ -208,8 +208,8 @@ impl Message {
         if !self.occurred_at.is_printable() {
             return Err(MessageError::OccurredAt(self.occurred_at));
         }
-        if self.payload.len() > Self::MOST_PAYLOAD_BYTES {
-            return Err(MessageError::TooLarge { bytes: self.payload.len(), most: Self::MOST_PAYLOAD_BYTES });
+        if self.payload.len() > Self::MAX_PAYLOAD_BYTES {
+            return Err(MessageError::TooLarge { bytes: self.payload.len(), most: Self::MAX_PAYLOAD_BYTES });
         }
         Ok(())
     }

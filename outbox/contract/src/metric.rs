@@ -43,7 +43,7 @@ metrics! {
     UNKNOWN = "outbox_unknown_total", Counter, "messages", ["route"], "Attempts whose outcome is unknown; the relay repeats them.";
     DEAD_LETTERED = "outbox_dead_lettered_total", Counter, "messages", ["route"], "Messages that became dead letters.";
     PARKED = "outbox_parked_total", Counter, "messages", ["route"], "Messages that were parked behind a failing key.";
-    REFUSED = "outbox_refused_total", Counter, "diversions", ["route"], "Key transitions that the store rejected: a lease was lost, or an operator changed the key first.";
+    REFUSED = "outbox_refused_total", Counter, "transitions", ["route"], "Key transitions that the store rejected: a lease was lost, or an operator changed the key first.";
     RESETS = "outbox_resets_total", Counter, "resets", ["route"], "Restarts of a relay's pipeline, which reads the store again.";
     RESTARTS = "outbox_restarts_total", Counter, "restarts", ["route"], "Publishers of a relay that failed and were restarted; failures of other parts count as resets.";
     OLDEST_AGE = "outbox_oldest_age_seconds", Gauge, "seconds", ["route"], "Age of the oldest waiting message, by the database's clock. While it can't be measured, it grows as if no message moved.";

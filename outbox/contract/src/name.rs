@@ -96,9 +96,9 @@ macro_rules! name {
 
         impl $name {
             /// Maximum size of this name in UTF-8, in bytes.
-            pub const MOST_BYTES: usize = $most;
+            pub const MAX_BYTES: usize = $most;
 
-            /// Creates a name of 1 to [`MOST_BYTES`](Self::MOST_BYTES) bytes without control
+            /// Creates a name of 1 to [`MAX_BYTES`](Self::MAX_BYTES) bytes without control
             /// characters.
             ///
             /// # Errors
@@ -106,7 +106,7 @@ macro_rules! name {
             /// Describes the fault of any other name.
             pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
                 let name = name.as_ref();
-                check($what, name, Self::MOST_BYTES)?;
+                check($what, name, Self::MAX_BYTES)?;
                 Ok(Self(name.into()))
             }
 
@@ -216,7 +216,7 @@ impl Key {
     /// keys, so an order that the broker keeps by key can be kept in handling.
     ///
     /// Valid key text becomes the key unchanged. Other bytes are shown in hex after `0x`. A result
-    /// longer than [`MOST_BYTES`](Self::MOST_BYTES) is truncated, and ends in the SHA-256 of all
+    /// longer than [`MAX_BYTES`](Self::MAX_BYTES) is truncated, and ends in the SHA-256 of all
     /// bytes.
     ///
     /// ```
@@ -231,9 +231,9 @@ impl Key {
         let text = std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty());
         let text = text.filter(|text| !text.chars().any(char::is_control));
         let shown = match text {
-            Some(text) if text.len() <= Self::MOST_BYTES => return Self(text.into()),
+            Some(text) if text.len() <= Self::MAX_BYTES => return Self(text.into()),
             Some(text) => text[..text.floor_char_boundary(Self::SHOWN)].to_owned(),
-            None if 2 + 2 * bytes.len() <= Self::MOST_BYTES => return Self(hex("0x", bytes).into()),
+            None if 2 + 2 * bytes.len() <= Self::MAX_BYTES => return Self(hex("0x", bytes).into()),
             None => hex("0x", bytes.get(..Self::SHOWN / 2).unwrap_or(bytes)),
         };
         Self(hex(&format!("{shown}...sha256:"), &Sha256::digest(bytes)).into())

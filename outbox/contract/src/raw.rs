@@ -108,7 +108,7 @@ impl RawMessage<'_> {
     #[must_use]
     pub fn presentable(&self) -> Message {
         let mut message = self.names();
-        message.content_type = presentable(self.content_type, Message::MOST_TYPE_BYTES).into();
+        message.content_type = presentable(self.content_type, Message::MAX_TYPE_BYTES).into();
         message.schema_version = u32::try_from(self.schema_version).unwrap_or(1);
         message.headers = self.read_headers().unwrap_or_default();
         message.payload = self.copy_payload();
@@ -119,12 +119,12 @@ impl RawMessage<'_> {
     /// Like [`presentable`](Self::presentable), with id, topic, key and event type only.
     #[must_use]
     pub fn names(&self) -> Message {
-        let topic = named(presentable(self.topic, Topic::MOST_BYTES), Topic::new);
-        let event_type = presentable(self.event_type, Message::MOST_TYPE_BYTES);
+        let topic = named(presentable(self.topic, Topic::MAX_BYTES), Topic::new);
+        let event_type = presentable(self.event_type, Message::MAX_TYPE_BYTES);
         let id = self.id().unwrap_or(MessageId::from_uuid(Uuid::nil()));
         let mut message = Message::of(id, topic, event_type);
         if self.key.is_some() {
-            message.key = Some(named(presentable(self.key, Key::MOST_BYTES), Key::new));
+            message.key = Some(named(presentable(self.key, Key::MAX_BYTES), Key::new));
         }
         message
     }
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_row_that_is_no_message_says_what_is_wrong() {
-        let long = "x".repeat(Topic::MOST_BYTES + 1);
+        let long = "x".repeat(Topic::MAX_BYTES + 1);
         let long = Some(long.as_bytes());
         for (row, says) in [
             (RawMessage { id: Some(b"7"), ..row() }, "its id is not a UUID of 16 bytes"),
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn something_presentable_is_made_of_any_row() {
         // Two bytes per character: the limit splits a character.
-        let long = "é".repeat(Topic::MOST_BYTES);
+        let long = "é".repeat(Topic::MAX_BYTES);
         let row = RawMessage {
             topic: Some(long.as_bytes()),
             key: Some(b"a\nb\xff"),
@@ -250,7 +250,7 @@ mod tests {
         let shown = row.presentable();
         assert_eq!(shown.id, MessageId::from_uuid(Uuid::nil()));
         assert!(long.starts_with(shown.topic.as_str()));
-        assert_eq!(shown.topic.as_str().len(), Topic::MOST_BYTES / 2 * 2);
+        assert_eq!(shown.topic.as_str().len(), Topic::MAX_BYTES / 2 * 2);
         assert_eq!(shown.key.unwrap().as_str(), "a\u{fffd}b\u{fffd}");
         assert_eq!((&*shown.event_type, &*shown.content_type), ("?", "?"));
         assert_eq!((shown.schema_version, shown.headers), (1, Headers::new()));

@@ -40,9 +40,9 @@ type Raw<'r> = Cow<'r, [u8]>;
 /// | `schemaversion` | what is no number from 1: 1, as without one |
 /// | `sequence` | what is no number: none |
 /// | content type | what can be none: `application/octet-stream`, as without one |
-/// | value of a header | control characters and bytes that are not UTF-8 are escaped; cut to [`Headers::MOST_VALUE_BYTES`] |
+/// | value of a header | control characters and bytes that are not UTF-8 are escaped; cut to [`Headers::MAX_VALUE_BYTES`] |
 /// | name of a header | what can be none: the header is left out |
-/// | payload | as it is, up to [`Message::MOST_PAYLOAD_BYTES`] |
+/// | payload | as it is, up to [`Message::MAX_PAYLOAD_BYTES`] |
 ///
 /// The message's header [`ADAPTED`] names what was not taken as it was sent. The value of a header
 /// is not repeated in it, as it may be secret.
@@ -218,7 +218,7 @@ impl<'r> RawRecord<'r> {
         let Some(bytes) = self.content_type.or_else(header).filter(|bytes| !bytes.is_empty()) else {
             return UNKNOWN_CONTENT;
         };
-        match text(bytes).filter(|text| name::check(CONTENT_TYPE, text, Message::MOST_TYPE_BYTES).is_ok()) {
+        match text(bytes).filter(|text| name::check(CONTENT_TYPE, text, Message::MAX_TYPE_BYTES).is_ok()) {
             Some(content_type) => content_type,
             None => {
                 let value = name::shown(&Undecodable::text(bytes));
@@ -240,7 +240,7 @@ impl<'r> RawRecord<'r> {
                 notes.push(format!(
                     "the header {:?} is left out: its name should be 1 to {} bytes of UTF-8 without control characters",
                     name::shown(&Undecodable::text(name)),
-                    Headers::MOST_NAME_BYTES
+                    Headers::MAX_NAME_BYTES
                 ));
                 continue;
             };
@@ -281,7 +281,7 @@ fn text(bytes: &[u8]) -> Option<&str> {
 
 /// The value of a header as one that can be kept, and what was changed.
 fn fitting(value: &[u8]) -> (Cow<'_, str>, String) {
-    const MOST: usize = Headers::MOST_VALUE_BYTES;
+    const MOST: usize = Headers::MAX_VALUE_BYTES;
     let mut changes = Vec::new();
     let mut kept = match text(value) {
         None => {

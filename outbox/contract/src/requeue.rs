@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::error::{StoreError, StoreErrorKind};
 
 /// How many of those that were refused an error names.
-const MOST_NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
 /// Dead letters on their way back: together; where one of them is refused, in halves, until each
 /// that is refused is alone.
@@ -119,13 +119,13 @@ pub fn requeued(appended: u64, refused: &[(String, String)]) -> Result<u64, Stor
          purge them: ",
         refused.len()
     );
-    for (at, (name, why)) in refused.iter().take(MOST_NAMED).enumerate() {
+    for (at, (name, why)) in refused.iter().take(MAX_NAMED).enumerate() {
         let separator = if at == 0 { "" } else { "; " };
         // Writing to a string does not fail.
         let _ = write!(words, "{separator}{name} ({why})");
     }
-    if refused.len() > MOST_NAMED {
-        let _ = write!(words, "; and {} more", refused.len() - MOST_NAMED);
+    if refused.len() > MAX_NAMED {
+        let _ = write!(words, "; and {} more", refused.len() - MAX_NAMED);
     }
     Err(StoreError::new(StoreErrorKind::Invalid, "requeue", words))
 }

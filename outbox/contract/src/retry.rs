@@ -15,7 +15,7 @@ use std::time::Duration;
 /// use std::time::Duration;
 /// use outbox_contract::{Exhausted, RetryPolicy};
 ///
-/// let policy = RetryPolicy { most_attempts: 5, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
+/// let policy = RetryPolicy { max_attempts: 5, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
 /// // After the third failure the bound is 4 s (1 s, doubled twice); a draw of one half waits half of it.
 /// assert_eq!(policy.delay(3, 0.5), Duration::from_secs(2));
 /// ```
@@ -24,20 +24,20 @@ pub struct RetryPolicy {
     /// Maximum number of attempts in total, from 1. Default 12. With the other defaults the
     /// attempts end after about nine minutes, because delays are drawn at random, and after 18.5
     /// minutes at most. Both exclude the duration of the attempts themselves.
-    pub most_attempts: u32,
+    pub max_attempts: u32,
     /// Bound of the first delay, at most 30 days. Default 1 s.
     pub first_delay: Duration,
     /// Bound to which delays grow, at most 30 days. Default 5 minutes.
-    pub most_delay: Duration,
+    pub max_delay: Duration,
     /// Action when the attempts are exhausted. Default: dead letter.
     pub exhausted: Exhausted,
-    /// Failure classes with fewer or more attempts than `most_attempts`.
+    /// Failure classes with fewer or more attempts than `max_attempts`.
     pub by_class: Vec<(Cow<'static, str>, u32)>,
 }
 
 /// Maximum bound of a delay: far beyond any useful wait, and within the date range of every
 /// database.
-const MOST_DELAY: Duration = Duration::from_secs(30 * 86_400);
+const MAX_DELAY: Duration = Duration::from_secs(30 * 86_400);
 
 /// Action for a message whose attempts are exhausted, or which the broker rejected permanently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -53,9 +53,9 @@ pub enum Exhausted {
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
-            most_attempts: 12,
+            max_attempts: 12,
             first_delay: Duration::from_secs(1),
-            most_delay: Duration::from_secs(300),
+            max_delay: Duration::from_secs(300),
             exhausted: Exhausted::default(),
             by_class: Vec::new(),
         }
@@ -68,7 +68,7 @@ impl RetryPolicy {
     #[must_use]
     pub fn is_exhausted(&self, attempts: u32, class: &str) -> bool {
         let by_class = self.by_class.iter().find(|(name, _)| name == class);
-        attempts >= by_class.map_or(self.most_attempts, |(_, most)| *most)
+        attempts >= by_class.map_or(self.max_attempts, |(_, most)| *most)
     }
 
     /// Returns the delay after the `attempts`-th failure (from 1), given a uniform draw from 0
@@ -76,7 +76,7 @@ impl RetryPolicy {
     #[must_use]
     pub fn delay(&self, attempts: u32, draw: f64) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
-        let bound = self.first_delay.saturating_mul(1 << doublings).min(self.most_delay);
+        let bound = self.first_delay.saturating_mul(1 << doublings).min(self.max_delay);
         // A bound longer than any clock, which `problems` rejects, may overflow a duration in this
         // product.
         Duration::try_from_secs_f64(bound.as_secs_f64() * draw.clamp(0.0, 1.0)).unwrap_or(bound)
@@ -86,22 +86,22 @@ impl RetryPolicy {
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.most_attempts == 0 {
-            problems.push("retry.most_attempts is 0; a message is tried at least once".to_owned());
+        if self.max_attempts == 0 {
+            problems.push("retry.max_attempts is 0; a message is tried at least once".to_owned());
         }
         if self.first_delay.is_zero() {
             problems
                 .push("retry.first_delay is 0; a failing message would be tried without a pause".to_owned());
         }
-        if self.most_delay < self.first_delay {
+        if self.max_delay < self.first_delay {
             problems.push(format!(
-                "retry.most_delay ({:?}) is shorter than retry.first_delay ({:?}); make it at least as long",
-                self.most_delay, self.first_delay
+                "retry.max_delay ({:?}) is shorter than retry.first_delay ({:?}); make it at least as long",
+                self.max_delay, self.first_delay
             ));
         }
-        for (name, delay) in [("first_delay", self.first_delay), ("most_delay", self.most_delay)] {
-            if delay > MOST_DELAY {
-                problems.push(format!("retry.{name} is {delay:?}; give it at most 30 days ({MOST_DELAY:?})"));
+        for (name, delay) in [("first_delay", self.first_delay), ("max_delay", self.max_delay)] {
+            if delay > MAX_DELAY {
+                problems.push(format!("retry.{name} is {delay:?}; give it at most 30 days ({MAX_DELAY:?})"));
             }
         }
         if let Some((class, _)) = self.by_class.iter().find(|(_, most)| *most == 0) {
@@ -123,7 +123,7 @@ mod tests {
         fn no_wait_exceeds_its_bound(attempts in 0..u32::MAX, draw in 0.0..1.0_f64) {
             let policy = RetryPolicy::default();
             let wait = policy.delay(attempts, draw);
-            prop_assert!(wait <= policy.most_delay);
+            prop_assert!(wait <= policy.max_delay);
             prop_assert!(wait <= policy.delay(attempts, 1.0));
             prop_assert!(policy.delay(attempts, 1.0) <= policy.delay(attempts.saturating_add(1), 1.0));
         }
@@ -131,23 +131,23 @@ mod tests {
 
     #[test]
     fn waits_of_any_length_are_refused_in_words_and_overflow_nothing() {
-        let policy = RetryPolicy { most_delay: Duration::MAX, ..RetryPolicy::default() };
+        let policy = RetryPolicy { max_delay: Duration::MAX, ..RetryPolicy::default() };
         let problems = policy.problems();
-        assert!(problems.len() == 1 && problems[0].starts_with("retry.most_delay"), "{problems:?}");
+        assert!(problems.len() == 1 && problems[0].starts_with("retry.max_delay"), "{problems:?}");
         let policy = RetryPolicy { first_delay: Duration::MAX, ..policy };
         assert_eq!(policy.problems().len(), 2);
         for draw in [0.0, 0.5, 1.0, 2.0, f64::NAN, f64::INFINITY] {
             assert!(policy.delay(u32::MAX, draw) <= Duration::MAX);
         }
-        let most = RetryPolicy { first_delay: MOST_DELAY, most_delay: MOST_DELAY, ..policy };
-        assert_eq!((most.problems().len(), most.delay(9, 1.0)), (0, MOST_DELAY));
+        let most = RetryPolicy { first_delay: MAX_DELAY, max_delay: MAX_DELAY, ..policy };
+        assert_eq!((most.problems().len(), most.delay(9, 1.0)), (0, MAX_DELAY));
     }
 
     /// The values that the documentation states for the defaults.
     #[test]
     fn the_defaults_give_up_after_nine_minutes_or_nineteen_at_most() {
         let policy = RetryPolicy::default();
-        let over = |draw| (1..policy.most_attempts).map(|attempts| policy.delay(attempts, draw)).sum();
+        let over = |draw| (1..policy.max_attempts).map(|attempts| policy.delay(attempts, draw)).sum();
         let (average, longest): (Duration, Duration) = (over(0.5), over(1.0));
         assert_eq!((average.as_secs() / 60, longest.as_secs()), (9, 1_111));
     }
@@ -162,9 +162,9 @@ mod tests {
     #[test]
     fn every_problem_is_reported_at_once() {
         let policy = RetryPolicy {
-            most_attempts: 0,
+            max_attempts: 0,
             first_delay: Duration::from_secs(9),
-            most_delay: Duration::from_secs(1),
+            max_delay: Duration::from_secs(1),
             by_class: vec![("timeout".into(), 0)],
             ..RetryPolicy::default()
         };

@@ -8,26 +8,26 @@ use futures_core::stream::BoxStream;
 use crate::admin::Admin;
 use crate::backlog::Backlog;
 use crate::bucket::BucketSet;
-use crate::divert::{Diversion, Diverted};
 use crate::error::StoreError;
 use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
-use crate::hints::Wakeup;
 use crate::id::RelayId;
 use crate::lease::{Lease, LeaseRequest, Leased, LowWater};
 use crate::maintain::Maintained;
 use crate::name::Route;
 use crate::stripe::StripeMark;
+use crate::transition::{KeyTransition, Transitioned};
 use crate::unserved::Unserved;
+use crate::wakeup::Wakeup;
 
 /// A database that holds an outbox. Object-safe: the relay holds an `Arc<dyn Store>`.
 ///
 /// # Guarantees of a store
 ///
-/// - A row in the hot table has not been confirmed. Only `settle` and `divert` remove it, by
+/// - A row in the hot table has not been confirmed. Only `settle` and `transition` remove it, by
 ///   position *and* id.
 /// - For one key, the order of positions (and of numbers in a stripe) is the order in which
 ///   transactions committed.
-/// - Leases live on the database's clock. `divert` checks and locks the lease in its own statement.
+/// - Leases live on the database's clock. `transition` checks and locks the lease in its own statement.
 ///   `settle` needs no lease, because it removes only messages that the broker confirmed.
 /// - Waiting messages (parked, muted, scheduled, dead letters, history) add no cost to a fetch, at
 ///   any size.
@@ -176,7 +176,7 @@ pub trait Store: Admin {
     /// - *Cancellation*: unknown, as above. *Concurrency*: any; one relay never makes two steps of
     ///   one key at once.
     /// - *Repeat*: `Stale` or the same again, never a second effect.
-    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError>;
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError>;
 
     /// Elects one relay for a role (`janitor`) for a time.
     ///

@@ -6,11 +6,11 @@ use async_trait::async_trait;
 
 use crate::error::{AppendError, StoreError};
 use crate::fetch::Stored;
-use crate::hints::Hints;
 use crate::id::MessageId;
 use crate::message::{Message, Outgoing};
 use crate::name::{Consumer, Route};
 use crate::store::Store;
+use crate::wakeup::WakeupSignal;
 
 /// A store that can append to a transaction.
 ///
@@ -29,7 +29,7 @@ pub trait Transactional: Store {
     /// writes at a time; else `Unavailable`. *Cancellation*: no transaction began.
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError>;
 
-    /// Commits, and signals [`hints`](Self::hints) with [`committed`](Hints::committed).
+    /// Commits, and signals [`wakeup_signal`](Self::wakeup_signal) with [`committed`](WakeupSignal::committed).
     ///
     /// - *Cancellation*: unknown. Ask with [`admitted`](Self::admitted).
     async fn commit(&self, tx: Self::Tx<'static>) -> Committed;
@@ -54,8 +54,8 @@ pub trait Transactional: Store {
     /// Writes messages in the user's transaction.
     ///
     /// - *Effect*: the messages exist if and only if the transaction commits (promise P1). Messages
-    ///   with a due time are scheduled; the others join their keys. Signals [`hints`](Self::hints)
-    ///   with [`appended`](Hints::appended).
+    ///   with a due time are scheduled; the others join their keys. Signals [`wakeup_signal`](Self::wakeup_signal)
+    ///   with [`appended`](WakeupSignal::appended).
     /// - *Ordering*: messages of one key take positions in the order given, under a lock on the key
     ///   that is held until the transaction ends. Position order is therefore commit order, also
     ///   against writers that take no lock of their own.
@@ -77,10 +77,10 @@ pub trait Transactional: Store {
     /// - *Effect*: none that stays. One answer per message, in order. Waiting messages keep waiting
     ///   until this transaction ends: a step or an operation that removes one from the route
     ///   commits after it, or this transaction fails with `Conflict`, here or at its commit.
-    /// - *Ordering*: call it before [`admit`](Self::admit) for the same messages, whose answers
+    /// - *Ordering*: call it before [`deduplicate`](Self::admit) for the same messages, whose answers
     ///   then include what is committed by that time.
     /// - *Units and limits*: one round trip where the driver can.
-    /// - *Errors*: those of `admit`. *Cancellation*: roll back. *Concurrency*: others may wait for
+    /// - *Errors*: those of `deduplicate`. *Cancellation*: roll back. *Concurrency*: others may wait for
     ///   this transaction. *Repeat*: harmless.
     async fn fence(
         &self,
@@ -95,7 +95,7 @@ pub trait Transactional: Store {
     ///   (promise P4). One answer per message, in order. An id given twice in one call is `New` the
     ///   first time.
     /// - *Ordering*: the answers equal those of one call per message, in the order given. A message
-    ///   stays `Behind` one that waits, even if a duplicate of the waiting one is `New` later in
+    ///   stays `OutOfTurn` one that waits, even if a duplicate of the waiting one is `New` later in
     ///   the same call; messages after that may be `New` as well. The caller must not let a message
     ///   pass a waiting one.
     /// - *Units and limits*: one round trip where the driver can; the id is kept for the store's
@@ -105,17 +105,17 @@ pub trait Transactional: Store {
     ///   committed evidence is one.
     /// - *Cancellation*: roll back. *Concurrency*: of two transactions with one id, one waits for
     ///   the other, or conflicts. *Repeat*: `Duplicate`.
-    async fn admit(
+    async fn deduplicate(
         &self,
         tx: &mut Self::Tx<'_>,
         consumer: &Consumer,
         messages: &[&Message],
-    ) -> Result<Vec<Admission>, StoreError>;
+    ) -> Result<Vec<Dedup>, StoreError>;
 
     /// Returns true if a consumer's handling of a message was committed, which resolves a commit
     /// with an unknown result. Reads committed, current data. *Errors*: `Unavailable`.
     /// *Cancellation*, *Concurrency*, *Repeat*: harmless.
-    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError>;
+    async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError>;
 
     /// Classifies an error of a user's statement in a transaction: caused by another transaction,
     /// the environment, or the statement.
@@ -140,17 +140,17 @@ pub trait Transactional: Store {
     ///
     /// For the inbox, which rejects handlers with a longer timeout: the database would undo such a
     /// handler's writes midway. Pure.
-    fn most_idle(&self) -> Option<Duration> {
+    fn max_idle(&self) -> Option<Duration> {
         None
     }
 
     /// Returns the wake-up signal that this store's appends send.
-    fn hints(&self) -> &Hints;
+    fn wakeup_signal(&self) -> &WakeupSignal;
 }
 
 /// Result of deduplication: whether a consumer has handled a message before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Admission {
+pub enum Dedup {
     /// Not handled yet: handle it in this transaction.
     New,
     /// Handled and committed before: acknowledge and continue.
@@ -159,7 +159,7 @@ pub enum Admission {
     /// ([`inbox_route`]), or the key is held: it must go behind them. It was not recorded, so
     /// acknowledging it now would lose it. Roll back and retry later, or write it behind them. The
     /// first waiting message is not behind itself: when its turn comes, it is `New`.
-    Behind,
+    OutOfTurn,
 }
 
 /// Cause of an error in a handler's transaction. It decides how the inbox treats the message.
@@ -220,13 +220,13 @@ pub fn inbox_route(consumer: &Consumer) -> Route {
     const PREFIX: &str = "inbox/";
     let name = consumer.as_str();
     let whole = format!("{PREFIX}{name}");
-    let text = if whole.len() <= Route::MOST_BYTES {
+    let text = if whole.len() <= Route::MAX_BYTES {
         whole
     } else {
         use sha2::{Digest, Sha256};
         let hash: String =
             Sha256::digest(name.as_bytes())[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        let room = Route::MOST_BYTES - PREFIX.len() - 1 - hash.len();
+        let room = Route::MAX_BYTES - PREFIX.len() - 1 - hash.len();
         let end = (0..=room).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
         format!("{PREFIX}{}~{hash}", &name[..end])
     };
@@ -242,7 +242,7 @@ mod tests {
         let route = |name: &str| inbox_route(&Consumer::new(name).unwrap());
         assert_eq!(route("inventory"), "inbox/inventory");
         let (long, other) = ("é".repeat(60) + "a", "é".repeat(60) + "b");
-        assert!(route(&long).as_str().len() <= Route::MOST_BYTES);
+        assert!(route(&long).as_str().len() <= Route::MAX_BYTES);
         assert_ne!(route(&long), route(&other));
     }
 }

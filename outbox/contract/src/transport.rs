@@ -22,7 +22,7 @@ use crate::subscription::{Deliveries, Subscription};
 /// key, in order.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Chunk {
+pub struct PublishBatch {
     /// The route that delivers them.
     pub route: Route,
     /// The relay that sends them, for transports that can fence at the broker.
@@ -46,7 +46,7 @@ pub struct Chunk {
     pub tried: u32,
 }
 
-impl Chunk {
+impl PublishBatch {
     /// Creates a batch of these messages, with unknown epochs.
     #[must_use]
     pub fn new(
@@ -114,14 +114,14 @@ pub trait Transport: Send + Sync + 'static {
     ///   no queue was not delivered.
     /// - *Ordering*: messages of one key appear in the order of the batch, under the key-prefix
     ///   property. Across keys: none.
-    /// - *Units and limits*: one batch holds up to the relay's `chunk` messages.
+    /// - *Units and limits*: one batch holds up to the relay's `batch` messages.
     /// - *Errors*: none as such: everything is an outcome. Empty slots at return mean *unknown*.
     /// - *Cancellation*: the relay drops the future when it gives up the batch. Reported outcomes
     ///   stay valid; the rest is unknown and may arrive later. After that, the transport must not
     ///   *start* further messages of this batch.
     /// - *Concurrency*: several batches at once, never two with the same key.
     /// - *Repeat*: the messages appear again.
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes);
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes);
 
     /// Begins to receive.
     ///

@@ -64,7 +64,7 @@ fn nearest(name: &str) -> Option<Route> {
     Route::new(name).ok().or_else(|| {
         let mut near = String::new();
         for letter in name.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }) {
-            if near.len() + letter.len_utf8() > Route::MOST_BYTES {
+            if near.len() + letter.len_utf8() > Route::MAX_BYTES {
                 break;
             }
             near.push(letter);

@@ -15,9 +15,9 @@ use crate::key::{self, Key};
 use crate::rename::{self, Names};
 
 /// Maximum size of a topic, in bytes. The contract's limit; a test compares the two.
-const MOST_TOPIC_BYTES: usize = 249;
+const MAX_TOPIC_BYTES: usize = 249;
 /// Maximum size of a wire type's name, in bytes. Likewise the contract's limit.
-const MOST_TYPE_BYTES: usize = 255;
+const MAX_TYPE_BYTES: usize = 255;
 
 /// A valid event.
 pub(crate) struct Event<'a> {
@@ -194,7 +194,7 @@ fn goes(attrs: &Attrs, errors: &mut Errors) -> Option<Goes> {
             Some(Goes::Astray)
         }
         (Some(topic), None) => {
-            Some(checked("topic", topic, MOST_TOPIC_BYTES, errors).map_or(Goes::Astray, Goes::To))
+            Some(checked("topic", topic, MAX_TOPIC_BYTES, errors).map_or(Goes::Astray, Goes::To))
         }
         (None, Some(_)) => Some(Goes::Nowhere),
         (None, None) => None,
@@ -212,11 +212,11 @@ fn name_of(
     errors: &mut Errors,
 ) -> Option<(String, Span)> {
     if let Some(name) = owner.attrs.wire_type.as_ref().or(own.rename.as_ref()) {
-        return Some((checked("type", name, MOST_TYPE_BYTES, errors)?, name.span()));
+        return Some((checked("type", name, MAX_TYPE_BYTES, errors)?, name.span()));
     }
     if let Some(rule) = container.and_then(|container| container.rename_all) {
         let name = LitStr::new(&rule.of_variant(owner.ident), owner.ident.span());
-        return Some((checked("type", &name, MOST_TYPE_BYTES, errors)?, name.span()));
+        return Some((checked("type", &name, MAX_TYPE_BYTES, errors)?, name.span()));
     }
     let (owned, suggested) = (owner.named(), rename::suggested(owner.ident));
     if local {
@@ -263,8 +263,8 @@ mod tests {
 
     #[test]
     fn the_limits_are_those_of_the_contract() {
-        assert_eq!(MOST_TOPIC_BYTES, outbox_contract::Topic::MOST_BYTES);
-        assert_eq!(MOST_TYPE_BYTES, outbox_contract::Message::MOST_TYPE_BYTES);
+        assert_eq!(MAX_TOPIC_BYTES, outbox_contract::Topic::MAX_BYTES);
+        assert_eq!(MAX_TYPE_BYTES, outbox_contract::Message::MAX_TYPE_BYTES);
     }
 
     #[test]

@@ -80,8 +80,8 @@ async fn with_engine() -> f64 {
 
 fn config() -> outbox_engine::RelayConfig {
     let mut config = outbox_engine::RelayConfig::default();
-    config.batch = 500;
-    config.credit = 1_000;
+    config.fetch_batch = 500;
+    config.max_in_flight = 1_000;
     config
 }
 

@@ -62,7 +62,7 @@ async fn appending_relaying_and_handling_are_one_trace() {
     let billing = transport.subscribe(subscription).await.unwrap();
     let outbox = Outbox::new(store.clone());
 
-    // Both before the relay starts, so that both are in one chunk.
+    // Both before the relay starts, so that both are in one batch.
     async {
         let mut tx = store.begin().await.unwrap();
         outbox.append(&mut tx, &OrderPlaced { order_id: 1 }).await.unwrap();

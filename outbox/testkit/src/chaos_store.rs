@@ -15,7 +15,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use outbox_contract::hints::Wakeup;
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{Message, Outgoing, Store, StoreError, StoreErrorKind};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -96,7 +96,7 @@ pub enum StoreCall {
     Stripes,
     Due,
     Settle,
-    Divert,
+    Transition,
     Elect,
     Maintain,
     Backlog,

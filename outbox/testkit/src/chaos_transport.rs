@@ -2,7 +2,7 @@
 //! seed.
 //!
 //! The wrapper always keeps the key-prefix property: after a message that it does not send, it
-//! sends no message of that key in the chunk. Anything that goes wrong behind it is therefore a
+//! sends no message of that key in the batch. Anything that goes wrong behind it is therefore a
 //! fault of its user.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +16,8 @@ use outbox_contract::Rejection;
 use outbox_contract::fetch::Stored;
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{
-    Chunk, Deliveries, Failure, KeyId, Message, MessageId, Outcome, Outcomes, Subscription, Topic, Transport,
-    TransportError, TransportErrorKind,
+    Deliveries, Failure, KeyId, Message, MessageId, Outcome, Outcomes, PublishBatch, Subscription, Topic,
+    Transport, TransportError, TransportErrorKind,
 };
 use tokio::time::{Instant, sleep};
 
@@ -30,15 +30,15 @@ pub enum Fault {
     Rejected,
     /// The message is reported unknown, and not sent: the request was lost.
     UnknownWithoutEffect,
-    /// The message and its followers of the same key in the chunk are sent, but reported unknown:
+    /// The message and its followers of the same key in the batch are sent, but reported unknown:
     /// the confirmation was lost.
     UnknownWithEffect,
     /// The message and its followers of the same key are neither sent nor reported, and `publish`
     /// does not return.
     Hang,
-    /// `publish` panics before it sends anything of the chunk.
+    /// `publish` panics before it sends anything of the batch.
     PanicBefore,
-    /// `publish` panics after it has sent the chunk, and before it reports the outcomes.
+    /// `publish` panics after it has sent the batch, and before it reports the outcomes.
     PanicAfter,
 }
 
@@ -59,11 +59,11 @@ pub struct FaultRates {
     pub panic_before: f64,
     /// Rate of [`Fault::PanicAfter`], of messages.
     pub panic_after: f64,
-    /// Rate of outages of the whole route, of chunks.
+    /// Rate of outages of the whole route, of batches.
     pub outage: f64,
     /// Duration of such an outage.
     pub outage_lasts: Duration,
-    /// Maximum delay of a chunk before it is sent; each chunk waits for a random part of it.
+    /// Maximum delay of a batch before it is sent; each batch waits for a random part of it.
     pub delay: Duration,
 }
 
@@ -88,7 +88,7 @@ pub struct FaultCounts {
     pub blocked: u64,
     /// Messages neither sent nor reported.
     pub hung: u64,
-    /// Panics, in chunks.
+    /// Panics, in batches.
     pub panics: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct FaultCounts {
 /// faults, so that a test can see the system heal.
 pub struct ChaosTransport {
     inner: Arc<dyn Transport>,
-    // A plain mutex: locked while the fate of a chunk is decided, never across an await.
+    // A plain mutex: locked while the fate of a batch is decided, never across an await.
     state: Mutex<State>,
 }
 
@@ -215,7 +215,7 @@ impl Transport for ChaosTransport {
         self.inner.validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         let plan = self.state().plan(&chunk.messages);
         if plan.panics == Some(Fault::PanicBefore) {
             panic!("a panic before sending was injected");
@@ -260,7 +260,7 @@ impl Transport for ChaosTransport {
     }
 }
 
-/// Forwards the reports of the wrapped transport when it ends, and also when the chunk's future is
+/// Forwards the reports of the wrapped transport when it ends, and also when the batch's future is
 /// dropped.
 struct PassOn<'a> {
     outcomes: &'a Outcomes,
@@ -306,7 +306,7 @@ impl Fate {
     }
 }
 
-/// Fate of one chunk.
+/// Fate of one batch.
 #[derive(Debug)]
 struct Plan {
     fates: Vec<Fate>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use outbox_contract::subscription::{Origin, Received, Tag, Undecodable, Unit};
 use outbox_contract::{
-    Chunk, Deliveries, Delivery, Failure, Message, MessageId, Outcome, Outcomes, Problem, Rejection,
+    Deliveries, Delivery, Failure, Message, MessageId, Outcome, Outcomes, Problem, PublishBatch, Rejection,
     Subscription, Topic, Transport, TransportError, TransportErrorKind, async_trait,
 };
 use tokio::sync::Notify;
@@ -195,7 +195,7 @@ impl Transport for Feed {
         Ok(())
     }
 
-    async fn publish(&self, _chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, _chunk: PublishBatch, outcomes: &Outcomes) {
         let words = "a feed takes nothing from relays; send to it in the test";
         outcomes.report_rest(&Outcome::Rejected(Failure::new("feed", words)));
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use outbox_contract::Rejection;
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcome, Outcomes, Subscription, Transport, TransportError,
+    Deliveries, Message, Outcome, Outcomes, PublishBatch, Subscription, Transport, TransportError,
     TransportErrorKind,
 };
 
@@ -32,7 +32,7 @@ impl NullTransport {
         self.messages.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of published chunks.
+    /// Returns the number of published batches.
     #[must_use]
     pub fn chunks(&self) -> u64 {
         self.chunks.load(Ordering::Relaxed)
@@ -53,7 +53,7 @@ impl Transport for NullTransport {
         Ok(())
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         self.messages.fetch_add(u64::try_from(chunk.messages.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.chunks.fetch_add(1, Ordering::Relaxed);
         outcomes.report_rest(&Outcome::Delivered);

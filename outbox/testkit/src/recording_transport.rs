@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use outbox_contract::Rejection;
 use outbox_contract::{
-    Chunk, Deliveries, Epoch, KeyId, Message, MessageId, Outcome, Outcomes, Position, Subscription,
+    Deliveries, Epoch, KeyId, Message, MessageId, Outcome, Outcomes, Position, PublishBatch, Subscription,
     Transport, TransportError,
 };
 use tokio::sync::watch;
@@ -99,7 +99,7 @@ impl Transport for RecordingTransport {
         Ok(())
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         let mut published = self.lock();
         published.extend(chunk.messages.iter().map(|stored| Published {
             id: stored.message.id,

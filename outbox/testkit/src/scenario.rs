@@ -12,8 +12,8 @@ use std::time::Duration;
 use outbox_contract::cloudevents::DEFAULT_SOURCE;
 use outbox_contract::subscription::Received;
 use outbox_contract::{
-    Chunk, Consumer, Deliveries, Message, MessageId, Outcome, Outcomes, Position, RelayId, Route, Stored,
-    Subscription, Timestamp, Topic, Transport,
+    Consumer, Deliveries, Message, MessageId, Outcome, Outcomes, Position, PublishBatch, RelayId, Route,
+    Stored, Subscription, Timestamp, Topic, Transport,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -233,7 +233,7 @@ impl Scenario {
     async fn publish(&self, source: Arc<str>, messages: Vec<Arc<Stored>>) {
         let outcomes = Outcomes::new(messages.len());
         let relay = RelayId::from_uuid(uuid::Uuid::nil());
-        let chunk = Chunk::new(Route::default(), relay, source, messages, self.patience);
+        let chunk = PublishBatch::new(Route::default(), relay, source, messages, self.patience);
         let _late = tokio::time::timeout(self.patience, self.transport.publish(chunk, &outcomes)).await;
         let outcomes = outcomes.take();
         let undelivered = outcomes.iter().find(|outcome| **outcome != Some(Outcome::Delivered));

@@ -73,7 +73,7 @@ async fn a_key_that_can_not_be_one_is_named() {
 
 #[tokio::test]
 async fn a_payload_over_the_limit_is_refused_with_both_sizes() {
-    let event = OrderPlaced { note: "x".repeat(Message::MOST_PAYLOAD_BYTES), ..placed("o-1") };
+    let event = OrderPlaced { note: "x".repeat(Message::MAX_PAYLOAD_BYTES), ..placed("o-1") };
     let (error, stored) = refused(async |outbox, tx| outbox.append(tx, &event).await.map(drop)).await;
     assert!(error.to_string().contains("over the limit of 15728640; store the data elsewhere"), "{error}");
     assert_eq!(stored, 2);

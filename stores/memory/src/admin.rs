@@ -111,7 +111,7 @@ impl Admin for MemoryStore {
 impl MemoryStore {
     fn ring_if_any(&self, appended: u64) {
         if appended > 0 {
-            self.shared.hints.committed();
+            self.shared.wakeup_signal.committed();
         }
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outbox_contract::fetch::Ordering;
-use outbox_contract::transactional::{Admission, Blame, Committed};
+use outbox_contract::transactional::{Blame, Committed, Dedup};
 use outbox_contract::{
-    AppendError, Consumer, Hints, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
-    async_trait,
+    AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
+    WakeupSignal, async_trait,
 };
 
 use crate::locks::LockName;
@@ -28,7 +28,7 @@ impl Transactional for MemoryStore {
         }
         match tx.commit() {
             Ok(()) => {
-                self.shared.hints.transaction_committed();
+                self.shared.wakeup_signal.transaction_committed();
                 Committed::Yes
             }
             Err(error) => Committed::No(error),
@@ -50,7 +50,7 @@ impl Transactional for MemoryStore {
         }
         tx.lock(self.locks_to_append(messages), "append").await?;
         tx.append(messages);
-        self.shared.hints.appended();
+        self.shared.wakeup_signal.appended();
         Ok(())
     }
 
@@ -69,41 +69,41 @@ impl Transactional for MemoryStore {
         Ok(wait)
     }
 
-    async fn admit(
+    async fn deduplicate(
         &self,
         tx: &mut Self::Tx<'_>,
         consumer: &Consumer,
         messages: &[&Message],
-    ) -> Result<Vec<Admission>, StoreError> {
-        tx.check(&self.shared, "admit")?;
+    ) -> Result<Vec<Dedup>, StoreError> {
+        tx.check(&self.shared, "deduplicate")?;
         let locks = match self.shared.ordering {
             Ordering::Single => BTreeSet::from([LockName::Writer]),
-            _ => messages.iter().map(|message| LockName::Admission(consumer.clone(), message.id)).collect(),
+            _ => messages.iter().map(|message| LockName::Dedup(consumer.clone(), message.id)).collect(),
         };
-        tx.lock(locks, "admit").await?;
+        tx.lock(locks, "deduplicate").await?;
         let shared = Arc::clone(&tx.shared);
         let mut state = shared.state();
-        let mut admissions = Vec::with_capacity(messages.len());
+        let mut handled_ids = Vec::with_capacity(messages.len());
         for message in messages {
-            let admission = state.tables.admission(consumer, message, &tx.written);
-            if admission == Admission::New {
-                tx.written.admitted.insert((consumer.clone(), message.id));
+            let deduplication = state.tables.deduplication(consumer, message, &tx.written);
+            if deduplication == Dedup::New {
+                tx.written.handled.insert((consumer.clone(), message.id));
             }
-            admissions.push(admission);
+            handled_ids.push(deduplication);
         }
-        Ok(admissions)
+        Ok(handled_ids)
     }
 
-    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        Ok(self.shared.state().tables.admitted(consumer, id))
+    async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        Ok(self.shared.state().tables.is_handled(consumer, id))
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
         if error.is::<SessionTerminated>() { Blame::Environment } else { Blame::Handler }
     }
 
-    fn hints(&self) -> &Hints {
-        &self.shared.hints
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        &self.shared.wakeup_signal
     }
 }
 

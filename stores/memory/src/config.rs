@@ -22,13 +22,13 @@ use crate::store::MemoryStore;
 pub struct MemoryStoreBuilder {
     pub(crate) ordering: Ordering,
     pub(crate) history_kept: Option<Duration>,
-    pub(crate) admissions_kept: Duration,
+    pub(crate) handled_ids_kept: Duration,
     pub(crate) clock: Option<Arc<dyn Clock>>,
 }
 
 impl MemoryStoreBuilder {
-    /// How long admitted ids are kept unless said otherwise: 7 days, as every store does.
-    pub const ADMISSIONS_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+    /// How long ids of handled messages are kept unless said otherwise: 7 days, as every store does.
+    pub const HANDLED_IDS_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
     /// Lets several transactions write at once, as PostgreSQL does: they wait for one another only where they write the same key.
     /// Default: one writing transaction at a time, as SQLite does.
@@ -51,9 +51,9 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Keeps admitted ids for this long. Default: [7 days](Self::ADMISSIONS_KEPT).
-    pub fn admissions_kept(mut self, kept: Duration) -> Self {
-        self.admissions_kept = kept;
+    /// Keeps ids of handled messages for this long. Default: [7 days](Self::HANDLED_IDS_KEPT).
+    pub fn handled_ids_kept(mut self, kept: Duration) -> Self {
+        self.handled_ids_kept = kept;
         self
     }
 
@@ -81,7 +81,7 @@ impl Default for MemoryStoreBuilder {
         Self {
             ordering: Ordering::Single,
             history_kept: None,
-            admissions_kept: Self::ADMISSIONS_KEPT,
+            handled_ids_kept: Self::HANDLED_IDS_KEPT,
             clock: None,
         }
     }
@@ -92,7 +92,7 @@ impl std::fmt::Debug for MemoryStoreBuilder {
         f.debug_struct("MemoryStoreBuilder")
             .field("ordering", &self.ordering)
             .field("history_kept", &self.history_kept)
-            .field("admissions_kept", &self.admissions_kept)
+            .field("handled_ids_kept", &self.handled_ids_kept)
             .finish_non_exhaustive()
     }
 }

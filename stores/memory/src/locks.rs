@@ -25,7 +25,7 @@ pub(crate) enum LockName {
     /// The end of a stripe: whoever holds it takes the next number.
     Stripe(Route, StripeId),
     /// The handling of a message by a consumer.
-    Admission(Consumer, MessageId),
+    Dedup(Consumer, MessageId),
 }
 
 impl LockName {
@@ -48,7 +48,7 @@ impl fmt::Display for LockName {
             Self::Writer => f.write_str("the store"),
             Self::Key(key) => write!(f, "key {key}"),
             Self::Stripe(route, stripe) => write!(f, "stripe {} of route {route}", stripe.0),
-            Self::Admission(consumer, id) => write!(f, "message {id} for consumer {consumer}"),
+            Self::Dedup(consumer, id) => write!(f, "message {id} for consumer {consumer}"),
         }
     }
 }

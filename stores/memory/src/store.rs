@@ -8,12 +8,12 @@ use futures_core::stream::BoxStream;
 use futures_util::StreamExt;
 use futures_util::stream;
 use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
-use outbox_contract::hints::Wakeup;
 use outbox_contract::lease::LeaseRequest;
 use outbox_contract::maintain::Maintained;
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{
-    Backlog, BucketSet, Clock, Diversion, Diverted, FetchRequest, Fetched, Hints, Lease, Leased, LowWater,
-    RelayId, Route, Store, StoreError, Stored, StripeMark, Timestamp, Unserved, async_trait,
+    Backlog, BucketSet, Clock, FetchRequest, Fetched, KeyTransition, Lease, Leased, LowWater, RelayId, Route,
+    Store, StoreError, Stored, StripeMark, Timestamp, Transitioned, Unserved, WakeupSignal, async_trait,
 };
 
 use crate::clock::RuntimeClock;
@@ -32,7 +32,7 @@ pub struct MemoryStore {
 pub(crate) struct Shared {
     pub(crate) ordering: Ordering,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) hints: Hints,
+    pub(crate) wakeup_signal: WakeupSignal,
     /// A plain mutex, held for the length of one statement and never across an await.
     state: Mutex<State>,
 }
@@ -76,9 +76,16 @@ impl MemoryStore {
 
     pub(crate) fn with(builder: MemoryStoreBuilder) -> Self {
         let clock = builder.clock.unwrap_or_else(|| Arc::new(RuntimeClock::starting_at(Timestamp::now())));
-        let tables = Tables::new(builder.ordering, builder.history_kept, builder.admissions_kept);
+        let tables = Tables::new(builder.ordering, builder.history_kept, builder.handled_ids_kept);
         let state = Mutex::new(State { tables, locks: Locks::default(), last_tx: 0 });
-        Self { shared: Arc::new(Shared { ordering: builder.ordering, clock, hints: Hints::new(), state }) }
+        Self {
+            shared: Arc::new(Shared {
+                ordering: builder.ordering,
+                clock,
+                wakeup_signal: WakeupSignal::new(),
+                state,
+            }),
+        }
     }
 
     /// Takes the locks of what a verb appends. They are held until the transaction is dropped.
@@ -185,10 +192,10 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
         Ok(self
             .shared
-            .statement(|tables, now| diversions.iter().map(|step| tables.divert(step, now)).collect()))
+            .statement(|tables, now| transitions.iter().map(|step| tables.transition(step, now)).collect()))
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
@@ -200,7 +207,7 @@ impl Store for MemoryStore {
         let (_locked, appendable) = self.lock(names, "maintain").await?;
         let maintained = self.shared.statement(|tables, now| tables.maintain(limit, &appendable, now));
         if maintained.promoted > 0 {
-            self.shared.hints.committed();
+            self.shared.wakeup_signal.committed();
         }
         Ok(maintained)
     }
@@ -214,7 +221,7 @@ impl Store for MemoryStore {
     }
 
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {
-        let rings = stream::unfold(self.shared.hints.listen(), |mut listener| async {
+        let rings = stream::unfold(self.shared.wakeup_signal.listen(), |mut listener| async {
             Some((listener.next().await, listener))
         });
         rings.boxed()

@@ -3,10 +3,9 @@
 //! Every method is one transaction: it is called under the store's mutex, told what time it is, and leaves the tables whole. Whatever
 //! can be seen from outside comes from ordered maps, so that a run can be replayed.
 
-mod admissions;
 mod archive;
-mod divert;
 mod fetch;
+mod handled_ids;
 mod keys;
 mod lease;
 mod maintain;
@@ -15,6 +14,7 @@ mod route;
 mod scheduled;
 mod snapshot;
 mod stripes;
+mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use outbox_contract::{Message, Position, RelayId, Route, Stored, Timestamp};
 
 use crate::locks::{LockName, TxId};
 use crate::transaction::Written;
-use admissions::Admissions;
 use archive::Archive;
+use handled_ids::HandledIds;
 use route::RouteTables;
 use scheduled::Scheduled;
 pub use snapshot::Snapshot;
@@ -38,7 +38,7 @@ pub(crate) struct Tables {
     routes: BTreeMap<Route, RouteTables>,
     scheduled: Scheduled,
     archive: Archive,
-    admissions: Admissions,
+    handled_ids: HandledIds,
     roles: BTreeMap<String, (RelayId, Timestamp)>,
     /// The last position given out; where there are stripes, how many were. Never goes back.
     position: Position,
@@ -66,13 +66,17 @@ impl Appendable {
 }
 
 impl Tables {
-    pub(crate) fn new(ordering: Ordering, history_kept: Option<Duration>, admissions_kept: Duration) -> Self {
+    pub(crate) fn new(
+        ordering: Ordering,
+        history_kept: Option<Duration>,
+        handled_ids_kept: Duration,
+    ) -> Self {
         Self {
             ordering,
             routes: BTreeMap::new(),
             scheduled: Scheduled::default(),
             archive: Archive::new(history_kept),
-            admissions: Admissions::new(admissions_kept),
+            handled_ids: HandledIds::new(handled_ids_kept),
             roles: BTreeMap::new(),
             position: Position::START,
             version: 0,
@@ -113,8 +117,8 @@ impl Tables {
         for (due_at, route, message) in written.scheduled {
             self.scheduled.add(due_at, route, message);
         }
-        for (consumer, id) in written.admitted {
-            self.admissions.add(consumer, id, now);
+        for (consumer, id) in written.handled {
+            self.handled_ids.add(consumer, id, now);
         }
         self.forget_writer(tx);
     }

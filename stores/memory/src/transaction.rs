@@ -47,7 +47,7 @@ pub(crate) struct Written {
     /// How far it has come in its stripes.
     pub(crate) marks: BTreeMap<(Route, StripeId), StripeMark>,
     pub(crate) scheduled: Vec<(Timestamp, Route, Message)>,
-    pub(crate) admitted: BTreeSet<(Consumer, MessageId)>,
+    pub(crate) handled: BTreeSet<(Consumer, MessageId)>,
     /// What has to wait on its route until the commit.
     pub(crate) fenced: Vec<(Route, Stored)>,
 }
@@ -192,7 +192,7 @@ impl std::fmt::Debug for MemoryTx {
             .field("id", &self.id)
             .field("rows", &self.written.rows.len())
             .field("scheduled", &self.written.scheduled.len())
-            .field("admitted", &self.written.admitted.len())
+            .field("is_handled", &self.written.handled.len())
             .field("over", &self.over)
             .finish_non_exhaustive()
     }

@@ -24,7 +24,7 @@ use crate::transaction::{Work, transact};
 
 /// The most messages that are discarded in one transaction: what it writes is kept in memory by the server until it commits, and one that takes
 /// a minute is aborted.
-const MOST_DISCARDED: i64 = 500;
+const MAX_DISCARDED: i64 = 500;
 
 /// What an operator does with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl OnKey<'_> {
                 Ok(Done { dead, more: false })
             }
             Verb::Discard { .. } => {
-                let dead = key.bury_parked(&state, "discarded", MOST_DISCARDED).await?;
+                let dead = key.bury_parked(&state, "discarded", MAX_DISCARDED).await?;
                 let more = key.first_parked().await?.is_some();
                 if more {
                     // Held, so that nothing of it goes out in between.

@@ -14,20 +14,20 @@ use crate::row::{content_bytes, message_id, uuid};
 use crate::transaction::Work;
 
 /// The most messages that are appended in one transaction.
-pub(crate) const MOST_AT_ONCE: usize = 50;
+pub(crate) const MAX_AT_ONCE: usize = 50;
 
 /// The most bytes of payload and headers that are moved in one transaction, whatever the first message has: what it writes is kept in memory by
 /// the server until it commits.
-pub(crate) const MOST_BYTES_AT_ONCE: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_BYTES_AT_ONCE: usize = 16 * 1024 * 1024;
 
 /// How many of these documents are appended in one transaction: the first so many.
 pub(crate) fn at_once(rows: &[Document]) -> usize {
     let mut bytes = 0_usize;
     let fits = |row: &&Document| {
         bytes = bytes.saturating_add(content_bytes(row));
-        bytes <= MOST_BYTES_AT_ONCE
+        bytes <= MAX_BYTES_AT_ONCE
     };
-    rows.iter().take(MOST_AT_ONCE).take_while(fits).count().max(1).min(rows.len())
+    rows.iter().take(MAX_AT_ONCE).take_while(fits).count().max(1).min(rows.len())
 }
 
 /// Appends documents, in the order given.
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn a_transaction_takes_few_and_not_much() {
         assert_eq!(at_once(&[]), 0);
-        assert_eq!(at_once(&vec![of(1); 200]), MOST_AT_ONCE);
-        assert_eq!(at_once(&[of(MOST_BYTES_AT_ONCE + 1), of(1)]), 1, "the first always");
-        assert_eq!(at_once(&[of(MOST_BYTES_AT_ONCE - 1), of(1), of(1)]), 2);
+        assert_eq!(at_once(&vec![of(1); 200]), MAX_AT_ONCE);
+        assert_eq!(at_once(&[of(MAX_BYTES_AT_ONCE + 1), of(1)]), 1, "the first always");
+        assert_eq!(at_once(&[of(MAX_BYTES_AT_ONCE - 1), of(1), of(1)]), 2);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
 use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
+use outbox_contract::admin::{DeadLetter, FailingKey, Filter, MAX_BYTES_PER_CALL, Past};
 use outbox_contract::{KeyId, Message, MessageId, Route, Stored, Timestamp};
 
 use crate::database::Database;
@@ -80,7 +80,7 @@ pub(crate) async fn page(
     while let Some(row) = cursor.next(session).await {
         let row = row?;
         bytes = bytes.saturating_add(row::content_bytes(&row));
-        if bytes > MOST_BYTES_PER_CALL && !rows.is_empty() {
+        if bytes > MAX_BYTES_PER_CALL && !rows.is_empty() {
             break;
         }
         rows.push(row);

@@ -20,12 +20,12 @@ pub struct MongoDbOptions {
     pub history: Option<Duration>,
     /// How long the ids are kept that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
     /// publishing and its settlement, an outage of the database included.
-    pub admissions_kept: Duration,
+    pub handled_ids_kept: Duration,
     /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
     pub counting_limit: u32,
     /// For how long a step of the store's own that conflicts with another one is tried again. Default 3 s; shorter than the leases of its
     /// relays, and than the `store_timeout` of relays and inboxes: who is in the way for too long is named then, and the database does not count as one
-    /// that does not answer. Appends and admissions are never tried again: their transaction is the user's.
+    /// that does not answer. Appends and handled_ids are never tried again: their transaction is the user's.
     pub conflict_timeout: Duration,
     /// How long a call waits for a primary. Default 10 s, where the driver waits for 30; shorter than the leases of its relays. Not used
     /// where the user brings the client.
@@ -39,7 +39,7 @@ impl Default for MongoDbOptions {
     fn default() -> Self {
         Self {
             history: None,
-            admissions_kept: Duration::from_secs(7 * 24 * 3600),
+            handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
             counting_limit: 100_000,
             conflict_timeout: Duration::from_secs(3),
             server_selection_timeout: Duration::from_secs(10),
@@ -56,10 +56,10 @@ impl MongoDbOptions {
         if self.history.is_some_and(|kept| kept.is_zero()) {
             problems.push("mongodb.history is 0; leave it out to keep no history".to_owned());
         }
-        if self.admissions_kept < Duration::from_secs(60) {
+        if self.handled_ids_kept < Duration::from_secs(60) {
             problems.push(format!(
-                "mongodb.admissions_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
-                self.admissions_kept
+                "mongodb.handled_ids_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
+                self.handled_ids_kept
             ));
         }
         if self.counting_limit < 10_000 {
@@ -92,7 +92,7 @@ mod tests {
     fn every_problem_is_reported_at_once() {
         let options = MongoDbOptions {
             history: Some(Duration::ZERO),
-            admissions_kept: Duration::ZERO,
+            handled_ids_kept: Duration::ZERO,
             counting_limit: 1,
             conflict_timeout: Duration::ZERO,
             server_selection_timeout: Duration::ZERO,

@@ -106,8 +106,8 @@ impl Database {
         self.inner.collection(SCHEDULED)
     }
 
-    pub(crate) fn admitted(&self) -> Collection<Document> {
-        self.inner.collection(ADMITTED)
+    pub(crate) fn handled(&self) -> Collection<Document> {
+        self.inner.collection(IS_HANDLED)
     }
 
     pub(crate) fn roles(&self) -> Collection<Document> {
@@ -171,7 +171,7 @@ pub(crate) const PARKED: &str = "outbox_parked";
 pub(crate) const DEAD: &str = "outbox_dead";
 pub(crate) const HISTORY: &str = "outbox_history";
 pub(crate) const SCHEDULED: &str = "outbox_scheduled";
-pub(crate) const ADMITTED: &str = "outbox_admitted";
+pub(crate) const IS_HANDLED: &str = "outbox_handled";
 pub(crate) const ROLE: &str = "outbox_role";
 pub(crate) const SCHEMA: &str = "outbox_schema";
 

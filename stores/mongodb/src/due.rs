@@ -19,7 +19,7 @@ use crate::lease;
 use crate::row::Raw;
 
 /// The most parked messages of one answer of the server, which also ends at 16 MiB.
-const MOST_AHEAD: u32 = 250;
+const MAX_AHEAD: u32 = 250;
 
 pub(crate) async fn due(database: &Database, request: &DueRequest) -> Result<Due, Failed> {
     let mut session = database.session().await?;
@@ -150,7 +150,7 @@ async fn parked(
         .find(behind)
         .sort(doc! { "number": 1 })
         .limit(i64::try_from(limit).unwrap_or(i64::MAX))
-        .batch_size(u32::try_from(limit).unwrap_or(u32::MAX).min(MOST_AHEAD))
+        .batch_size(u32::try_from(limit).unwrap_or(u32::MAX).min(MAX_AHEAD))
         .session(&mut *session)
         .await?;
     let mut parked = Vec::new();

@@ -22,10 +22,10 @@ use crate::lease;
 use crate::row::{Raw, has_name, ids};
 
 /// The most rows of one answer of the server, which also ends at 16 MiB: what is read ahead of the bound of bytes.
-const MOST_AHEAD: u32 = 1_000;
+const MAX_AHEAD: u32 = 1_000;
 
 /// The most failing keys of a route that are read whole; where there are more, only those of the rows are.
-const MOST_KEYS: i64 = 1_000;
+const MAX_KEYS: i64 = 1_000;
 
 pub(crate) async fn fetch(database: &Database, request: &FetchRequest) -> Result<Fetched, Failed> {
     let mut session = database.session().await?;
@@ -71,7 +71,7 @@ async fn rows(
             .find(filter.clone())
             .sort(doc! { "_id": 1 })
             .limit(i64::try_from(limit).unwrap_or(i64::MAX))
-            .batch_size(u32::try_from(limit).unwrap_or(u32::MAX).min(MOST_AHEAD));
+            .batch_size(u32::try_from(limit).unwrap_or(u32::MAX).min(MAX_AHEAD));
         if !request.muted.is_empty() {
             find = find.projection(without_content_of(&request.muted));
         }
@@ -213,8 +213,8 @@ async fn failing(
         return Ok(BTreeSet::new());
     }
     let of_route = doc! { "route": route };
-    let all = key_names(database, session, of_route, MOST_KEYS + 1).await?;
-    if i64::try_from(all.len()).unwrap_or(i64::MAX) <= MOST_KEYS {
+    let all = key_names(database, session, of_route, MAX_KEYS + 1).await?;
+    if i64::try_from(all.len()).unwrap_or(i64::MAX) <= MAX_KEYS {
         return Ok(all);
     }
     let names: Vec<Document> = keys.iter().map(|key| crate::keys::name(route, key)).collect();

@@ -2,11 +2,11 @@
 
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::divert::Then;
 use outbox_contract::fetch::RowId;
+use outbox_contract::transition::Then;
 use outbox_contract::{Bucket, Failure, KeyId, MessageId, Route};
 
-use crate::again::MOST_BYTES_AT_ONCE;
+use crate::again::MAX_BYTES_AT_ONCE;
 use crate::database::Database;
 use crate::error::Failed;
 use crate::ownership::micros;
@@ -184,7 +184,7 @@ impl KeyIn<'_> {
         while let Some(row) = cursor.next(self.session).await {
             let mut row = row?;
             bytes = bytes.saturating_add(content_bytes(&row));
-            if most > 0 && bytes > MOST_BYTES_AT_ONCE && !found.is_empty() {
+            if most > 0 && bytes > MAX_BYTES_AT_ONCE && !found.is_empty() {
                 break;
             }
             names.extend(row.remove("_id"));

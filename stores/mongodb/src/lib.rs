@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 mod admin;
-mod admit;
 mod again;
 mod append;
 mod backlog;
@@ -10,7 +9,7 @@ mod blame;
 mod browse;
 mod config;
 mod database;
-mod divert;
+mod deduplicate;
 mod due;
 mod error;
 mod fence;
@@ -25,6 +24,7 @@ mod settle;
 mod store;
 mod stripes;
 mod transaction;
+mod transition;
 mod unnamed;
 mod unserved;
 mod wakeups;

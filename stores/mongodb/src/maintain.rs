@@ -8,7 +8,7 @@ use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::{Route, StoreError};
 
-use crate::again::{Again, MOST_AT_ONCE, MOST_BYTES_AT_ONCE, at_once};
+use crate::again::{Again, MAX_AT_ONCE, MAX_BYTES_AT_ONCE, at_once};
 use crate::database::Database;
 use crate::error::Failed;
 use crate::keys::number;
@@ -27,15 +27,15 @@ const TRIES: usize = 3;
 const BUSY_PAUSE: Duration = Duration::from_millis(250);
 
 /// The most stripes that are left out of one maintenance.
-const MOST_BUSY: usize = 1_000;
+const MAX_BUSY: usize = 1_000;
 
 pub(crate) async fn maintain(store: &MongoDbStore, limit: usize) -> Result<Maintained, StoreError> {
     let limit = limit.max(1);
     let mut maintained = Maintained::default();
     let mut promotion = Promotion { store, busy: Vec::new() };
     let mut left = limit;
-    while left > 0 && promotion.busy.len() < MOST_BUSY {
-        let round = promotion.round(left.min(MOST_AT_ONCE)).await?;
+    while left > 0 && promotion.busy.len() < MAX_BUSY {
+        let round = promotion.round(left.min(MAX_AT_ONCE)).await?;
         maintained.promoted += u64::try_from(round.promoted).unwrap_or_default();
         left -= round.promoted.min(left);
         if !round.may_be_more {
@@ -114,7 +114,7 @@ impl Promotion<'_> {
             row = raw.into_document();
             row.insert("order_key", order_key.as_str());
             rows.push(row);
-            if bytes > MOST_BYTES_AT_ONCE {
+            if bytes > MAX_BYTES_AT_ONCE {
                 return Ok((rows, true));
             }
         }

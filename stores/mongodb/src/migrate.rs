@@ -10,7 +10,7 @@ use mongodb::options::{IndexOptions, WriteConcern};
 use outbox_contract::{Route, StoreError, StoreErrorKind};
 
 use crate::database::{
-    ADMITTED, DEAD, Database, HISTORY, KEY, MESSAGE, PARKED, ROLE, ROUTE, SCHEDULED, SCHEMA, STRIPE,
+    DEAD, Database, HISTORY, IS_HANDLED, KEY, MESSAGE, PARKED, ROLE, ROUTE, SCHEDULED, SCHEMA, STRIPE,
 };
 use crate::error::{
     ALTERED, Failed, INDEX_KEY_CONFLICT, INDEX_OPTIONS_CONFLICT, NAMESPACE_EXISTS, NO_TRANSACTIONS,
@@ -27,7 +27,7 @@ const OLDEST_WIRE_VERSION: i32 = 17;
 
 /// Every collection: a transaction must not be the first to write to one.
 const COLLECTIONS: [&str; 11] =
-    [MESSAGE, STRIPE, ROUTE, KEY, PARKED, DEAD, HISTORY, SCHEDULED, ADMITTED, ROLE, SCHEMA];
+    [MESSAGE, STRIPE, ROUTE, KEY, PARKED, DEAD, HISTORY, SCHEDULED, IS_HANDLED, ROLE, SCHEMA];
 
 /// An index: its collection, its name, its fields in order, and whether the server removes documents by it.
 struct Index {
@@ -56,7 +56,7 @@ const INDEXES: &[Index] = &[
     index(SCHEDULED, "route", &["route"]),
     index(HISTORY, "delivery", &["delivered_at", "position"]),
     removing(HISTORY),
-    removing(ADMITTED),
+    removing(IS_HANDLED),
 ];
 
 impl Index {

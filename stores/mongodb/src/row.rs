@@ -17,10 +17,10 @@ use outbox_contract::{
 use uuid::Uuid;
 
 /// The most bytes that a document may have on any server.
-const MOST_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
+const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// What a message takes in a document beside its content and names: field names, numbers, and what the parked and the dead add.
-const MOST_BYTES_AROUND: usize = 16 * 1024;
+const MAX_BYTES_AROUND: usize = 16 * 1024;
 
 /// A row that is not a message, and why.
 #[derive(Debug)]
@@ -118,8 +118,8 @@ pub(crate) fn too_large(message: &Message) -> Option<usize> {
     // Headers are written as JSON, in which a character of theirs may take two bytes and more.
     let taken = message.bytes() - message.headers.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>()
         + message.headers.to_bytes().len()
-        + MOST_BYTES_AROUND;
-    (taken > MOST_DOCUMENT_BYTES).then_some(taken)
+        + MAX_BYTES_AROUND;
+    (taken > MAX_DOCUMENT_BYTES).then_some(taken)
 }
 
 /// The fields of a document in the hot collection, as the other collections have them: route, position and id beside the content, and what the

@@ -12,10 +12,10 @@ use crate::row::{Raw, aside, row_name, row_names};
 use crate::transaction::{Work, transact};
 
 /// The most rows of one statement: their names take a fifth of what a command may have.
-const MOST_ROWS: usize = 10_000;
+const MAX_ROWS: usize = 10_000;
 
 /// The most rows of one transaction: what it writes is kept in memory by the server until it commits.
-const MOST_MOVED: usize = 500;
+const MAX_MOVED: usize = 500;
 
 /// The names of rows, as a filter of the hot collection, in whichever way other programs may have written them.
 pub(crate) fn named(route: &str, rows: &[RowId]) -> Document {
@@ -30,12 +30,12 @@ pub(crate) async fn settle(
     delivered: &[RowId],
 ) -> Result<(), StoreError> {
     if database.options.history.is_none() {
-        for rows in delivered.chunks(MOST_ROWS) {
+        for rows in delivered.chunks(MAX_ROWS) {
             remove(database, route, rows).await.map_err(|failed| failed.in_step("settle"))?;
         }
         return Ok(());
     }
-    for rows in delivered.chunks(MOST_MOVED) {
+    for rows in delivered.chunks(MAX_MOVED) {
         transact(database, "settle", &Keep { route, rows }).await?;
     }
     Ok(())

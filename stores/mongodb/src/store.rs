@@ -8,11 +8,11 @@ use std::time::Duration;
 use futures_core::stream::BoxStream;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, ClientSession};
-use outbox_contract::divert::{Diversion, Diverted};
 use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
-use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
-use outbox_contract::transactional::{Admission, Blame, Committed};
+use outbox_contract::transactional::{Blame, Committed, Dedup};
+use outbox_contract::transition::{KeyTransition, Transitioned};
+use outbox_contract::wakeup::{Wakeup, WakeupSignal};
 use outbox_contract::{
     AppendError, Backlog, BucketSet, Consumer, Lease, LeaseRequest, Leased, LowWater, Message, MessageId,
     Outgoing, RelayId, Route, Store, StoreError, StoreErrorKind, Stored, StripeMark, Transactional, Unserved,
@@ -25,8 +25,8 @@ use crate::config::MongoDbOptions;
 use crate::database::Database;
 use crate::error::{Failed, is_unknown_commit, meaning, store_error, unknown_commit};
 use crate::{
-    admit, append, backlog, below, blame, divert, due, fetch, lease, maintain, migrate, settle, stripes,
-    transaction, unserved, wakeups,
+    append, backlog, below, blame, deduplicate, due, fetch, lease, maintain, migrate, settle, stripes,
+    transaction, transition, unserved, wakeups,
 };
 
 /// An outbox in a MongoDB database. Cheap to clone: clones share their client.
@@ -39,7 +39,7 @@ pub struct MongoDbStore {
 
 struct Inner {
     database: Arc<Database>,
-    hints: Hints,
+    wakeup_signal: WakeupSignal,
     /// Routes whose stripes are there, so that an append need not ask. Written by whoever asked.
     striped: Mutex<HashSet<Route>>,
     /// Routes whose document is there.
@@ -104,7 +104,7 @@ impl MongoDbStore {
         let database = Arc::new(Database::new(client, database, options));
         let inner = Inner {
             database,
-            hints: Hints::new(),
+            wakeup_signal: WakeupSignal::new(),
             striped: Mutex::default(),
             known: Mutex::default(),
             fit: OnceCell::new(),
@@ -128,8 +128,8 @@ impl MongoDbStore {
         &self.inner.database
     }
 
-    pub(crate) fn bell(&self) -> &Hints {
-        &self.inner.hints
+    pub(crate) fn bell(&self) -> &WakeupSignal {
+        &self.inner.wakeup_signal
     }
 
     /// Sees to it that a route has its stripes, before a transaction needs them.
@@ -250,8 +250,8 @@ impl Store for MongoDbStore {
         settle::settle(self.database(), route, delivered).await
     }
 
-    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
-        divert::divert(self.database(), diversions).await
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
+        transition::transition(self.database(), transitions).await
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
@@ -339,27 +339,31 @@ impl Transactional for MongoDbStore {
         route: &Route,
         stored: &[&Stored],
     ) -> Result<Vec<bool>, StoreError> {
-        admit::fence(self.database(), tx, route, stored).await.map_err(|failed| failed.in_step("fence"))
+        deduplicate::fence(self.database(), tx, route, stored).await.map_err(|failed| failed.in_step("fence"))
     }
 
-    async fn admit(
+    async fn deduplicate(
         &self,
         tx: &mut Self::Tx<'_>,
         consumer: &Consumer,
         messages: &[&Message],
-    ) -> Result<Vec<Admission>, StoreError> {
-        admit::admit(self.database(), tx, consumer, messages).await.map_err(|failed| failed.in_step("admit"))
+    ) -> Result<Vec<Dedup>, StoreError> {
+        deduplicate::deduplicate(self.database(), tx, consumer, messages)
+            .await
+            .map_err(|failed| failed.in_step("deduplicate"))
     }
 
-    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        admit::admitted(self.database(), consumer, id).await.map_err(|failed| failed.in_step("admitted"))
+    async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        deduplicate::is_handled(self.database(), consumer, id)
+            .await
+            .map_err(|failed| failed.in_step("is_handled"))
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
         error.downcast_ref::<mongodb::error::Error>().map_or(Blame::Handler, blame::blame)
     }
 
-    fn hints(&self) -> &Hints {
+    fn wakeup_signal(&self) -> &WakeupSignal {
         self.bell()
     }
 }

@@ -11,7 +11,7 @@ use crate::database::MESSAGE;
 const MOST: usize = 1_000;
 
 /// The most characters of a name that are shown.
-const MOST_CHARACTERS: usize = 200;
+const MAX_CHARACTERS: usize = 200;
 
 /// The names of the rows that were told of, since this program began. Written by whoever fetches.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl Unnamed {
     /// A name as it is shown, where it is new.
     fn note(&self, name: Option<&Bson>) -> Option<String> {
         let name = name.map_or_else(String::new, ToString::to_string);
-        let name: String = name.chars().take(MOST_CHARACTERS).collect();
+        let name: String = name.chars().take(MAX_CHARACTERS).collect();
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (told.len() < MOST && told.insert(name.clone())).then_some(name)
     }
@@ -51,7 +51,7 @@ mod tests {
         assert!(shown.contains("default") && shown.contains('7'), "{shown}");
         assert_eq!(unnamed.note(Some(&name(0))), None);
         let long = unnamed.note(Some(&Bson::from("x".repeat(100_000)))).unwrap();
-        assert_eq!(long.chars().count(), MOST_CHARACTERS);
+        assert_eq!(long.chars().count(), MAX_CHARACTERS);
         assert_eq!((1..2 * MOST).filter_map(|at| unnamed.note(Some(&name(at)))).count(), MOST - 2);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use mongodb::bson::doc;
-use outbox_contract::hints::{Hints, Wakeup};
+use outbox_contract::wakeup::{Wakeup, WakeupSignal};
 
 use crate::database::Database;
 use crate::error::has_no_change_streams;
@@ -22,8 +22,8 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// Never ends.
-pub(crate) fn wakeups(database: &Arc<Database>, hints: &Hints) -> BoxStream<'static, Wakeup> {
-    let rings = stream::unfold(hints.listen(), |mut listener| async {
+pub(crate) fn wakeups(database: &Arc<Database>, wakeup_signal: &WakeupSignal) -> BoxStream<'static, Wakeup> {
+    let rings = stream::unfold(wakeup_signal.listen(), |mut listener| async {
         let wakeup = listener.next().await;
         Some((wakeup, listener))
     });

@@ -264,13 +264,13 @@ create table if not exists outbox_pause (
 ) engine = InnoDB;
 
 -- What consumers have handled, and which call noted it.
-create table if not exists outbox_admitted (
+create table if not exists outbox_handled (
     consumer    varbinary(255) not null,
     id          binary(16) not null,
-    admitted_at bigint not null,
+    handled_at bigint not null,
     noted_by    binary(16) not null,
     primary key (consumer, id),
-    key outbox_admitted_at (admitted_at)
+    key outbox_handled_at (handled_at)
 ) engine = InnoDB;
 
 insert ignore into outbox_schema (version, name) values (1, 'create');

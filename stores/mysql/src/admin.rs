@@ -19,7 +19,7 @@ use crate::browse::{
 };
 use crate::due::failure;
 use crate::fetch::number;
-use crate::key::{KeyIn, MOST_DISCARDED, take_versions};
+use crate::key::{KeyIn, MAX_DISCARDED, take_versions};
 use crate::lease::now;
 use crate::line::in_transaction;
 use crate::row::Raw;
@@ -163,7 +163,7 @@ impl Admin for MySqlStore {
     async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
         let mut all = self.with_key("discard", (route, key), async |key| key.discard().await).await?;
         let mut last = all;
-        while last == MOST_DISCARDED {
+        while last == MAX_DISCARDED {
             // A key that flows by now has nothing parked.
             let more = self.in_open_key("discard", (route, key), async |key| key.discard().await);
             last = more.await?.unwrap_or_default();

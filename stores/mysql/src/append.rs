@@ -16,16 +16,16 @@ use crate::sql;
 use crate::stripes::{Place, Taking, in_open_transaction, packet_bytes, take};
 
 /// The most rows of one statement; with 13 values each, a twentieth of what the server takes.
-const MOST_ROWS: usize = 256;
+const MAX_ROWS: usize = 256;
 
 /// The most bytes of one statement, where a single message is not larger.
-const MOST_BYTES: usize = 4 * 1024 * 1024;
+const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// What a row takes in a statement beyond its message: lengths, numbers, the statement's share. Generous.
 const ROW_BYTES: usize = 1_024;
 
 /// Statements for 1, 2, 4, ... 256 rows: any number of messages takes few of them, and a connection keeps at most nine prepared.
-struct Statements([String; MOST_ROWS.ilog2() as usize + 1]);
+struct Statements([String; MAX_ROWS.ilog2() as usize + 1]);
 
 static APPEND: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::APPEND));
 static SCHEDULE: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::SCHEDULE));
@@ -40,7 +40,7 @@ impl Statements {
 
     /// The statement for as many of these rows as one takes, and how many that is.
     fn for_most_of(&'static self, rows: usize) -> (&'static str, usize) {
-        let power = rows.clamp(1, MOST_ROWS).ilog2() as usize;
+        let power = rows.clamp(1, MAX_ROWS).ilog2() as usize;
         (&self.0[power], 1 << power)
     }
 }
@@ -60,7 +60,7 @@ pub(crate) async fn append(
         prepare(connection, &APPEND, at_once.len()).await.map_err(failed)?;
         prepare(connection, &SCHEDULE, due_later.len()).await.map_err(failed)?;
     }
-    let (places, most_packet_bytes) = if at_once.is_empty() {
+    let (places, max_packet_bytes) = if at_once.is_empty() {
         let statements = in_open_transaction("select @@max_allowed_packet");
         let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(&mut *connection).await;
         let most = row.and_then(|rows| packet_bytes(rows.first().ok_or(sqlx::Error::RowNotFound)?, 0));
@@ -68,17 +68,17 @@ pub(crate) async fn append(
     } else {
         let taking = Taking::new(at_once.iter().map(|outgoing| (outgoing.route.as_str(), stripe(outgoing))));
         let taken = take(connection, &taking).await.map_err(failed)?;
-        (taken.places, taken.most_packet_bytes)
+        (taken.places, taken.max_packet_bytes)
     };
     let places = places.into_iter().map(Some);
     let at_once: Vec<_> =
         at_once.into_iter().zip(places).map(|(outgoing, place)| Row::new(outgoing, place)).collect();
     let due_later: Vec<_> = due_later.into_iter().map(|outgoing| Row::new(outgoing, None)).collect();
     for row in at_once.iter().chain(&due_later) {
-        check_size(row, most_packet_bytes)?;
+        check_size(row, max_packet_bytes)?;
     }
-    write(connection, &APPEND, &at_once, most_packet_bytes).await?;
-    write(connection, &SCHEDULE, &due_later, most_packet_bytes).await
+    write(connection, &APPEND, &at_once, max_packet_bytes).await?;
+    write(connection, &SCHEDULE, &due_later, max_packet_bytes).await
 }
 
 fn stripe(outgoing: &Outgoing) -> StripeId {
@@ -115,7 +115,7 @@ async fn prepare(
     rows: usize,
 ) -> Result<(), sqlx::Error> {
     for statement in
-        statements.0.iter().take(rows.min(MOST_ROWS).checked_ilog2().map_or(0, |most| most as usize + 1))
+        statements.0.iter().take(rows.min(MAX_ROWS).checked_ilog2().map_or(0, |most| most as usize + 1))
     {
         connection.prepare(SqlStr::from_static(statement)).await?;
     }
@@ -126,10 +126,10 @@ async fn write(
     connection: &mut MySqlConnection,
     statements: &'static Statements,
     mut rows: &[Row<'_>],
-    most_packet_bytes: usize,
+    max_packet_bytes: usize,
 ) -> Result<(), AppendError> {
     while !rows.is_empty() {
-        let (statement, taken) = statements.for_most_of(fitting(rows, MOST_BYTES.min(most_packet_bytes)));
+        let (statement, taken) = statements.for_most_of(fitting(rows, MAX_BYTES.min(max_packet_bytes)));
         let (now, later) = rows.split_at(taken);
         let written = now.iter().fold(sqlx::query(statement), bind_row).execute(&mut *connection).await;
         written.map_err(|error| AppendError::from(store_error("append", error)))?;
@@ -139,25 +139,25 @@ async fn write(
 }
 
 /// How many of these rows are within the bytes of a statement; one always.
-fn fitting(rows: &[Row<'_>], most_bytes: usize) -> usize {
+fn fitting(rows: &[Row<'_>], max_bytes: usize) -> usize {
     let mut bytes = 0;
     let fits = |row: &&Row<'_>| {
         bytes += row.bytes() + ROW_BYTES;
-        bytes <= most_bytes
+        bytes <= max_bytes
     };
     rows.iter().take_while(fits).count().max(1)
 }
 
 /// Refuses what the server would close the connection for.
-fn check_size(row: &Row<'_>, most_packet_bytes: usize) -> Result<(), StoreError> {
-    if row.bytes() + ROW_BYTES <= most_packet_bytes {
+fn check_size(row: &Row<'_>, max_packet_bytes: usize) -> Result<(), StoreError> {
+    if row.bytes() + ROW_BYTES <= max_packet_bytes {
         return Ok(());
     }
     Err(StoreError::new(
         StoreErrorKind::Invalid,
         "append",
         format!(
-            "the message {} has {} bytes, and the server takes {most_packet_bytes} in a statement; raise max_allowed_packet, or send less",
+            "the message {} has {} bytes, and the server takes {max_packet_bytes} in a statement; raise max_allowed_packet, or send less",
             row.outgoing.message.id,
             row.bytes()
         ),

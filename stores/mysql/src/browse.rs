@@ -1,7 +1,7 @@
 //! Browsing: what operators look at, by a filter and page by page.
 
 use futures_util::TryStreamExt;
-use outbox_contract::admin::{Filter, MOST_BYTES_PER_CALL};
+use outbox_contract::admin::{Filter, MAX_BYTES_PER_CALL};
 use outbox_contract::{Route, StoreError, Timestamp, Topic};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{MySql, QueryBuilder, Row};
@@ -168,7 +168,7 @@ fn fitting(sizes: &[i64]) -> usize {
     let mut bytes: i64 = 0;
     let fits = |size: &&i64| {
         bytes = bytes.saturating_add(**size);
-        usize::try_from(bytes).is_ok_and(|bytes| bytes <= MOST_BYTES_PER_CALL)
+        usize::try_from(bytes).is_ok_and(|bytes| bytes <= MAX_BYTES_PER_CALL)
     };
     sizes.iter().take_while(fits).count().max(1).min(sizes.len())
 }
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_page_has_one_message_always_where_there_is_one() {
-        let half = i64::try_from(MOST_BYTES_PER_CALL / 2).unwrap();
+        let half = i64::try_from(MAX_BYTES_PER_CALL / 2).unwrap();
         for (sizes, fit) in
             [(&[][..], 0), (&[i64::MAX, 1], 1), (&[half, half, 1], 2), (&[half, half + 1], 1), (&[0, 0], 2)]
         {

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Executor, Row, SqlSafeStr};
 
 use crate::error::{ALTERED, NOT_MIGRATED, of_beginning, store_error};
 use crate::migrate::{NEEDED, too_new, version};
-use crate::{divert, fetch, promote, sql};
+use crate::{fetch, promote, sql, transition};
 
 /// Indexes that a promise needs, with their columns: for order, for uniqueness, or so that what waits costs nothing and is not locked.
 const INDEXES: &[(&str, &str, &str)] = &[
@@ -24,8 +24,8 @@ const INDEXES: &[(&str, &str, &str)] = &[
     ("outbox_lease", "PRIMARY", "route,bucket"),
     ("outbox_relay", "PRIMARY", "route,relay"),
     ("outbox_role", "PRIMARY", "role"),
-    ("outbox_admitted", "PRIMARY", "consumer,id"),
-    ("outbox_admitted", "outbox_admitted_at", "admitted_at"),
+    ("outbox_handled", "PRIMARY", "consumer,id"),
+    ("outbox_handled", "outbox_handled_at", "handled_at"),
 ];
 
 /// The oldest servers that have what the statements need: checks that are enforced, `json_table`, `skip locked`.
@@ -48,9 +48,9 @@ pub(crate) async fn check(connection: &mut MySqlConnection) -> Result<(), StoreE
     if !wrong.is_empty() {
         return Err(altered(&wrong.join("; ")));
     }
-    let [fence, lock] = divert::samples();
+    let [fence, lock] = transition::samples();
     let samples =
-        [("fetch", fetch::sample()), ("fence", fence), ("divert", lock), ("promote", promote::sample())];
+        [("fetch", fetch::sample()), ("fence", fence), ("transition", lock), ("promote", promote::sample())];
     let samples = samples.map(|(name, sample)| (name, AssertSqlSafe(sample).into_sql_str()));
     let statements = sql::ALL.iter().map(|(name, statement)| (*name, (*statement).into_sql_str()));
     for (name, statement) in statements.chain(samples) {

@@ -19,7 +19,7 @@ pub struct MySqlOptions {
     pub history: Option<Duration>,
     /// How long the ids are kept that a consumer has handled. Default 7 days. It has to exceed the longest time between a message's first
     /// publishing and its settlement, an outage of the database included.
-    pub admissions_kept: Duration,
+    pub handled_ids_kept: Duration,
     /// How many rows are looked at for the figures of the backlog. Default 100,000; at least 10,000.
     pub counting_limit: u32,
     /// How long a statement waits for somebody else's lock, in transactions that [`begin`](outbox_contract::Transactional::begin) begins and
@@ -43,7 +43,7 @@ impl Default for MySqlOptions {
     fn default() -> Self {
         Self {
             history: None,
-            admissions_kept: Duration::from_secs(7 * 24 * 3600),
+            handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
             counting_limit: 100_000,
             lock_timeout: Duration::from_secs(3),
             transaction_idle_timeout: Duration::from_secs(12),
@@ -62,10 +62,10 @@ impl MySqlOptions {
         if self.history.is_some_and(|kept| kept < Duration::from_secs(1)) {
             problems.push("mysql.history is below 1s; leave it out to keep no history".to_owned());
         }
-        if self.admissions_kept < Duration::from_secs(60) {
+        if self.handled_ids_kept < Duration::from_secs(60) {
             problems.push(format!(
-                "mysql.admissions_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
-                self.admissions_kept
+                "mysql.handled_ids_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
+                self.handled_ids_kept
             ));
         }
         if self.counting_limit < 10_000 {
@@ -107,7 +107,7 @@ mod tests {
     fn every_problem_is_reported_at_once() {
         let options = MySqlOptions {
             history: Some(Duration::ZERO),
-            admissions_kept: Duration::ZERO,
+            handled_ids_kept: Duration::ZERO,
             counting_limit: 1,
             lock_timeout: Duration::ZERO,
             transaction_idle_timeout: Duration::MAX,

@@ -13,7 +13,7 @@ use crate::row::{Column, Raw};
 use crate::sql;
 
 /// A larger payload does not come along with its row but is read on its own: what is behind the bound of bytes was sent all the same.
-const MOST_BYTES_ALONG: usize = 64 * 1024;
+const MAX_BYTES_ALONG: usize = 64 * 1024;
 
 const STATE: usize = Column::COUNT;
 const SIZE: usize = Column::COUNT + 1;
@@ -126,8 +126,8 @@ fn statement(request: &FetchRequest, buckets: &BucketSet) -> String {
     let limit = request.limit.max(1);
     format!(
         "select page.position, m.id, m.stripe, m.number, m.topic, m.`key`, m.event_type, m.schema_version, m.content_type, \
-         case when page.state < {MUTED} and length(m.headers) <= {MOST_BYTES_ALONG} then m.headers end, \
-         case when page.state = 0 and length(m.payload) <= {MOST_BYTES_ALONG} then m.payload end, \
+         case when page.state < {MUTED} and length(m.headers) <= {MAX_BYTES_ALONG} then m.headers end, \
+         case when page.state = 0 and length(m.payload) <= {MAX_BYTES_ALONG} then m.payload end, \
          m.occurred_at, m.appended_at, page.state, \
          case when page.state < {MUTED} then length(m.headers) else 0 end + case page.state when 0 then length(m.payload) else 0 end \
          from (select w.position, case {muted} when exists (select 1 from outbox_key k force index (primary) \

@@ -8,7 +8,7 @@ use sqlx::query::Query;
 use crate::sql;
 
 /// The most messages that one transaction discards: a relay that parks another one behind them waits for no longer than that takes.
-pub(crate) const MOST_DISCARDED: u64 = 1_000;
+pub(crate) const MAX_DISCARDED: u64 = 1_000;
 
 /// One key, in a transaction.
 pub(crate) struct KeyIn<'a> {
@@ -84,9 +84,9 @@ impl KeyIn<'_> {
     /// As many parked messages as one transaction moves become dead letters. Says how many. When they were the last the key flows again; until then it is
     /// held, so that none of the others goes out.
     pub(crate) async fn discard(&mut self) -> Result<u64, sqlx::Error> {
-        let most = i64::try_from(MOST_DISCARDED).unwrap_or(i64::MAX);
+        let most = i64::try_from(MAX_DISCARDED).unwrap_or(i64::MAX);
         let discarded = self.parked_to_dead("discarded", most).await?;
-        if discarded < MOST_DISCARDED {
+        if discarded < MAX_DISCARDED {
             self.remove().await?;
         } else {
             self.hold().await?;

@@ -176,8 +176,8 @@ async fn live(
 
 /// A label as the table takes it.
 fn label(label: &str) -> &[u8] {
-    const MOST_BYTES: usize = 1_024;
-    let end = (0..=MOST_BYTES.min(label.len())).rev().find(|at| label.is_char_boundary(*at));
+    const MAX_BYTES: usize = 1_024;
+    let end = (0..=MAX_BYTES.min(label.len())).rev().find(|at| label.is_char_boundary(*at));
     &label.as_bytes()[..end.unwrap_or_default()]
 }
 

@@ -1,7 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 mod admin;
-mod admit;
 mod again;
 mod append;
 mod below;
@@ -10,7 +9,7 @@ mod browse;
 mod check;
 mod cluster;
 mod config;
-mod divert;
+mod deduplicate;
 mod due;
 mod error;
 mod fetch;
@@ -29,6 +28,7 @@ mod sql;
 mod store;
 mod stripes;
 mod transactions;
+mod transition;
 mod unserved;
 
 pub use config::MySqlOptions;

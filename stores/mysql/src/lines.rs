@@ -12,8 +12,8 @@ pub(crate) struct Lines {
     pub(crate) settling: Line,
     /// Heartbeats, and nothing else.
     pub(crate) leasing: Line,
-    /// Diversions.
-    pub(crate) diverting: Line,
+    /// KeyTransitions.
+    pub(crate) transitioning: Line,
     /// Maintenance and the verbs of operators, which may wait for locks.
     pub(crate) operating: Line,
 }
@@ -26,7 +26,7 @@ impl Lines {
             looking: line(),
             settling: line(),
             leasing: line(),
-            diverting: line(),
+            transitioning: line(),
             operating: line(),
         }
     }

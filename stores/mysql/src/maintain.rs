@@ -17,14 +17,14 @@ use crate::sql;
 const RELAYS_KEPT: Duration = Duration::from_secs(3_600);
 
 /// The most messages that one round moves when they are due: each locks its stripe.
-const MOST_PROMOTED: usize = 1_000;
+const MAX_PROMOTED: usize = 1_000;
 
 pub(crate) async fn maintain(
     connection: &mut MySqlConnection,
     options: &MySqlOptions,
     limit: usize,
 ) -> Result<Maintained, sqlx::Error> {
-    let limit = limit.clamp(1, MOST_PROMOTED);
+    let limit = limit.clamp(1, MAX_PROMOTED);
     let now = now(connection).await?;
     let mut next_due = next_due(connection).await?;
     let mut maintained = Maintained::default();
@@ -33,8 +33,8 @@ pub(crate) async fn maintain(
         next_due = self::next_due(connection).await?;
     }
     maintained.next_due = next_due.map(|due_at| span(due_at.saturating_sub(now)));
-    maintained.admissions_removed = sqlx::query(sql::MAINTAIN_ADMITTED)
-        .bind(now.saturating_sub(micros(options.admissions_kept)))
+    maintained.handled_ids_removed = sqlx::query(sql::MAINTAIN_ADMITTED)
+        .bind(now.saturating_sub(micros(options.handled_ids_kept)))
         .bind(number(limit))
         .execute(&mut *connection)
         .await?
@@ -47,7 +47,7 @@ pub(crate) async fn maintain(
         .execute(connection)
         .await?
         .rows_affected();
-    let most = [maintained.promoted, maintained.admissions_removed, maintained.relays_removed];
+    let most = [maintained.promoted, maintained.handled_ids_removed, maintained.relays_removed];
     maintained.more = most.iter().any(|done| usize::try_from(*done).is_ok_and(|done| done >= limit));
     Ok(maintained)
 }

@@ -31,7 +31,7 @@ pub(crate) const NEEDED: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 const OPERATION: &str = "migrate";
 
 /// How often a migration is tried while others do the same: on nodes of a cluster, which don't wait for each other, one of two is refused.
-const MOST_CONFLICTS: u32 = 10;
+const MAX_CONFLICTS: u32 = 10;
 /// What that one is told.
 const DEADLOCK: u16 = 1213;
 
@@ -48,7 +48,7 @@ pub(crate) async fn migrate(connection: &mut MySqlConnection) -> Result<(), Stor
         let mut conflicts = 0;
         while let Err(error) = run(connection, migration.sql).await {
             conflicts += 1;
-            if number(&error) != Some(DEADLOCK) || conflicts == MOST_CONFLICTS {
+            if number(&error) != Some(DEADLOCK) || conflicts == MAX_CONFLICTS {
                 return Err(failed(error));
             }
         }

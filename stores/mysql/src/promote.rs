@@ -17,7 +17,7 @@ use crate::line::{in_transaction, run};
 use crate::{sql, stripes};
 
 /// The most entries of one list: of one that is longer MariaDB makes a table, and looks for its rows otherwise than by the primary key.
-const MOST_LISTED: usize = 500;
+const MAX_LISTED: usize = 500;
 
 /// How long one stripe that is never free is waited for, in seconds: where writers stand in line all the time, this one has to do so too.
 const PATIENCE: u32 = 1;
@@ -155,7 +155,7 @@ async fn join(connection: &mut MySqlConnection, due: &[Chosen], or: &str) -> Res
             sql::commas(entries)
         )
     };
-    let lock: Vec<String> = within.chunks(MOST_LISTED).map(lock).collect();
+    let lock: Vec<String> = within.chunks(MAX_LISTED).map(lock).collect();
     let mut ours = BTreeSet::new();
     for row in &sqlx::raw_sql(AssertSqlSafe(stripes::in_open_transaction(&lock.join("; "))))
         .fetch_all(&mut *connection)

@@ -8,7 +8,7 @@ use crate::line::in_transaction;
 use crate::sql;
 
 /// The most rows of one statement: locks are held for one at a time.
-const MOST_ROWS: usize = 1_000;
+const MAX_ROWS: usize = 1_000;
 
 // Each row is found by its own position. A range of positions with a list of ids costs the server half of that (a delete of 500 rows of 300 bytes, for each
 // row: 10 in place of 20 us on MySQL 9.7, 4 in place of 7 on MariaDB 11.8), but it waits for every row between that a writer has not committed. A list of
@@ -24,7 +24,7 @@ pub(crate) async fn settle(
     let mut delivered = delivered.to_vec();
     // In the order of the primary key: neighbours are removed together, and nobody else takes the locks in another order.
     delivered.sort_unstable();
-    for rows in delivered.chunks(MOST_ROWS) {
+    for rows in delivered.chunks(MAX_ROWS) {
         let rows = sql::rows(rows);
         if history {
             let keep_and_remove = async |connection: &mut MySqlConnection| {

@@ -18,11 +18,11 @@ macro_rules! statements {
 }
 
 statements! {
-    ADMIT = "admit";
-    ADMIT_FIRST = "admit_first";
-    ADMIT_NOTED = "admit_noted";
-    ADMIT_WAITS = "admit_waits";
-    ADMITTED = "admitted";
+    DEDUPLICATE = "deduplicate";
+    DEDUPLICATE_FIRST = "deduplicate_first";
+    DEDUPLICATE_NOTED = "deduplicate_noted";
+    DEDUPLICATE_WAITS = "deduplicate_waits";
+    IS_HANDLED = "is_handled";
     APPEND = "append";
     BACKLOG = "backlog";
     BELOW = "below";
@@ -59,7 +59,7 @@ statements! {
     LEASE_RELAYS = "lease_relays";
     LEASE_RENEW = "lease_renew";
     LEASE_ROWS = "lease_rows";
-    MAINTAIN_ADMITTED = "maintain_admitted";
+    MAINTAIN_ADMITTED = "maintain_handled";
     MAINTAIN_NEXT_DUE = "maintain_next_due";
     MAINTAIN_RELAYS = "maintain_relays";
     NOW = "now";

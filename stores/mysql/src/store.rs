@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use outbox_contract::divert::{Diversion, Diverted};
 use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
-use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
+use outbox_contract::transition::{KeyTransition, Transitioned};
+use outbox_contract::wakeup::{Wakeup, WakeupSignal};
 use outbox_contract::{
     Backlog, BucketSet, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError,
     StoreErrorKind, StripeMark, Unserved, async_trait,
@@ -24,7 +24,7 @@ use crate::lines::Lines;
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::stripes::{self, KnownRoutes};
 use crate::transactions::ROLL_BACK_AND_RESTORE;
-use crate::{below, check, divert, due, fetch, history, lease, maintain, settle, unserved};
+use crate::{below, check, due, fetch, history, lease, maintain, settle, transition, unserved};
 
 /// How often partitions of the history are looked after.
 const TURNS: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ struct Inner {
     is_tidy: bool,
     way: Way,
     lines: Lines,
-    hints: Hints,
+    wakeup_signal: WakeupSignal,
     options: MySqlOptions,
     routes: KnownRoutes,
     /// When partitions of the history were looked after.
@@ -164,7 +164,7 @@ impl MySqlStore {
         Self {
             inner: Arc::new(Inner {
                 lines: Lines::new(&way),
-                hints: Hints::new(),
+                wakeup_signal: WakeupSignal::new(),
                 routes: KnownRoutes::default(),
                 turned: Mutex::new(None),
                 pool,
@@ -206,8 +206,8 @@ impl MySqlStore {
         self.inner.way.kind()
     }
 
-    pub(crate) fn bell(&self) -> &Hints {
-        &self.inner.hints
+    pub(crate) fn bell(&self) -> &WakeupSignal {
+        &self.inner.wakeup_signal
     }
 
     pub(crate) fn routes(&self) -> &KnownRoutes {
@@ -335,14 +335,14 @@ impl Store for MySqlStore {
         self.on("settle", &self.lines().settling, work).await
     }
 
-    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
-        if diversions.is_empty() {
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
+        if transitions.is_empty() {
             return Ok(Vec::new());
         }
         let work = async |connection: &mut MySqlConnection| {
-            divert::divert(connection, diversions, self.keeps_history()).await
+            transition::transition(connection, transitions, self.keeps_history()).await
         };
-        self.on("divert", &self.lines().diverting, work).await
+        self.on("transition", &self.lines().transitioning, work).await
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {

@@ -110,7 +110,7 @@ const STEP: i64 = STRIPES as i64;
 /// What was taken of the stripes, and what the server takes in one statement.
 pub(crate) struct Taken {
     pub(crate) places: Vec<Place>,
-    pub(crate) most_packet_bytes: usize,
+    pub(crate) max_packet_bytes: usize,
 }
 
 macro_rules! require {
@@ -158,16 +158,16 @@ pub(crate) async fn take(
     let statements = in_open_transaction(&format!("{}; {}", taking.take(), taking.taken()));
     let rows = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(connection).await?;
     let mut firsts = BTreeMap::new();
-    let mut most_packet_bytes = 0;
+    let mut max_packet_bytes = 0;
     for row in &rows {
         let route: Vec<u8> = row.try_get_unchecked(0)?;
         let stripe: u16 = row.try_get_unchecked(1)?;
         firsts.insert((route, stripe), (row.try_get_unchecked(2)?, row.try_get_unchecked(3)?));
-        most_packet_bytes = packet_bytes(row, 4)?;
+        max_packet_bytes = packet_bytes(row, 4)?;
     }
     // Each stripe that was written to is read in the same transaction.
     let places = taking.places(&firsts).ok_or(sqlx::Error::RowNotFound)?;
-    Ok(Taken { places, most_packet_bytes })
+    Ok(Taken { places, max_packet_bytes })
 }
 
 /// What the server takes in one statement.

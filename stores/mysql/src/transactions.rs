@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use outbox_contract::finished::{Finished, Rest};
-use outbox_contract::hints::Hints;
-use outbox_contract::transactional::{Admission, Blame, Committed};
+use outbox_contract::transactional::{Blame, Committed, Dedup};
+use outbox_contract::wakeup::WakeupSignal;
 use outbox_contract::{
     AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
     async_trait,
@@ -18,11 +18,11 @@ use crate::error::{is_conflict, is_sound, is_surely_not_committed, of_beginning,
 use crate::line::run;
 use crate::store::MySqlStore;
 use crate::stripes::{REQUIRE_TRANSACTION, REQUIRE_USUAL_TRANSACTION};
-use crate::{admit, append, blame, stripes};
+use crate::{append, blame, deduplicate, stripes};
 
 /// How often a transaction is begun again on another connection of the pool, when one of them turns out to be broken: nothing has happened yet. A
 /// server that was restarted has broken them all.
-const MOST_BROKEN: u32 = 100;
+const MAX_BROKEN: u32 = 100;
 
 /// Gives a connection back the timeouts, and the autocommit, that it had before `begin`. On one that is as it was it changes nothing.
 macro_rules! restore {
@@ -156,7 +156,7 @@ impl Transactional for MySqlStore {
 
     /// Begins with READ COMMITTED, and with `lock_timeout` and `transaction_idle_timeout` set until it is committed or rolled back.
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
-        let most = self.pool().size().min(MOST_BROKEN);
+        let most = self.pool().size().min(MAX_BROKEN);
         let mut broken = 0;
         loop {
             let begun = async {
@@ -237,44 +237,45 @@ impl Transactional for MySqlStore {
         }
         let fenced = async {
             if self.may_be_node() {
-                admit::prepare(&mut *tx).await?;
+                deduplicate::prepare(&mut *tx).await?;
             }
             run(&mut *tx, REQUIRE_TRANSACTION).await?;
-            admit::fence(&mut *tx, route, stored).await
+            deduplicate::fence(&mut *tx, route, stored).await
         };
         fenced.await.map_err(|error| store_error("fence", error))
     }
 
-    async fn admit(
+    async fn deduplicate(
         &self,
         tx: &mut Self::Tx<'_>,
         consumer: &Consumer,
         messages: &[&Message],
-    ) -> Result<Vec<Admission>, StoreError> {
-        let admitted = async {
+    ) -> Result<Vec<Dedup>, StoreError> {
+        let handled = async {
             if self.may_be_node() {
-                admit::prepare(&mut *tx).await?;
+                deduplicate::prepare(&mut *tx).await?;
             }
             run(&mut *tx, REQUIRE_TRANSACTION).await?;
-            admit::admit(&mut *tx, consumer, messages).await
+            deduplicate::deduplicate(&mut *tx, consumer, messages).await
         };
-        admitted.await.map_err(|error| store_error("admit", error))
+        handled.await.map_err(|error| store_error("deduplicate", error))
     }
 
-    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        let work = async |connection: &mut MySqlConnection| admit::admitted(connection, consumer, id).await;
-        self.on("admitted", &self.lines().looking, work).await
+    async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        let work =
+            async |connection: &mut MySqlConnection| deduplicate::is_handled(connection, consumer, id).await;
+        self.on("is_handled", &self.lines().looking, work).await
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
         error.downcast_ref::<sqlx::Error>().map_or(Blame::Handler, blame::blame)
     }
 
-    fn most_idle(&self) -> Option<Duration> {
+    fn max_idle(&self) -> Option<Duration> {
         Some(self.options().transaction_idle_timeout)
     }
 
-    fn hints(&self) -> &Hints {
+    fn wakeup_signal(&self) -> &WakeupSignal {
         self.bell()
     }
 }

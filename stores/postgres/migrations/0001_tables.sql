@@ -227,13 +227,13 @@ create table outbox_pause (
 
 -- Messages that consumers have handled. Analyzed only once the table is large: plans that were made
 -- for a few rows, and are kept, would read all of it.
-create table outbox_admitted (
-    admitted_at bigint not null default (date_part('epoch', clock_timestamp()) * 1000000)::bigint,
+create table outbox_handled (
+    handled_at bigint not null default (date_part('epoch', clock_timestamp()) * 1000000)::bigint,
     id          uuid not null,
     consumer    text not null,
-    constraint outbox_admitted_pkey primary key (consumer, id)
+    constraint outbox_handled_pkey primary key (consumer, id)
 ) with (autovacuum_analyze_threshold = 10000);
 
-create index outbox_admitted_at on outbox_admitted (admitted_at);
+create index outbox_handled_at on outbox_handled (handled_at);
 
 insert into outbox_schema (version, name) values (1, 'tables');

@@ -72,7 +72,7 @@ begin
           and ((l.bucket = any(yielding)) <> (l.expires_at is not null)
                or coalesce(my_covered[l.bucket + 1] = l.epoch, false) <> (l.low_water is null));
         if changed is not null then
-            -- In the order in which diversions lock them.
+            -- In the order in which transitions lock them.
             perform 1 from outbox_lease l where l.route = my_route and l.bucket = any(changed) order by l.bucket for no key update;
             update outbox_lease l
             set expires_at = case when l.bucket = any(yielding) then coalesce(l.expires_at, before.expires_at) end,
@@ -117,7 +117,7 @@ begin
             limit fair_share - mine
         ) f;
         if taken is not null then
-            -- In the order in which diversions lock them. It waits for a running one: its relay may
+            -- In the order in which transitions lock them. It waits for a running one: its relay may
             -- no longer own the buckets, but its step was valid when it began.
             perform 1 from outbox_lease l where l.route = my_route and l.bucket = any(taken) order by l.bucket for update;
             update outbox_lease l
@@ -316,7 +316,7 @@ begin
 end $$;
 
 -- Steps of failing keys, in order: an array of objects. One number for each: a version, or -1 done and no state, -2 stale, -3 lease lost.
-create function outbox_divert(steps jsonb, history boolean) returns bigint[]
+create function outbox_transition(steps jsonb, history boolean) returns bigint[]
     language plpgsql set search_path from current
     as $$
 declare

@@ -204,8 +204,8 @@ end $$;
 
 -- One round of maintenance. Each part first checks whether there is anything to do: an idle round
 -- is this one statement. Spans are microseconds; a null history_kept skips the history.
-create function outbox_maintain(most integer, history_kept bigint, admissions_kept bigint, relays_kept bigint,
-                                out promoted integer, out history_removed bigint, out admissions_removed bigint, out relays_removed bigint,
+create function outbox_maintain(most integer, history_kept bigint, handled_ids_kept bigint, relays_kept bigint,
+                                out promoted integer, out history_removed bigint, out handled_ids_removed bigint, out relays_removed bigint,
                                 out next_due bigint)
     language plpgsql set search_path from current
     as $$
@@ -215,7 +215,7 @@ declare
 begin
     promoted := 0;
     history_removed := 0;
-    admissions_removed := 0;
+    handled_ids_removed := 0;
     relays_removed := 0;
     select min(s.due_at) into first_due from outbox_scheduled s;
     if first_due <= now then
@@ -237,11 +237,11 @@ begin
         where h.ctid = any(array(select o.ctid from outbox_history_rest o where o.delivered_at < now - history_kept limit most));
         get diagnostics history_removed = row_count;
     end if;
-    if exists (select from outbox_admitted a where a.admitted_at < now - admissions_kept) then
-        delete from outbox_admitted a
+    if exists (select from outbox_handled a where a.handled_at < now - handled_ids_kept) then
+        delete from outbox_handled a
         where a.ctid = any(array(
-            select o.ctid from outbox_admitted o where o.admitted_at < now - admissions_kept order by o.admitted_at limit most));
-        get diagnostics admissions_removed = row_count;
+            select o.ctid from outbox_handled o where o.handled_at < now - handled_ids_kept order by o.handled_at limit most));
+        get diagnostics handled_ids_removed = row_count;
     end if;
     if exists (
         select from outbox_relay r
@@ -269,7 +269,7 @@ end $$;
 -- no limit): it is read from end to end for each new one, and every settlement waits meanwhile. So
 -- the first one begins at once, and the default one holds only the rows before that.
 -- Partitions of other roles are not dropped; their names are returned.
-create function outbox_turn_history(kept bigint, most_bytes bigint, out dropped bigint, out too_large boolean, out of_others text[])
+create function outbox_turn_history(kept bigint, max_bytes bigint, out dropped bigint, out too_large boolean, out of_others text[])
     language plpgsql set search_path from current
     as $$
 declare
@@ -285,7 +285,7 @@ declare
 begin
     dropped := 0;
     of_others := '{}';
-    too_large := coalesce(pg_relation_size('outbox_history_rest') > most_bytes, false);
+    too_large := coalesce(pg_relation_size('outbox_history_rest') > max_bytes, false);
     -- The following locks the table exclusively, and while it waits for a reader, every settlement
     -- waits behind it. The next round will do.
     perform set_config('lock_timeout', '100ms', true);

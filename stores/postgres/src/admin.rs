@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MOST_BYTES_PER_CALL, Past, requeued};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, Past, requeued};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
@@ -24,7 +24,7 @@ use crate::store::PostgresStore;
 
 /// Maximum number of messages that one transaction discards: a relay that parks another one behind
 /// them waits no longer than that takes.
-const MOST_DISCARDED: i64 = 1_000;
+const MAX_DISCARDED: i64 = 1_000;
 
 fn instant(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     row.try_get(column).map(Timestamp::from_micros)
@@ -71,7 +71,7 @@ impl PostgresStore {
 
     /// A statement that returns a page of messages.
     fn page(&self, statement: &SqlStr, filter: &Filter) -> Query<'static, Postgres, PgArguments> {
-        self.filtered(statement, filter).bind(number(filter.offset)).bind(number(MOST_BYTES_PER_CALL))
+        self.filtered(statement, filter).bind(number(filter.offset)).bind(number(MAX_BYTES_PER_CALL))
     }
 
     async fn browse<T>(
@@ -190,13 +190,13 @@ impl Admin for PostgresStore {
 
     async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
         let step = async || {
-            let discard = self.of_key(&self.sql().discard, route, key).bind(MOST_DISCARDED);
+            let discard = self.of_key(&self.sql().discard, route, key).bind(MAX_DISCARDED);
             let row = self.ask("discard", discard).await?;
             row.try_get::<Option<i64>, _>(0).map_err(|error| store_error("discard", error))
         };
         let mut last = step().await?.ok_or_else(|| flows("discard", route, key))?;
         let mut all = last;
-        while last == MOST_DISCARDED {
+        while last == MAX_DISCARDED {
             // A key that flows by now has nothing parked.
             last = step().await?.unwrap_or_default();
             all += last;

@@ -16,10 +16,10 @@ use crate::sql::Statements;
 
 /// Maximum number of keys locked one by one; above it, buckets are locked instead: ten thousand
 /// locks would fill the server's lock table.
-const MOST_KEYS: usize = 256;
+const MAX_KEYS: usize = 256;
 
 /// Maximum number of messages in one statement, so that no statement grows without bound.
-const MOST_ROWS: usize = 2_000;
+const MAX_ROWS: usize = 2_000;
 
 /// Order of a message: its bucket, and the number of its key's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,7 +56,7 @@ impl Locks {
     fn of(places: &[Place]) -> Self {
         let buckets: BTreeSet<i32> = places.iter().map(|place| place.bucket).collect();
         let keys: BTreeSet<i64> = places.iter().map(|place| place.lock).collect();
-        let exclusive = keys.len() > MOST_KEYS;
+        let exclusive = keys.len() > MAX_KEYS;
         Self {
             buckets: buckets.into_iter().collect(),
             keys: if exclusive { Vec::new() } else { keys.into_iter().collect() },
@@ -82,7 +82,7 @@ pub(crate) async fn append(
         [outgoing] => append_one(connection, sql, outgoing).await.map_err(failed)?,
         _ => append_many(connection, sql, &at_once).await.map_err(failed)?,
     }
-    for chunk in due_later.chunks(MOST_ROWS) {
+    for chunk in due_later.chunks(MAX_ROWS) {
         schedule(connection, sql, chunk).await.map_err(failed)?;
     }
     Ok(())
@@ -122,7 +122,7 @@ async fn append_many(
     // Of all messages, before the first is written: in parts, two appends could wait for each
     // other.
     let locks = Locks::of(&places);
-    for (chunk, places) in messages.chunks(MOST_ROWS).zip(places.chunks(MOST_ROWS)) {
+    for (chunk, places) in messages.chunks(MAX_ROWS).zip(places.chunks(MAX_ROWS)) {
         let columns = Columns::of(chunk);
         sql.query(&sql.append_many)
             .bind(&locks.buckets)

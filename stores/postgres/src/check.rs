@@ -49,7 +49,7 @@ const INDEXES: &[&str] = &[
     "outbox_scheduled_due",
     "outbox_lease_pkey",
     "outbox_relay_pkey",
-    "outbox_admitted_pkey",
+    "outbox_handled_pkey",
 ];
 
 /// Triggers that a promise needs, with their tables.

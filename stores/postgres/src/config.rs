@@ -26,7 +26,7 @@ pub struct PostgresOptions {
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
     /// longest time between a message's first publishing and its settlement, an outage of the
     /// database included.
-    pub admissions_kept: Duration,
+    pub handled_ids_kept: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
     pub counting_limit: u32,
@@ -68,7 +68,7 @@ impl Default for PostgresOptions {
         Self {
             schema: None,
             history: None,
-            admissions_kept: Duration::from_secs(7 * 24 * 3600),
+            handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
             counting_limit: 100_000,
             lock_timeout: Duration::from_secs(3),
             transaction_idle_timeout: Duration::from_secs(12),
@@ -85,7 +85,7 @@ impl Default for PostgresOptions {
 impl PostgresOptions {
     /// Maximum length of the name of a schema, in bytes: a channel's name contains it, and has at
     /// most 63.
-    const MOST_SCHEMA_BYTES: usize = 48;
+    const MAX_SCHEMA_BYTES: usize = 48;
 
     /// Returns every problem with these options; empty if there is none.
     #[must_use]
@@ -96,16 +96,16 @@ impl PostgresOptions {
         {
             problems.push(format!(
                 "postgres.schema is {schema:?}; use 1 to {} lower-case letters, digits and `_`, a letter or `_` first",
-                Self::MOST_SCHEMA_BYTES
+                Self::MAX_SCHEMA_BYTES
             ));
         }
         if self.history.is_some_and(|kept| kept < Duration::from_secs(1)) {
             problems.push("postgres.history is below 1s; leave it out to keep no history".to_owned());
         }
-        if self.admissions_kept < Duration::from_secs(60) {
+        if self.handled_ids_kept < Duration::from_secs(60) {
             problems.push(format!(
-                "postgres.admissions_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
-                self.admissions_kept
+                "postgres.handled_ids_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
+                self.handled_ids_kept
             ));
         }
         if self.counting_limit < 10_000 {
@@ -149,7 +149,7 @@ impl PostgresOptions {
 /// escape.
 fn is_plain_name(name: &str) -> bool {
     let mut bytes = name.bytes();
-    name.len() <= PostgresOptions::MOST_SCHEMA_BYTES
+    name.len() <= PostgresOptions::MAX_SCHEMA_BYTES
         && bytes.next().is_some_and(|first| first.is_ascii_lowercase() || first == b'_')
         && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
@@ -168,7 +168,7 @@ mod tests {
         let options = PostgresOptions {
             schema: Some("Shop\"; drop".to_owned()),
             history: Some(Duration::ZERO),
-            admissions_kept: Duration::ZERO,
+            handled_ids_kept: Duration::ZERO,
             counting_limit: 1,
             lock_timeout: Duration::ZERO,
             transaction_idle_timeout: Duration::MAX,

@@ -30,7 +30,7 @@ const WALKED: i64 = 4;
 
 /// Maximum number of positions that a fetch scans. A backlog of other routes may be of any size,
 /// and a fetch that takes longer than its caller waits would start over from the same position.
-const MOST_WALKED: i64 = 200_000;
+const MAX_WALKED: i64 = 200_000;
 
 /// Not a row: a standby answers.
 const LAGS: i64 = 5;
@@ -155,7 +155,7 @@ async fn read_rows(
         .bind(number(limit))
         .bind(number(along))
         .bind(number(request.buckets.len()))
-        .bind(MOST_WALKED)
+        .bind(MAX_WALKED)
         .fetch_all(connection)
         .await
 }

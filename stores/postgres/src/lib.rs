@@ -1,13 +1,12 @@
 #![doc = include_str!("../README.md")]
 
 mod admin;
-mod admit;
 mod append;
 mod below;
 mod blame;
 mod check;
 mod config;
-mod divert;
+mod deduplicate;
 mod due;
 mod error;
 mod fetch;
@@ -24,6 +23,7 @@ mod settle;
 mod sql;
 mod store;
 mod transactions;
+mod transition;
 mod unserved;
 mod visible;
 mod wakeups;

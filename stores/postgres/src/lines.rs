@@ -97,8 +97,8 @@ pub(crate) struct Lines {
     pub(crate) settling: Line,
     /// Heartbeats, and nothing else.
     pub(crate) leasing: Line,
-    /// Diversions.
-    pub(crate) diverting: Line,
+    /// KeyTransitions.
+    pub(crate) transitioning: Line,
     /// Maintenance and admin operations, which may wait for locks.
     pub(crate) operating: Line,
 }
@@ -116,7 +116,7 @@ impl Lines {
             browsing: line(),
             settling: line(),
             leasing: of_any_age,
-            diverting: line(),
+            transitioning: line(),
             operating: line(),
         }
     }

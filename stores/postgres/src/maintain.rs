@@ -16,7 +16,7 @@ use crate::sql::Statements;
 const RELAYS_KEPT: Duration = Duration::from_secs(3_600);
 
 /// Maximum number of due messages that one round moves: each locks its key.
-const MOST_PROMOTED: usize = 1_000;
+const MAX_PROMOTED: usize = 1_000;
 
 /// Runs one round: one statement, which first checks whether there is anything to do.
 pub(crate) async fn maintain(
@@ -25,12 +25,12 @@ pub(crate) async fn maintain(
     options: &PostgresOptions,
     limit: usize,
 ) -> Result<Maintained, sqlx::Error> {
-    let most = i32::try_from(limit.clamp(1, MOST_PROMOTED)).unwrap_or(i32::MAX);
+    let most = i32::try_from(limit.clamp(1, MAX_PROMOTED)).unwrap_or(i32::MAX);
     let row = sql
         .query(&sql.maintain)
         .bind(most)
         .bind(options.history.map(micros))
-        .bind(micros(options.admissions_kept))
+        .bind(micros(options.handled_ids_kept))
         .bind(micros(RELAYS_KEPT))
         .fetch_one(connection)
         .await?;
@@ -40,12 +40,12 @@ pub(crate) async fn maintain(
     let mut maintained = Maintained {
         promoted,
         history_removed: count("history_removed")?,
-        admissions_removed: count("admissions_removed")?,
+        handled_ids_removed: count("handled_ids_removed")?,
         relays_removed: count("relays_removed")?,
         next_due: row.try_get::<Option<i64>, _>("next_due")?.map(span),
         ..Maintained::default()
     };
-    let done = [maintained.history_removed, maintained.admissions_removed, maintained.relays_removed];
+    let done = [maintained.history_removed, maintained.handled_ids_removed, maintained.relays_removed];
     // A round of due messages ends when it has enough keys, or at a key that another transaction
     // writes to: the rest is due already.
     let due_are_left = promoted > 0 && maintained.next_due == Some(Duration::ZERO);
@@ -55,7 +55,7 @@ pub(crate) async fn maintain(
 
 /// Maximum size of the default partition of the history, in bytes, while others are created: it is
 /// read from end to end for each, and settlements wait meanwhile. Less than a second's reading.
-const MOST_REST: i64 = 256 * 1024 * 1024;
+const MAX_REST: i64 = 256 * 1024 * 1024;
 
 /// Creates partitions of the history ahead and drops old ones. Returns the approximate number of
 /// dropped rows.
@@ -64,7 +64,7 @@ pub(crate) async fn turn_history(
     sql: &Statements,
     kept: Duration,
 ) -> Result<u64, sqlx::Error> {
-    let row = sql.query(&sql.turn_history).bind(micros(kept)).bind(MOST_REST).fetch_one(connection).await?;
+    let row = sql.query(&sql.turn_history).bind(micros(kept)).bind(MAX_REST).fetch_one(connection).await?;
     if row.try_get("too_large")? {
         tracing::warn!(
             "no partitions of the history are made: outbox_history_rest has become so large that every delivery would wait while it is read; when \

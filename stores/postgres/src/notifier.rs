@@ -7,8 +7,8 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use outbox_contract::Hints;
-use outbox_contract::hints::Wakeup;
+use outbox_contract::WakeupSignal;
+use outbox_contract::wakeup::Wakeup;
 use tokio::task::JoinHandle;
 
 use crate::line::Line;
@@ -48,8 +48,8 @@ impl Way {
 
 impl Notifier {
     /// Starts to forward wake-ups from now on. Needs a runtime.
-    pub(crate) fn start(way: Way, hints: &Hints) -> Self {
-        let mut listener = hints.listen();
+    pub(crate) fn start(way: Way, wakeup_signal: &WakeupSignal) -> Self {
+        let mut listener = wakeup_signal.listen();
         Self(tokio::spawn(async move {
             let line = Line::new(way.door.clone(), None);
             loop {

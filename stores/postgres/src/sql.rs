@@ -35,11 +35,11 @@ macro_rules! statements {
 }
 
 statements! {
-    admit
-    admit_first
-    admit_one
-    admit_single
-    admitted
+    deduplicate
+    deduplicate_first
+    deduplicate_one
+    deduplicate_single
+    is_handled
     append_many
     append_one
     backlog
@@ -52,7 +52,7 @@ statements! {
     cancel_scheduled
     content
     discard
-    divert
+    transition
     due_keys
     due_messages
     edit_choose

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use outbox_contract::divert::{Diversion, Diverted};
 use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
-use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
+use outbox_contract::transition::{KeyTransition, Transitioned};
+use outbox_contract::wakeup::{Wakeup, WakeupSignal};
 use outbox_contract::{
     Backlog, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError, StoreErrorKind,
     Unserved, async_trait,
@@ -29,14 +29,14 @@ use crate::sql::Statements;
 use crate::transactions::commit_and_begin;
 use crate::unserved::Beginning;
 use crate::weed::Weeds;
-use crate::{check, divert, due, fetch, lease, maintain, pooler, settle, unserved, wakeups, writers};
+use crate::{check, due, fetch, lease, maintain, pooler, settle, transition, unserved, wakeups, writers};
 
 /// Interval of the maintenance of the history's partitions.
 const TURNS: Duration = Duration::from_secs(60);
 
 /// Idempotent operations. Not a heartbeat: a relay has to learn that its connection is another one.
 const REPEATABLE: [&str; 9] =
-    ["admitted", "backlog", "due", "elect", "fetch", "fetch_below", "settle", "unserved", "writers"];
+    ["is_handled", "backlog", "due", "elect", "fetch", "fetch_below", "settle", "unserved", "writers"];
 
 /// An outbox in a PostgreSQL database. Cheap to clone: clones share their connections.
 ///
@@ -54,7 +54,7 @@ struct Inner {
     /// Statement with which [`begin`](outbox_contract::Transactional::begin) begins.
     begin: SqlStr,
     commit_and_begin: SqlStr,
-    hints: Hints,
+    wakeup_signal: WakeupSignal,
     options: PostgresOptions,
     /// Id of this store, among all that wake one another.
     sender: String,
@@ -167,7 +167,7 @@ impl PostgresStore {
                 sql: Statements::of(options.schema.as_deref(), !options.transaction_pooler),
                 commit_and_begin: AssertSqlSafe(commit_and_begin(&begin)).into_sql_str(),
                 begin: AssertSqlSafe(begin).into_sql_str(),
-                hints: Hints::new(),
+                wakeup_signal: WakeupSignal::new(),
                 sender: Uuid::now_v7().to_string(),
                 notifier: Mutex::new(None),
                 turned: Mutex::new(None),
@@ -213,8 +213,8 @@ impl PostgresStore {
         &self.inner.weeds
     }
 
-    pub(crate) fn bell(&self) -> &Hints {
-        &self.inner.hints
+    pub(crate) fn bell(&self) -> &WakeupSignal {
+        &self.inner.wakeup_signal
     }
 
     pub(crate) fn begin_statement(&self) -> SqlStr {
@@ -417,14 +417,14 @@ impl Store for PostgresStore {
         self.on("settle", &self.lines().settling, work).await
     }
 
-    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
-        if diversions.is_empty() {
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
+        if transitions.is_empty() {
             return Ok(Vec::new());
         }
         let work = async |connection: &mut PgConnection| {
-            divert::divert(connection, self.sql(), diversions, self.keeps_history()).await
+            transition::transition(connection, self.sql(), transitions, self.keeps_history()).await
         };
-        self.on("divert", &self.lines().diverting, work).await
+        self.on("transition", &self.lines().transitioning, work).await
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {

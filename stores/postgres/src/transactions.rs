@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use outbox_contract::finished::{Finished, Rest};
-use outbox_contract::hints::Hints;
-use outbox_contract::transactional::{Admission, Blame, Committed};
+use outbox_contract::transactional::{Blame, Committed, Dedup};
+use outbox_contract::wakeup::WakeupSignal;
 use outbox_contract::{
     AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
     async_trait,
@@ -16,7 +16,7 @@ use crate::blame::blame;
 use crate::error::{is_sound, is_surely_not_committed, store_error};
 use crate::store::PostgresStore;
 use crate::weed::pull;
-use crate::{admit, append};
+use crate::{append, deduplicate};
 
 /// The server answers the COMMIT of a failed transaction with success, except for its tag, which
 /// says ROLLBACK and which the driver does not show. So a statement precedes it, in the same round
@@ -32,7 +32,7 @@ pub(crate) fn commit_and_begin(begin: &str) -> String {
 
 /// Maximum number of restarts of a transaction on another connection of the pool, when its
 /// connection is broken before it did anything. A server that was restarted has broken them all.
-const MOST_BROKEN: u32 = 100;
+const MAX_BROKEN: u32 = 100;
 
 /// Finishes a `begin` that was dropped. Without a runtime this is impossible, and is left out.
 fn finish(rest: Rest) {
@@ -67,7 +67,7 @@ impl Transactional for PostgresStore {
     /// Begins with `lock_timeout` and `idle_in_transaction_session_timeout` set for this
     /// transaction, in the same round trip.
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError> {
-        let most = self.pool().size().min(MOST_BROKEN);
+        let most = self.pool().size().min(MAX_BROKEN);
         let mut broken = 0;
         loop {
             let (pool, statement) = (self.pool().clone(), self.begin_statement());
@@ -130,39 +130,40 @@ impl Transactional for PostgresStore {
         route: &Route,
         stored: &[&Stored],
     ) -> Result<Vec<bool>, StoreError> {
-        admit::fence(tx, self.sql(), route, stored).await.map_err(|error| {
+        deduplicate::fence(tx, self.sql(), route, stored).await.map_err(|error| {
             self.weeds().met(&error);
             store_error("fence", error)
         })
     }
 
-    async fn admit(
+    async fn deduplicate(
         &self,
         tx: &mut Self::Tx<'_>,
         consumer: &Consumer,
         messages: &[&Message],
-    ) -> Result<Vec<Admission>, StoreError> {
-        admit::admit(tx, self.sql(), consumer, messages).await.map_err(|error| {
+    ) -> Result<Vec<Dedup>, StoreError> {
+        deduplicate::deduplicate(tx, self.sql(), consumer, messages).await.map_err(|error| {
             self.weeds().met(&error);
-            store_error("admit", error)
+            store_error("deduplicate", error)
         })
     }
 
-    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        let look =
-            async |connection: &mut PgConnection| admit::admitted(connection, self.sql(), consumer, id).await;
-        self.on("admitted", &self.lines().looking, look).await
+    async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        let look = async |connection: &mut PgConnection| {
+            deduplicate::is_handled(connection, self.sql(), consumer, id).await
+        };
+        self.on("is_handled", &self.lines().looking, look).await
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
         error.downcast_ref::<sqlx::Error>().map_or(Blame::Handler, blame)
     }
 
-    fn most_idle(&self) -> Option<Duration> {
+    fn max_idle(&self) -> Option<Duration> {
         Some(self.options().transaction_idle_timeout)
     }
 
-    fn hints(&self) -> &Hints {
+    fn wakeup_signal(&self) -> &WakeupSignal {
         self.bell()
     }
 }

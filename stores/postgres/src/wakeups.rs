@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use outbox_contract::hints::{HintListener, Wakeup};
+use outbox_contract::wakeup::{Wakeup, WakeupListener};
 use sqlx::Executor;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
@@ -15,7 +15,7 @@ use crate::notifier::SOON;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Yields the wake-ups of this process.
-pub(crate) fn of_this_process(bell: HintListener) -> BoxStream<'static, Wakeup> {
+pub(crate) fn of_this_process(bell: WakeupListener) -> BoxStream<'static, Wakeup> {
     stream::unfold(bell, |mut bell| async {
         let wakeup = bell.next().await;
         Some((wakeup, bell))

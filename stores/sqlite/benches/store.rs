@@ -6,11 +6,11 @@
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use outbox_contract::divert::{Diversion, Step, Then};
 use outbox_contract::fetch::{RowId, Scope};
+use outbox_contract::transition::{KeyTransition, Step, Then};
 use outbox_contract::{
-    BucketSet, Diverted, Failure, FetchRequest, Fetched, FetchedRow, LeaseRequest, LowWater, Message,
-    Outgoing, Position, RelayId, Route, Store, Topic, Transactional,
+    BucketSet, Failure, FetchRequest, Fetched, FetchedRow, LeaseRequest, LowWater, Message, Outgoing,
+    Position, RelayId, Route, Store, Topic, Transactional, Transitioned,
 };
 use outbox_store_sqlite::{Durability, SqliteOptions, SqliteStore};
 use tempfile::TempDir;
@@ -96,10 +96,10 @@ impl Bench {
                 Some(_) => Step::Park { rows },
             };
             let (route, bucket) = (Route::default(), key.bucket());
-            let diversion =
-                Diversion { route, relay: self.relay, bucket, epoch: self.epoch, key, version, step };
-            let answer = self.store.divert(&[diversion]).await.expect("a diversion is answered");
-            let Diverted::Done(now) = answer[0] else { panic!("{answer:?}") };
+            let transition =
+                KeyTransition { route, relay: self.relay, bucket, epoch: self.epoch, key, version, step };
+            let answer = self.store.transition(&[transition]).await.expect("a transition is answered");
+            let Transitioned::Done(now) = answer[0] else { panic!("{answer:?}") };
             version = now;
         }
     }

@@ -277,11 +277,11 @@ create table outbox_pause (
 ) without rowid;
 
 -- Messages that consumers have handled. Numbers grow with time: expired rows are at the front.
-create table outbox_admitted (
+create table outbox_handled (
     number      integer primary key,
     consumer    text not null,
     id          blob not null,
-    admitted_at integer not null,
+    handled_at integer not null,
     unique (consumer, id)
 );
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MOST_BYTES_PER_CALL, Past};
+use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, Past};
 use outbox_contract::{
     Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
     async_trait,
@@ -16,18 +16,18 @@ use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow, SqliteTransaction};
 use uuid::Uuid;
 
-use crate::admit::id_list;
-use crate::divert::KeyIn;
+use crate::deduplicate::id_list;
 use crate::error::store_error;
 use crate::lease::now;
 use crate::requeue::{self, chosen};
 use crate::row::Raw;
 use crate::sql;
 use crate::store::SqliteStore;
+use crate::transition::KeyIn;
 
 /// Maximum number of messages that one transaction discards: heartbeats and appends wait no longer
 /// than that takes.
-const MOST_DISCARDED: u32 = 1_000;
+const MAX_DISCARDED: u32 = 1_000;
 
 /// A statement whose parameters 1 to 7 are the filter.
 fn filtered<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
@@ -49,7 +49,7 @@ fn page<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, Sqlit
 
 /// A statement that returns a page of messages.
 fn messages<'q>(statement: &'static str, filter: &Filter) -> Query<'q, Sqlite, SqliteArguments> {
-    page(statement, filter).bind(i64::try_from(MOST_BYTES_PER_CALL).unwrap_or(i64::MAX))
+    page(statement, filter).bind(i64::try_from(MAX_BYTES_PER_CALL).unwrap_or(i64::MAX))
 }
 
 fn instant(row: &SqliteRow, column: &str) -> Result<Timestamp, sqlx::Error> {
@@ -215,7 +215,7 @@ impl Admin for SqliteStore {
     async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
         let mut last = self.with_key("discard", (route, key), async |key| key.discard().await).await?;
         let mut all = last;
-        while last == u64::from(MOST_DISCARDED) {
+        while last == u64::from(MAX_DISCARDED) {
             // A key that flows by now has nothing parked.
             let more = self.in_open_key("discard", (route, key), async |key| key.discard().await);
             last = more.await?.unwrap_or_default();
@@ -316,8 +316,8 @@ impl KeyIn<'_> {
     /// number. When they were the last the key flows again; until then it is held, so that none of
     /// the others is sent.
     async fn discard(&mut self) -> Result<u64, sqlx::Error> {
-        let discarded = self.parked_to_dead("discarded", i64::from(MOST_DISCARDED)).await?;
-        if discarded < u64::from(MOST_DISCARDED) {
+        let discarded = self.parked_to_dead("discarded", i64::from(MAX_DISCARDED)).await?;
+        if discarded < u64::from(MAX_DISCARDED) {
             self.key_query(sql::KEY_REMOVE).execute(&mut *self.connection).await?;
             return Ok(discarded);
         }

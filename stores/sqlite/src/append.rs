@@ -13,11 +13,11 @@ use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection};
 use crate::sql;
 
 /// Maximum number of rows in one statement; with 12 values each, a tenth of SQLite's limit.
-const MOST_ROWS: usize = 256;
+const MAX_ROWS: usize = 256;
 
 /// Statements for 1, 2, 4, ... 256 rows: any number of messages takes few of them, and a connection
 /// keeps at most nine prepared.
-struct Statements([String; MOST_ROWS.ilog2() as usize + 1]);
+struct Statements([String; MAX_ROWS.ilog2() as usize + 1]);
 
 static APPEND: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::APPEND));
 static SCHEDULE: LazyLock<Statements> = LazyLock::new(|| Statements::of(sql::SCHEDULE));
@@ -32,7 +32,7 @@ impl Statements {
 
     /// Returns the statement for as many of these rows as one takes, and their number.
     fn for_most_of(&'static self, rows: usize) -> (&'static str, usize) {
-        let power = rows.min(MOST_ROWS).ilog2() as usize;
+        let power = rows.min(MAX_ROWS).ilog2() as usize;
         (&self.0[power], 1 << power)
     }
 }

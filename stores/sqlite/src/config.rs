@@ -22,7 +22,7 @@ pub struct SqliteOptions {
     /// Retention of the ids that a consumer has handled. Default 7 days. It has to exceed the
     /// longest time between a message's first publishing and its settlement, an outage of the
     /// database included.
-    pub admissions_kept: Duration,
+    pub handled_ids_kept: Duration,
     /// Maximum number of rows counted for the figures of the backlog. Default 100,000; at least
     /// 10,000.
     pub counting_limit: u32,
@@ -55,7 +55,7 @@ impl Default for SqliteOptions {
     fn default() -> Self {
         Self {
             history: None,
-            admissions_kept: Duration::from_secs(7 * 24 * 3600),
+            handled_ids_kept: Duration::from_secs(7 * 24 * 3600),
             counting_limit: 100_000,
             busy_timeout: Duration::from_secs(4),
             connections: 8,
@@ -72,10 +72,10 @@ impl SqliteOptions {
         if self.history.is_some_and(|kept| kept.is_zero()) {
             problems.push("sqlite.history is 0; leave it out to keep no history".to_owned());
         }
-        if self.admissions_kept < Duration::from_secs(60) {
+        if self.handled_ids_kept < Duration::from_secs(60) {
             problems.push(format!(
-                "sqlite.admissions_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
-                self.admissions_kept
+                "sqlite.handled_ids_kept is {:?}; a repeat that comes later would be handled twice: at least 60s",
+                self.handled_ids_kept
             ));
         }
         if self.counting_limit < 10_000 {
@@ -108,7 +108,7 @@ mod tests {
     fn every_problem_is_reported_at_once() {
         let options = SqliteOptions {
             history: Some(Duration::ZERO),
-            admissions_kept: Duration::ZERO,
+            handled_ids_kept: Duration::ZERO,
             counting_limit: 1,
             busy_timeout: Duration::ZERO,
             connections: 0,

@@ -13,10 +13,10 @@ use crate::sql;
 
 /// Maximum size of a payload that is returned with its row; a larger one is read separately: the
 /// driver reads rows ahead, and memory has to stay bounded.
-const MOST_BYTES_ALONG: i64 = 64 * 1024;
+const MAX_BYTES_ALONG: i64 = 64 * 1024;
 
 /// Maximum number of rows without a bucket that are assigned theirs at once.
-const MOST_PLACED: i64 = 1_000;
+const MAX_PLACED: i64 = 1_000;
 
 /// Reads the messages that a relay may publish.
 pub(crate) async fn fetch(pools: &Pools, request: &FetchRequest) -> Result<Fetched, StoreError> {
@@ -52,9 +52,9 @@ async fn read(pools: &Pools, request: &FetchRequest) -> Result<Fetched, sqlx::Er
         .bind(muted.topics)
         .bind(muted.keys)
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .bind(MOST_BYTES_ALONG)
+        .bind(MAX_BYTES_ALONG)
         .bind(i64::try_from(request.buckets.len()).unwrap_or(i64::MAX))
-        .bind(MOST_WALKED);
+        .bind(MAX_WALKED);
 
     let mut rows = Vec::new();
     let mut bytes = 0;
@@ -117,7 +117,7 @@ const WALKED: i64 = 4;
 
 /// Maximum number of positions that a fetch scans. A backlog of other routes may be of any size,
 /// and a fetch that takes longer than its caller waits would start over from the same position.
-const MOST_WALKED: i64 = 200_000;
+const MAX_WALKED: i64 = 200_000;
 
 fn decode(row: SqliteRow) -> Result<Decoded, sqlx::Error> {
     let state: i64 = row.try_get("state")?;
@@ -161,7 +161,7 @@ async fn read_content(
 /// Assigns buckets to rows of programs that compute none, the oldest first. Returns true if there
 /// were any.
 async fn place(pools: &Pools) -> Result<bool, sqlx::Error> {
-    let rows = sqlx::query(sql::UNPLACED).bind(MOST_PLACED).fetch_all(&pools.reads).await?;
+    let rows = sqlx::query(sql::UNPLACED).bind(MAX_PLACED).fetch_all(&pools.reads).await?;
     if rows.is_empty() {
         return Ok(false);
     }

@@ -1,12 +1,11 @@
 #![doc = include_str!("../README.md")]
 
 mod admin;
-mod admit;
 mod append;
 mod below;
 mod blame;
 mod config;
-mod divert;
+mod deduplicate;
 mod due;
 mod error;
 mod fetch;
@@ -21,6 +20,7 @@ mod settle;
 mod sql;
 mod store;
 mod transactions;
+mod transition;
 
 pub use config::{Durability, SqliteOptions};
 pub use migrate::Migration;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use outbox_contract::divert::{Diversion, Diverted};
 use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
-use outbox_contract::hints::{Hints, Wakeup};
 use outbox_contract::maintain::Maintained;
+use outbox_contract::transition::{KeyTransition, Transitioned};
+use outbox_contract::wakeup::{Wakeup, WakeupSignal};
 use outbox_contract::{
     Backlog, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError, StoreErrorKind,
     Unserved, async_trait,
@@ -21,7 +21,7 @@ use crate::config::SqliteOptions;
 use crate::error::store_error;
 use crate::migrate::{self, MIGRATIONS, Migration};
 use crate::pools::Pools;
-use crate::{below, divert, due, fetch, lease, maintain, settle};
+use crate::{below, due, fetch, lease, maintain, settle, transition};
 
 /// An outbox in a SQLite file. Cheap to clone: clones share their connections.
 ///
@@ -33,7 +33,7 @@ pub struct SqliteStore {
 
 struct Inner {
     pools: Pools,
-    hints: Hints,
+    wakeup_signal: WakeupSignal,
     options: SqliteOptions,
 }
 
@@ -139,7 +139,7 @@ impl SqliteStore {
     }
 
     fn of(pools: Pools, options: SqliteOptions) -> Self {
-        Self { inner: Arc::new(Inner { pools, hints: Hints::new(), options }) }
+        Self { inner: Arc::new(Inner { pools, wakeup_signal: WakeupSignal::new(), options }) }
     }
 
     /// Returns the user's pool: begin transactions here, best with `begin_with("BEGIN IMMEDIATE")`.
@@ -164,8 +164,8 @@ impl SqliteStore {
         &self.inner.pools
     }
 
-    pub(crate) fn bell(&self) -> &Hints {
-        &self.inner.hints
+    pub(crate) fn bell(&self) -> &WakeupSignal {
+        &self.inner.wakeup_signal
     }
 
     /// Checks that the file is still the one that was opened.
@@ -241,10 +241,10 @@ impl Store for SqliteStore {
         settle::settle(&self.pools().settling, delivered, self.keeps_history()).await
     }
 
-    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
-        divert::divert(&self.pools().deciding, diversions, self.keeps_history())
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
+        transition::transition(&self.pools().deciding, transitions, self.keeps_history())
             .await
-            .map_err(|error| store_error("divert", error))
+            .map_err(|error| store_error("transition", error))
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {

@@ -1,7 +1,7 @@
 //! The writing side: the user's transactions.
 
-use outbox_contract::hints::Hints;
-use outbox_contract::transactional::{Admission, Blame, Committed};
+use outbox_contract::transactional::{Blame, Committed, Dedup};
+use outbox_contract::wakeup::WakeupSignal;
 use outbox_contract::{
     AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, StoreErrorKind, Stored,
     Transactional, async_trait,
@@ -11,7 +11,7 @@ use sqlx::sqlite::SqliteConnection;
 
 use crate::error::{in_transaction, is_no_transaction, is_surely_not_committed, of_beginning, store_error};
 use crate::store::SqliteStore;
-use crate::{admit, append, blame, sql};
+use crate::{append, blame, deduplicate, sql};
 
 /// Refuses a transaction that has already ended.
 ///
@@ -81,30 +81,32 @@ impl Transactional for SqliteStore {
         stored: &[&Stored],
     ) -> Result<Vec<bool>, StoreError> {
         require_transaction(tx, "fence").await?;
-        admit::fence(tx, route, stored).await.map_err(|error| in_transaction("fence", error))
+        deduplicate::fence(tx, route, stored).await.map_err(|error| in_transaction("fence", error))
     }
 
-    async fn admit(
+    async fn deduplicate(
         &self,
         tx: &mut Self::Tx<'_>,
         consumer: &Consumer,
         messages: &[&Message],
-    ) -> Result<Vec<Admission>, StoreError> {
-        require_transaction(tx, "admit").await?;
-        admit::admit(tx, consumer, messages).await.map_err(|error| in_transaction("admit", error))
+    ) -> Result<Vec<Dedup>, StoreError> {
+        require_transaction(tx, "deduplicate").await?;
+        deduplicate::deduplicate(tx, consumer, messages)
+            .await
+            .map_err(|error| in_transaction("deduplicate", error))
     }
 
-    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        admit::admitted(&self.pools().reads, consumer, id)
+    async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        deduplicate::is_handled(&self.pools().reads, consumer, id)
             .await
-            .map_err(|error| store_error("admitted", error))
+            .map_err(|error| store_error("is_handled", error))
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
         error.downcast_ref::<sqlx::Error>().map_or(Blame::Handler, blame::blame)
     }
 
-    fn hints(&self) -> &Hints {
+    fn wakeup_signal(&self) -> &WakeupSignal {
         self.bell()
     }
 }

@@ -1,4 +1,4 @@
-//! One try to send a chunk: what is sent when, what is heard, and when it is given up.
+//! One try to send a batch: what is sent when, what is heard, and when it is given up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -22,14 +22,14 @@ const REPORTS: Duration = Duration::from_secs(5);
 
 /// A message that can be sent.
 pub(crate) struct Entry {
-    /// Where it stands in the chunk.
+    /// Where it stands in the batch.
     pub(crate) index: usize,
     pub(crate) record: Record,
     /// Whether it is sent with nothing else under way, as its topic has taken nothing lately.
     pub(crate) alone: bool,
 }
 
-/// What a chunk has for one partition.
+/// What a batch has for one partition.
 pub(crate) struct Line<'a> {
     partition: Partition,
     entries: Vec<&'a Entry>,
@@ -54,7 +54,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// How a chunk came to its end.
+/// How a batch came to its end.
 pub(crate) struct Quiet<'a> {
     /// The partitions that it was given up for: they did not come nearer to their answers.
     pub(crate) silent: BTreeSet<&'a Partition>,
@@ -190,7 +190,7 @@ impl<'a> Attempt<'a> {
         self.flights().iter().all(|(flight, _)| flight.is_delivered())
     }
 
-    /// What was heard of each message of the chunk. A producer that did not deliver everything is retired.
+    /// What was heard of each message of the batch. A producer that did not deliver everything is retired.
     pub(crate) async fn end(mut self, len: usize) -> Vec<Heard> {
         self.ended = true;
         let complete = self.is_complete();

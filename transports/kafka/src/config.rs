@@ -142,7 +142,7 @@ impl Config {
         client
             .set("enable.idempotence", "true")
             .set("enable.gapless.guarantee", "true")
-            // The client's own timeout is outside of the guarantee. There is a deadline for each chunk instead.
+            // The client's own timeout is outside of the guarantee. There is a deadline for each batch instead.
             .set("message.timeout.ms", "0");
         client
     }

@@ -133,7 +133,7 @@ impl Dispatch {
         offset: i64,
         make: impl FnOnce(Tag) -> Delivery,
     ) -> Option<Flow> {
-        let (most, most_bytes) = self.share();
+        let (most, max_bytes) = self.share();
         // What still comes of a partition that was taken away belongs to its new owner.
         if self.units.get(unit)?.last.is_some_and(|last| offset <= last)
             && let Some(back) = self.go_back(unit, offset)
@@ -147,7 +147,7 @@ impl Dispatch {
         owned.waiting_bytes += bytes_of(&delivery);
         owned.waiting.push_back((offset, delivery));
         self.problem.take_if(|(_, until_a_record)| *until_a_record);
-        let full = owned.waiting.len() >= most || owned.waiting_bytes >= most_bytes;
+        let full = owned.waiting.len() >= most || owned.waiting_bytes >= max_bytes;
         (full && !owned.stopped).then(|| {
             owned.stopped = true;
             Flow::Stop(unit.clone())
@@ -162,11 +162,11 @@ impl Dispatch {
 
     /// What the client is to stop or go on with, after something was taken out, paused or resumed.
     pub(crate) fn flow(&mut self) -> Vec<Flow> {
-        let (most, most_bytes) = self.share();
+        let (most, max_bytes) = self.share();
         let mut flow = Vec::new();
         for (unit, owned) in &mut self.units {
-            let low = owned.waiting.len() <= most / 2 && owned.waiting_bytes <= most_bytes / 2;
-            let high = owned.waiting.len() >= most || owned.waiting_bytes >= most_bytes;
+            let low = owned.waiting.len() <= most / 2 && owned.waiting_bytes <= max_bytes / 2;
+            let high = owned.waiting.len() >= most || owned.waiting_bytes >= max_bytes;
             if owned.stopped && low && !owned.paused {
                 owned.stopped = false;
                 flow.push(Flow::Go(unit.clone()));

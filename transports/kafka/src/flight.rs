@@ -29,7 +29,7 @@ pub(crate) enum Heard {
 #[derive(Debug)]
 pub(crate) struct Flight {
     partition: Partition,
-    /// Where each message stands in its chunk.
+    /// Where each message stands in its batch.
     indices: Vec<usize>,
     // A plain mutex: held for a store into a slot, by the thread of the client.
     slots: Mutex<Slots>,
@@ -54,7 +54,7 @@ impl Slots {
 }
 
 impl Flight {
-    /// A flight to this partition, of the messages at these places of a chunk.
+    /// A flight to this partition, of the messages at these places of a batch.
     pub(crate) fn new(partition: Partition, indices: Vec<usize>) -> Arc<Self> {
         let slots =
             Slots { heard: vec![Heard::NotSent; indices.len()], open: 0, handing: true, under_way: None };
@@ -71,7 +71,7 @@ impl Flight {
         &self.partition
     }
 
-    /// Where each message stands in its chunk.
+    /// Where each message stands in its batch.
     pub(crate) fn indices(&self) -> &[usize] {
         &self.indices
     }
@@ -133,7 +133,7 @@ impl Flight {
         }
     }
 
-    /// What was heard, with the place of each message in the chunk.
+    /// What was heard, with the place of each message in the batch.
     pub(crate) fn all(&self) -> Vec<(usize, Heard)> {
         self.indices.iter().copied().zip(self.slots().heard.iter().copied()).collect()
     }
@@ -179,7 +179,7 @@ pub(crate) struct Ticket(pub(crate) usize);
 impl Ticket {
     const SLOT_BITS: u32 = usize::BITS / 2;
     /// The most messages that a flight may have: 65,536 where addresses have 32 bits, more than there is memory for elsewhere.
-    pub(crate) const MOST_SLOTS: usize = 1 << Self::SLOT_BITS;
+    pub(crate) const MAX_SLOTS: usize = 1 << Self::SLOT_BITS;
 
     const fn new(flight: usize, slot: usize) -> Self {
         Self((flight << Self::SLOT_BITS) | slot)
@@ -190,7 +190,7 @@ impl Ticket {
     }
 
     const fn slot(self) -> usize {
-        self.0 & (Self::MOST_SLOTS - 1)
+        self.0 & (Self::MAX_SLOTS - 1)
     }
 }
 
@@ -203,10 +203,10 @@ impl Flights {
     pub(crate) fn add(&self, flight: &Arc<Flight>) -> usize {
         let mut table = self.table();
         while table.flights.contains_key(&table.next) {
-            table.next = (table.next + 1) % Ticket::MOST_SLOTS;
+            table.next = (table.next + 1) % Ticket::MAX_SLOTS;
         }
         let number = table.next;
-        table.next = (table.next + 1) % Ticket::MOST_SLOTS;
+        table.next = (table.next + 1) % Ticket::MAX_SLOTS;
         table.flights.insert(number, Arc::clone(flight));
         number
     }

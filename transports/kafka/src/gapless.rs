@@ -185,9 +185,8 @@ impl Gapless {
     }
 
     fn with_client(config: &rdkafka::ClientConfig, closes: bool) -> Result<Self, TransportError> {
-        let most_bytes = config.get("batch.size").and_then(|bytes| bytes.parse().ok()).unwrap_or(usize::MAX);
-        let gate =
-            Gate { turns: Mutex::new(Some(Turns::new(most_bytes))), broken: watch::Sender::new(false) };
+        let max_bytes = config.get("batch.size").and_then(|bytes| bytes.parse().ok()).unwrap_or(usize::MAX);
+        let gate = Gate { turns: Mutex::new(Some(Turns::new(max_bytes))), broken: watch::Sender::new(false) };
         let (events, flights) = (Events::default(), Flights::default());
         let reports = Reports { events, flights, gate, closes, client: OnceLock::new() };
         let client: BaseProducer<Reports> =

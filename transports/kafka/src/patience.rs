@@ -1,4 +1,4 @@
-//! Patience: for how long the partitions of a chunk are waited for. Pure.
+//! Patience: for how long the partitions of a batch are waited for. Pure.
 //!
 //! Whatever is given up is sent again, and with it all that is under way on the same producer: a broker that is slow, or that holds a client back by
 //! a quota, would have everything to carry twice. So a partition is waited for while it comes nearer to its next answer. What hangs is not, whatever
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use crate::gapless::Partition;
 use crate::under_way::Ahead;
 
-/// How often in the time of a chunk is looked how far it is.
+/// How often in the time of a batch is looked how far it is.
 const LOOKS: u32 = 10;
 /// After so many looks without progress a partition is given up. The rest of the time is for finding out why.
 const QUIET: u32 = 7;
 
-/// How the partitions of a chunk come along.
+/// How the partitions of a batch come along.
 #[derive(Debug)]
 pub(crate) struct Patience<'c> {
     began: Instant,
@@ -29,12 +29,12 @@ pub(crate) struct Patience<'c> {
 #[derive(Debug)]
 struct Vigil {
     ahead: Option<Ahead>,
-    /// When it came nearer to its answer, or else when the chunk began.
+    /// When it came nearer to its answer, or else when the batch began.
     since: Instant,
 }
 
 impl<'c> Patience<'c> {
-    /// With a chunk that has so much time from then on.
+    /// With a batch that has so much time from then on.
     pub(crate) const fn new(began: Instant, time: Duration) -> Self {
         Self { began, time, vigils: BTreeMap::new() }
     }

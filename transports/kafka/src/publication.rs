@@ -1,14 +1,14 @@
-//! One chunk on its way: what can be sent, and what is said of it.
+//! One batch on its way: what can be sent, and what is said of it.
 //!
 //! Promises: of the messages of a key, what arrives is a prefix; a message is reported delivered when the broker acknowledged it with an
-//! offset, at once where other partitions are slower; nothing of a chunk is handed over after its future was dropped or it was given up.
+//! offset, at once where other partitions are slower; nothing of a batch is handed over after its future was dropped or it was given up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Chunk, Failure, Key, KeyId, Outcome, Outcomes, Topic, TransportError};
+use outbox_contract::{Failure, Key, KeyId, Outcome, Outcomes, PublishBatch, Topic, TransportError};
 use tokio::time::Instant;
 
 use crate::attempt::{Attempt, Entry, Line, Quiet};
@@ -21,8 +21,8 @@ use crate::topics::Absent;
 use crate::transport::Shared;
 use crate::verdict::{Cuts, Meaning, behind_silence, first_of, is_silence, refused};
 
-/// Publishes a chunk.
-pub(crate) async fn publish(shared: &Shared, chunk: Chunk, outcomes: &Outcomes) {
+/// Publishes a batch.
+pub(crate) async fn publish(shared: &Shared, chunk: PublishBatch, outcomes: &Outcomes) {
     let began = Instant::now();
     let patience = Patience::new(began, chunk.deadline);
     let entries = prepare(shared, &chunk, outcomes, patience.given_up(began)).await;
@@ -87,9 +87,9 @@ struct Part<'a> {
     shared: &'a Shared,
     pool: Arc<Pool>,
     entries: Vec<Entry>,
-    /// How many messages the chunk has.
+    /// How many messages the batch has.
     len: usize,
-    /// Whether this is all that can be sent of the chunk.
+    /// Whether this is all that can be sent of the batch.
     whole: bool,
     outcomes: &'a Outcomes,
     patience: Patience<'static>,
@@ -122,7 +122,12 @@ impl Part<'_> {
 }
 
 /// Finds out which messages can be sent, and to which partition. What is said of the others is reported.
-async fn prepare(shared: &Shared, chunk: &Chunk, outcomes: &Outcomes, deadline: Instant) -> Vec<Entry> {
+async fn prepare(
+    shared: &Shared,
+    chunk: &PublishBatch,
+    outcomes: &Outcomes,
+    deadline: Instant,
+) -> Vec<Entry> {
     let mut counts: BTreeMap<Topic, Result<i32, Absent>> = BTreeMap::new();
     for stored in &chunk.messages {
         let topic = &stored.message.topic;
@@ -180,7 +185,7 @@ async fn prepare(shared: &Shared, chunk: &Chunk, outcomes: &Outcomes, deadline: 
 struct Judge<'a> {
     shared: &'a Shared,
     entries: &'a [Entry],
-    /// Whether nothing else of the chunk is under way.
+    /// Whether nothing else of the batch is under way.
     whole: bool,
     heard: &'a [Heard],
     quiet: Quiet<'a>,
@@ -219,7 +224,7 @@ impl Judge<'_> {
             } else {
                 let place = (entry.record.partition, entry.record.topic());
                 let said = match first_of(heard, place.1.as_str()) {
-                    // Named at once, and not one key in each round: so the sooner none of them slows a chunk.
+                    // Named at once, and not one key in each round: so the sooner none of them slows a batch.
                     Ok(Outcome::Blocked) if silent.contains(&place) => {
                         Err(Meaning::Unknown(behind_silence(place.0, place.1.as_str())))
                     }
@@ -253,7 +258,7 @@ impl Judge<'_> {
         self.diagnose(unknown).await;
     }
 
-    /// The partitions that had something of this chunk and did not answer in time.
+    /// The partitions that had something of this batch and did not answer in time.
     fn silent(&self) -> BTreeSet<(i32, &Topic)> {
         if self.quiet.silent.is_empty() {
             return BTreeSet::new();

@@ -56,7 +56,7 @@ impl Record {
     /// The headers, for the client to take over.
     pub(crate) fn headers(&self) -> OwnedHeaders {
         let Stored { message, position, .. } = &*self.stored;
-        let all = OwnedHeaders::new_with_capacity(1 + cloudevents::MOST_ATTRIBUTES + message.headers.len());
+        let all = OwnedHeaders::new_with_capacity(1 + cloudevents::MAX_ATTRIBUTES + message.headers.len());
         let value: &str = &message.content_type;
         // Each step takes them and gives them back.
         let mut all = Some(all.insert(Header { key: cloudevents::CONTENT_TYPE, value: Some(value) }));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcomes, Problem, Rejection, Subscription, Transport, TransportError,
+    Deliveries, Message, Outcomes, Problem, PublishBatch, Rejection, Subscription, Transport, TransportError,
     TransportErrorKind,
 };
 use tokio::time::{Instant, sleep, timeout_at};
@@ -125,7 +125,7 @@ impl KafkaTransport {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// How many producers were given up and replaced since the transport was built: one for each chunk that was not confirmed whole, for
+    /// How many producers were given up and replaced since the transport was built: one for each batch that was not confirmed whole, for
     /// whatever reason. A number that grows all the time tells of a topic or a broker that is not well.
     #[must_use]
     pub fn retired_producers(&self) -> u64 {
@@ -148,7 +148,7 @@ impl Transport for KafkaTransport {
         self.shared.config.validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         crate::publication::publish(&self.shared, chunk, outcomes).await;
     }
 

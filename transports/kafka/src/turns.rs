@@ -33,7 +33,7 @@ pub(crate) enum HandedOver {
 #[derive(Debug)]
 pub(crate) struct Turns {
     partitions: HashMap<Partition, Line>,
-    most_bytes: usize,
+    max_bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -54,9 +54,9 @@ pub(crate) struct Parcel {
 }
 
 impl Turns {
-    /// `most_bytes`: how much is given to the client in one turn, about; a flight that has more goes whole.
-    pub(crate) fn new(most_bytes: usize) -> Self {
-        Self { partitions: HashMap::new(), most_bytes }
+    /// `max_bytes`: how much is given to the client in one turn, about; a flight that has more goes whole.
+    pub(crate) fn new(max_bytes: usize) -> Self {
+        Self { partitions: HashMap::new(), max_bytes }
     }
 
     /// Whether so many messages of this partition may be handed over now; then they count as handed over. Else they are to
@@ -119,7 +119,7 @@ impl Turns {
         let mut bytes = 0;
         while let Some(parcel) = line.waiting.front() {
             bytes += parcel.records.iter().map(|(record, _)| record.bytes()).sum::<usize>();
-            if bytes > self.most_bytes && !next.is_empty() {
+            if bytes > self.max_bytes && !next.is_empty() {
                 break;
             }
             line.at_client += parcel.records.len();

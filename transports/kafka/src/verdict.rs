@@ -82,7 +82,7 @@ pub(crate) fn not_enough_replicas(topic: &str) -> Failure {
     )
 }
 
-/// What became of the messages of a chunk, key by key: the first that is not delivered cuts its key, and what follows of it is blocked.
+/// What became of the messages of a batch, key by key: the first that is not delivered cuts its key, and what follows of it is blocked.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts(BTreeSet<KeyId>);
 

@@ -51,9 +51,9 @@ fn has_clients() -> bool {
     names.any(|name| name.starts_with("rdk:"))
 }
 
-/// For chunks that must go through.
+/// For batches that must go through.
 const LONG: Duration = Duration::from_secs(60);
-/// For chunks that can't, and whose reason must not need all of it to be found. What asks the broker about them goes on for as long in the background.
+/// For batches that can't, and whose reason must not need all of it to be found. What asks the broker about them goes on for as long in the background.
 const VERY_LONG: Duration = Duration::from_secs(60);
 
 /// A broker with TLS that asks clients for a certificate.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outbox_contract::fetch::Stored;
-use outbox_contract::{Chunk, KeyId, Outcome, Outcomes};
+use outbox_contract::{KeyId, Outcome, Outcomes, PublishBatch};
 use tokio::sync::Notify;
 
 /// Identifies a publication during its life.
@@ -51,7 +51,7 @@ pub(crate) struct Publication {
 }
 
 impl Publication {
-    pub(crate) fn new(chunk: Chunk, outcomes: Outcomes) -> Self {
+    pub(crate) fn new(chunk: PublishBatch, outcomes: Outcomes) -> Self {
         let mut last_of_key: BTreeMap<KeyId, usize> = BTreeMap::new();
         let mut slots: Vec<Slot> = Vec::with_capacity(chunk.messages.len());
         for (index, stored) in chunk.messages.iter().enumerate() {

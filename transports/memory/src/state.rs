@@ -11,7 +11,7 @@ use std::sync::Arc;
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::subscription::{Origin, Tag, Unit};
 use outbox_contract::{
-    Chunk, Consumer, Delivery, Failure, Outcome, Outcomes, Subscription, Topic, TransportError,
+    Consumer, Delivery, Failure, Outcome, Outcomes, PublishBatch, Subscription, Topic, TransportError,
     TransportErrorKind,
 };
 use tokio::sync::Notify;
@@ -95,7 +95,7 @@ impl State {
     // ---- publishing
 
     /// Opens a publication of a batch; `advance` moves it.
-    pub(crate) fn open(&mut self, chunk: Chunk, outcomes: Outcomes) -> (PublicationId, Arc<Notify>) {
+    pub(crate) fn open(&mut self, chunk: PublishBatch, outcomes: Outcomes) -> (PublicationId, Arc<Notify>) {
         let id = PublicationId(self.take_id());
         let publication = Publication::new(chunk, outcomes);
         let wake = Arc::clone(&publication.wake);

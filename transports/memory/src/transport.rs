@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use outbox_contract::Rejection;
-use outbox_contract::{Chunk, Deliveries, Message, Outcomes, Subscription, Transport, TransportError};
+use outbox_contract::{Deliveries, Message, Outcomes, PublishBatch, Subscription, Transport, TransportError};
 
 use crate::config::{Config, MemoryTransportBuilder};
 use crate::deliveries::MemoryDeliveries;
@@ -72,7 +72,7 @@ impl Transport for MemoryTransport {
         self.shared.config.validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         let (id, wake) = self.shared.state().open(chunk, outcomes.clone());
         let on_its_way = OnItsWay { shared: &self.shared, id };
         while !on_its_way.shared.state().advance(id) {

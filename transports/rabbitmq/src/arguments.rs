@@ -46,7 +46,7 @@ impl Arguments {
         if let Some(limit) = config.delivery_limit {
             arguments.insert(LIMIT.to_owned(), AMQPValue::LongLongInt(limit.into()));
         }
-        if let Some(most) = config.most_waiting {
+        if let Some(most) = config.max_waiting {
             arguments.insert(LENGTH.to_owned(), AMQPValue::LongLongInt(most.into()));
             arguments.insert(OVERFLOW.to_owned(), Self::text("reject-publish"));
         }

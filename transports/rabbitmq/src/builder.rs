@@ -10,7 +10,7 @@ use outbox_contract::{BUCKETS, Consumer, Topic};
 
 use crate::address::Address;
 use crate::config::{Config, ConfigError, Topology};
-use crate::routing::{MOST_NAME_BYTES, Partitions, problem_of};
+use crate::routing::{MAX_NAME_BYTES, Partitions, problem_of};
 use crate::transport::RabbitMqTransport;
 
 /// Builds a [`RabbitMqTransport`].
@@ -39,13 +39,13 @@ pub struct RabbitMqTransportBuilder {
     consumers: BTreeMap<Topic, BTreeSet<Consumer>>,
     dead_letters: Option<String>,
     delivery_limit: Option<u32>,
-    most_waiting: Option<u32>,
+    max_waiting: Option<u32>,
     connections: usize,
     max_message_bytes: usize,
     timeout: Duration,
     heartbeat: Duration,
     first_pause: Duration,
-    most_pause: Duration,
+    max_pause: Duration,
 }
 
 impl RabbitMqTransportBuilder {
@@ -61,13 +61,13 @@ impl RabbitMqTransportBuilder {
             consumers: BTreeMap::new(),
             dead_letters: None,
             delivery_limit: None,
-            most_waiting: None,
+            max_waiting: None,
             connections: 2,
             max_message_bytes: 16 * 1024 * 1024,
             timeout: Duration::from_secs(3),
             heartbeat: Duration::from_secs(10),
             first_pause: Duration::from_millis(100),
-            most_pause: Duration::from_secs(5),
+            max_pause: Duration::from_secs(5),
         }
     }
 
@@ -131,8 +131,8 @@ impl RabbitMqTransportBuilder {
 
     /// How many messages may wait in a queue before it refuses more (`x-max-length` with `reject-publish`). Default: the broker's memory and disk.
     /// While one queue of a topic is full the topic is unavailable. The limit is soft: what is under way when a queue becomes full is stored all the same.
-    pub fn most_waiting(mut self, messages: u32) -> Self {
-        self.most_waiting = Some(messages);
+    pub fn max_waiting(mut self, messages: u32) -> Self {
+        self.max_waiting = Some(messages);
         self
     }
 
@@ -165,7 +165,7 @@ impl RabbitMqTransportBuilder {
 
     /// The pauses between attempts to connect: the first, and what it grows to by doubling. Default 100 ms and 5 s.
     pub fn pauses(mut self, first: Duration, most: Duration) -> Self {
-        (self.first_pause, self.most_pause) = (first, most);
+        (self.first_pause, self.max_pause) = (first, most);
         self
     }
 
@@ -192,7 +192,7 @@ impl RabbitMqTransportBuilder {
         let mut name = |what: &str, name: String| {
             let short = ShortString::try_new(name.as_str());
             if name.is_empty() || short.is_err() {
-                problems.push(format!("{what} is {name:?}; it should have 1 to {MOST_NAME_BYTES} bytes"));
+                problems.push(format!("{what} is {name:?}; it should have 1 to {MAX_NAME_BYTES} bytes"));
             }
             short.unwrap_or_default()
         };
@@ -208,7 +208,7 @@ impl RabbitMqTransportBuilder {
                     .to_owned(),
             );
         }
-        for (what, value) in [("delivery_limit", self.delivery_limit), ("most_waiting", self.most_waiting)] {
+        for (what, value) in [("delivery_limit", self.delivery_limit), ("max_waiting", self.max_waiting)] {
             if value == Some(0) || value.is_some_and(|value| i32::try_from(value).is_err()) {
                 problems.push(format!("{what} is {}; it should be 1 to {}", value.unwrap_or(0), i32::MAX));
             }
@@ -225,10 +225,10 @@ impl RabbitMqTransportBuilder {
         if self.timeout.is_zero() || self.first_pause.is_zero() {
             problems.push("timeout and the first of pauses must not be zero".to_owned());
         }
-        if self.most_pause < self.first_pause {
+        if self.max_pause < self.first_pause {
             problems.push(format!(
                 "the most of pauses ({:?}) is shorter than the first ({:?})",
-                self.most_pause, self.first_pause
+                self.max_pause, self.first_pause
             ));
         }
         problems.extend(self.consumers.values().flatten().filter_map(problem_of));
@@ -248,13 +248,13 @@ impl RabbitMqTransportBuilder {
             consumers: self.consumers,
             dead_letters,
             delivery_limit: self.delivery_limit,
-            most_waiting: self.most_waiting,
+            max_waiting: self.max_waiting,
             connections: self.connections,
             max_message_bytes: self.max_message_bytes,
             timeout: self.timeout,
             heartbeat: self.heartbeat,
             first_pause: self.first_pause,
-            most_pause: self.most_pause,
+            max_pause: self.max_pause,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! A channel of a publishing connection, for as long as a chunk or a question is on its way.
+//! A channel of a publishing connection, for as long as a batch or a question is on its way.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -12,7 +12,7 @@ use crate::switchboard::{News, Said};
 use crate::tags::Tags;
 use crate::wire::Wire;
 
-/// A channel. Dropped, it is kept for the next chunk if everything on it is confirmed, else it is closed: what was sent on it may arrive or not.
+/// A channel. Dropped, it is kept for the next batch if everything on it is confirmed, else it is closed: what was sent on it may arrive or not.
 pub(crate) struct Channel {
     wire: Arc<Wire>,
     id: u16,
@@ -21,9 +21,9 @@ pub(crate) struct Channel {
     tags: Tags,
 }
 
-/// What there is to know of a chunk on its way.
+/// What there is to know of a batch on its way.
 pub(crate) enum Word {
-    /// What became of messages, by their places in the chunk.
+    /// What became of messages, by their places in the batch.
     Answers(Vec<Answer>),
     /// The broker takes nothing for now, and why.
     Blocked(String),
@@ -59,8 +59,8 @@ impl Channel {
         &self.wire
     }
 
-    pub(crate) fn most_frame_bytes(&self) -> usize {
-        self.wire.most_frame_bytes
+    pub(crate) fn max_frame_bytes(&self) -> usize {
+        self.wire.max_frame_bytes
     }
 
     /// Asks the broker something.

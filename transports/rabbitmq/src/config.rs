@@ -38,13 +38,13 @@ pub(crate) struct Config {
     pub(crate) consumers: BTreeMap<Topic, BTreeSet<Consumer>>,
     pub(crate) dead_letters: Option<ShortString>,
     pub(crate) delivery_limit: Option<u32>,
-    pub(crate) most_waiting: Option<u32>,
+    pub(crate) max_waiting: Option<u32>,
     pub(crate) connections: usize,
     pub(crate) max_message_bytes: usize,
     pub(crate) timeout: Duration,
     pub(crate) heartbeat: Duration,
     pub(crate) first_pause: Duration,
-    pub(crate) most_pause: Duration,
+    pub(crate) max_pause: Duration,
 }
 
 impl Config {
@@ -76,7 +76,7 @@ impl fmt::Debug for Config {
             .field("partitions", &self.partitions.0)
             .field("dead_letters", &self.dead_letters.as_ref().map(ShortString::as_str))
             .field("delivery_limit", &self.delivery_limit)
-            .field("most_waiting", &self.most_waiting)
+            .field("max_waiting", &self.max_waiting)
             .field("connections", &self.connections)
             .field("max_message_bytes", &self.max_message_bytes)
             .field("timeout", &self.timeout)

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::error::Fault;
-use crate::login::MOST_FRAME_BYTES;
+use crate::login::MAX_FRAME_BYTES;
 use crate::socket;
 use crate::topology::{Declaration, Declares};
 
@@ -33,7 +33,7 @@ impl Connection {
         // Pulled when this future fails or is dropped: the library goes on connecting on a thread of its own.
         let guard = PullOnDrop(Some(Arc::clone(&plug)));
         let heartbeat = u16::try_from(config.heartbeat.as_secs()).unwrap_or(u16::MAX);
-        let uri = config.address.uri(heartbeat, MOST_FRAME_BYTES);
+        let uri = config.address.uri(heartbeat, MAX_FRAME_BYTES);
         let properties =
             ConnectionProperties::default().with_connection_name(format!("{} {purpose}", config.name).into());
         let (tls, is_tls, of_plug) = (config.tls.clone(), config.address.is_tls(), Arc::clone(&plug));

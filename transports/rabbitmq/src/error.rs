@@ -149,14 +149,14 @@ impl Fault {
 
     /// The same, with the queues that what could not be read may be in.
     pub(crate) fn naming<'q>(mut self, queues: impl ExactSizeIterator<Item = &'q str>) -> Self {
-        const MOST_NAMED: usize = 8;
+        const MAX_NAMED: usize = 8;
         if self.is_unreadable() {
-            let (all, named) = (queues.len(), queues.take(MOST_NAMED).map(|name| format!("{name:?}")));
+            let (all, named) = (queues.len(), queues.take(MAX_NAMED).map(|name| format!("{name:?}")));
             let named = named.collect::<Vec<_>>().join(", ");
             let (one_of, rest) = match all {
                 0 | 1 => ("", String::new()),
-                2..=MOST_NAMED => ("one of ", String::new()),
-                _ => ("one of ", format!(" and {} more", all - MOST_NAMED)),
+                2..=MAX_NAMED => ("one of ", String::new()),
+                _ => ("one of ", format!(" and {} more", all - MAX_NAMED)),
             };
             self.class = "unreadable";
             self.words = format!(

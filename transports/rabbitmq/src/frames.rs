@@ -55,11 +55,11 @@ impl Publish<'_> {
     pub(crate) fn write(
         &self,
         out: &mut Vec<u8>,
-        most_frame_bytes: usize,
+        max_frame_bytes: usize,
         properties: impl FnOnce(&mut Vec<u8>) -> Result<(), Rejection>,
     ) -> Result<(), Rejection> {
         let start = out.len();
-        let written = self.write_all(out, most_frame_bytes, properties);
+        let written = self.write_all(out, max_frame_bytes, properties);
         if written.is_err() {
             out.truncate(start);
         }
@@ -69,7 +69,7 @@ impl Publish<'_> {
     fn write_all(
         &self,
         out: &mut Vec<u8>,
-        most_frame_bytes: usize,
+        max_frame_bytes: usize,
         properties: impl FnOnce(&mut Vec<u8>) -> Result<(), Rejection>,
     ) -> Result<(), Rejection> {
         // Method 40 (publish) of class 60 (basic); a ticket that nobody uses; mandatory: what reaches no queue comes back, instead of being
@@ -90,14 +90,14 @@ impl Publish<'_> {
         })?;
         let bytes = out.len() - start;
         // Who consumes has agreed on frames of the same size, and the broker adds headers.
-        let most = most_frame_bytes.saturating_sub(LEFT_TO_THE_BROKER);
+        let most = max_frame_bytes.saturating_sub(LEFT_TO_THE_BROKER);
         if bytes > most {
             let words = format!(
                 "its headers have {bytes} bytes, over the {most} that one frame has room for beside what the broker adds; shorten them, or raise frame_max of the broker and of the URLs of all that publish and consume"
             );
             return Err(Rejection(Failure::new("headers-too-large", words)));
         }
-        for piece in self.payload.chunks(most_frame_bytes - AROUND) {
+        for piece in self.payload.chunks(max_frame_bytes - AROUND) {
             frame(out, constants::FRAME_BODY, self.channel, |out| {
                 out.extend_from_slice(piece);
                 Ok(())
@@ -153,18 +153,18 @@ pub(crate) struct Incoming {
     bytes: Vec<u8>,
     /// How many of them were read as frames.
     read: usize,
-    most_frame_bytes: usize,
+    max_frame_bytes: usize,
 }
 
 impl Incoming {
     /// Frames of at most so many bytes are taken.
-    pub(crate) const fn new(most_frame_bytes: usize) -> Self {
-        Self { bytes: Vec::new(), read: 0, most_frame_bytes }
+    pub(crate) const fn new(max_frame_bytes: usize) -> Self {
+        Self { bytes: Vec::new(), read: 0, max_frame_bytes }
     }
 
     /// What was agreed on with the broker, once it was.
-    pub(crate) const fn set_most_frame_bytes(&mut self, bytes: usize) {
-        self.most_frame_bytes = bytes;
+    pub(crate) const fn set_max_frame_bytes(&mut self, bytes: usize) {
+        self.max_frame_bytes = bytes;
     }
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
@@ -182,7 +182,7 @@ impl Incoming {
         match unread {
             [kind, _, _, length @ ..] if KINDS.contains(kind) => {
                 let bytes = length.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
-                let (bytes, most) = (AROUND as u64 + u64::from(bytes), self.most_frame_bytes);
+                let (bytes, most) = (AROUND as u64 + u64::from(bytes), self.max_frame_bytes);
                 if bytes > most as u64 {
                     return Err(invalid(format!(
                         "a frame of {bytes} bytes came, and at most {most} were agreed on"

@@ -18,9 +18,9 @@ const FREE_FROM: usize = 1_024;
 #[derive(Debug)]
 pub(crate) struct Gates {
     first_pause: Duration,
-    most_pause: Duration,
+    max_pause: Duration,
     narrow: HashMap<Topic, Gate>,
-    /// Counts refusals, so that a chunk knows which of them came after it began.
+    /// Counts refusals, so that a batch knows which of them came after it began.
     refusals: u64,
 }
 
@@ -50,11 +50,11 @@ pub(crate) enum Pass {
 }
 
 impl Gates {
-    pub(crate) fn new(first_pause: Duration, most_pause: Duration) -> Self {
-        Self { first_pause, most_pause, narrow: HashMap::new(), refusals: 0 }
+    pub(crate) fn new(first_pause: Duration, max_pause: Duration) -> Self {
+        Self { first_pause, max_pause, narrow: HashMap::new(), refusals: 0 }
     }
 
-    /// The number of the last refusal: what a chunk remembers when it begins.
+    /// The number of the last refusal: what a batch remembers when it begins.
     pub(crate) const fn last_refusal(&self) -> u64 {
         self.refusals
     }
@@ -71,7 +71,7 @@ impl Gates {
         }
     }
 
-    /// Whether a message of this topic may go, for a chunk that began after the refusal `since`.
+    /// Whether a message of this topic may go, for a batch that began after the refusal `since`.
     pub(crate) fn pass(&mut self, topic: &Topic, since: u64, now: Duration) -> Pass {
         let Some(gate) = self.narrow.get_mut(topic) else { return Pass::Free };
         if gate.refused_at > since {
@@ -110,7 +110,7 @@ impl Gates {
         let gate = self.narrow.entry(topic.clone()).or_insert_with(|| Gate {
             window: 0,
             under_way: 0,
-            pauses: Pauses::new(self.first_pause, self.most_pause),
+            pauses: Pauses::new(self.first_pause, self.max_pause),
             probe_at: Duration::ZERO,
             refused_at: 0,
             why: why.clone(),

@@ -19,8 +19,8 @@ use crate::switchboard::other;
 /// What both sides agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
-    pub(crate) most_channels: u16,
-    pub(crate) most_frame_bytes: usize,
+    pub(crate) max_channels: u16,
+    pub(crate) max_frame_bytes: usize,
     /// None: neither side shows that it is there.
     pub(crate) heartbeat: Option<Duration>,
 }
@@ -53,7 +53,7 @@ pub(crate) async fn login(
     };
     let (tune, agreed) = agree(&offered, uri)?;
     talk.say(AMQPMethod::TuneOk(tune)).await?;
-    talk.incoming.set_most_frame_bytes(agreed.most_frame_bytes);
+    talk.incoming.set_max_frame_bytes(agreed.max_frame_bytes);
     let virtual_host = ShortString::try_new(uri.vhost.as_str())
         .map_err(|_| other(format!("the name of vhost {:?} is over 255 bytes", uri.vhost)))?;
     talk.say(AMQPMethod::Open(connection::Open { virtual_host })).await?;
@@ -112,9 +112,9 @@ fn agree(offered: &connection::Tune, uri: &AMQPUri) -> Result<(connection::TuneO
         (ours, theirs) => ours.min(theirs),
     };
     let channels = lower(u32::from(uri.query.channel_max.unwrap_or(0)), u32::from(offered.channel_max));
-    let most_channels = u16::try_from(channels).unwrap_or(u16::MAX);
+    let max_channels = u16::try_from(channels).unwrap_or(u16::MAX);
     let frame = lower(uri.query.frame_max.unwrap_or(0), offered.frame_max);
-    let frame_max = if frame == 0 { MOST_FRAME_BYTES } else { frame };
+    let frame_max = if frame == 0 { MAX_FRAME_BYTES } else { frame };
     if frame_max < LEAST_FRAME_BYTES {
         let words = format!(
             "frames of at most {frame_max} bytes; AMQP wants {LEAST_FRAME_BYTES} at least: raise frame_max of the URL or of the broker"
@@ -124,11 +124,11 @@ fn agree(offered: &connection::Tune, uri: &AMQPUri) -> Result<(connection::TuneO
     // What the URL or the configuration says goes, as a broker takes any interval; 0 is none.
     let heartbeat = uri.query.heartbeat.unwrap_or(offered.heartbeat);
     let agreed = Agreed {
-        most_channels: if most_channels == 0 { u16::MAX } else { most_channels },
-        most_frame_bytes: frame_max as usize,
+        max_channels: if max_channels == 0 { u16::MAX } else { max_channels },
+        max_frame_bytes: frame_max as usize,
         heartbeat: (heartbeat > 0).then(|| Duration::from_secs(heartbeat.into())),
     };
-    Ok((connection::TuneOk { channel_max: most_channels, frame_max, heartbeat }, agreed))
+    Ok((connection::TuneOk { channel_max: max_channels, frame_max, heartbeat }, agreed))
 }
 
 /// What AMQP 0-9-1 lets nobody go below (`frame-min-size`).
@@ -137,7 +137,7 @@ const LEAST_FRAME_BYTES: u32 = 4_096;
 /// What RabbitMQ offers by default; more would only be more memory. Connections that consume say the same: all headers of a message come in one
 /// frame, and one that is larger than was agreed on ends the connection, again and again. The client library has buffers of 32 frames for each
 /// direction of such a connection, 4 MiB each.
-pub(crate) const MOST_FRAME_BYTES: u32 = 128 * 1024;
+pub(crate) const MAX_FRAME_BYTES: u32 = 128 * 1024;
 
 fn properties(name: String) -> FieldTable {
     let mut can = FieldTable::default();
@@ -176,9 +176,9 @@ mod tests {
         let (said, agreed) = agree(&offered, &url.parse().unwrap()).unwrap();
         assert_eq!(
             (said.frame_max as usize, u64::from(said.heartbeat)),
-            (agreed.most_frame_bytes, agreed.heartbeat.map_or(0, |it| it.as_secs()))
+            (agreed.max_frame_bytes, agreed.heartbeat.map_or(0, |it| it.as_secs()))
         );
-        (agreed.most_channels, agreed.most_frame_bytes, agreed.heartbeat.map(|it| it.as_secs()))
+        (agreed.max_channels, agreed.max_frame_bytes, agreed.heartbeat.map(|it| it.as_secs()))
     }
 
     #[test]

@@ -135,7 +135,7 @@ async fn work(
     mut asked: oneshot::Receiver<oneshot::Sender<()>>,
 ) {
     let mut session = Some(session);
-    let mut pauses = Pauses::new(shared.config.first_pause, shared.config.most_pause);
+    let mut pauses = Pauses::new(shared.config.first_pause, shared.config.max_pause);
     loop {
         let incarnation = shared.state().consumption.incarnation();
         let step = async {

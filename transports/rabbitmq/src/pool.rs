@@ -1,8 +1,8 @@
 //! The connections that publish.
 //!
-//! A chunk has a channel to itself while it is on its way: an error of the broker ends a channel and says nothing of which message it was.
+//! A batch has a channel to itself while it is on its way: an error of the broker ends a channel and says nothing of which message it was.
 //!
-//! A connection that was lost is made anew in a task of its own, while chunks go over those that live: how long that takes, or whether somebody stops
+//! A connection that was lost is made anew in a task of its own, while batches go over those that live: how long that takes, or whether somebody stops
 //! waiting for it, changes nothing for them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,11 +22,11 @@ use crate::wire::Wire;
 
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    /// Whose turn it is: chunks are spread evenly.
+    /// Whose turn it is: batches are spread evenly.
     turn: AtomicUsize,
 }
 
-/// What chunks and attempts to connect share.
+/// What batches and attempts to connect share.
 struct Shared {
     config: Arc<Config>,
     // A plain mutex: held for a look, never across an await.
@@ -49,7 +49,7 @@ struct Slot {
     is_connecting: bool,
 }
 
-/// What there is for a chunk.
+/// What there is for a batch.
 enum Look {
     Wire(Arc<Wire>),
     /// No connection is usable, and the one whose turn it is is being made.
@@ -59,7 +59,7 @@ enum Look {
 
 impl Pool {
     pub(crate) fn new(config: Arc<Config>, closed: watch::Receiver<bool>) -> Self {
-        let pauses = || Pauses::new(config.first_pause, config.most_pause);
+        let pauses = || Pauses::new(config.first_pause, config.max_pause);
         let slot = || Slot { wire: None, pauses: pauses(), trouble: None, is_connecting: false };
         let slots = Mutex::new((0..config.connections).map(|_| slot()).collect());
         let over = watch::Sender::new(());
@@ -68,7 +68,7 @@ impl Pool {
         Self { shared, turn: AtomicUsize::new(0) }
     }
 
-    /// A channel for one chunk.
+    /// A channel for one batch.
     ///
     /// Cancellation: safe. A connection that is being made is made all the same, for the next one.
     pub(crate) async fn borrow(&self) -> Result<Channel, Fault> {
@@ -82,7 +82,7 @@ impl Pool {
         }
     }
 
-    /// Something that publishing needs is not there: it is made before the next chunk, if it is ours to make.
+    /// Something that publishing needs is not there: it is made before the next batch, if it is ours to make.
     pub(crate) fn found_missing(&self) {
         self.shared.upkeep().found_missing();
     }
@@ -174,7 +174,7 @@ impl Shared {
         begins
     }
 
-    /// What there is for a chunk of this turn.
+    /// What there is for a batch of this turn.
     fn look(&self, turn: usize) -> Look {
         if self.is_closed() {
             return Look::No(Fault::closed());

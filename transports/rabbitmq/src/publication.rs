@@ -1,10 +1,10 @@
-//! A chunk on its way: which messages may go now, and what is known of those that went. Pure: it sends nothing.
+//! A batch on its way: which messages may go now, and what is known of those that went. Pure: it sends nothing.
 //!
 //! Promises: one message in flight per key, so that behind a message that was not delivered none of its key is (the key-prefix property); one
 //! outcome per message; *delivered* only for what the broker confirmed and did not return.
 //!
 //! RabbitMQ sends an unroutable message back, and then confirms it all the same. It comes back without its number, so it is known by its id and its
-//! position (two messages of one chunk may have one id: a copy for another topic). It always comes before its own confirmation.
+//! position (two messages of one batch may have one id: a copy for another topic). It always comes before its own confirmation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use outbox_contract::{Failure, MessageId, Outcome, Position, Stored};
 
 use crate::error::Fault;
 
-/// What the broker said of a message, named by its place in the chunk.
+/// What the broker said of a message, named by its place in the batch.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     /// This one came back. Its confirmation follows.
@@ -57,7 +57,7 @@ pub(crate) type Reports = Vec<(usize, Outcome)>;
 #[derive(Debug)]
 pub(crate) struct Publication {
     slots: Vec<Slot>,
-    /// What may be sent now, in the order of the chunk.
+    /// What may be sent now, in the order of the batch.
     ready: std::collections::VecDeque<usize>,
     in_flight: usize,
     left: usize,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A chunk with one message for each of these keys, in order; a space is no key.
+/// A batch with one message for each of these keys, in order; a space is no key.
 fn chunk(keys: &str) -> Vec<Arc<Stored>> {
     let topic = Topic::new("orders").unwrap();
     let message = |key: char| {

@@ -1,9 +1,9 @@
-//! One chunk on its way over one channel.
+//! One batch on its way over one channel.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Chunk, Outcome, Outcomes, Rejection, Topic, TransportErrorKind};
+use outbox_contract::{Outcome, Outcomes, PublishBatch, Rejection, Topic, TransportErrorKind};
 
 use crate::channel::{Channel, Word};
 use crate::config::Config;
@@ -14,14 +14,14 @@ use crate::publication::{Answer, Publication, Reports};
 use crate::record;
 use crate::refusals::{Fullness, Refusals, look, refusal};
 
-/// One chunk on its way over one channel.
+/// One batch on its way over one channel.
 ///
 /// Dropped half-way, it starts nothing more; what it has started goes on, one message per key.
 pub(crate) struct Publishing<'c> {
     config: &'c Config,
     refusals: &'c Refusals,
     channel: Channel,
-    chunk: &'c Chunk,
+    chunk: &'c PublishBatch,
     outcomes: &'c Outcomes,
     /// The last refusal before it began.
     since: u64,
@@ -38,7 +38,7 @@ impl<'c> Publishing<'c> {
         config: &'c Config,
         refusals: &'c Refusals,
         channel: Channel,
-        chunk: &'c Chunk,
+        chunk: &'c PublishBatch,
         outcomes: &'c Outcomes,
     ) -> Self {
         let since = refusals.last();
@@ -147,12 +147,12 @@ impl<'c> Publishing<'c> {
             routing_key: &partitions.routing_key(&stored.message.topic, partitions.of(stored.bucket)),
             payload: &stored.message.payload,
         };
-        publish.write(bytes, self.channel.most_frame_bytes(), |bytes| {
+        publish.write(bytes, self.channel.max_frame_bytes(), |bytes| {
             record::encode(bytes, stored, &self.chunk.source)
         })
     }
 
-    /// Takes in for all chunks what the broker said of messages, and finds out which queue is full.
+    /// Takes in for all batches what the broker said of messages, and finds out which queue is full.
     async fn take(&mut self, answers: &[Answer]) {
         let mut closed = BTreeMap::<Topic, BTreeSet<u32>>::new();
         for answer in answers {

@@ -1,4 +1,4 @@
-//! What the chunks of a transport share about topics of which the broker refuses messages: gates, and which queue is full.
+//! What the batches of a transport share about topics of which the broker refuses messages: gates, and which queue is full.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::wire::Wire;
 pub(crate) struct Refusals {
     // A plain mutex: held for one step, never across an await.
     gates: Mutex<Gates>,
-    /// Tells chunks whose messages are held up that more may go, or nothing.
+    /// Tells batches whose messages are held up that more may go, or nothing.
     changed: watch::Sender<()>,
     started: Instant,
 }
@@ -37,7 +37,7 @@ pub(crate) enum Fullness {
 impl Refusals {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
-            gates: Mutex::new(Gates::new(config.first_pause, config.most_pause)),
+            gates: Mutex::new(Gates::new(config.first_pause, config.max_pause)),
             changed: watch::Sender::new(()),
             started: Instant::now(),
         }
@@ -124,7 +124,7 @@ pub(crate) async fn look(
     let asking: Vec<_> = names.into_iter().map(|name| ask(wire, name)).collect();
     let depths: Vec<_> = stream::iter(asking).buffered(AT_ONCE).collect().await;
     // Of queues that somebody else made the limit is not known.
-    let limit = config.most_waiting.filter(|_| config.topology == Topology::Declared);
+    let limit = config.max_waiting.filter(|_| config.topology == Topology::Declared);
     judge(topic, depths, limit)
 }
 
@@ -137,19 +137,19 @@ async fn ask(wire: &Arc<Wire>, name: ShortString) -> (ShortString, Option<u32>) 
 
 fn judge(topic: &Topic, mut depths: Vec<(ShortString, Option<u32>)>, limit: Option<u32>) -> Fullness {
     // So many at most are named.
-    const MOST_NAMED: usize = 4;
+    const MAX_NAMED: usize = 4;
     depths.sort_by_key(|(_, depth)| std::cmp::Reverse(*depth));
     // Once it was full, a quorum queue takes nothing before a fifth of it is empty.
     let is_full = |depth: u32| limit.is_some_and(|limit| depth >= (limit - limit / 5).max(1));
     let shown = |is_shown: &dyn Fn(u32) -> bool| {
         let known = depths.iter().filter_map(|(name, depth)| depth.map(|depth| (name.as_str(), depth)));
-        let shown = known.filter(|(_, depth)| is_shown(*depth)).take(MOST_NAMED);
+        let shown = known.filter(|(_, depth)| is_shown(*depth)).take(MAX_NAMED);
         shown.map(|(name, depth)| format!("{depth} in {name:?}")).collect::<Vec<_>>().join(", ")
     };
     match (limit, depths.first()) {
         (Some(limit), Some((_, Some(fullest)))) if is_full(*fullest) => {
             let words = format!(
-                "topic {topic} has a full queue: messages waiting: {}, and most_waiting is {limit}; start its consumer, or raise most_waiting",
+                "topic {topic} has a full queue: messages waiting: {}, and max_waiting is {limit}; start its consumer, or raise max_waiting",
                 shown(&is_full)
             );
             Fullness::Full(Failure::new("refused", words))

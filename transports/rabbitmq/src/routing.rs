@@ -11,7 +11,7 @@ use lapin::types::ShortString;
 use outbox_contract::{Bucket, Consumer, Topic};
 
 /// The most bytes that AMQP lets a name have.
-pub(crate) const MOST_NAME_BYTES: usize = 255;
+pub(crate) const MAX_NAME_BYTES: usize = 255;
 
 /// How many partitions a topic has, and what they are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +77,6 @@ mod tests {
         assert!(problem_of(&consumer).is_some());
         assert!(problem_of(&Consumer::new("a.b").unwrap()).is_none());
         assert_eq!(Partitions(4).queue(&Consumer::new("inventory").unwrap(), &long, 0), None);
-        assert!(Partitions(4).routing_key(&long, 255).len() <= MOST_NAME_BYTES);
+        assert!(Partitions(4).routing_key(&long, 255).len() <= MAX_NAME_BYTES);
     }
 }

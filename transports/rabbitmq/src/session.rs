@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_secs(3);
 
 /// How long a delivery may be in the hands of a member before the broker takes it back, in milliseconds: 24 days. By default it is half an hour. Taken back, it
 /// may come to the next member behind newer ones; and a paused member would lose its connection again and again.
-const MOST_HELD_MS: i64 = i32::MAX as i64;
+const MAX_HELD_MS: i64 = i32::MAX as i64;
 
 /// A connection on which every queue of a member is consumed.
 pub(crate) struct Session {
@@ -189,7 +189,7 @@ async fn consume(
     let (options, mut arguments) = (BasicConsumeOptions::default(), FieldTable::default());
     // Other kinds of queues, which only who trusts them consumes, refuse it.
     if config.topology != Topology::Trusted {
-        arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(MOST_HELD_MS));
+        arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(MAX_HELD_MS));
     }
     let consume = channel.basic_consume(queue.name.clone(), "".into(), options, arguments);
     let handle = connection.answer(&what, consume).await?;

@@ -15,7 +15,7 @@ use crate::record;
 use crate::tags::Tags;
 
 /// So many bytes wait to be written at most, and one message.
-const MOST_QUEUED_BYTES: usize = 1024 * 1024;
+const MAX_QUEUED_BYTES: usize = 1024 * 1024;
 
 /// What there is to know for who publishes over a channel.
 #[derive(Debug)]
@@ -50,9 +50,9 @@ pub(crate) enum Write {
 
 pub(crate) struct Switchboard {
     lines: HashMap<u16, Line>,
-    /// Channels on which everything is confirmed, ready for the next chunk.
+    /// Channels on which everything is confirmed, ready for the next batch.
     idle: Vec<(u16, Tags)>,
-    most_channels: u16,
+    max_channels: u16,
     /// The channel that was opened last.
     last: u16,
     queue: VecDeque<Vec<u8>>,
@@ -85,11 +85,11 @@ struct Returning {
 }
 
 impl Switchboard {
-    pub(crate) fn new(most_channels: u16) -> Self {
+    pub(crate) fn new(max_channels: u16) -> Self {
         Self {
             lines: HashMap::new(),
             idle: Vec::new(),
-            most_channels,
+            max_channels,
             last: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -109,7 +109,7 @@ impl Switchboard {
     }
 
     const fn has_room(&self) -> bool {
-        self.queued_bytes < MOST_QUEUED_BYTES
+        self.queued_bytes < MAX_QUEUED_BYTES
     }
 
     /// Whether more may be sent on a channel.
@@ -134,8 +134,8 @@ impl Switchboard {
 
     /// The number of a new channel, which is still to be opened. None: there are as many as the broker lets us have.
     pub(crate) fn new_line(&mut self) -> Option<u16> {
-        for _ in 0..self.most_channels {
-            self.last = if self.last >= self.most_channels { 1 } else { self.last + 1 };
+        for _ in 0..self.max_channels {
+            self.last = if self.last >= self.max_channels { 1 } else { self.last + 1 };
             if let std::collections::hash_map::Entry::Vacant(vacant) = self.lines.entry(self.last) {
                 vacant.insert(Line::default());
                 return Some(self.last);
@@ -144,7 +144,7 @@ impl Switchboard {
         None
     }
 
-    /// A channel is not needed any more: it is closed, or kept for the next chunk, with the numbers of its messages.
+    /// A channel is not needed any more: it is closed, or kept for the next batch, with the numbers of its messages.
     pub(crate) fn give_back(&mut self, id: u16, reusable: Option<Tags>) {
         let Some(line) = self.lines.get_mut(&id) else { return };
         line.waiting = None;

@@ -29,8 +29,8 @@ struct Test {
 }
 
 impl Test {
-    fn new(most_channels: u16) -> Self {
-        Self { board: Switchboard::new(most_channels), woken: Arc::default() }
+    fn new(max_channels: u16) -> Self {
+        Self { board: Switchboard::new(max_channels), woken: Arc::default() }
     }
 
     /// One with a channel on which something is on its way.
@@ -260,7 +260,7 @@ fn what_waits_to_be_written_is_bounded() {
         test.board.send(id, vec![0; 64 * 1024]);
         pieces += 1;
     }
-    assert_eq!(pieces, MOST_QUEUED_BYTES / (64 * 1024));
+    assert_eq!(pieces, MAX_QUEUED_BYTES / (64 * 1024));
     assert!(test.news(id, true).is_none());
     test.board.written(64 * 1024);
     assert_eq!(test.wakes(), 1);

@@ -9,9 +9,9 @@ use crate::arguments::Arguments;
 use crate::config::{Config, Topology};
 use crate::error::Fault;
 use crate::inequivalent::Inequivalent;
-use crate::routing::{MOST_NAME_BYTES, problem_of};
+use crate::routing::{MAX_NAME_BYTES, problem_of};
 
-/// How many queues are asked about at once. Each takes several round trips, and whoever waits for them, a relay's chunk or an inbox, gives all of them a few
+/// How many queues are asked about at once. Each takes several round trips, and whoever waits for them, a relay's batch or an inbox, gives all of them a few
 /// seconds.
 pub(crate) const AT_ONCE: usize = 16;
 
@@ -120,7 +120,7 @@ fn queues(config: &Config, consumer: &Consumer, topic: &Topic) -> Result<Vec<Que
             let routing_key = ShortString::try_new(config.partitions.routing_key(topic, number));
             let (Some(name), Ok(routing_key)) = (name, routing_key) else {
                 let words = format!(
-                    "the queue of consumer {consumer} for topic {topic} would have a name of over {MOST_NAME_BYTES} bytes; shorten one of them"
+                    "the queue of consumer {consumer} for topic {topic} would have a name of over {MAX_NAME_BYTES} bytes; shorten one of them"
                 );
                 return Err(Fault::new(TransportErrorKind::Invalid, "name-not-valid", words));
             };
@@ -174,10 +174,10 @@ async fn look_at(connection: &impl Declares, queue: &Queue) -> Result<(), Fault>
 /// difference after the other, and then is what the queue is.
 async fn look_into(connection: &impl Declares, config: &Config, queue: &Queue) -> Result<(), Fault> {
     // A queue has a dozen arguments in all.
-    const MOST_DIFFERENCES: usize = 20;
+    const MAX_DIFFERENCES: usize = 20;
     let what = format!("queue {:?}", queue.name.as_str());
     let mut arguments = Arguments::wanted(config);
-    for _ in 0..MOST_DIFFERENCES {
+    for _ in 0..MAX_DIFFERENCES {
         let (name, arguments_now) = (queue.name.clone(), arguments.table());
         let alike = Declaration::Queue { name, arguments: arguments_now, is_passive: false };
         let fault = match connection.declare(what.clone(), alike).await {

@@ -1,11 +1,11 @@
-//! The transport itself: chunks go out over a pool of connections, each member that consumes has a connection of its own.
+//! The transport itself: batches go out over a pool of connections, each member that consumes has a connection of its own.
 
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Transport, TransportError,
+    Deliveries, Message, Outcomes, PublishBatch, Rejection, Subscription, Transport, TransportError,
 };
 use tokio::sync::watch;
 
@@ -70,7 +70,7 @@ impl Transport for RabbitMqTransport {
         self.shared.config.validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         let Shared { config, pool, refusals, .. } = &*self.shared;
         match pool.borrow().await {
             Ok(channel) => {

@@ -29,11 +29,11 @@ pub(crate) struct Upkeep {
     is_running: bool,
 }
 
-/// What is to be done before a chunk goes out.
+/// What is to be done before a batch goes out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     Nothing,
-    /// Declare everything, while chunks go out.
+    /// Declare everything, while batches go out.
     Beside,
     /// Declare everything first: something was missing.
     First,

@@ -1,7 +1,7 @@
 //! A connection that publishes: one task reads and writes, channels queue what is to be sent.
 //!
 //! The client library keeps a future, a promise and three frames for each message until it is confirmed, and hands them between threads: three
-//! quarters of what publishing cost a relay. Here a chunk is written into a few buffers that go out whole, and a confirmation is two numbers.
+//! quarters of what publishing cost a relay. Here a batch is written into a few buffers that go out whole, and a confirmation is two numbers.
 //! Consuming, where a message is worth a handler's time, goes over the library ([`crate::connection`]).
 
 use std::fmt;
@@ -22,13 +22,13 @@ use crate::channel::Channel;
 use crate::config::Config;
 use crate::error::Fault;
 use crate::frames::Incoming;
-use crate::login::{self, Agreed, MOST_FRAME_BYTES, of_socket};
+use crate::login::{self, Agreed, MAX_FRAME_BYTES, of_socket};
 use crate::socket;
 use crate::switchboard::{Switchboard, Write};
 use crate::topology::{Declaration, Declares};
 
 /// So many channels may wait for the broker to confirm that they are closed. One more, and the connection is made anew.
-const MOST_CLOSING: usize = 64;
+const MAX_CLOSING: usize = 64;
 
 /// How long the last word to a broker that ends the connection may take.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 pub(crate) struct Wire {
     board: Arc<Mutex<Switchboard>>,
     task: JoinHandle<()>,
-    pub(crate) most_frame_bytes: usize,
+    pub(crate) max_frame_bytes: usize,
     timeout: Duration,
 }
 
@@ -47,8 +47,8 @@ impl Wire {
     /// Cancellation: safe, nothing stays behind.
     pub(crate) async fn open(config: &Config, purpose: &str) -> Result<Arc<Self>, Fault> {
         let heartbeat = u16::try_from(config.heartbeat.as_secs()).unwrap_or(u16::MAX);
-        let uri = config.address.uri(heartbeat, MOST_FRAME_BYTES);
-        let mut incoming = Incoming::new(MOST_FRAME_BYTES as usize);
+        let uri = config.address.uri(heartbeat, MAX_FRAME_BYTES);
+        let mut incoming = Incoming::new(MAX_FRAME_BYTES as usize);
         let opening = async {
             let mut socket = connect(config).await?;
             let name = format!("{} {purpose}", config.name);
@@ -59,16 +59,16 @@ impl Wire {
             .await
             .map_err(|_| Fault::silent(&config.address, "connecting", config.timeout))?
             .map_err(|error| Fault::connecting(&config.address, error))?;
-        let board = Arc::new(Mutex::new(Switchboard::new(agreed.most_channels)));
+        let board = Arc::new(Mutex::new(Switchboard::new(agreed.max_channels)));
         let task = tokio::spawn(carry(socket, incoming, End(Arc::clone(&board)), agreed));
-        let most_frame_bytes = agreed.most_frame_bytes;
-        Ok(Arc::new(Self { board, task, most_frame_bytes, timeout: config.timeout }))
+        let max_frame_bytes = agreed.max_frame_bytes;
+        Ok(Arc::new(Self { board, task, max_frame_bytes, timeout: config.timeout }))
     }
 
-    /// Whether chunks may go over it.
+    /// Whether batches may go over it.
     pub(crate) fn is_usable(&self) -> bool {
         let board = self.board();
-        board.over().is_none() && board.closing() <= MOST_CLOSING
+        board.over().is_none() && board.closing() <= MAX_CLOSING
     }
 
     /// Why the broker takes nothing for now.

@@ -115,7 +115,7 @@ async fn a_broker_that_falls_silent_is_given_up_after_two_heartbeats() {
     assert!(!wire.is_usable());
 }
 
-/// A relay waits for a chunk for a while only: what was begun for it is of use to the next one.
+/// A relay waits for a batch for a while only: what was begun for it is of use to the next one.
 #[tokio::test]
 async fn an_attempt_to_connect_goes_on_when_nobody_waits_for_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

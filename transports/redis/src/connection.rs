@@ -27,7 +27,7 @@ pub(crate) struct Server {
     /// The longest payload that was configured, in bytes.
     configured: usize,
     /// That, or the longest string that the server takes, as far as it said so to the last connection.
-    most_bytes: AtomicUsize,
+    max_bytes: AtomicUsize,
     connections: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ impl Server {
             connect_timeout: config.connect_timeout,
             closed: watch::Sender::new(false),
             configured,
-            most_bytes: AtomicUsize::new(configured),
+            max_bytes: AtomicUsize::new(configured),
             connections: AtomicU64::new(0),
         }
     }
@@ -81,8 +81,8 @@ impl Server {
     }
 
     /// The longest payload that can be sent, in bytes.
-    pub(crate) fn most_bytes(&self) -> usize {
-        self.most_bytes.load(Ordering::Relaxed)
+    pub(crate) fn max_bytes(&self) -> usize {
+        self.max_bytes.load(Ordering::Relaxed)
     }
 
     /// Makes a connection. Whatever goes wrong, nothing was asked yet.
@@ -136,7 +136,7 @@ impl Server {
         }
         // A user who may not ask, or a server that does not tell: then what was configured counts.
         let told = said.iter().filter_map(|answers| limit(answers.last())).min();
-        self.most_bytes.store(self.configured.min(told.unwrap_or(usize::MAX)), Ordering::Relaxed);
+        self.max_bytes.store(self.configured.min(told.unwrap_or(usize::MAX)), Ordering::Relaxed);
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         // A script has the same name everywhere: a hash of its text.
         let scripts = Arc::new(Scripts::loaded(said.first().map_or(&[], Vec::as_slice))?);

@@ -1,18 +1,18 @@
-//! What becomes of a chunk: which messages go to which stream, and what each answer says of them. Pure.
+//! What becomes of a batch: which messages go to which stream, and what each answer says of them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::subscription::Unit;
-use outbox_contract::{Bucket, Chunk, Failure, Outcome, Outcomes, Stored, Topic};
+use outbox_contract::{Bucket, Failure, Outcome, Outcomes, PublishBatch, Stored, Topic};
 use redis::Value;
 
 use crate::connection::{list, number, text};
 use crate::error::Trouble;
 use crate::{record, routing};
 
-/// The messages of a chunk that go to one stream, in order, and where they stand in the chunk.
+/// The messages of a batch that go to one stream, in order, and where they stand in the batch.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) unit: Unit,
@@ -56,11 +56,11 @@ impl Appended {
     }
 }
 
-/// Deals a chunk out to streams. What can't go is reported at once, and what follows it of its key is blocked.
+/// Deals a batch out to streams. What can't go is reported at once, and what follows it of its key is blocked.
 pub(crate) fn plan(
-    chunk: &Chunk,
+    chunk: &PublishBatch,
     units: &BTreeMap<Topic, Result<u32, Trouble>>,
-    most_bytes: usize,
+    max_bytes: usize,
     outcomes: &Outcomes,
 ) -> Vec<Batch> {
     let mut batches: BTreeMap<Unit, Batch> = BTreeMap::new();
@@ -71,7 +71,7 @@ pub(crate) fn plan(
             outcomes.report(slot, Outcome::Blocked);
             continue;
         }
-        let undelivered = match (record::validate(&stored.message, most_bytes), units.get(&key.topic)) {
+        let undelivered = match (record::validate(&stored.message, max_bytes), units.get(&key.topic)) {
             (Err(rejection), _) => Outcome::Rejected(rejection.0),
             (_, Some(Ok(units))) => {
                 let unit = routing::unit_of(&key.topic, stored.bucket, *units);
@@ -136,14 +136,14 @@ mod tests {
 
     use super::*;
 
-    fn chunk(keys: &[(&str, usize)]) -> Chunk {
+    fn chunk(keys: &[(&str, usize)]) -> PublishBatch {
         let messages = (1..).zip(keys).map(|(position, (key, bytes))| {
             let message = Message::new(Topic::new("orders").unwrap(), "x").with_key(key).unwrap();
             let message = message.with_payload(vec![b'x'; *bytes]);
             Arc::new(Stored::new(Position(position), Timestamp::now(), message))
         });
         let messages = messages.collect();
-        Chunk::new(Route::default(), RelayId::new(), "/shop".into(), messages, Duration::from_secs(1))
+        PublishBatch::new(Route::default(), RelayId::new(), "/shop".into(), messages, Duration::from_secs(1))
     }
 
     fn units() -> BTreeMap<Topic, Result<u32, Trouble>> {

@@ -12,7 +12,7 @@ use outbox_contract::{Failure, Message, Rejection, Stored, Topic};
 const DATA: &str = "data";
 
 /// The most headers of one message: a script passes each as two strings, and Lua takes about 8,000 at once.
-const MOST_HEADERS: usize = 1_000;
+const MAX_HEADERS: usize = 1_000;
 
 /// Gives the fields of a message to `add`, name and value in turn.
 pub(crate) fn encode(stored: &Stored, source: &str, mut add: impl FnMut(&[u8])) {
@@ -51,21 +51,21 @@ pub(crate) fn decode(
 }
 
 /// Whether a message can be an entry at all, on a server that takes strings of so many bytes.
-pub(crate) fn validate(message: &Message, most_bytes: usize) -> Result<(), Rejection> {
+pub(crate) fn validate(message: &Message, max_bytes: usize) -> Result<(), Rejection> {
     let bytes = message.payload.len();
-    if bytes > most_bytes {
+    if bytes > max_bytes {
         return Err(Rejection(Failure::new(
             "message-too-large",
             format!(
-                "the payload has {bytes} bytes, over the limit of {most_bytes}; raise max_message_bytes or the server's \
+                "the payload has {bytes} bytes, over the limit of {max_bytes}; raise max_message_bytes or the server's \
                  proto-max-bulk-len, or send a reference"
             ),
         )));
     }
-    if message.headers.len() > MOST_HEADERS {
+    if message.headers.len() > MAX_HEADERS {
         return Err(Rejection(Failure::new(
             "too-many-headers",
-            format!("the message has {} headers; send {MOST_HEADERS} or fewer", message.headers.len()),
+            format!("the message has {} headers; send {MAX_HEADERS} or fewer", message.headers.len()),
         )));
     }
     Ok(())

@@ -12,7 +12,7 @@ use crate::stream_id::StreamId;
 use crate::unit::{Cursor, Entry, Load, Owned};
 
 /// The most entries that one read asks for of a unit.
-const MOST_AT_ONCE: usize = 500;
+const MAX_AT_ONCE: usize = 500;
 
 /// What a reader may ask for now.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ impl State {
         // Stable: where something is known to be comes first, in turn.
         ready.sort_by_key(|unit| !self.hinted.contains(*unit));
         ready.truncate(at_once);
-        let count = (at_once / ready.len()).clamp(1, MOST_AT_ONCE);
+        let count = (at_once / ready.len()).clamp(1, MAX_AT_ONCE);
         let units = ready.into_iter().filter_map(|unit| {
             let owned = self.units.get(unit)?;
             Some((unit.clone(), owned.incarnation, owned.cursor))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use outbox_contract::subscription::Unit;
 use outbox_contract::{
-    Bucket, Chunk, Consumer, Deliveries, Message, Outcomes, Rejection, Subscription, Topic, Transport,
+    Bucket, Consumer, Deliveries, Message, Outcomes, PublishBatch, Rejection, Subscription, Topic, Transport,
     TransportError, TransportErrorKind, cloudevents,
 };
 use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates};
@@ -138,12 +138,12 @@ impl Shared {
         self.durability.check(&server, &persistence, &replication)
     }
 
-    async fn publish(&self, chunk: &Chunk, outcomes: &Outcomes) -> Result<(), Trouble> {
+    async fn publish(&self, chunk: &PublishBatch, outcomes: &Outcomes) -> Result<(), Trouble> {
         // First a connection: it tells how large a message may be.
         self.publishing.connection().await?;
         let topics: BTreeSet<&Topic> = chunk.messages.iter().map(|stored| &stored.message.topic).collect();
         let units = self.topics.units(&self.publishing, &topics).await?;
-        let mut batches = publication::plan(chunk, &units, self.server.most_bytes(), outcomes);
+        let mut batches = publication::plan(chunk, &units, self.server.max_bytes(), outcomes);
         if batches.is_empty() {
             return Ok(());
         }
@@ -164,7 +164,7 @@ impl Shared {
     async fn append(
         &self,
         connection: &mut Connection,
-        chunk: &Chunk,
+        chunk: &PublishBatch,
         batches: Vec<Batch>,
         outcomes: &Outcomes,
         again: bool,
@@ -204,7 +204,7 @@ impl Shared {
     }
 
     /// Adds the call that appends one batch.
-    fn call(&self, connection: &Connection, chunk: &Chunk, batch: &Batch, pipeline: &mut Pipeline) {
+    fn call(&self, connection: &Connection, chunk: &PublishBatch, batch: &Batch, pipeline: &mut Pipeline) {
         let stream = self.routing.stream(&batch.unit);
         let epochs = self.routing.epochs(&batch.unit, &chunk.route, &chunk.source);
         let keep = u64::try_from(self.config.keep_epochs.as_millis()).unwrap_or(u64::MAX);
@@ -349,10 +349,10 @@ impl Transport for RedisTransport {
     }
 
     fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        record::validate(message, self.shared.server.most_bytes())
+        record::validate(message, self.shared.server.max_bytes())
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         if let Err(trouble) = self.shared.publish(&chunk, outcomes).await {
             outcomes.report_rest(&trouble.outcome());
         }

@@ -40,7 +40,7 @@ pub(crate) struct AcknowledgerState {
 }
 
 /// This part of the prefetch is told at once: the broker sends nothing in place of what it was not told of.
-const MOST_OF_PREFETCH: usize = 4;
+const MAX_OF_PREFETCH: usize = 4;
 
 #[ractor::actor(message = AcknowledgerMsg, state = AcknowledgerState)]
 impl Acknowledger {
@@ -61,7 +61,7 @@ impl Acknowledger {
         match message {
             AcknowledgerMsg::Finished(tags) => {
                 state.finished.extend(tags);
-                let is_much = state.finished.len() >= self.context.subscription.prefetch / MOST_OF_PREFETCH;
+                let is_much = state.finished.len() >= self.context.subscription.prefetch / MAX_OF_PREFETCH;
                 if is_much && state.away == 0 {
                     self.tell(state).await?;
                 }
@@ -94,7 +94,7 @@ impl Acknowledger {
         let delay = match state.away.checked_sub(1) {
             Some(doublings) => {
                 let pause = config.outage_first_delay.saturating_mul(1 << doublings.min(16));
-                pause.min(config.outage_most_delay)
+                pause.min(config.outage_max_delay)
             }
             None => self.delay,
         };

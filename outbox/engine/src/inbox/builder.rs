@@ -112,7 +112,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
     ///
     /// The payload is read by the codec of the [outbox](Self::outbox): as JSON, unless another was set. One that can't be read becomes a dead letter.
     /// One of a newer schema version than this program knows fails, is tried
-    /// again by the retry policy ([`retry`](Self::retry), [`retry_of`](Self::retry_of)), and is a dead letter when its attempts are used up:
+    /// again by the retry policy ([`retry`](Self::retry), [`topic_retry`](Self::topic_retry)), and is a dead letter when its attempts are used up:
     /// a policy that ends in [`Exhausted::Hold`](outbox_contract::Exhausted::Hold) has its key wait for a program that knows it.
     ///
     /// **Whatever else is on the topic becomes dead letters**, in the order of its keys. A consumer that wants some of a topic's types says so with
@@ -213,13 +213,13 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
     }
 
     /// Sends what handlers emit of a topic by a route of its own: in addition to the routes of its [outbox](Self::outbox), or instead of `default`.
-    pub fn emit_by(mut self, topic: impl Into<String>, route: impl Into<String>) -> Self {
+    pub fn route_for(mut self, topic: impl Into<String>, route: impl Into<String>) -> Self {
         self.routes.push((topic.into(), route.into()));
         self
     }
 
     /// Retries stored messages of a topic by a policy of its own.
-    pub fn retry_of(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
+    pub fn topic_retry(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
         self.policies.push((topic.into(), retry));
         self
     }
@@ -253,22 +253,22 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         prefetch: usize,
         /// The most bytes of them. See [`InboxConfig::prefetch_bytes`].
         prefetch_bytes: usize,
-        /// The most dead letters beside which a record that is no message becomes one. See [`InboxConfig::most_undecodable`].
-        most_undecodable: u64,
+        /// The most dead letters beside which a record that is no message becomes one. See [`InboxConfig::max_undecodable`].
+        max_undecodable: u64,
         /// How often a message is tried in memory. See [`InboxConfig::tries`].
         tries: u32,
         /// The first wait between such tries. See [`InboxConfig::first_delay`].
         first_delay: Duration,
-        /// The longest such wait. See [`InboxConfig::most_delay`].
-        most_delay: Duration,
+        /// The longest such wait. See [`InboxConfig::max_delay`].
+        max_delay: Duration,
         /// How long a call to the store may take. See [`InboxConfig::store_timeout`].
         store_timeout: Duration,
         /// How often failing keys are looked for. See [`InboxConfig::due_poll`].
         due_poll: Duration,
         /// The first wait for what is not to be had. See [`InboxConfig::outage_first_delay`].
         outage_first_delay: Duration,
-        /// The longest such wait. See [`InboxConfig::outage_most_delay`].
-        outage_most_delay: Duration,
+        /// The longest such wait. See [`InboxConfig::outage_max_delay`].
+        outage_max_delay: Duration,
         /// The age of a stored message from which on the inbox is unhealthy. See [`InboxConfig::unhealthy_age`].
         unhealthy_age: Duration,
         /// How stored messages that fail are tried again. See [`InboxConfig::retry`].

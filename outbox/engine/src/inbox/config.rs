@@ -5,7 +5,7 @@ use std::time::Duration;
 use outbox_contract::RetryPolicy;
 
 use crate::relay::RelayConfig;
-use crate::relay::config::{MOST_BYTES, MOST_MESSAGES, problem_of_count};
+use crate::relay::config::{MAX_BYTES, MAX_MESSAGES, problem_of_count};
 
 /// Where a message waits until its handler has handled it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -79,7 +79,7 @@ impl HandlerOptions {
     }
 
     /// What is wrong with them, where a transaction may be idle for so long.
-    pub(crate) fn problems(&self, most_idle: Option<Duration>) -> Vec<String> {
+    pub(crate) fn problems(&self, max_idle: Option<Duration>) -> Vec<String> {
         let mut problems = Vec::new();
         if self.concurrency == 0 {
             problems.push("a handler's concurrency is 0; give it at least 1".to_owned());
@@ -88,7 +88,7 @@ impl HandlerOptions {
             problems
                 .push(format!("a handler's timeout is {:?}; give it more than 0, at most 1 h", self.timeout));
         }
-        if let Some(idle) = most_idle
+        if let Some(idle) = max_idle
             && self.timeout >= idle
         {
             problems.push(format!(
@@ -105,7 +105,7 @@ impl HandlerOptions {
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The most transactions at once: more than a database has connections.
-const MOST_CONCURRENCY: usize = 10_000;
+const MAX_CONCURRENCY: usize = 10_000;
 
 /// The configuration of an inbox. [`InboxBuilder`](super::InboxBuilder) has a method of the same name for each field.
 ///
@@ -131,13 +131,13 @@ pub struct InboxConfig {
     /// The most dead letters that this consumer may have for another record that is no message to become one. Default 10,000. Beyond it such a record is
     /// acknowledged and dropped, and log and health say so: a topic on which somebody else writes must not fill the store. Messages that fail
     /// become dead letters whatever it is.
-    pub most_undecodable: u64,
+    pub max_undecodable: u64,
     /// How often a message is tried in memory before it and what follows of its key is written to the store and acknowledged. Default 3.
     pub tries: u32,
     /// The first wait between tries in memory; it doubles. Default 50 ms. Short: it holds up the key's prefetch.
     pub first_delay: Duration,
     /// The longest such wait. Default 1 s.
-    pub most_delay: Duration,
+    pub max_delay: Duration,
     /// How long a call to the store may take before it counts as failed. Default 5 s.
     pub store_timeout: Duration,
     /// How long leases of stored keys last: another process takes them over at most this long, and a heartbeat, after this one was
@@ -149,7 +149,7 @@ pub struct InboxConfig {
     /// How long to wait first when the store or the broker is not to be had. Default 200 ms.
     pub outage_first_delay: Duration,
     /// The longest such wait. Default 5 s.
-    pub outage_most_delay: Duration,
+    pub outage_max_delay: Duration,
     /// The age of the oldest stored message from which on the inbox is unhealthy. Default 60 s.
     pub unhealthy_age: Duration,
     /// How stored messages that fail are tried again.
@@ -165,15 +165,15 @@ impl Default for InboxConfig {
             batch: 1,
             prefetch: 1_000,
             prefetch_bytes: 16 * 1024 * 1024,
-            most_undecodable: 10_000,
+            max_undecodable: 10_000,
             tries: 3,
             first_delay: Duration::from_millis(50),
-            most_delay: Duration::from_secs(1),
+            max_delay: Duration::from_secs(1),
             store_timeout: Duration::from_secs(5),
             lease: None,
             due_poll: Duration::from_secs(5),
             outage_first_delay: Duration::from_millis(200),
-            outage_most_delay: Duration::from_secs(5),
+            outage_max_delay: Duration::from_secs(5),
             unhealthy_age: Duration::from_secs(60),
             retry: RetryPolicy::default(),
         }
@@ -189,15 +189,15 @@ impl InboxConfig {
             // Bounded below, with the reasons.
             ("concurrency", self.concurrency, usize::MAX),
             ("batch", self.batch, usize::MAX),
-            ("prefetch", self.prefetch, MOST_MESSAGES),
-            ("prefetch_bytes", self.prefetch_bytes, MOST_BYTES),
-            ("tries", usize::try_from(self.tries).unwrap_or(usize::MAX), MOST_MESSAGES),
+            ("prefetch", self.prefetch, MAX_MESSAGES),
+            ("prefetch_bytes", self.prefetch_bytes, MAX_BYTES),
+            ("tries", usize::try_from(self.tries).unwrap_or(usize::MAX), MAX_MESSAGES),
         ];
         problems
             .extend(counts.into_iter().filter_map(|(name, value, most)| problem_of_count(name, value, most)));
-        if self.concurrency > MOST_CONCURRENCY {
+        if self.concurrency > MAX_CONCURRENCY {
             problems.push(format!(
-                "concurrency is {}; each transaction takes a connection of the store, so give it at most {MOST_CONCURRENCY}",
+                "concurrency is {}; each transaction takes a connection of the store, so give it at most {MAX_CONCURRENCY}",
                 self.concurrency
             ));
         }
@@ -211,12 +211,12 @@ impl InboxConfig {
             (Duration::from_millis(1), Duration::from_secs(3_600), Duration::from_secs(86_400));
         let durations = [
             ("first_delay", self.first_delay, Duration::from_nanos(1), day),
-            ("most_delay", self.most_delay, Duration::from_nanos(1), day),
+            ("max_delay", self.max_delay, Duration::from_nanos(1), day),
             ("store_timeout", self.store_timeout, ms, hour),
             ("lease", self.lease.unwrap_or(ms), ms, day),
             ("due_poll", self.due_poll, ms, day),
             ("outage_first_delay", self.outage_first_delay, ms, day),
-            ("outage_most_delay", self.outage_most_delay, ms, day),
+            ("outage_max_delay", self.outage_max_delay, ms, day),
             ("unhealthy_age", self.unhealthy_age, ms, day),
         ];
         for (name, value, least, most) in durations {
@@ -225,8 +225,8 @@ impl InboxConfig {
             }
         }
         let pairs = [
-            ("most_delay", self.most_delay, "first_delay", self.first_delay),
-            ("outage_most_delay", self.outage_most_delay, "outage_first_delay", self.outage_first_delay),
+            ("max_delay", self.max_delay, "first_delay", self.first_delay),
+            ("outage_max_delay", self.outage_max_delay, "outage_first_delay", self.outage_first_delay),
         ];
         for (name, longer, other, shorter) in pairs {
             if longer < shorter {
@@ -277,20 +277,20 @@ impl InboxConfig {
             heartbeat: HEARTBEAT,
             publish_timeout: self.handling(slowest),
             store_timeout: self.store_timeout,
-            batch: fetch,
-            credit: fetch * 2,
+            fetch_batch: fetch,
+            max_in_flight: fetch * 2,
             // As many keys as can be handled at once may be slow, and all that is in memory of them leaves half of the credit free. The price: small
             // fetches where few keys are deep.
             per_key: (fetch / self.concurrency.max(1)).clamp(1, 500),
-            credit_bytes: self.prefetch_bytes,
-            batch_bytes: self.prefetch_bytes.div_ceil(2),
+            max_in_flight_bytes: self.prefetch_bytes,
+            fetch_batch_bytes: self.prefetch_bytes.div_ceil(2),
             lanes,
-            // A slow key holds up what rides in its chunk: so a chunk is no more than one transaction.
-            chunk: self.batch,
-            depth: self.concurrency.div_ceil(lanes),
+            // A slow key holds up what rides in its batch: so a batch is no more than one transaction.
+            publish_batch: self.batch,
+            max_unconfirmed_batches: self.concurrency.div_ceil(lanes),
             due_poll: self.due_poll,
             outage_first_delay: self.outage_first_delay,
-            outage_most_delay: self.outage_most_delay,
+            outage_max_delay: self.outage_max_delay,
             unhealthy_age: self.unhealthy_age,
             retry: self.retry.clone(),
             ..RelayConfig::default()
@@ -318,8 +318,8 @@ mod tests {
         for (concurrency, batch) in [(1, 1), (8, 1), (8, 50), (500, 1), (10_000, 1_000)] {
             let config = InboxConfig { concurrency, batch, ..InboxConfig::default() };
             let drain = config.drain(Duration::from_secs(10));
-            assert!(drain.per_key >= 1 && drain.per_key <= drain.credit / 2);
-            assert!(drain.per_key == 1 || drain.per_key * concurrency <= drain.credit / 2);
+            assert!(drain.per_key >= 1 && drain.per_key <= drain.max_in_flight / 2);
+            assert!(drain.per_key == 1 || drain.per_key * concurrency <= drain.max_in_flight / 2);
         }
     }
 

@@ -15,14 +15,14 @@ use outbox_contract::MessageId;
 use tokio::time::Instant;
 
 /// How many attempts in a row come to nothing before they count as a failure. Each is of several tries.
-pub(crate) const MOST_CONFLICTS: u32 = 5;
+pub(crate) const MAX_CONFLICTS: u32 = 5;
 
 /// Of how many messages this is remembered. Beyond it all are forgotten, and count from the beginning.
-const MOST_MESSAGES: usize = 10_000;
+const MAX_MESSAGES: usize = 10_000;
 
 /// The rest after the first interruption. It doubles with each, up to the longest.
 const FIRST_REST: Duration = Duration::from_millis(200);
-const MOST_REST: Duration = Duration::from_secs(30);
+const MAX_REST: Duration = Duration::from_secs(30);
 
 /// For how long after its rest a message that was not tried again counts as interrupted: it may be in the hands of another process by then.
 const RECENT: Duration = Duration::from_secs(120);
@@ -55,7 +55,7 @@ impl Conflicts {
     pub(crate) fn interrupted(&mut self, id: MessageId, gone: u64, now: Instant) -> bool {
         let tells = self.0.get(&id).is_none_or(|met| self.are_fewer(id, now, gone.saturating_sub(met.gone)));
         let Some(met) = self.count(id, tells, gone) else { return true };
-        let rest = FIRST_REST.saturating_mul(1 << met.interruptions.min(16)).min(MOST_REST);
+        let rest = FIRST_REST.saturating_mul(1 << met.interruptions.min(16)).min(MAX_REST);
         met.interruptions = met.interruptions.saturating_add(1);
         // Between half of it and all, by chance: all messages that one outage has interrupted would come back together.
         let [.., chance] = *id.as_uuid().as_bytes();
@@ -78,12 +78,12 @@ impl Conflicts {
 
     /// Remembers an attempt that came to nothing, and counts it if it tells. None: too many did.
     fn count(&mut self, id: MessageId, tells: bool, gone: u64) -> Option<&mut Met> {
-        if self.0.len() >= MOST_MESSAGES && !self.0.contains_key(&id) {
+        if self.0.len() >= MAX_MESSAGES && !self.0.contains_key(&id) {
             self.0.clear();
         }
         let before = self.0.get(&id).copied();
         let times = before.map_or(0, |met| met.times) + u32::from(tells);
-        if times >= MOST_CONFLICTS {
+        if times >= MAX_CONFLICTS {
             self.0.remove(&id);
             return None;
         }
@@ -150,7 +150,7 @@ mod tests {
         }
         assert!(rests[0] >= FIRST_REST / 2 && rests[0] <= FIRST_REST + Duration::from_millis(10));
         assert!(rests.windows(2).all(|pair| pair[0] <= pair[1]), "{rests:?}");
-        assert!(rests[11] >= MOST_REST / 2 && rests[11] <= MOST_REST + Duration::from_millis(10));
+        assert!(rests[11] >= MAX_REST / 2 && rests[11] <= MAX_REST + Duration::from_millis(10));
         conflicts.over(id);
         assert!(!conflicts.interrupted(id, 7, now) && !conflicts.rests(id, now + FIRST_REST));
     }
@@ -173,7 +173,7 @@ mod tests {
             let rounds = 0..100_u32;
             rounds
                 .map(|round| {
-                    let now = start + MOST_REST * round;
+                    let now = start + MAX_REST * round;
                     let gone = through_each_round * u64::from(round);
                     ids.iter().filter(|id| conflicts.interrupted(**id, gone, now)).count()
                 })
@@ -191,7 +191,7 @@ mod tests {
         (0..100).for_each(|_| _ = conflicts.interrupted(id(), 0, start));
         let slow = id();
         let mut rounds = 0;
-        while !conflicts.interrupted(slow, rounds, start + MOST_REST * u32::try_from(rounds).unwrap()) {
+        while !conflicts.interrupted(slow, rounds, start + MAX_REST * u32::try_from(rounds).unwrap()) {
             rounds += 1;
         }
         assert!((8..12).contains(&rounds), "{rounds}");
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded() {
         let mut conflicts = Conflicts::default();
-        (0..MOST_MESSAGES * 3).for_each(|_| _ = conflicts.met(id(), true, 0));
-        assert!(conflicts.0.len() <= MOST_MESSAGES);
+        (0..MAX_MESSAGES * 3).for_each(|_| _ = conflicts.met(id(), true, 0));
+        assert!(conflicts.0.len() <= MAX_MESSAGES);
     }
 }

@@ -11,7 +11,7 @@ use outbox_contract::lease::Paused;
 use outbox_contract::subscription::{Tag, Unit};
 use outbox_contract::{KeyId, Message};
 
-use super::conflicts::MOST_CONFLICTS;
+use super::conflicts::MAX_CONFLICTS;
 use super::credit::Hold;
 use super::verdict::Verdict;
 
@@ -54,7 +54,7 @@ pub(crate) struct Limits {
     /// How often a message is tried before it is stored.
     pub(crate) tries: u32,
     pub(crate) first_delay: Duration,
-    pub(crate) most_delay: Duration,
+    pub(crate) max_delay: Duration,
     /// How many jobs of suspects may be out: their handlers may take all of their time, and the others go on meanwhile.
     pub(crate) suspects: usize,
     /// How many jobs may run each handler at once.
@@ -277,7 +277,7 @@ impl Dispatcher {
             Some(Verdict::Again(_) | Verdict::Outdated(_) | Verdict::Environment(_)) if is_first => {
                 mailbox.conflicts += 1;
                 // What lasts so long must not fill the prefetch: the others could not come any more.
-                mailbox.to_store |= mailbox.conflicts >= MOST_CONFLICTS;
+                mailbox.to_store |= mailbox.conflicts >= MAX_CONFLICTS;
                 (!mailbox.to_store).then_some(mailbox.conflicts)
             }
             _ => None,
@@ -287,7 +287,7 @@ impl Dispatcher {
             return;
         };
         let bound = self.limits.first_delay.saturating_mul(1 << (times - 1).min(16));
-        let delay = bound.min(self.limits.most_delay).mul_f64(0.5 + draw.clamp(0.0, 1.0) / 2.0);
+        let delay = bound.min(self.limits.max_delay).mul_f64(0.5 + draw.clamp(0.0, 1.0) / 2.0);
         mailbox.state = State::Resting;
         self.resting.insert((now + delay, key.clone()));
     }

@@ -12,7 +12,7 @@ fn limits() -> Limits {
         batch: 1,
         tries: 2,
         first_delay: S,
-        most_delay: S * 4,
+        max_delay: S * 4,
         suspects: 2,
         by_handler: vec![usize::MAX, usize::MAX],
     }
@@ -124,7 +124,7 @@ fn conflicts_are_no_attempts_and_one_that_lasts_is_stored() {
     let mut dispatcher = Dispatcher::new(limits());
     (0..3).for_each(|number| dispatcher.push(item("a", number, 0)));
     let conflict = || Failure::new("conflict", "tested");
-    for n in 1..=MOST_CONFLICTS {
+    for n in 1..=MAX_CONFLICTS {
         let job = dispatcher.next().unwrap();
         assert_eq!((numbers(&job), job.what, job.attempt), (vec![0], What::Handle, 1));
         let verdict = if n % 2 == 0 { Verdict::Again(conflict()) } else { Verdict::Outdated(conflict()) };

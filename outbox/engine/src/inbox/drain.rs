@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{
-    Chunk, Deliveries, Failure, Message, MessageId, Outcome, Outcomes, Rejection, Stored, Subscription,
-    Transport, TransportError, TransportErrorKind, async_trait,
+    Deliveries, Failure, Message, MessageId, Outcome, Outcomes, PublishBatch, Rejection, Stored,
+    Subscription, Transport, TransportError, TransportErrorKind, async_trait,
 };
 use tokio::time::Instant;
 
@@ -111,7 +111,7 @@ impl Transport for Drain {
         Ok(())
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         let mut attempts = std::iter::once(chunk.tried.saturating_add(1)).chain(std::iter::repeat(1));
         let awake = self.awake(&chunk.messages);
         let mut works = Vec::with_capacity(awake.len());

@@ -188,7 +188,7 @@ impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
     }
 
     /// Everything that is wrong, in words. `handles`: whether this inbox runs handlers, in transactions that may be idle for so long.
-    pub(crate) fn problems(&self, handles: bool, most_idle: Option<Duration>) -> Vec<String> {
+    pub(crate) fn problems(&self, handles: bool, max_idle: Option<Duration>) -> Vec<String> {
         let mut problems = self.problems.clone();
         if self.topics.is_empty() {
             problems.push("the inbox has no topics; register a typed handler, or name topics".to_owned());
@@ -197,7 +197,7 @@ impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
             problems.push("the inbox has no handler; register one with `on`".to_owned());
         }
         for registered in &self.list {
-            problems.extend(registered.options.problems(most_idle.filter(|_| handles)));
+            problems.extend(registered.options.problems(max_idle.filter(|_| handles)));
         }
         problems
     }

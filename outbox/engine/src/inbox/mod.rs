@@ -8,7 +8,7 @@
 //!              └─ a relay of the consumer's route ── Drain, its transport ────────────────────────────────┴─ Processor ── TransactionPool
 //! ```
 //!
-//! The processor is the only way into a handler: begin, fence what comes from the store, admit, handle, append, commit. Every transaction comes from the pool.
+//! The processor is the only way into a handler: begin, fence what comes from the store, deduplicate, handle, append, commit. Every transaction comes from the pool.
 
 mod absence;
 mod acknowledger;

@@ -1,4 +1,4 @@
-//! The processor: messages through a transaction: begin, admit, handle, append, commit; and what each error on that way means.
+//! The processor: messages through a transaction: begin, deduplicate, handle, append, commit; and what each error on that way means.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, TryFutureExt};
-use outbox_contract::transactional::{Admission, Blame, inbox_route};
+use outbox_contract::transactional::{Blame, Dedup, inbox_route};
 use outbox_contract::{
     AppendError, Codec, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Stored,
     Transactional,
@@ -138,36 +138,37 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         let still_there = |at: &usize| waits.get(*at) != Some(&false);
         let messages: Vec<&Message> =
             (0..works.len()).filter(still_there).map(|at| works[at].message).collect();
-        let admissions = self.pool.call("admit", self.store.admit(tx, &self.consumer, &messages)).await?;
-        all_answered("admit", messages.len(), admissions.len())?;
+        let handled_ids =
+            self.pool.call("deduplicate", self.store.deduplicate(tx, &self.consumer, &messages)).await?;
+        all_answered("deduplicate", messages.len(), handled_ids.len())?;
         self.steps.over(Step::Admitted);
-        if let Some(id) = overtaking(&messages, &admissions) {
+        if let Some(id) = overtaking(&messages, &handled_ids) {
             let words = format!(
-                "what the message {id} goes behind was finished while the others of its key were admitted"
+                "what the message {id} goes behind was finished while the others of its key were handled"
             );
             return Err(Trouble::Again(Failure::new("overtaken", words)));
         }
         let emitted = Emitted::default();
         let (mut done, mut behind) = (Vec::with_capacity(works.len()), Vec::new());
-        let mut admissions = admissions.into_iter();
+        let mut handled_ids = handled_ids.into_iter();
         for (at, work) in works.iter().enumerate() {
             if !still_there(&at) {
                 done.push(Some(Done::Gone));
                 continue;
             }
-            let Some(admission) = admissions.next() else { break };
+            let Some(deduplication) = handled_ids.next() else { break };
             let has_called = done.contains(&Some(Done::Handled));
             if place.is_store() && has_called && self.pace.is_too_slow(begun.elapsed()) {
                 return Err(Trouble::Slow(done.len()));
             }
-            done.push(match admission {
-                Admission::Duplicate => Some(Done::Duplicate),
-                Admission::Behind if place.is_store() => None,
-                Admission::Behind => {
+            done.push(match deduplication {
+                Dedup::Duplicate => Some(Done::Duplicate),
+                Dedup::OutOfTurn if place.is_store() => None,
+                Dedup::OutOfTurn => {
                     behind.push(Outgoing::from(work.message.clone()).by(self.route.clone()));
                     Some(Done::Stored)
                 }
-                Admission::New => {
+                Dedup::New => {
                     self.handle(tx, work, &emitted).await?;
                     Some(Done::Handled)
                 }

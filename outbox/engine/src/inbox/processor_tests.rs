@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use outbox_contract::divert::Step;
+use outbox_contract::transition::Step;
 use outbox_contract::{
-    BucketSet, Diversion, Diverted, FetchRequest, FetchedRow, Json, LeaseRequest, LowWater, RelayId, Store,
+    BucketSet, FetchRequest, FetchedRow, Json, KeyTransition, LeaseRequest, LowWater, RelayId, Store,
+    Transitioned,
 };
 use outbox_store_memory::MemoryStore;
 
@@ -103,9 +104,16 @@ async fn what_others_finished_while_this_process_slept_is_not_handled_behind_new
             first: failure.clone(),
             last: failure,
         };
-        let bury =
-            Diversion { route, relay, bucket: lease.bucket, epoch: lease.epoch, key, version: None, step };
-        assert!(matches!(*store.divert(&[bury]).await.unwrap(), [Diverted::Done(_)]));
+        let bury = KeyTransition {
+            route,
+            relay,
+            bucket: lease.bucket,
+            epoch: lease.epoch,
+            key,
+            version: None,
+            step,
+        };
+        assert!(matches!(*store.transition(&[bury]).await.unwrap(), [Transitioned::Done(_)]));
         let expected = [Verdict::Done(Done::Gone), Verdict::Done(Done::Handled)];
         assert_eq!(process(&processor, &[&second]).await, expected[1..]);
 
@@ -116,6 +124,6 @@ async fn what_others_finished_while_this_process_slept_is_not_handled_behind_new
             .collect();
         assert_eq!(verdicts(&processor, &works).await, expected[..works.len()], "{batch}");
         let gone = Consumer::new("inventory").unwrap();
-        assert!(!store.admitted(&gone, first.id).await.unwrap(), "a dead letter is not handled");
+        assert!(!store.is_handled(&gone, first.id).await.unwrap(), "a dead letter is not handled");
     }
 }

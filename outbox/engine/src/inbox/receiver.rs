@@ -122,7 +122,7 @@ impl Receiver {
                 state.away = state.away.saturating_add(1);
                 self.context.absence.failed(self.context.now(), error.to_string());
                 // Asking again costs nothing, and what has come meanwhile must not wait for long: the transport connects by itself.
-                tokio::time::sleep(pause.min(config.outage_most_delay).min(MOST_PAUSE)).await;
+                tokio::time::sleep(pause.min(config.outage_max_delay).min(MAX_PAUSE)).await;
             }
             Err(error) => return Err(error.into()),
         }
@@ -156,7 +156,7 @@ impl Receiver {
 }
 
 /// The longest pause after an error of the subscription.
-const MOST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest that a broker may be silent about a wish.
 pub(crate) const BROKER_TIMEOUT: Duration = Duration::from_secs(5);

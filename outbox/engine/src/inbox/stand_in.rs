@@ -35,7 +35,7 @@ pub(crate) fn place_of(message: &Message) -> Option<&str> {
 /// Stands for what is no message. Its id is that of the record, so that one record is one dead letter however often it is delivered.
 fn undecodable(junk: Undecodable, topic: &Topic) -> Message {
     let id = junk.identity(topic);
-    let length = junk.payload.len().min(Message::MOST_PAYLOAD_BYTES);
+    let length = junk.payload.len().min(Message::MAX_PAYLOAD_BYTES);
     let mut message = Message::new(topic.clone(), UNDECODABLE)
         .with_id(id)
         .with_content_type("application/octet-stream")
@@ -82,8 +82,8 @@ fn keep(message: &mut Message, name: &str, value: &str) {
     };
     let escaped = |c: char| c.escape_default().to_string();
     let instead = if name == UNDECODABLE_REASON { |_| " ".to_owned() } else { escaped };
-    let name = plain(name, Headers::MOST_NAME_BYTES, escaped);
-    let _ = message.headers.insert(name, plain(value, Headers::MOST_VALUE_BYTES, instead));
+    let name = plain(name, Headers::MAX_NAME_BYTES, escaped);
+    let _ = message.headers.insert(name, plain(value, Headers::MAX_VALUE_BYTES, instead));
 }
 
 #[cfg(test)]
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_stands_for_a_refused_message_has_its_place_and_can_be_stored() {
-        let long = "x".repeat(Message::MOST_PAYLOAD_BYTES + 1);
+        let long = "x".repeat(Message::MAX_PAYLOAD_BYTES + 1);
         let mut message = Message::new("orders".parse().unwrap(), "order.placed").with_key("a").unwrap();
         message.payload = long.into();
         let stand_in = refused(&message, "too\nlarge");

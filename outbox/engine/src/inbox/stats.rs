@@ -123,7 +123,7 @@ impl Counters {
         if let Some(records) = self.drops.met(Instant::now(), &words) {
             tracing::error!(
                 consumer = %self.consumer, dead, records, place, reason,
-                "records that are no messages are dropped: the consumer has as many dead letters as it may; purge them, or raise most_undecodable"
+                "records that are no messages are dropped: the consumer has as many dead letters as it may; purge them, or raise max_undecodable"
             );
         }
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use outbox_contract::transactional::Admission;
+use outbox_contract::transactional::Dedup;
 use outbox_contract::{AppendError, Codec, Failure, Message, Outgoing, StoreErrorKind, Transactional};
 
 use tokio::time::Instant;
@@ -155,9 +155,10 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
             return Ok(BTreeSet::new());
         }
         let asked: Vec<&Message> = records.iter().collect();
-        let admissions = self.pool.call("admit", self.store.admit(tx, &self.consumer, &asked)).await?;
-        let known = places.into_iter().zip(admissions);
-        Ok(known.filter(|(_, admission)| *admission == Admission::Duplicate).map(|(at, _)| at).collect())
+        let handled_ids =
+            self.pool.call("deduplicate", self.store.deduplicate(tx, &self.consumer, &asked)).await?;
+        let known = places.into_iter().zip(handled_ids);
+        Ok(known.filter(|(_, deduplication)| *deduplication == Dedup::Duplicate).map(|(at, _)| at).collect())
     }
 }
 

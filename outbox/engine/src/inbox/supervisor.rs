@@ -1,7 +1,7 @@
 //! The supervisor of an inbox: subscribes, starts the parts, and starts them again when one fails.
 //!
 //! As in the relay, whatever is unexpected is a new incarnation: everything in memory is dropped, the broker delivers again what was not
-//! acknowledged, and admission finds what was handled. What is cut off in the middle of a transaction is rolled back.
+//! acknowledged, and deduplication finds what was handled. What is cut off in the middle of a transaction is rolled back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl InboxSupervisor {
         Ok(InboxState {
             incarnation: None,
             planned: 0,
-            policy: RestartPolicy::new(config.outage_first_delay, config.outage_most_delay, FAILING_WINDOW),
+            policy: RestartPolicy::new(config.outage_first_delay, config.outage_max_delay, FAILING_WINDOW),
             random: fastrand::Rng::with_seed(!self.context.seed),
             stopping: false,
         })

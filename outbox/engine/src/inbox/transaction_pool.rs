@@ -21,7 +21,7 @@ pub(crate) mod spares;
 const QUESTIONS: u32 = 3;
 
 /// The longest pause between two tries. Whoever pauses keeps its turn and its handler's place from others, so what lasts longer is given back.
-const MOST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a pool is made with.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +187,7 @@ impl<S: Transactional> TransactionPool<S> {
         let not_committed = || Trouble::Again(Failure::new("not-committed", error.clone()));
         let Some(id) = only else { return Err(not_committed()) };
         for question in 1..=QUESTIONS {
-            match self.call("admitted", self.store.admitted(&self.consumer, id)).await {
+            match self.call("is_handled", self.store.is_handled(&self.consumer, id)).await {
                 Ok(true) => return Ok(()),
                 // It may still be on its way: then the next transaction waits for it, and finds a duplicate.
                 Ok(false) => return Err(not_committed()),
@@ -226,7 +226,7 @@ impl<S: Transactional> TransactionPool<S> {
     pub(crate) fn next_pause(&self, tries: u32) -> Duration {
         let draw = self.random.lock().unwrap_or_else(PoisonError::into_inner).f64();
         let (first, most) = self.limits.delays;
-        let bound = first.saturating_mul(1 << tries.min(6)).min(most).min(MOST_PAUSE);
+        let bound = first.saturating_mul(1 << tries.min(6)).min(most).min(MAX_PAUSE);
         bound.mul_f64(0.1 + draw * 0.9)
     }
 

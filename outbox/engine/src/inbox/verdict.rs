@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn only_a_conflict_is_started_again() {
-        let error = |kind| StoreError::new(kind, "admit", "tested");
+        let error = |kind| StoreError::new(kind, "deduplicate", "tested");
         assert!(matches!(Trouble::of(&error(StoreErrorKind::Conflict)), Trouble::Again(_)));
         for kind in [StoreErrorKind::Unavailable, StoreErrorKind::NotPermitted, StoreErrorKind::Other] {
             assert!(matches!(Trouble::of(&error(kind)), Trouble::Broken(Broken::Away(_))), "{kind:?}");

@@ -101,21 +101,21 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
     /// Sets the maximum length of a chain of events that handlers record because of one another.
     /// Default 16: chains of a domain are short, and a longer one is probably circular.
     #[must_use]
-    pub fn most_depth(self, depth: usize) -> Self {
+    pub fn max_depth(self, depth: usize) -> Self {
         self.changed(|core| core.limits.depth = depth)
     }
 
     /// Sets the maximum number of events in one unit of work. Default 10,000: they are in memory
     /// until the commit, and written at once.
     #[must_use]
-    pub fn most_events(self, events: usize) -> Self {
+    pub fn max_events(self, events: usize) -> Self {
         self.changed(|core| core.limits.events = events)
     }
 
     /// Sets the maximum number of attempts of [`run`](Self::run) on conflicts, from 1. Default 10:
     /// with pauses that grow to a second, a few seconds in total.
     #[must_use]
-    pub fn most_attempts(self, attempts: u32) -> Self {
+    pub fn max_attempts(self, attempts: u32) -> Self {
         self.changed(|core| core.attempts = attempts.max(1))
     }
 
@@ -174,7 +174,7 @@ impl<S: Transactional, C: Codec> Mediator<S, C> {
     ///
     /// [`WorkError::Failed`] with the closure's own error. [`WorkError::Unknown`], which is not
     /// retried, because the work may be committed. Any error of [`UnitOfWork::commit`]; a conflict
-    /// only after [`most_attempts`](Self::most_attempts).
+    /// only after [`max_attempts`](Self::max_attempts).
     pub async fn run<T, F>(&self, mut work: F) -> Result<T, WorkError>
     where
         F: AsyncFnMut(&mut UnitOfWork<S, C>) -> Result<T, HandlerError>,

@@ -118,7 +118,7 @@ impl RelayBuilder {
     }
 
     /// Retries failing messages of a topic by a policy of its own.
-    pub fn retry_of(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
+    pub fn topic_retry(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
         self.policies.push((topic.into(), retry));
         self
     }
@@ -128,28 +128,28 @@ impl RelayBuilder {
         lease: Duration,
         /// How often leases are renewed. See [`RelayConfig::heartbeat`].
         heartbeat: Duration,
-        /// How long a chunk may take. See [`RelayConfig::publish_timeout`].
+        /// How long a batch may take. See [`RelayConfig::publish_timeout`].
         publish_timeout: Duration,
         /// How long a call to the store may take. See [`RelayConfig::store_timeout`].
         store_timeout: Duration,
-        /// The most messages of one fetch. See [`RelayConfig::batch`].
-        batch: usize,
-        /// The most bytes of one fetch. See [`RelayConfig::batch_bytes`].
-        batch_bytes: usize,
-        /// The most messages in memory. See [`RelayConfig::credit`].
-        credit: usize,
-        /// The most bytes of messages in memory. See [`RelayConfig::credit_bytes`].
-        credit_bytes: usize,
+        /// The most messages of one fetch. See [`RelayConfig::fetch_batch`].
+        fetch_batch: usize,
+        /// The most bytes of one fetch. See [`RelayConfig::fetch_batch_bytes`].
+        fetch_batch_bytes: usize,
+        /// The most messages in memory. See [`RelayConfig::max_in_flight`].
+        max_in_flight: usize,
+        /// The most bytes of messages in memory. See [`RelayConfig::max_in_flight_bytes`].
+        max_in_flight_bytes: usize,
         /// The most messages of one key in memory. See [`RelayConfig::per_key`].
         per_key: usize,
-        /// Number of chunks that a full fetch is divided into. See [`RelayConfig::lanes`].
+        /// Number of batches that a full fetch is divided into. See [`RelayConfig::lanes`].
         lanes: usize,
-        /// Number of unconfirmed chunks in times of `lanes`. See [`RelayConfig::depth`].
-        depth: usize,
-        /// The most messages of a chunk. See [`RelayConfig::chunk`].
-        chunk: usize,
-        /// The most bytes of a chunk. See [`RelayConfig::chunk_bytes`].
-        chunk_bytes: usize,
+        /// Number of unconfirmed batches in times of `lanes`. See [`RelayConfig::max_unconfirmed_batches`].
+        max_unconfirmed_batches: usize,
+        /// The most messages of a batch. See [`RelayConfig::publish_batch`].
+        publish_batch: usize,
+        /// The most bytes of a batch. See [`RelayConfig::publish_batch_bytes`].
+        publish_batch_bytes: usize,
         /// How often an idle relay looks by itself. See [`RelayConfig::idle_poll`].
         idle_poll: Duration,
         /// How often failing keys are looked for. See [`RelayConfig::due_poll`].
@@ -160,8 +160,8 @@ impl RelayBuilder {
         observe_every: Duration,
         /// The first wait for an unavailable transport. See [`RelayConfig::outage_first_delay`].
         outage_first_delay: Duration,
-        /// The longest such wait. See [`RelayConfig::outage_most_delay`].
-        outage_most_delay: Duration,
+        /// The longest such wait. See [`RelayConfig::outage_max_delay`].
+        outage_max_delay: Duration,
         /// The age of the oldest waiting message from which on the relay is unhealthy. See [`RelayConfig::unhealthy_age`].
         unhealthy_age: Duration,
         /// How failing messages are tried again. See [`RelayConfig::retry`].

@@ -5,11 +5,11 @@ use std::time::Duration;
 use outbox_contract::RetryPolicy;
 
 /// The most that may be asked for where messages are counted: a typing error is more, and nobody's memory is.
-pub(crate) const MOST_MESSAGES: usize = 1_000_000;
+pub(crate) const MAX_MESSAGES: usize = 1_000_000;
 /// The same, where bytes are.
-pub(crate) const MOST_BYTES: usize = usize::MAX >> 2;
-/// Maximum number of unconfirmed chunks: each has an actor of its own.
-const MOST_CHUNKS: usize = 10_000;
+pub(crate) const MAX_BYTES: usize = usize::MAX >> 2;
+/// Maximum number of unconfirmed batches: each has an actor of its own.
+const MAX_CHUNKS: usize = 10_000;
 
 /// What is wrong with a number: none at all, or more than there can be.
 pub(crate) fn problem_of_count(name: &str, value: usize, most: usize) -> Option<String> {
@@ -36,34 +36,34 @@ pub struct RelayConfig {
     /// How often leases are renewed. Default 5 s. A renewal that fails is tried again until `publish_timeout` before the leases run out; then publishing
     /// stops, and everything in memory is dropped and read again.
     pub heartbeat: Duration,
-    /// How long a chunk may take before its messages count as unknown and are sent again. Default 5 s. It is up to twelve times as long for a chunk that
+    /// How long a batch may take before its messages count as unknown and are sent again. Default 5 s. It is up to twelve times as long for a batch that
     /// is being confirmed bit by bit, or whose turn has not come while those before it are: a slow broker gets nothing twice for being slow.
     pub publish_timeout: Duration,
     /// How long a call to the store may take before it counts as failed. Default 5 s: as long as twice this and a `publish_timeout` fit into the lease,
     /// heartbeats that are answered so late still come in time. With more, publishing pauses while the database is as slow as that.
     pub store_timeout: Duration,
     /// The most messages of one fetch. Default 1,000: from 500 to 2,000 the cost per message is flat.
-    pub batch: usize,
+    pub fetch_batch: usize,
     /// The most bytes of one fetch. Default 8 MiB. A message that has more is fetched alone.
-    pub batch_bytes: usize,
+    pub fetch_batch_bytes: usize,
     /// The most messages in memory. Default 2,000: one batch is published while the next is fetched. It bounds what can be repeated after a kill.
-    pub credit: usize,
+    pub max_in_flight: usize,
     /// The most bytes of messages in memory. Default 16 MiB; one message may exceed it.
-    pub credit_bytes: usize,
+    pub max_in_flight_bytes: usize,
     /// The most messages of one key in memory, so that one key can't take all credit. Default 500; whatever is set, no more than half of
-    /// [`credit`](Self::credit), since nothing is fetched before the other half is free. A key has an eighth of it until the first of its messages has gone: it
+    /// [`max_in_flight`](Self::max_in_flight), since nothing is fetched before the other half is free. A key has an eighth of it until the first of its messages has gone: it
     /// may hang, and many such must fit.
     pub per_key: usize,
-    /// Number of chunks that a full fetch is divided into. Default 4.
+    /// Number of batches that a full fetch is divided into. Default 4.
     pub lanes: usize,
-    /// Number of unconfirmed chunks in times of [`lanes`](Self::lanes), of different keys. Default 2. At most 10,000 chunks in all. Besides these, `lanes` chunks
+    /// Number of unconfirmed batches in times of [`lanes`](Self::lanes), of different keys. Default 2. At most 10,000 batches in all. Besides these, `lanes` batches
     /// may be out of keys of which nothing was heard the last time: for those no other waits.
-    pub depth: usize,
-    /// The most messages of a chunk. Default 500: twice a full fetch divided by `lanes`, so that a share goes out in one piece; a small rest would
-    /// cost brokers as much as a full chunk.
-    pub chunk: usize,
-    /// The most bytes of a chunk. Default 1 MiB, Kafka's own default for a batch. One message may have more.
-    pub chunk_bytes: usize,
+    pub max_unconfirmed_batches: usize,
+    /// The most messages of a batch. Default 500: twice a full fetch divided by `lanes`, so that a share goes out in one piece; a small rest would
+    /// cost brokers as much as a full batch.
+    pub publish_batch: usize,
+    /// The most bytes of a batch. Default 1 MiB, Kafka's own default for a batch. One message may have more.
+    pub publish_batch_bytes: usize,
     /// How often an idle relay looks by itself; wake-ups come in between. Default 1 s.
     pub idle_poll: Duration,
     /// How often failing keys are looked for that an operator released, or that another relay left. Those of its own it looks for when they are due. Default 5 s.
@@ -77,7 +77,7 @@ pub struct RelayConfig {
     /// How long to wait first when a transport or topic is unavailable. Default 200 ms.
     pub outage_first_delay: Duration,
     /// The longest such wait. Default 5 s: the relay is back at most this long after the transport.
-    pub outage_most_delay: Duration,
+    pub outage_max_delay: Duration,
     /// How failing messages are tried again, where their topic has no policy of its own.
     pub retry: RetryPolicy,
 }
@@ -92,22 +92,22 @@ impl Default for RelayConfig {
             heartbeat: seconds(5),
             publish_timeout: seconds(5),
             store_timeout: seconds(5),
-            batch: 1_000,
-            batch_bytes: 8 * 1024 * 1024,
-            credit: 2_000,
-            credit_bytes: 16 * 1024 * 1024,
+            fetch_batch: 1_000,
+            fetch_batch_bytes: 8 * 1024 * 1024,
+            max_in_flight: 2_000,
+            max_in_flight_bytes: 16 * 1024 * 1024,
             per_key: 500,
             lanes: 4,
-            depth: 2,
-            chunk: 500,
-            chunk_bytes: 1024 * 1024,
+            max_unconfirmed_batches: 2,
+            publish_batch: 500,
+            publish_batch_bytes: 1024 * 1024,
             idle_poll: seconds(1),
             due_poll: seconds(5),
             maintain_every: seconds(5),
             observe_every: seconds(5),
             unhealthy_age: seconds(60),
             outage_first_delay: Duration::from_millis(200),
-            outage_most_delay: seconds(5),
+            outage_max_delay: seconds(5),
             retry: RetryPolicy::default(),
         }
     }
@@ -115,8 +115,8 @@ impl Default for RelayConfig {
 
 impl RelayConfig {
     /// How many messages of one key may be in memory.
-    pub(crate) fn most_per_key(&self) -> usize {
-        self.per_key.min((self.credit / 2).max(1))
+    pub(crate) fn max_per_key(&self) -> usize {
+        self.per_key.min((self.max_in_flight / 2).max(1))
     }
 
     /// Everything that is wrong, each with its value and the remedy; empty when nothing is.
@@ -134,7 +134,7 @@ impl RelayConfig {
             ("observe_every", self.observe_every),
             ("unhealthy_age", self.unhealthy_age),
             ("outage_first_delay", self.outage_first_delay),
-            ("outage_most_delay", self.outage_most_delay),
+            ("outage_max_delay", self.outage_max_delay),
         ];
         for (name, value) in durations {
             if value < Duration::from_millis(1) {
@@ -144,23 +144,26 @@ impl RelayConfig {
             }
         }
         let counts = [
-            ("batch", self.batch, MOST_MESSAGES),
-            ("batch_bytes", self.batch_bytes, MOST_BYTES),
-            ("credit", self.credit, MOST_MESSAGES),
-            ("credit_bytes", self.credit_bytes, MOST_BYTES),
-            ("per_key", self.per_key, MOST_MESSAGES),
+            ("fetch_batch", self.fetch_batch, MAX_MESSAGES),
+            ("fetch_batch_bytes", self.fetch_batch_bytes, MAX_BYTES),
+            ("max_in_flight", self.max_in_flight, MAX_MESSAGES),
+            ("max_in_flight_bytes", self.max_in_flight_bytes, MAX_BYTES),
+            ("per_key", self.per_key, MAX_MESSAGES),
             // One for each bucket.
             ("lanes", self.lanes, 256),
-            ("depth", self.depth, MOST_CHUNKS),
-            ("chunk", self.chunk, MOST_MESSAGES),
-            ("chunk_bytes", self.chunk_bytes, MOST_BYTES),
+            ("max_unconfirmed_batches", self.max_unconfirmed_batches, MAX_CHUNKS),
+            ("publish_batch", self.publish_batch, MAX_MESSAGES),
+            ("publish_batch_bytes", self.publish_batch_bytes, MAX_BYTES),
         ];
         problems
             .extend(counts.into_iter().filter_map(|(name, value, most)| problem_of_count(name, value, most)));
-        if self.lanes <= 256 && self.depth <= MOST_CHUNKS && self.lanes * self.depth > MOST_CHUNKS {
+        if self.lanes <= 256
+            && self.max_unconfirmed_batches <= MAX_CHUNKS
+            && self.lanes * self.max_unconfirmed_batches > MAX_CHUNKS
+        {
             problems.push(format!(
-                "depth is {}, for each of {} lanes; give all together at most {MOST_CHUNKS}",
-                self.depth, self.lanes
+                "max_unconfirmed_batches is {}, for each of {} lanes; give all together at most {MAX_CHUNKS}",
+                self.max_unconfirmed_batches, self.lanes
             ));
         }
         if self.heartbeat.saturating_mul(2).saturating_add(self.publish_timeout) > self.lease {
@@ -170,16 +173,16 @@ impl RelayConfig {
                 self.lease, self.heartbeat, self.publish_timeout
             ));
         }
-        if self.credit < self.batch {
+        if self.max_in_flight < self.fetch_batch {
             problems.push(format!(
-                "credit ({}) is less than batch ({}): a full batch would never fit; raise credit, best to twice the batch",
-                self.credit, self.batch
+                "max_in_flight ({}) is less than fetch_batch ({}): a full batch would never fit; raise max_in_flight, best to twice the batch",
+                self.max_in_flight, self.fetch_batch
             ));
         }
-        if self.outage_most_delay < self.outage_first_delay {
+        if self.outage_max_delay < self.outage_first_delay {
             problems.push(format!(
-                "outage_most_delay ({:?}) is shorter than outage_first_delay ({:?}); make it at least as long",
-                self.outage_most_delay, self.outage_first_delay
+                "outage_max_delay ({:?}) is shorter than outage_first_delay ({:?}); make it at least as long",
+                self.outage_max_delay, self.outage_first_delay
             ));
         }
         if self.label.is_empty() || self.label.len() > 255 {
@@ -207,7 +210,9 @@ mod tests {
 
     #[test]
     fn one_key_never_has_more_than_half_of_the_credit() {
-        let most = |credit, per_key| RelayConfig { credit, per_key, ..RelayConfig::default() }.most_per_key();
+        let most = |max_in_flight, per_key| {
+            RelayConfig { max_in_flight, per_key, ..RelayConfig::default() }.max_per_key()
+        };
         assert_eq!((most(2_000, 500), most(200, 500), most(1, 500)), (500, 100, 1));
     }
 
@@ -230,16 +235,16 @@ mod tests {
             config.problems()
         };
         let wrong: [(&str, Vec<String>); 10] = [
-            ("batch ", of(|it| (it.batch, it.credit) = (usize::MAX, MOST_MESSAGES))),
-            ("batch_bytes", of(|it| it.batch_bytes = usize::MAX)),
-            ("credit ", of(|it| it.credit = usize::MAX)),
-            ("credit_bytes", of(|it| it.credit_bytes = usize::MAX)),
+            ("fetch_batch ", of(|it| (it.fetch_batch, it.max_in_flight) = (usize::MAX, MAX_MESSAGES))),
+            ("fetch_batch_bytes", of(|it| it.fetch_batch_bytes = usize::MAX)),
+            ("max_in_flight ", of(|it| it.max_in_flight = usize::MAX)),
+            ("max_in_flight_bytes", of(|it| it.max_in_flight_bytes = usize::MAX)),
             ("per_key", of(|it| it.per_key = usize::MAX)),
             ("lanes", of(|it| it.lanes = usize::MAX)),
-            ("depth", of(|it| it.depth = usize::MAX)),
-            ("depth", of(|it| (it.lanes, it.depth) = (256, 40))),
-            ("chunk ", of(|it| it.chunk = usize::MAX)),
-            ("chunk_bytes", of(|it| it.chunk_bytes = usize::MAX)),
+            ("max_unconfirmed_batches", of(|it| it.max_unconfirmed_batches = usize::MAX)),
+            ("max_unconfirmed_batches", of(|it| (it.lanes, it.max_unconfirmed_batches) = (256, 40))),
+            ("publish_batch ", of(|it| it.publish_batch = usize::MAX)),
+            ("publish_batch_bytes", of(|it| it.publish_batch_bytes = usize::MAX)),
         ];
         for (name, problems) in wrong {
             assert!(
@@ -247,17 +252,17 @@ mod tests {
                 "{name}: {problems:?}"
             );
         }
-        let retry = RetryPolicy { most_delay: Duration::MAX, ..RetryPolicy::default() };
-        let config = RelayConfig { retry, depth: most, ..RelayConfig::default() };
+        let retry = RetryPolicy { max_delay: Duration::MAX, ..RetryPolicy::default() };
+        let config = RelayConfig { retry, max_unconfirmed_batches: most, ..RelayConfig::default() };
         assert_eq!(config.problems().len(), 2);
-        assert_eq!(of(|it| (it.lanes, it.depth) = (4, 2_500)), Vec::<String>::new());
+        assert_eq!(of(|it| (it.lanes, it.max_unconfirmed_batches) = (4, 2_500)), Vec::<String>::new());
     }
 
     #[test]
     fn all_problems_are_reported_at_once_with_their_values() {
         let config = RelayConfig {
             lease: Duration::from_secs(4),
-            batch: 0,
+            fetch_batch: 0,
             lanes: 300,
             label: String::new(),
             ..RelayConfig::default()

@@ -81,7 +81,7 @@ impl Context {
             in_flight: Default::default(),
             transport_answers: AtomicBool::new(false),
             told_of_pauses: Mutex::default(),
-            breaker: Mutex::new(Breaker::new(config.outage_first_delay, config.outage_most_delay)),
+            breaker: Mutex::new(Breaker::new(config.outage_first_delay, config.outage_max_delay)),
             out: Mutex::default(),
             route,
             config,

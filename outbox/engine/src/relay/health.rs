@@ -9,7 +9,7 @@ use super::context::Context;
 use super::unserved::advice;
 
 /// How many routes without a relay are named, each in a reason of its own.
-const MOST_NAMED: usize = 20;
+const MAX_NAMED: usize = 20;
 
 /// How a relay is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -159,7 +159,7 @@ impl Health {
             self.add(Status::Degraded, reason);
         }
         let unserved = context.unserved.routes(now);
-        for found in unserved.iter().take(MOST_NAMED) {
+        for found in unserved.iter().take(MAX_NAMED) {
             let Unserved { route, oldest_age, .. } = found;
             let advice = advice(found);
             self.add(
@@ -169,8 +169,8 @@ impl Health {
                 ),
             );
         }
-        if unserved.len() > MOST_NAMED {
-            let more = unserved.len() - MOST_NAMED;
+        if unserved.len() > MAX_NAMED {
+            let more = unserved.len() - MAX_NAMED;
             self.add(Status::Degraded, format!("{more} more routes have messages that wait, and no relay"));
         }
     }

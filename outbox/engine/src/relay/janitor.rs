@@ -54,7 +54,7 @@ impl Pace {
 
 /// Whether a round changed anything at all.
 const fn has_done(done: &Maintained) -> bool {
-    done.promoted + done.history_removed + done.admissions_removed + done.relays_removed > 0
+    done.promoted + done.history_removed + done.handled_ids_removed + done.relays_removed > 0
 }
 
 /// The most rows of each kind in one round.

@@ -266,7 +266,7 @@ mod tests {
         assert!(taken.iter().all(|lease| lease.low_water == expected(lease.bucket)), "{taken:?}");
     }
 
-    /// What it has, it keeps: steps of failing keys and chunks under way still need the leases.
+    /// What it has, it keeps: steps of failing keys and batches under way still need the leases.
     #[tokio::test(start_paused = true)]
     async fn a_relay_that_finishes_keeps_what_it_has_and_takes_nothing_more() {
         let (store, other) = (MemoryStore::new(), RelayId::new());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outbox_contract::{Bucket, Chunk, Epoch, Outcome, Outcomes, Stored};
+use outbox_contract::{Bucket, Epoch, Outcome, Outcomes, PublishBatch, Stored};
 use ractor::{ActorProcessingErr, ActorRef};
 use tracing::Instrument;
 
@@ -75,10 +75,15 @@ impl Publisher {
         let whole = slots.is_none();
         let count = messages.len();
         let deadline = context.config.publish_timeout;
-        let chunk =
-            Chunk::new(context.route.clone(), context.relay, Arc::clone(&context.source), messages, deadline)
-                .with_tried(batch.attempts)
-                .with_epochs(batch.epochs.clone());
+        let chunk = PublishBatch::new(
+            context.route.clone(),
+            context.relay,
+            Arc::clone(&context.source),
+            messages,
+            deadline,
+        )
+        .with_tried(batch.attempts)
+        .with_epochs(batch.epochs.clone());
         let inner = if whole { outcomes.clone() } else { Outcomes::new(count) };
         let pass_on = || {
             for (slot, delivered) in slots.iter().flatten().zip(inner.delivered()) {
@@ -97,8 +102,8 @@ impl Publisher {
         refused
     }
 
-    /// Waits for a chunk, for as long as that makes sense. `pass_on` is called before the core is told that something of it was delivered.
-    async fn wait_for(&self, flight: Flight, chunk: Chunk, outcomes: &Outcomes, pass_on: impl Fn()) {
+    /// Waits for a batch, for as long as that makes sense. `pass_on` is called before the core is told that something of it was delivered.
+    async fn wait_for(&self, flight: Flight, chunk: PublishBatch, outcomes: &Outcomes, pass_on: impl Fn()) {
         let context = &self.context;
         let limit = context.config.publish_timeout;
         let began = context.now();
@@ -140,7 +145,7 @@ impl Publisher {
         }
     }
 
-    /// The buckets of a chunk that this relay does not own any more, or not under these epochs.
+    /// The buckets of a batch that this relay does not own any more, or not under these epochs.
     fn lost(&self, epochs: &BTreeMap<Bucket, Epoch>) -> BTreeMap<Bucket, Epoch> {
         let owned = |(bucket, epoch): (&Bucket, &Epoch)| self.context.tenure.owns(*bucket, *epoch);
         epochs.iter().filter(|lease| !owned(*lease)).map(|(bucket, epoch)| (*bucket, *epoch)).collect()
@@ -198,7 +203,7 @@ struct Flight {
     line: Line,
 }
 
-/// A chunk's place among those that are out. Dropping it ends it: also when the publisher is killed, or the transport panics.
+/// A batch's place among those that are out. Dropping it ends it: also when the publisher is killed, or the transport panics.
 struct Place<'c> {
     context: &'c Context,
     chunk: u64,

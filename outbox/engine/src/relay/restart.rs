@@ -9,7 +9,7 @@ use ractor::{ActorId, SupervisionEvent};
 #[derive(Debug)]
 pub(crate) struct RestartPolicy {
     first_delay: Duration,
-    most_delay: Duration,
+    max_delay: Duration,
     window: Duration,
     failures: VecDeque<Duration>,
 }
@@ -31,8 +31,8 @@ const UNHEALTHY: usize = 3;
 const REMEMBERED: usize = 32;
 
 impl RestartPolicy {
-    pub(crate) fn new(first_delay: Duration, most_delay: Duration, window: Duration) -> Self {
-        Self { first_delay, most_delay, window, failures: VecDeque::new() }
+    pub(crate) fn new(first_delay: Duration, max_delay: Duration, window: Duration) -> Self {
+        Self { first_delay, max_delay, window, failures: VecDeque::new() }
     }
 
     /// Notes a failure; says how long to wait before the restart. `draw` is uniform between 0 and 1.
@@ -43,7 +43,7 @@ impl RestartPolicy {
         }
         self.failures.push_back(now);
         let doublings = u32::try_from(self.failures.len() - 1).unwrap_or(u32::MAX).min(16);
-        let bound = self.first_delay.saturating_mul(1 << doublings).min(self.most_delay);
+        let bound = self.first_delay.saturating_mul(1 << doublings).min(self.max_delay);
         bound.mul_f64(0.5 + draw.clamp(0.0, 1.0) / 2.0)
     }
 

@@ -1,4 +1,4 @@
-//! The settler: removes from the store what the broker confirmed, many chunks in one statement.
+//! The settler: removes from the store what the broker confirmed, many batches in one statement.
 //!
 //! It outlives the other actors of its route: what was delivered is to be removed whatever happens to them, and nothing but a removal that
 //! succeeded ends its work. Removing needs no lease, and doing it twice does nothing.
@@ -122,7 +122,7 @@ impl Settler {
                 state.failures = state.failures.saturating_add(1);
                 state.flushing = true;
                 let wait = context.config.outage_first_delay.saturating_mul(1 << state.failures.min(8));
-                let wait: Duration = wait.min(context.config.outage_most_delay);
+                let wait: Duration = wait.min(context.config.outage_max_delay);
                 myself.send_after(wait, || SettlerMsg::Flush);
                 // The connection may be to another server now: what is known of positions is worth nothing.
                 let _ = self.supervisor.cast(RouteMsg::Reset(error));

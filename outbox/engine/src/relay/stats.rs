@@ -137,7 +137,7 @@ impl Counters {
         self.count(&self.restarts, 1, metric::RESTARTS);
     }
 
-    /// How long the oldest message of a confirmed chunk had waited since it was appended.
+    /// How long the oldest message of a confirmed batch had waited since it was appended.
     pub(crate) fn latency(&self, waited: Duration) {
         let route = self.route.as_str().to_owned();
         metrics::histogram!(metric::LATENCY, "route" => route).record(waited.as_secs_f64());

@@ -62,7 +62,7 @@ impl RouteSupervisor {
             settler: None,
             incarnation: None,
             planned: 0,
-            policy: RestartPolicy::new(config.outage_first_delay, config.outage_most_delay, FAILING_WINDOW),
+            policy: RestartPolicy::new(config.outage_first_delay, config.outage_max_delay, FAILING_WINDOW),
             random: fastrand::Rng::with_seed(self.context.seed),
             stopping: false,
         })
@@ -176,7 +176,7 @@ impl RouteSupervisor {
         incarnation.end();
         if let Some(settler) = &state.settler {
             // What was delivered and is still there would be sent again; but a store that is away must not keep the route from trying.
-            let _ = call_t!(settler, SettlerMsg::Barrier, millis(context.config.outage_most_delay));
+            let _ = call_t!(settler, SettlerMsg::Barrier, millis(context.config.outage_max_delay));
         }
         state.planned += 1;
         let planned = state.planned;

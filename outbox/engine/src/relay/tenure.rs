@@ -6,7 +6,7 @@ use std::time::Duration;
 use outbox_contract::{BUCKETS, Bucket, Epoch, Lease};
 
 /// An instant on the relay's own clock that lies well before the leases run out. The lease keeper moves it on, publishers look at it before
-/// each chunk: a relay that slept, or could not renew, stops by itself (promise P7).
+/// each batch: a relay that slept, or could not renew, stops by itself (promise P7).
 ///
 /// A relay that slept may have lost some of its buckets and renewed the others. So publishers look here too under which epoch a bucket is owned:
 /// the poller, which drops what was lost, may still be waiting for a fetch of before.
@@ -65,12 +65,12 @@ impl Tenure {
         self.until_micros.store(0, Ordering::Release);
     }
 
-    /// Whether a chunk may be started.
+    /// Whether a batch may be started.
     pub(crate) fn holds(&self, now: Duration) -> bool {
         micros(now) < self.until_micros.load(Ordering::Acquire)
     }
 
-    /// For how long chunks may still be started.
+    /// For how long batches may still be started.
     pub(crate) fn left(&self, now: Duration) -> Duration {
         Duration::from_micros(self.until_micros.load(Ordering::Acquire)).saturating_sub(now)
     }

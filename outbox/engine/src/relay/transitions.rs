@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use outbox_contract::Diversion;
-use outbox_contract::divert::Step;
+use outbox_contract::KeyTransition;
+use outbox_contract::transition::Step;
 use ractor::{ActorProcessingErr, ActorRef};
 
 use super::context::{Context, in_time};
@@ -22,7 +22,7 @@ pub(crate) enum TransitionsMsg {
     /// Who is told of answers from now on.
     Serve(ActorRef<CoreMsg>),
     /// Transitions, each with its number.
-    Make(Vec<(u64, Diversion)>),
+    Make(Vec<(u64, KeyTransition)>),
     /// Take what is there to the store.
     Flush,
 }
@@ -30,7 +30,7 @@ pub(crate) enum TransitionsMsg {
 #[derive(Default)]
 pub(crate) struct TransitionsState {
     route: Option<ActorRef<CoreMsg>>,
-    asked: VecDeque<(u64, Diversion)>,
+    asked: VecDeque<(u64, KeyTransition)>,
     flushing: bool,
 }
 
@@ -76,10 +76,10 @@ impl Transitions {
     async fn flush(&self, state: &mut TransitionsState) -> Result<(), ActorProcessingErr> {
         let Context { store, route, config, .. } = &*self.context;
         let count = transitions_of_a_call(&state.asked).min(state.asked.len());
-        let (numbers, transitions): (Vec<u64>, Vec<Diversion>) = state.asked.drain(..count).unzip();
-        let span = tracing::debug_span!("divert", %route, steps = transitions.len());
-        let call = tracing::Instrument::instrument(store.divert(&transitions), span);
-        let answers = in_time(config.store_timeout, "divert", call).await?;
+        let (numbers, transitions): (Vec<u64>, Vec<KeyTransition>) = state.asked.drain(..count).unzip();
+        let span = tracing::debug_span!("transition", %route, steps = transitions.len());
+        let call = tracing::Instrument::instrument(store.transition(&transitions), span);
+        let answers = in_time(config.store_timeout, "transition", call).await?;
         for (number, answer) in numbers.into_iter().zip(answers) {
             if let Some(route) = &state.route {
                 // A route that is gone was stopped with everything it knew.
@@ -91,9 +91,9 @@ impl Transitions {
 }
 
 /// Number of these that go into one call: at least one.
-fn transitions_of_a_call(asked: &VecDeque<(u64, Diversion)>) -> usize {
+fn transitions_of_a_call(asked: &VecDeque<(u64, KeyTransition)>) -> usize {
     let mut rows = 0;
-    let fits = |(_, transition): &&(u64, Diversion)| {
+    let fits = |(_, transition): &&(u64, KeyTransition)| {
         rows += rows_of(&transition.step);
         rows <= MAX_ROWS
     };
@@ -116,10 +116,10 @@ mod tests {
 
     use super::*;
 
-    fn park(rows: usize) -> (u64, Diversion) {
+    fn park(rows: usize) -> (u64, KeyTransition) {
         let message = outbox_contract::Message::new("t".parse().unwrap(), "t");
         let row = RowId { position: Position(1), id: MessageId::from_uuid(uuid::Uuid::nil()) };
-        let transition = Diversion {
+        let transition = KeyTransition {
             route: Route::default(),
             relay: RelayId::new(),
             bucket: Bucket(0),
@@ -131,7 +131,7 @@ mod tests {
         (1, transition)
     }
 
-    fn calls(mut asked: VecDeque<(u64, Diversion)>) -> Vec<usize> {
+    fn calls(mut asked: VecDeque<(u64, KeyTransition)>) -> Vec<usize> {
         std::iter::from_fn(|| {
             let count = (!asked.is_empty()).then(|| transitions_of_a_call(&asked))?;
             asked.drain(..count);

@@ -9,7 +9,7 @@ use outbox_contract::{Route, Unserved, metric};
 use super::lookout::EVERY;
 
 /// Routes that are labels of a metric, in the life of a relay: names come from the store, and whoever writes there may make up any number.
-const MOST_LABELS: usize = 20;
+const MAX_LABELS: usize = 20;
 
 /// The last answer, and for how long there was none.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl UnservedRoutes {
 
     pub(crate) fn found(&self, now: Duration, routes: Vec<Unserved>) {
         let mut seen = self.seen();
-        for unserved in routes.iter().filter(|found| !seen.tells_of(&found.route)).take(MOST_LABELS) {
+        for unserved in routes.iter().filter(|found| !seen.tells_of(&found.route)).take(MAX_LABELS) {
             let (route, waited) = (&unserved.route, unserved.oldest_age);
             let advice = advice(unserved);
             tracing::warn!(%route, ?waited, "messages wait on a route that no relay serves; {advice}");
@@ -88,7 +88,7 @@ impl Seen {
     /// Sets the metrics to what is known: those of routes that are not found any more to zero.
     fn show(&mut self) {
         for unserved in &self.routes {
-            if self.labels.len() < MOST_LABELS {
+            if self.labels.len() < MAX_LABELS {
                 self.labels.insert(unserved.route.clone());
             }
         }
@@ -222,7 +222,7 @@ mod tests {
             gauges.extend(shown(|| routes.found(S * 60, unserved(&some))));
         }
         assert_eq!(gauges.remove("outbox_unserved_routes"), Some(25.0));
-        assert_eq!(gauges.len(), MOST_LABELS, "in its whole life: {gauges:?}");
+        assert_eq!(gauges.len(), MAX_LABELS, "in its whole life: {gauges:?}");
         assert_eq!(routes.routes(S * 60).len(), 25, "and all of them are told");
     }
 

@@ -50,7 +50,7 @@ impl Upkeep {
     ) -> Result<UpkeepState, ActorProcessingErr> {
         let (first, most, seed) =
             self.routes.first().map_or((Duration::from_millis(200), Duration::from_secs(5), 0), |context| {
-                (context.config.outage_first_delay, context.config.outage_most_delay, context.seed)
+                (context.config.outage_first_delay, context.config.outage_max_delay, context.seed)
             });
         Ok(UpkeepState {
             running: Vec::new(),

@@ -123,12 +123,12 @@ impl fmt::Display for WorkError {
             Self::Failed(error) => write!(f, "rolled back: {error}"),
             Self::TooDeep { chain } => write!(
                 f,
-                "rolled back, the chain of events that handlers record is too long: {}; break the cycle, or raise most_depth",
+                "rolled back, the chain of events that handlers record is too long: {}; break the cycle, or raise max_depth",
                 chain.join(" -> ")
             ),
             Self::TooMany { most } => write!(
                 f,
-                "rolled back, more than {most} events in one unit of work; divide it, or raise most_events"
+                "rolled back, more than {most} events in one unit of work; divide it, or raise max_events"
             ),
             Self::Append(error) => write!(f, "rolled back: {error}"),
             Self::Store(error) => write!(f, "not committed: {error}"),

@@ -111,7 +111,7 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
     /// commit it yourself.
     ///
     /// A relay of this process then looks a little later than after `commit`, unless you call
-    /// [`hints().committed()`](outbox_contract::Hints::committed) of the store.
+    /// [`wakeup_signal().committed()`](outbox_contract::WakeupSignal::committed) of the store.
     ///
     /// *Cancellation*: rolled back.
     ///

@@ -9,14 +9,14 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
 use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
-use outbox_contract::hints::Wakeup;
 use outbox_contract::lease::{LeaseRequest, Leased};
 use outbox_contract::maintain::Maintained;
-use outbox_contract::transactional::{Admission, Blame, Committed};
+use outbox_contract::transactional::{Blame, Committed, Dedup};
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{
-    Admin, AppendError, Backlog, BucketSet, Consumer, Diversion, Diverted, FetchRequest, Fetched, Hints,
-    KeyId, Lease, LowWater, Message, MessageId, Outgoing, RelayId, Route, Store, StoreError, Stored,
-    StripeMark, Timestamp, Topic, Transactional, Unserved,
+    Admin, AppendError, Backlog, BucketSet, Consumer, FetchRequest, Fetched, KeyId, KeyTransition, Lease,
+    LowWater, Message, MessageId, Outgoing, RelayId, Route, Store, StoreError, Stored, StripeMark, Timestamp,
+    Topic, Transactional, Transitioned, Unserved, WakeupSignal,
 };
 
 use super::{ChaosStore, CommitFault, StoreCall, StoreFault, injected, lock};
@@ -79,8 +79,8 @@ impl<S: Store + ?Sized> Store for ChaosStore<S> {
         self.act(StoreCall::Settle, self.inner.settle(route, delivered)).await
     }
 
-    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
-        self.act(StoreCall::Divert, self.inner.divert(diversions)).await
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
+        self.act(StoreCall::Transition, self.inner.transition(transitions)).await
     }
 
     async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
@@ -270,17 +270,17 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
         self.act(StoreCall::Fence, self.inner.fence(tx, route, stored)).await
     }
 
-    async fn admit(
+    async fn deduplicate(
         &self,
         tx: &mut Self::Tx<'_>,
         consumer: &Consumer,
         messages: &[&Message],
-    ) -> Result<Vec<Admission>, StoreError> {
-        self.act(StoreCall::Admit, self.inner.admit(tx, consumer, messages)).await
+    ) -> Result<Vec<Dedup>, StoreError> {
+        self.act(StoreCall::Admit, self.inner.deduplicate(tx, consumer, messages)).await
     }
 
-    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        self.act(StoreCall::Admitted, self.inner.admitted(consumer, id)).await
+    async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        self.act(StoreCall::Admitted, self.inner.is_handled(consumer, id)).await
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
@@ -291,11 +291,11 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
         self.inner.is_conflict(error)
     }
 
-    fn most_idle(&self) -> Option<Duration> {
-        self.inner.most_idle()
+    fn max_idle(&self) -> Option<Duration> {
+        self.inner.max_idle()
     }
 
-    fn hints(&self) -> &Hints {
-        self.inner.hints()
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        self.inner.wakeup_signal()
     }
 }

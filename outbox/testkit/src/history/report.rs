@@ -39,17 +39,17 @@ pub struct Report {
 pub struct Found {
     /// Number of occurrences.
     pub count: u64,
-    /// The first occurrences, at most [`MOST_EXAMPLES`](Self::MOST_EXAMPLES).
+    /// The first occurrences, at most [`MAX_EXAMPLES`](Self::MAX_EXAMPLES).
     pub examples: Vec<Example>,
 }
 
 impl Found {
     /// Maximum number of examples kept.
-    pub const MOST_EXAMPLES: usize = 5;
+    pub const MAX_EXAMPLES: usize = 5;
 
     pub(super) fn add(&mut self, example: impl FnOnce() -> Example) {
         self.count += 1;
-        if self.examples.len() < Self::MOST_EXAMPLES {
+        if self.examples.len() < Self::MAX_EXAMPLES {
             self.examples.push(example());
         }
     }
@@ -140,7 +140,7 @@ impl fmt::Display for Report {
             for example in &found.examples {
                 writeln!(f, "{:>14}{example}", "")?;
             }
-            let more = found.count.saturating_sub(Found::MOST_EXAMPLES as u64);
+            let more = found.count.saturating_sub(Found::MAX_EXAMPLES as u64);
             if more > 0 {
                 writeln!(f, "{:>14}and {more} more", "")?;
             }

@@ -176,7 +176,7 @@ pub async fn a_store_that_comes_and_goes_loses_nothing_and_repeats_nothing<H: In
 /// handles, and fails at first for one key.
 fn emitting<H: InboxHarness>(world: &World<H>) -> InboxBuilder<Faulty<H>> {
     let effects = world.effects.clone();
-    let inbox = world.bare().emit_by("stock", format!("of-{}", world.consumer));
+    let inbox = world.bare().route_for("stock", format!("of-{}", world.consumer));
     inbox.on_any(handler_fn(move |tx, message: Message, context: HandlerContext<'_>| {
         let effects = effects.clone();
         Box::pin(async move {

@@ -20,7 +20,7 @@ pub async fn what_a_handler_emits_is_committed_with_its_effect_or_not_at_all<H: 
         let effects = world.effects.clone();
         let consumer = world.consumer.clone();
         let (faulty, lost) = (Arc::clone(&world.faulty), AtomicU32::new(3));
-        let inbox = world.bare().emit_by("stock", format!("of-{consumer}"));
+        let inbox = world.bare().route_for("stock", format!("of-{consumer}"));
         let inbox = inbox.on_any(handler_fn(move |tx, message: Message, context: HandlerContext<'_>| {
             let effects = effects.clone();
             if lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |lost| lost.checked_sub(1)).is_ok() {

@@ -59,7 +59,7 @@ pub trait InboxHarness: StoreHarness {
     /// Retention of handled ids, if the test can let that much time pass with
     /// [`advance`](StoreHarness::advance). None: it can't, as with a real clock. Then the suite
     /// does not test that ids are forgotten at last.
-    fn admissions_kept(&self) -> Option<Duration> {
+    fn handled_ids_kept(&self) -> Option<Duration> {
         None
     }
 }

@@ -32,7 +32,7 @@ use crate::suite;
 
 /// Time limit after which a single test counts as hanging, in addition to its waits for ids to be
 /// forgotten.
-const MOST_TIME: Duration = Duration::from_secs(900);
+const MAX_TIME: Duration = Duration::from_secs(900);
 
 /// Runs one test of the suite on a fresh store. [`inbox_conformance!`](crate::inbox_conformance)
 /// expands to it.
@@ -46,7 +46,7 @@ pub async fn run<H: InboxHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
         return;
     }
     let harness = <H as StoreHarness>::fresh().await;
-    let most = MOST_TIME + harness.admissions_kept().unwrap_or_default() * 2;
+    let most = MAX_TIME + harness.handled_ids_kept().unwrap_or_default() * 2;
     suite::within(most, name, test(&harness)).await;
 }
 

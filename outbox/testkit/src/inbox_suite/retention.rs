@@ -16,8 +16,8 @@ pub async fn a_repeat_is_known_after_the_store_was_cleaned_up<H: InboxHarness>(h
         world.done().await;
         world.store.maintain(1_000).await.expect("the store is cleaned up");
         for message in &sent {
-            let admitted = world.store.admitted(&world.consumer, message.id).await;
-            assert!(admitted.expect("the store answers"), "the id is kept");
+            let handled = world.store.is_handled(&world.consumer, message.id).await;
+            assert!(handled.expect("the store answers"), "the id is kept");
             world.feed.send(message.clone());
         }
         world.done().await;
@@ -28,7 +28,7 @@ pub async fn a_repeat_is_known_after_the_store_was_cleaned_up<H: InboxHarness>(h
 
 /// Ids are kept for the store's retention, and no longer than until the next maintenance after it.
 pub async fn ids_are_forgotten_when_their_time_is_over<H: InboxHarness>(harness: &H) {
-    let Some(kept) = harness.admissions_kept() else {
+    let Some(kept) = harness.handled_ids_kept() else {
         return not_applicable::<H>("nobody can wait until ids are forgotten here");
     };
     let world = direct_world(harness).await;
@@ -38,8 +38,8 @@ pub async fn ids_are_forgotten_when_their_time_is_over<H: InboxHarness>(harness:
     world.stop(inbox).await;
     let known = async || {
         world.store.maintain(1_000).await.expect("the store is cleaned up");
-        let admitted = world.store.admitted(&world.consumer, sent[0].id).await;
-        admitted.expect("the store answers")
+        let handled = world.store.is_handled(&world.consumer, sent[0].id).await;
+        handled.expect("the store answers")
     };
     harness.advance(kept.saturating_sub(Duration::from_secs(60))).await;
     assert!(known().await, "its time is not over");

@@ -124,20 +124,20 @@ impl<H: InboxHarness> World<H> {
             .seed(1)
             .tries(2)
             .first_delay(Duration::from_millis(5))
-            .most_delay(Duration::from_millis(50))
+            .max_delay(Duration::from_millis(50))
             .store_timeout(Duration::from_secs(60))
             .due_poll(Duration::from_millis(100))
             .outage_first_delay(Duration::from_millis(20))
-            .outage_most_delay(Duration::from_millis(500))
+            .outage_max_delay(Duration::from_millis(500))
             .retry(self.retry(10_000))
     }
 
     /// Returns a retry policy with this many attempts and short delays.
-    pub(super) fn retry(&self, most_attempts: u32) -> RetryPolicy {
+    pub(super) fn retry(&self, max_attempts: u32) -> RetryPolicy {
         RetryPolicy {
-            most_attempts,
+            max_attempts,
             first_delay: Duration::from_millis(5),
-            most_delay: Duration::from_millis(100),
+            max_delay: Duration::from_millis(100),
             ..RetryPolicy::default()
         }
     }

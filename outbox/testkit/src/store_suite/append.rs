@@ -78,16 +78,16 @@ pub async fn unicode_is_kept_in_every_text<H: StoreHarness>(harness: &H) {
 pub async fn the_longest_names_are_kept<H: StoreHarness>(harness: &H) {
     let longest = |character: char, most: usize| character.to_string().repeat(most / character.len_utf8());
     let of = |character: char| {
-        Message::new(topic(&longest(character, 249)), longest(character, Message::MOST_TYPE_BYTES))
+        Message::new(topic(&longest(character, 249)), longest(character, Message::MAX_TYPE_BYTES))
             .with_key(longest(character, 255))
             .and_then(|message| {
                 message.with_header(
-                    longest(character, Headers::MOST_NAME_BYTES),
-                    longest(character, Headers::MOST_VALUE_BYTES),
+                    longest(character, Headers::MAX_NAME_BYTES),
+                    longest(character, Headers::MAX_VALUE_BYTES),
                 )
             })
             .expect("valid")
-            .with_content_type(longest(character, Message::MOST_TYPE_BYTES))
+            .with_content_type(longest(character, Message::MAX_TYPE_BYTES))
     };
     assert_kept(harness, vec![of('a'), of('🗝')]).await;
 }

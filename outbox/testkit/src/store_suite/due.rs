@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::divert::Then;
 use outbox_contract::fetch::Scope;
+use outbox_contract::transition::Then;
 use outbox_contract::{Admin, Bucket, BucketSet, KeyId, Store};
 
 use super::StoreHarness;

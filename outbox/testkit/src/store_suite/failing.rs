@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::{FailingKey, Filter};
-use outbox_contract::divert::{Diverted, Step, Then};
 use outbox_contract::fetch::{DueKey, RowId};
+use outbox_contract::transition::{Step, Then, Transitioned};
 use outbox_contract::{Admin, FetchedRow, KeyId, Message, MessageId, Store, Stored};
 
 use super::StoreHarness;
@@ -170,16 +170,16 @@ pub async fn parking_passes_over_rows_that_are_not_there<H: StoreHarness>(harnes
 /// A relay whose answer was lost repeats its request: nothing happens twice.
 pub async fn a_step_repeated_has_no_second_effect<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 3).await;
-    let fail = relay.diversion(&key, None, fail_step(&stored, 1, NOW));
-    relay.divert(fail.clone()).await;
-    relay.divert(fail).await;
+    let fail = relay.key_transition(&key, None, fail_step(&stored, 1, NOW));
+    relay.transition(fail.clone()).await;
+    relay.transition(fail).await;
     let due = the_due_key(&relay).await;
     assert_eq!((of(&due.parked), due.attempts), (of(&stored), 1));
 
     let resume = Step::Resume { delivered: rows(&stored[..2]) };
-    let resume = relay.diversion(&key, Some(due.version), resume);
-    assert!(matches!(relay.divert(resume.clone()).await, Diverted::Done(Some(_))));
-    assert_eq!(relay.divert(resume).await, Diverted::Stale, "the version has moved on");
+    let resume = relay.key_transition(&key, Some(due.version), resume);
+    assert!(matches!(relay.transition(resume.clone()).await, Transitioned::Done(Some(_))));
+    assert_eq!(relay.transition(resume).await, Transitioned::Stale, "the version has moved on");
     assert_eq!(parked(&*relay.store).await, of(&stored[2..]));
 }
 
@@ -326,10 +326,10 @@ pub async fn a_key_whose_last_parked_message_is_buried_flows<H: StoreHarness>(ha
 pub async fn a_message_that_is_gone_is_neither_parked_nor_buried<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
     relay.settle(&stored[..1]).await;
-    let fail = relay.diversion(&key, None, fail_step(&stored[..1], 1, NOW));
-    assert_eq!(relay.divert(fail).await, Diverted::Stale);
-    let bury = relay.diversion(&key, None, bury_step(&stored[0], "rejected"));
-    assert_eq!(relay.divert(bury).await, Diverted::Stale);
+    let fail = relay.key_transition(&key, None, fail_step(&stored[..1], 1, NOW));
+    assert_eq!(relay.transition(fail).await, Transitioned::Stale);
+    let bury = relay.key_transition(&key, None, bury_step(&stored[0], "rejected"));
+    assert_eq!(relay.transition(bury).await, Transitioned::Stale);
     assert!(parked(&*relay.store).await.is_empty());
     assert!(relay.store.dead_letters(&Filter::default()).await.expect("listed").is_empty());
     assert_eq!(stored_ids(&relay.read_key(&key).await), of(&stored[1..]), "and the key flows on");
@@ -339,8 +339,8 @@ pub async fn a_message_that_is_gone_is_neither_parked_nor_buried<H: StoreHarness
 /// it.
 pub async fn parking_without_a_failing_key_strands_nothing<H: StoreHarness>(harness: &H) {
     let (relay, key, stored) = relay_with_key(harness, 2).await;
-    let park = relay.diversion(&key, None, Step::Park { rows: rows(&stored) });
-    relay.divert(park).await;
+    let park = relay.key_transition(&key, None, Step::Park { rows: rows(&stored) });
+    relay.transition(park).await;
     if failing_keys(&*relay.store).await.is_empty() {
         assert_eq!(
             stored_ids(&relay.read_key(&key).await),
@@ -365,22 +365,22 @@ pub async fn many_steps_in_one_call_are_answered_one_by_one<H: StoreHarness>(har
         .enumerate()
         .map(|(at, stored)| {
             let version = (at % 10 == 3).then_some(-77);
-            relay.diversion(
+            relay.key_transition(
                 &stored.message.key_id(),
                 version,
                 fail_step(std::slice::from_ref(stored), 1, NOW),
             )
         })
         .collect();
-    let answers = store.divert(&steps).await.expect("diversions are answered");
+    let answers = store.transition(&steps).await.expect("transitions are answered");
     assert_eq!(answers.len(), KEYS);
     for (at, answer) in answers.iter().enumerate() {
         match answer {
-            Diverted::Done(Some(_)) if at % 10 != 3 => {}
-            Diverted::Stale if at % 10 == 3 => {}
+            Transitioned::Done(Some(_)) if at % 10 != 3 => {}
+            Transitioned::Stale if at % 10 == 3 => {}
             other => panic!("step {at} was answered {other:?}"),
         }
     }
     assert_eq!(parked(&*store).await.len(), KEYS - KEYS / 10);
-    assert!(store.divert(&[]).await.expect("no step is no error").is_empty());
+    assert!(store.transition(&[]).await.expect("no step is no error").is_empty());
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
-use outbox_contract::transactional::{Admission, Committed, inbox_route};
+use outbox_contract::transactional::{Committed, Dedup, inbox_route};
+use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
 use outbox_contract::{
     Admin, BucketSet, Consumer, Epoch, KeyId, MessageId, Outgoing, RelayId, Route, Store, Stored,
     Transactional,
@@ -13,12 +13,12 @@ use outbox_contract::{
 
 use super::StoreHarness;
 use super::support::{
-    LATER, LONG, NOW, OVER, Relay, SHORT, bury_step, divert, fail_step, message, messages, prepared,
+    LATER, LONG, NOW, OVER, Relay, SHORT, bury_step, carry_out, fail_step, message, messages, prepared,
     stored_ids, write,
 };
 use crate::suite::not_applicable;
 
-/// Everything that a diversion could change.
+/// Everything that a transition could change.
 #[derive(Debug, PartialEq)]
 struct Everything {
     failing: Vec<outbox_contract::admin::FailingKey>,
@@ -79,45 +79,49 @@ async fn failing_key<S: outbox_contract::Transactional>(
     (key, version, stored[..2].to_vec(), stored[2..].to_vec())
 }
 
-/// Asserts that each of these diversions is refused with this refusal, and that nothing visible to
+/// Asserts that each of these transitions is refused with this refusal, and that nothing visible to
 /// `observer` has changed.
-async fn assert_refused<S: Store>(observer: &Relay<S>, diversions: Vec<Diversion>, refusal: Diverted) {
+async fn assert_refused<S: Store>(
+    observer: &Relay<S>,
+    transitions: Vec<KeyTransition>,
+    refusal: Transitioned,
+) {
     let before = everything(observer).await;
-    for diversion in diversions {
-        let told = format!("{diversion:?}");
-        assert_eq!(divert(&*observer.store, diversion).await, refusal, "{told}");
+    for transition in transitions {
+        let told = format!("{transition:?}");
+        assert_eq!(carry_out(&*observer.store, transition).await, refusal, "{told}");
     }
     assert_eq!(everything(observer).await, before, "a refused step changes nothing");
 }
 
-fn diversions<S: Store>(
+fn transitions<S: Store>(
     relay: &Relay<S>,
     key: &KeyId,
     version: Option<i64>,
     steps: Vec<Step>,
-) -> Vec<Diversion> {
-    steps.into_iter().map(|step| relay.diversion(key, version, step)).collect()
+) -> Vec<KeyTransition> {
+    steps.into_iter().map(|step| relay.key_transition(key, version, step)).collect()
 }
 
 /// Every step of the key, from its present state and from none.
-fn all_diversions<S: Store>(
+fn all_transitions<S: Store>(
     relay: &Relay<S>,
     key: &KeyId,
     version: i64,
     hot: &[Arc<Stored>],
     parked: &[Arc<Stored>],
-) -> Vec<Diversion> {
-    let from = |version| diversions(relay, key, version, every_step(hot, parked));
+) -> Vec<KeyTransition> {
+    let from = |version| transitions(relay, key, version, every_step(hot, parked));
     [from(Some(version)), from(None)].concat()
 }
 
 /// Asserts that this relay no longer receives anything of a key, and can't change anything of it.
-async fn assert_lost<S: Store>(relay: &Relay<S>, key: &KeyId, late: Vec<Diversion>) {
+async fn assert_lost<S: Store>(relay: &Relay<S>, key: &KeyId, late: Vec<KeyTransition>) {
     let due = relay.due().await.keys;
     assert!(due.iter().all(|due| due.key != *key), "a key of a lease that is over is not due: {due:?}");
-    for diversion in late {
-        let told = format!("{diversion:?}");
-        assert_eq!(relay.divert(diversion).await, Diverted::LeaseLost, "{told}");
+    for transition in late {
+        let told = format!("{transition:?}");
+        assert_eq!(relay.transition(transition).await, Transitioned::LeaseLost, "{told}");
     }
 }
 
@@ -131,7 +135,7 @@ pub async fn an_expired_lease_is_refused<H: StoreHarness>(harness: &H) {
     let mut slept = Relay::start(&store).await;
     let (key, version, parked, hot) = failing_key(&slept, NOW).await;
     let before = everything(&slept).await;
-    let late = all_diversions(&slept, &key, version, &hot, &parked);
+    let late = all_transitions(&slept, &key, version, &hot, &parked);
     // From here on, so that a slow machine has time for the steps before.
     slept.lasts = SHORT;
     slept.beat().await;
@@ -154,7 +158,7 @@ pub async fn a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised<H: S
     assert_ne!(other.bucket(), key.bucket(), "else the test shows nothing");
     write(&*store, [other.clone()]).await;
     let before = everything(&relay).await;
-    let late = all_diversions(&relay, &key, version, &hot, &parked);
+    let late = all_transitions(&relay, &key, version, &hot, &parked);
     assert_eq!(relay.due().await.keys.len(), 1);
     assert_eq!(unowned(&relay).await, 0);
 
@@ -184,7 +188,7 @@ pub async fn a_lease_that_ends_implausibly_late_is_none<H: StoreHarness>(harness
     let mut relay = Relay::start(&store).await;
     let (key, version, parked, hot) = failing_key(&relay, NOW).await;
     let before = everything(&relay).await;
-    let late = all_diversions(&relay, &key, version, &hot, &parked);
+    let late = all_transitions(&relay, &key, version, &hot, &parked);
     // More than twice as long as the lease lasts.
     if !harness.set_clock_back(LONG * 6).await {
         return not_applicable::<H>("nobody can set this store's clock back");
@@ -201,16 +205,16 @@ pub async fn a_lease_that_ends_implausibly_late_is_none<H: StoreHarness>(harness
 }
 
 /// Another relay took over: every step of the first is refused.
-pub async fn a_relay_that_was_replaced_can_divert_nothing<H: StoreHarness>(harness: &H) {
+pub async fn a_relay_that_was_replaced_can_transition_nothing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let slept = Relay::on(&store, Default::default(), SHORT).await;
     harness.advance(OVER).await;
     let next = Relay::start(&store).await;
     let (key, version, parked, hot) = failing_key(&next, LATER).await;
-    let late = diversions(&slept, &key, Some(version), every_step(&hot, &parked));
-    assert_refused(&next, late, Diverted::LeaseLost).await;
-    let late = diversions(&slept, &key, None, every_step(&hot, &parked));
-    assert_refused(&next, late, Diverted::LeaseLost).await;
+    let late = transitions(&slept, &key, Some(version), every_step(&hot, &parked));
+    assert_refused(&next, late, Transitioned::LeaseLost).await;
+    let late = transitions(&slept, &key, None, every_step(&hot, &parked));
+    assert_refused(&next, late, Transitioned::LeaseLost).await;
 }
 
 /// Steps under an earlier or a later epoch are refused: only the exact lease is valid.
@@ -219,11 +223,11 @@ pub async fn another_epoch_is_refused<H: StoreHarness>(harness: &H) {
     let relay = Relay::start(&store).await;
     let (key, version, parked, hot) = failing_key(&relay, LATER).await;
     for difference in [-1, 1] {
-        let mut wrong = diversions(&relay, &key, Some(version), every_step(&hot, &parked));
-        for diversion in &mut wrong {
-            diversion.epoch = Epoch(diversion.epoch.0 + difference);
+        let mut wrong = transitions(&relay, &key, Some(version), every_step(&hot, &parked));
+        for transition in &mut wrong {
+            transition.epoch = Epoch(transition.epoch.0 + difference);
         }
-        assert_refused(&relay, wrong, Diverted::LeaseLost).await;
+        assert_refused(&relay, wrong, Transitioned::LeaseLost).await;
     }
 }
 
@@ -232,11 +236,11 @@ pub async fn another_relay_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
     let (key, version, parked, hot) = failing_key(&relay, LATER).await;
-    let mut foreign = diversions(&relay, &key, Some(version), every_step(&hot, &parked));
-    for diversion in &mut foreign {
-        diversion.relay = RelayId::new();
+    let mut foreign = transitions(&relay, &key, Some(version), every_step(&hot, &parked));
+    for transition in &mut foreign {
+        transition.relay = RelayId::new();
     }
-    assert_refused(&relay, foreign, Diverted::LeaseLost).await;
+    assert_refused(&relay, foreign, Transitioned::LeaseLost).await;
 }
 
 /// A lease that was given back is no longer valid.
@@ -244,10 +248,10 @@ pub async fn a_released_lease_is_refused<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
     let (key, version, parked, hot) = failing_key(&relay, LATER).await;
-    let late = diversions(&relay, &key, Some(version), every_step(&hot, &parked));
+    let late = transitions(&relay, &key, Some(version), every_step(&hot, &parked));
     relay.leave().await;
     let next = Relay::start(&store).await;
-    assert_refused(&next, late, Diverted::LeaseLost).await;
+    assert_refused(&next, late, Transitioned::LeaseLost).await;
 }
 
 /// A step that starts from another state than the key's present one is refused.
@@ -257,8 +261,8 @@ pub async fn an_old_version_of_a_key_is_refused<H: StoreHarness>(harness: &H) {
     let (key, old, parked, hot) = failing_key(&relay, LATER).await;
     let new = relay.step(&key, Some(old), fail_step(&parked[..1], 2, LATER)).await;
     assert_ne!(new, Some(old));
-    let late = diversions(&relay, &key, Some(old), every_step(&hot, &parked));
-    assert_refused(&relay, late, Diverted::Stale).await;
+    let late = transitions(&relay, &key, Some(old), every_step(&hot, &parked));
+    assert_refused(&relay, late, Transitioned::Stale).await;
 }
 
 /// A step that starts from a state is refused for a key that has none.
@@ -270,7 +274,7 @@ pub async fn a_version_of_a_key_that_flows_is_refused<H: StoreHarness>(harness: 
     write(&*store, written).await;
     let stored = relay.read_key(&key).await;
     let steps = every_step(&stored[1..], &stored[..1]);
-    assert_refused(&relay, diversions(&relay, &key, Some(1), steps), Diverted::Stale).await;
+    assert_refused(&relay, transitions(&relay, &key, Some(1), steps), Transitioned::Stale).await;
 }
 
 /// Every admin operation on a key makes its next version: a relay that works from the one before is
@@ -282,21 +286,22 @@ pub async fn a_relay_is_refused_after_an_operator_changed_its_key<H: StoreHarnes
     let steps = || every_step(&hot, &parked);
 
     store.hold(&relay.route, &key).await.expect("a failing key is held");
-    assert_refused(&relay, diversions(&relay, &key, Some(version), steps()), Diverted::Stale).await;
+    assert_refused(&relay, transitions(&relay, &key, Some(version), steps()), Transitioned::Stale).await;
 
     store.release(&relay.route, &key).await.expect("a held key is released");
     let released = relay.due().await.keys[0].version;
     assert_ne!(released, version);
     store.release(&relay.route, &key).await.expect("a failing key is released");
-    assert_refused(&relay, diversions(&relay, &key, Some(released), steps()), Diverted::Stale).await;
+    assert_refused(&relay, transitions(&relay, &key, Some(released), steps()), Transitioned::Stale).await;
 
     let before_skip = relay.due().await.keys[0].version;
     store.skip(&relay.route, &key).await.expect("a failing key's first message is skipped");
-    assert_refused(&relay, diversions(&relay, &key, Some(before_skip), steps()), Diverted::Stale).await;
+    assert_refused(&relay, transitions(&relay, &key, Some(before_skip), steps()), Transitioned::Stale).await;
 
     let before_discard = relay.due().await.keys[0].version;
     store.discard(&relay.route, &key).await.expect("a failing key's messages are discarded");
-    assert_refused(&relay, diversions(&relay, &key, Some(before_discard), steps()), Diverted::Stale).await;
+    assert_refused(&relay, transitions(&relay, &key, Some(before_discard), steps()), Transitioned::Stale)
+        .await;
 }
 
 /// A key that failed, flowed and failed again does not return to an earlier version.
@@ -360,19 +365,20 @@ pub async fn what_is_handled_behind_a_fence_is_not_finished_by_others<H: StoreHa
         let mut tx = store.begin().await.expect("a transaction begins");
         let waits = store.fence(&mut tx, &route, &[&stored]).await.expect("the question is answered");
         assert_eq!(waits, [true]);
-        let admissions = store.admit(&mut tx, &inventory, &[&stored.message]).await.expect("admitted");
-        assert_eq!(admissions, [Admission::New]);
-        let bury = relay.diversion(&key, version, bury_step(&stored, "rejected"));
+        let handled_ids =
+            store.deduplicate(&mut tx, &inventory, &[&stored.message]).await.expect("is_handled");
+        assert_eq!(handled_ids, [Dedup::New]);
+        let bury = relay.key_transition(&key, version, bury_step(&stored, "rejected"));
         let burying = {
             let relay = Arc::clone(&relay);
-            tokio::spawn(async move { relay.store.divert(&[bury]).await.map(|answers| answers[0]) })
+            tokio::spawn(async move { relay.store.transition(&[bury]).await.map(|answers| answers[0]) })
         };
         // A store that does not wait has done it by then. One that is slow has more time, and shows nothing.
         tokio::time::sleep(SHORT).await;
         let is_buried = burying.is_finished();
         let committed = store.commit(tx).await;
         let buried = burying.await.expect("the step comes to an end");
-        if is_buried && matches!(buried, Ok(Diverted::Done(_))) {
+        if is_buried && matches!(buried, Ok(Transitioned::Done(_))) {
             assert!(!matches!(committed, Committed::Yes), "it was buried, and handled behind that");
         } else {
             committed.into_result().expect("nothing was in the way of the handler");

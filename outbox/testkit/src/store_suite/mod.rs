@@ -36,7 +36,7 @@ use crate::suite;
 
 /// Time limit after which a single test counts as hanging. In paused time a test that waits for
 /// nothing reaches it at once.
-const MOST_TIME: Duration = Duration::from_secs(180);
+const MAX_TIME: Duration = Duration::from_secs(180);
 
 /// Runs one test of the suite on a fresh store. [`store_conformance!`](crate::store_conformance)
 /// expands to it.
@@ -50,7 +50,7 @@ pub async fn run<H: StoreHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
         return;
     }
     let harness = H::fresh().await;
-    suite::within(MOST_TIME, name, test(&harness)).await;
+    suite::within(MAX_TIME, name, test(&harness)).await;
 }
 
 /// Makes one `#[tokio::test]` of each property that a store must have, named after it.
@@ -198,7 +198,7 @@ macro_rules! __store_properties {
                 an_expired_lease_is_refused
                 a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised
                 a_lease_that_ends_implausibly_late_is_none
-                a_relay_that_was_replaced_can_divert_nothing
+                a_relay_that_was_replaced_can_transition_nothing
                 another_epoch_is_refused
                 another_relay_is_refused
                 a_released_lease_is_refused

@@ -12,7 +12,7 @@ use outbox_contract::{FetchedRow, KeyId, Message, Outgoing, Position, Store, Tra
 
 use super::StoreHarness;
 use super::support::{
-    MOST_ATTEMPTS, Relay, back_off, ids, in_key_order, message, messages, prepared, published, stored_ids,
+    MAX_ATTEMPTS, Relay, back_off, ids, in_key_order, message, messages, prepared, published, stored_ids,
     try_write, write,
 };
 use crate::history::History;
@@ -110,7 +110,7 @@ pub async fn concurrent_writers_of_a_key_are_in_commit_order<H: StoreHarness>(ha
 /// ones must be in order.
 async fn write_recorded<S: Transactional>(store: &S, history: &History, batch: &[Message]) {
     let outgoing: Vec<Outgoing> = batch.iter().cloned().map(Outgoing::from).collect();
-    for _ in 0..MOST_ATTEMPTS {
+    for _ in 0..MAX_ATTEMPTS {
         let mut writing = history.begin();
         for message in batch {
             writing.append(message);
@@ -124,7 +124,7 @@ async fn write_recorded<S: Transactional>(store: &S, history: &History, batch: &
             Err(error) => panic!("a valid message was not committed: {error}"),
         }
     }
-    panic!("{MOST_ATTEMPTS} transactions in a row ended in a conflict");
+    panic!("{MAX_ATTEMPTS} transactions in a row ended in a conflict");
 }
 
 /// A writer of a key to which an open transaction has appended waits for its end, or conflicts; it

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::{Due, DueRequest, RowId, Scope};
 use outbox_contract::lease::{LeaseRequest, Leased, LowWater};
+use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
 use outbox_contract::{
     AppendError, BucketSet, Epoch, Failure, FetchRequest, Fetched, FetchedRow, KeyId, Lease, Message,
     Outgoing, Position, RelayId, Route, Store, StoreError, Stored, Timestamp, Topic, Transactional,
@@ -65,14 +65,14 @@ where
     I::Item: Into<Outgoing>,
 {
     let outgoing: Vec<Outgoing> = messages.into_iter().map(Into::into).collect();
-    for _ in 0..MOST_ATTEMPTS {
+    for _ in 0..MAX_ATTEMPTS {
         match try_write(store, &outgoing).await {
             Ok(()) => return,
             Err(error) if error.is_retryable() => back_off().await,
             Err(error) => panic!("a valid message was not committed: {error}"),
         }
     }
-    panic!("{MOST_ATTEMPTS} transactions in a row ended in a conflict");
+    panic!("{MAX_ATTEMPTS} transactions in a row ended in a conflict");
 }
 
 /// Begins, appends, commits, once.
@@ -87,7 +87,7 @@ pub(super) async fn try_write<S: Transactional>(store: &S, outgoing: &[Outgoing]
 }
 
 /// Maximum number of attempts of a transaction that conflicts before a test gives up.
-pub(super) const MOST_ATTEMPTS: usize = 500;
+pub(super) const MAX_ATTEMPTS: usize = 500;
 
 /// Pauses for a short random time before a transaction restarts.
 pub(super) async fn back_off() {
@@ -250,8 +250,8 @@ impl<S: Store> Relay<S> {
         lease.expect("the relay owns the bucket of the key").epoch
     }
 
-    pub(super) fn diversion(&self, key: &KeyId, version: Option<i64>, step: Step) -> Diversion {
-        Diversion {
+    pub(super) fn key_transition(&self, key: &KeyId, version: Option<i64>, step: Step) -> KeyTransition {
+        KeyTransition {
             route: self.route.clone(),
             relay: self.id,
             bucket: key.bucket(),
@@ -262,15 +262,15 @@ impl<S: Store> Relay<S> {
         }
     }
 
-    pub(super) async fn divert(&self, diversion: Diversion) -> Diverted {
-        divert(&*self.store, diversion).await
+    pub(super) async fn transition(&self, transition: KeyTransition) -> Transitioned {
+        carry_out(&*self.store, transition).await
     }
 
     /// Performs one step of a key, which must succeed. Returns the new version of the key.
     pub(super) async fn step(&self, key: &KeyId, version: Option<i64>, step: Step) -> Option<i64> {
         let told = format!("{step:?}");
-        match self.divert(self.diversion(key, version, step)).await {
-            Diverted::Done(version) => version,
+        match self.transition(self.key_transition(key, version, step)).await {
+            Transitioned::Done(version) => version,
             refused => panic!("{told} from version {version:?} was refused: {refused:?}"),
         }
     }
@@ -326,9 +326,9 @@ impl<S: Store> Relay<S> {
     }
 }
 
-pub(super) async fn divert<S: Store>(store: &S, diversion: Diversion) -> Diverted {
-    let answers = store.divert(&[diversion]).await.expect("a diversion is answered");
-    assert_eq!(answers.len(), 1, "one diversion gets one answer");
+pub(super) async fn carry_out<S: Store>(store: &S, transition: KeyTransition) -> Transitioned {
+    let answers = store.transition(&[transition]).await.expect("a transition is answered");
+    assert_eq!(answers.len(), 1, "one transition gets one answer");
     answers[0]
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use outbox_contract::hints::Wakeup;
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{
     Admin, Consumer, Outgoing, RelayId, Store, StoreErrorKind, Timestamp, Transactional, Unserved,
 };
@@ -360,7 +360,7 @@ const WAITED: Duration = Duration::from_millis(400);
 /// A relay of the same process wakes up at an append, and exactly at a commit.
 pub async fn the_bell_rings_at_append_and_at_commit<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    let mut listener = store.hints().listen();
+    let mut listener = store.wakeup_signal().listen();
     let mut tx = store.begin().await.expect("a transaction begins");
     store.append(&mut tx, &[message("orders", "a").into()]).await.expect("a valid message is appended");
     let heard = tokio::time::timeout(PATIENCE, listener.next()).await;
@@ -374,10 +374,13 @@ pub async fn the_bell_rings_at_append_and_at_commit<H: StoreHarness>(harness: &H
 /// wakes no relay.
 pub async fn a_commit_without_an_append_rings_nothing<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    let mut listener = store.hints().listen();
+    let mut listener = store.wakeup_signal().listen();
     let mut tx = store.begin().await.expect("a transaction begins");
     let consumer = Consumer::new("inventory").expect("a valid name");
-    store.admit(&mut tx, &consumer, &[&message("orders", "a")]).await.expect("a message is admitted");
+    store
+        .deduplicate(&mut tx, &consumer, &[&message("orders", "a")])
+        .await
+        .expect("a message is recorded as handled");
     store.commit(tx).await.into_result().expect("the transaction commits");
     let heard = tokio::time::timeout(Duration::ZERO, listener.next()).await;
     assert!(heard.is_err(), "nothing was appended, and it rang: {heard:?}");

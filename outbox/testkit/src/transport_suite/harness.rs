@@ -63,8 +63,8 @@ pub struct Capabilities {
     pub large: usize,
     /// A topic has several ordering units. Default: yes.
     pub units: bool,
-    /// A part of a chunk can be seen to have arrived while its publish is still under way. Default:
-    /// yes; no where a chunk is sent as one, and may be complete before a member sees any of it.
+    /// A part of a batch can be seen to have arrived while its publish is still under way. Default:
+    /// yes; no where a batch is sent as one, and may be complete before a member sees any of it.
     pub in_parts: bool,
     /// Units move from a living member to one that joins. Default: yes; no where a unit stays until
     /// its owner leaves.
@@ -100,7 +100,7 @@ impl Capabilities {
         self
     }
 
-    /// Sets whether chunks can be seen to arrive in parts.
+    /// Sets whether batches can be seen to arrive in parts.
     #[must_use]
     pub const fn with_in_parts(mut self, in_parts: bool) -> Self {
         self.in_parts = in_parts;

@@ -33,7 +33,7 @@ pub use harness::{Capabilities, TransportHarness};
 use crate::suite;
 
 /// Time limit after which a single test counts as hanging.
-const MOST_TIME: Duration = Duration::from_secs(180);
+const MAX_TIME: Duration = Duration::from_secs(180);
 
 /// Time limit for one thing that must happen. Long: brokers take seconds to assign units.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ pub async fn run<H: TransportHarness>(name: &str, test: impl AsyncFnOnce(&H)) {
         return;
     }
     let harness = H::fresh().await;
-    suite::within(MOST_TIME, name, test(&harness)).await;
+    suite::within(MAX_TIME, name, test(&harness)).await;
 }
 
 /// Makes one `#[tokio::test]` of each property that a transport must have, named after it.

@@ -6,7 +6,7 @@ use super::TransportHarness;
 use super::receiver::{Log, Receiver, subscription};
 use super::sender::Sender;
 
-/// Several messages of a key travel in one chunk, between others.
+/// Several messages of a key travel in one batch, between others.
 pub async fn messages_of_a_key_keep_their_order_within_a_chunk<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
@@ -18,7 +18,7 @@ pub async fn messages_of_a_key_keep_their_order_within_a_chunk<H: TransportHarne
     log.assert_complete_and_in_order(&messages);
 }
 
-/// The next chunk of a key is sent when the last one is confirmed.
+/// The next batch of a key is sent when the last one is confirmed.
 pub async fn messages_of_a_key_keep_their_order_across_chunks<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
@@ -33,7 +33,7 @@ pub async fn messages_of_a_key_keep_their_order_across_chunks<H: TransportHarnes
     log.assert_complete_and_in_order(&messages);
 }
 
-/// Several chunks are unconfirmed at once, never two with the same key.
+/// Several batches are unconfirmed at once, never two with the same key.
 pub async fn chunks_of_different_keys_can_be_published_at_once<H: TransportHarness>(harness: &H) {
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;

@@ -1,4 +1,4 @@
-//! The reported outcome of each message of a chunk, and its meaning for those behind it.
+//! The reported outcome of each message of a batch, and its meaning for those behind it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub async fn every_message_of_a_chunk_gets_an_outcome<H: TransportHarness>(harne
     let (topic, log) = (harness.topic().await, Log::default());
     let receiver = Receiver::join(&*harness.transport(), subscription("reader", &topic), &log).await;
     let sender = Sender::new(harness.transport());
-    // Connections are opened and units assigned before the chunk that counts.
+    // Connections are opened and units assigned before the batch that counts.
     let first = sender.messages(&topic, &["warm"], 1);
     tokio::join!(sender.deliver(&first), receiver.finish(&first));
 
@@ -26,7 +26,7 @@ pub async fn every_message_of_a_chunk_gets_an_outcome<H: TransportHarness>(harne
 }
 
 /// A topic that does not exist, or that has no receiver, is unavailable. No message of it counts as
-/// delivered, and other topics in the same chunk flow (promise P5).
+/// delivered, and other topics in the same batch flow (promise P5).
 pub async fn an_unroutable_topic_is_unavailable_and_holds_up_no_other<H: TransportHarness>(harness: &H) {
     let Some(unroutable) = harness.capabilities().unroutable_topic else {
         return not_applicable::<H>("the harness names no unroutable topic");
@@ -105,7 +105,7 @@ pub async fn a_message_that_is_too_large_is_rejected_and_blocks_its_key_alone<H:
 }
 
 /// The relay drops a publish at its deadline. The messages that arrived until then, or later, are a
-/// prefix of each key: resent as a whole, first deliveries are in order. Where chunks arrive in
+/// prefix of each key: resent as a whole, first deliveries are in order. Where batches arrive in
 /// parts, at least one is dropped in the middle.
 pub async fn what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key<H: TransportHarness>(harness: &H) {
     let transport = harness.transport();
@@ -118,14 +118,14 @@ pub async fn what_arrives_of_a_dropped_publish_is_a_prefix_of_each_key<H: Transp
         }
         let (topic, log) = (harness.topic().await, Log::default());
         let receiver = Receiver::join(&*transport, subscription("reader", &topic), &log).await;
-        // Where a chunk is complete at once, larger ones are tried.
+        // Where a batch is complete at once, larger ones are tried.
         let size = 1 << (2 * (round / 4)).min(10);
         let payload = vec![b'x'; size * 64];
         let of = |at: usize| message(&topic, ["a", "b", "c", "d"][at % 4]).with_payload(payload.clone());
         let messages: Vec<_> = (0..100).map(|at| sender.store(of(at))).collect();
         let outcomes = Outcomes::new(messages.len());
         {
-            let mut publish = transport.publish(sender.chunk(&messages), &outcomes);
+            let mut publish = transport.publish(sender.publish_batch(&messages), &outcomes);
             let arrived = async {
                 while log.len() < arrived_before {
                     let deliveries = receiver.deliveries().await;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use outbox_contract::{
-    Chunk, Message, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Topic, Transport,
+    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp, Topic, Transport,
 };
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -16,11 +16,11 @@ use super::PATIENCE;
 /// The source that all messages of the suite name.
 pub(super) const SOURCE: &str = "/suite";
 
-/// Timeout of a chunk; its unreported messages are resent.
+/// Timeout of a batch; its unreported messages are resent.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The pause before a resend.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Maximum number of messages in a chunk of the relay.
+/// Maximum number of messages in a batch of the relay.
 const CHUNK: usize = 100;
 
 /// Sends messages of one store to one transport.
@@ -47,15 +47,15 @@ impl Sender {
         (0..count).map(|at| self.store(message(topic, keys[at % keys.len()]))).collect()
     }
 
-    pub(super) fn chunk(&self, messages: &[Arc<Stored>]) -> Chunk {
-        Chunk::new(Route::default(), self.relay, SOURCE.into(), messages.to_vec(), DEADLINE)
+    pub(super) fn publish_batch(&self, messages: &[Arc<Stored>]) -> PublishBatch {
+        PublishBatch::new(Route::default(), self.relay, SOURCE.into(), messages.to_vec(), DEADLINE)
     }
 
-    /// Publishes one chunk, once.
+    /// Publishes one batch, once.
     pub(super) async fn publish(&self, messages: &[Arc<Stored>]) -> Vec<Option<Outcome>> {
         let outcomes = Outcomes::new(messages.len());
         // A message without a report by then is unknown: the result is not needed otherwise.
-        let _ = timeout(DEADLINE, self.transport.publish(self.chunk(messages), &outcomes)).await;
+        let _ = timeout(DEADLINE, self.transport.publish(self.publish_batch(messages), &outcomes)).await;
         let outcomes = outcomes.take();
         assert_key_prefix(messages, &outcomes);
         outcomes

@@ -198,10 +198,10 @@ async fn wake_ups_are_lost_and_the_stream_goes_on() {
     let always = StoreFaultRates { before: 1.0, ..StoreFaultRates::default() };
     let store = chaos(1).with_rates_of(StoreCall::Wakeups, always);
     let mut wakeups = store.wakeups();
-    store.hints().committed();
+    store.wakeup_signal().committed();
     assert!(timeout(Duration::from_secs(60), wakeups.next()).await.is_err(), "lost");
     store.calm();
-    store.hints().committed();
+    store.wakeup_signal().committed();
     assert!(timeout(Duration::from_secs(60), wakeups.next()).await.unwrap().is_some());
 }
 

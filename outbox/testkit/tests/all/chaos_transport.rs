@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{
-    Chunk, KeyId, Message, MessageId, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Topic,
-    Transport,
+    KeyId, Message, MessageId, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp,
+    Topic, Transport,
 };
 use outbox_testkit::{ChaosTransport, Fault, FaultCounts, FaultRates, RecordingTransport};
 use tokio::time::{Instant, timeout};
@@ -18,7 +18,7 @@ fn topic(name: &str) -> Topic {
     Topic::new(name).unwrap()
 }
 
-/// One message for each key, in this order: `chunk("orders", "aab")` has two of key a and one of key b.
+/// One message for each key, in this order: `batch("orders", "aab")` has two of key a and one of key b.
 fn chunk(topic_name: &str, keys: &str) -> Vec<Arc<Stored>> {
     let keys = (1..).zip(keys.chars());
     keys.map(|(position, key)| {
@@ -46,7 +46,8 @@ impl Setup {
         let (chaos, slots, messages) = (Arc::clone(&self.chaos), outcomes.clone(), messages.to_vec());
         let task = tokio::spawn(async move {
             let deadline = Duration::from_secs(10);
-            let chunk = Chunk::new(Route::default(), RelayId::new(), "/suite".into(), messages, deadline);
+            let chunk =
+                PublishBatch::new(Route::default(), RelayId::new(), "/suite".into(), messages, deadline);
             timeout(deadline, chaos.publish(chunk, &slots)).await.is_err()
         });
         let end = match task.await {
@@ -156,7 +157,7 @@ fn everything_goes_wrong() -> FaultRates {
     }
 }
 
-/// Publishes twenty chunks under all faults; what came of each.
+/// Publishes twenty batches under all faults; what came of each.
 async fn storm(seed: u64) -> (Setup, Vec<String>) {
     let setup = Setup::new(seed);
     setup.chaos.set_rates(everything_goes_wrong());

@@ -67,20 +67,20 @@ catches! { fresh_with:
         NeverLeaves, lease::a_relay_that_leaves_counts_no_more;
     the_suite_catches_a_settle_that_ignores_ids:
         SettlesByPosition, settle::a_row_is_settled_by_position_and_id_together;
-    the_suite_catches_a_diversion_that_ignores_the_lease:
-        DivertsWithoutLease, fence::a_relay_that_was_replaced_can_divert_nothing;
-    the_suite_catches_a_diversion_that_ignores_an_expired_lease:
-        DivertsWithoutLease, fence::an_expired_lease_is_refused;
-    the_suite_catches_a_diversion_that_ignores_the_end_of_what_is_given_up:
-        DivertsWithoutLease, fence::a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised;
+    the_suite_catches_a_transition_that_ignores_the_lease:
+        TransitionsWithoutLease, fence::a_relay_that_was_replaced_can_transition_nothing;
+    the_suite_catches_a_transition_that_ignores_an_expired_lease:
+        TransitionsWithoutLease, fence::an_expired_lease_is_refused;
+    the_suite_catches_a_transition_that_ignores_the_end_of_what_is_given_up:
+        TransitionsWithoutLease, fence::a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised;
     the_suite_catches_a_heartbeat_that_promises_more_of_what_is_given_up:
         PromisesMoreOfWhatIsGivenUp, fence::a_bucket_that_is_given_up_is_owned_no_longer_than_was_promised;
     the_suite_catches_leases_that_count_however_late_they_end:
         BelievesEveryEnd, fence::a_lease_that_ends_implausibly_late_is_none;
-    the_suite_catches_a_diversion_that_ignores_the_version:
-        DivertsAnyVersion, fence::an_old_version_of_a_key_is_refused;
-    the_suite_catches_a_diversion_that_ignores_an_operator:
-        DivertsAnyVersion, fence::a_relay_is_refused_after_an_operator_changed_its_key;
+    the_suite_catches_a_transition_that_ignores_the_version:
+        TransitionsAnyVersion, fence::an_old_version_of_a_key_is_refused;
+    the_suite_catches_a_transition_that_ignores_an_operator:
+        TransitionsAnyVersion, fence::a_relay_is_refused_after_an_operator_changed_its_key;
     the_suite_catches_attempts_that_are_added:
         AddsAttempts, failing::a_second_failure_sets_the_attempts;
     the_suite_catches_parked_messages_that_are_given_out_of_order:

@@ -22,8 +22,8 @@ pub struct Snapshot {
     pub scheduled: usize,
     /// How many delivered messages are in the history.
     pub history: usize,
-    /// How many admitted ids are kept.
-    pub admissions: usize,
+    /// How many ids of handled messages are kept.
+    pub handled_ids: usize,
     /// Every relay that is known, live or not, with its label.
     pub relays: Vec<(Route, RelayId, String)>,
 }
@@ -46,7 +46,7 @@ impl Tables {
             dead: self.archive.dead.len(),
             scheduled: self.scheduled.len(),
             history: self.archive.history.len(),
-            admissions: self.admissions.len(),
+            handled_ids: self.handled_ids.len(),
             relays: relays.collect(),
         }
     }

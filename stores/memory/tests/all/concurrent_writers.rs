@@ -9,12 +9,12 @@ use crate::support::{
     START, append, beat, builder, commit, fetch, hot, key, message, published, relay, waits, write,
 };
 use outbox_contract::admin::Filter;
-use outbox_contract::divert::Step;
 use outbox_contract::fetch::Ordering;
 use outbox_contract::transactional::Committed;
+use outbox_contract::transition::Step;
 use outbox_contract::{
-    Admin, AppendError, Diversion, Diverted, Failure, Outgoing, Position, Route, Store, StoreErrorKind,
-    Transactional,
+    Admin, AppendError, Failure, KeyTransition, Outgoing, Position, Route, Store, StoreErrorKind,
+    Transactional, Transitioned,
 };
 use outbox_store_memory::MemoryStore;
 
@@ -101,7 +101,7 @@ async fn one_of_two_that_lock_keys_in_opposite_order_is_rolled_back() {
     // It is over: nothing can be appended, admitted or committed in it any more.
     assert!(matches!(store.append(&mut two, &[message("c", 5).into()]).await, Err(AppendError::Conflict(_))));
     let consumer = "c".parse().unwrap();
-    assert!(store.admit(&mut two, &consumer, &[&message("c", 5)]).await.unwrap_err().is_retryable());
+    assert!(store.deduplicate(&mut two, &consumer, &[&message("c", 5)]).await.unwrap_err().is_retryable());
     assert!(
         matches!(store.commit(two).await, Committed::No(error) if error.kind() == StoreErrorKind::Conflict)
     );
@@ -142,7 +142,7 @@ async fn a_requeued_message_waits_for_an_open_writer_of_its_key() {
         [outbox_contract::FetchedRow::Message(stored)] => stored.row(),
         other => panic!("{other:?}"),
     };
-    let bury = Diversion {
+    let bury = KeyTransition {
         route: Route::default(),
         relay: relay(1),
         bucket: key("a").bucket(),
@@ -157,7 +157,7 @@ async fn a_requeued_message_waits_for_an_open_writer_of_its_key() {
             last: Failure::new("c", "m"),
         },
     };
-    assert_eq!(store.divert(&[bury]).await.unwrap(), [Diverted::Done(None)]);
+    assert_eq!(store.transition(&[bury]).await.unwrap(), [Transitioned::Done(None)]);
 
     let mut open = store.begin().await.unwrap();
     append(&store, &mut open, message("a", 2)).await;
@@ -192,18 +192,18 @@ async fn the_second_to_handle_a_message_waits_and_finds_it_handled() {
     let consumer = "inventory".parse().unwrap();
     for (commits, then) in [(false, "New"), (true, "Duplicate")] {
         let mut first = store.begin().await.unwrap();
-        store.admit(&mut first, &consumer, &[&message("a", 1)]).await.unwrap();
+        store.deduplicate(&mut first, &consumer, &[&message("a", 1)]).await.unwrap();
         let mut second = store.begin().await.unwrap();
         let again = message("a", 1);
         let again = [&again];
-        let mut admitting = store.admit(&mut second, &consumer, &again);
-        assert!(waits(&mut admitting).await);
+        let mut deduplicating = store.deduplicate(&mut second, &consumer, &again);
+        assert!(waits(&mut deduplicating).await);
         if commits {
             commit(&store, first).await;
         } else {
             store.rollback(first).await.unwrap();
         }
-        assert_eq!(format!("{:?}", admitting.await.unwrap()), format!("[{then}]"));
+        assert_eq!(format!("{:?}", deduplicating.await.unwrap()), format!("[{then}]"));
     }
 }
 

@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use crate::support::{beat, builder, fetch, hot, key, message, published, relay, write};
-use outbox_contract::divert::{Step, Then};
 use outbox_contract::fetch::{Due, DueRequest, RowId, Scope};
-use outbox_contract::{Admin, BucketSet, Diversion, Diverted, Failure, KeyId, Position, Route, Store};
+use outbox_contract::transition::{Step, Then};
+use outbox_contract::{
+    Admin, BucketSet, Failure, KeyId, KeyTransition, Position, Route, Store, Transitioned,
+};
 use outbox_store_memory::MemoryStore;
 
 const LATER: Then = Then::RetryAfter(Duration::from_secs(5));
@@ -42,11 +44,11 @@ fn buried(number: i64) -> Step {
     Step::Bury { row: row(number), reason: "exhausted", attempts: 3, first: failure.clone(), last: failure }
 }
 
-async fn step(store: &MemoryStore, key: &KeyId, version: Option<i64>, step: Step) -> Diverted {
+async fn step(store: &MemoryStore, key: &KeyId, version: Option<i64>, step: Step) -> Transitioned {
     let leased = beat(store, relay(1)).await;
     let bucket = key.bucket();
     let epoch = leased.leases[usize::from(bucket.0)].epoch;
-    let diversion = Diversion {
+    let transition = KeyTransition {
         route: Route::default(),
         relay: relay(1),
         bucket,
@@ -55,12 +57,12 @@ async fn step(store: &MemoryStore, key: &KeyId, version: Option<i64>, step: Step
         version,
         step,
     };
-    store.divert(&[diversion]).await.unwrap()[0]
+    store.transition(&[transition]).await.unwrap()[0]
 }
 
 async fn done(store: &MemoryStore, key: &KeyId, version: Option<i64>, what: Step) -> Option<i64> {
     match step(store, key, version, what).await {
-        Diverted::Done(version) => version,
+        Transitioned::Done(version) => version,
         refused => panic!("{refused:?}"),
     }
 }
@@ -108,7 +110,7 @@ async fn what_comes_behind_does_not_disturb_a_retry_under_way() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_parked_behind_a_key_that_flows() {
     let store = with_messages(&["a"]).await;
-    assert_eq!(step(&store, &key("a"), None, Step::Park { rows: vec![row(1)] }).await, Diverted::Stale);
+    assert_eq!(step(&store, &key("a"), None, Step::Park { rows: vec![row(1)] }).await, Transitioned::Stale);
     assert_eq!(hot(&store).len(), 1);
 }
 
@@ -120,7 +122,7 @@ async fn a_version_never_comes_back() {
     let second = done(&store, &key("a"), None, failed(2, 1, LATER)).await;
     assert!(second > first);
     let stale = step(&store, &key("a"), first, Step::Resume { delivered: vec![row(2)] }).await;
-    assert_eq!(stale, Diverted::Stale);
+    assert_eq!(stale, Transitioned::Stale);
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,8 +191,8 @@ async fn keys_come_by_due_time_and_the_next_is_told() {
 #[tokio::test(start_paused = true)]
 async fn a_message_of_another_key_is_not_moved() {
     let store = with_messages(&["a"]).await;
-    assert_eq!(step(&store, &key("b"), None, failed(1, 1, LATER)).await, Diverted::Stale);
-    assert_eq!(step(&store, &key("b"), None, buried(1)).await, Diverted::Stale);
+    assert_eq!(step(&store, &key("b"), None, failed(1, 1, LATER)).await, Transitioned::Stale);
+    assert_eq!(step(&store, &key("b"), None, buried(1)).await, Transitioned::Stale);
     assert_eq!(hot(&store), [(1, 1)]);
     assert_eq!(store.snapshot().failing_keys, 0);
 }

@@ -49,8 +49,8 @@ macro_rules! on {
                     Ledger::default()
                 }
 
-                fn admissions_kept(&self) -> Option<Duration> {
-                    Some(MemoryStoreBuilder::ADMISSIONS_KEPT)
+                fn handled_ids_kept(&self) -> Option<Duration> {
+                    Some(MemoryStoreBuilder::HANDLED_IDS_KEPT)
                 }
             }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::support::{append, builder, commit, hot, message, waits, write};
 use futures_util::{FutureExt, StreamExt};
-use outbox_contract::hints::Wakeup;
-use outbox_contract::transactional::{Admission, Committed, inbox_route};
+use outbox_contract::transactional::{Committed, Dedup, inbox_route};
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{Admin, AppendError, Consumer, Outgoing, Route, Store, StoreErrorKind, Transactional};
 use outbox_store_memory::MemoryStore;
 
@@ -108,46 +108,46 @@ async fn an_inbox_message_goes_behind_those_of_its_key_that_wait() {
     let route = inbox_route(&consumer);
     write(&store, message("a", 9)).await;
     assert_eq!(
-        admit(&store, &consumer, &[1]).await,
-        [Admission::New],
+        deduplicate(&store, &consumer, &[1]).await,
+        [Dedup::New],
         "what waits for another route is no matter"
     );
 
     let mut tx = store.begin().await.unwrap();
     store.append(&mut tx, &[2, 3].map(|number| to(&route, number))).await.unwrap();
     assert_eq!(
-        admit_in(&store, &mut tx, &consumer, &[4]).await,
-        [Admission::Behind],
+        deduplicate_in(&store, &mut tx, &consumer, &[4]).await,
+        [Dedup::OutOfTurn],
         "a transaction sees its own"
     );
     commit(&store, tx).await;
-    assert_eq!(admit(&store, &consumer, &[3, 4]).await, [Admission::Behind; 2], "3 waits, behind 2");
+    assert_eq!(deduplicate(&store, &consumer, &[3, 4]).await, [Dedup::OutOfTurn; 2], "3 waits, behind 2");
 
     // Drained from the store: each is first when those before it are handled, settled or not.
-    assert_eq!(admit(&store, &consumer, &[2, 3, 4]).await, [Admission::New; 3]);
-    assert_eq!(admit(&store, &consumer, &[2, 3, 4]).await, [Admission::Duplicate; 3]);
-    assert_eq!(admit(&store, &Consumer::new("billing").unwrap(), &[3]).await, [Admission::New]);
+    assert_eq!(deduplicate(&store, &consumer, &[2, 3, 4]).await, [Dedup::New; 3]);
+    assert_eq!(deduplicate(&store, &consumer, &[2, 3, 4]).await, [Dedup::Duplicate; 3]);
+    assert_eq!(deduplicate(&store, &Consumer::new("billing").unwrap(), &[3]).await, [Dedup::New]);
 }
 
 fn to(route: &Route, number: u128) -> Outgoing {
     Outgoing::from(message("a", number)).by(route.clone())
 }
 
-async fn admit(store: &MemoryStore, consumer: &Consumer, numbers: &[u128]) -> Vec<Admission> {
+async fn deduplicate(store: &MemoryStore, consumer: &Consumer, numbers: &[u128]) -> Vec<Dedup> {
     let mut tx = store.begin().await.unwrap();
-    let admissions = admit_in(store, &mut tx, consumer, numbers).await;
+    let handled_ids = deduplicate_in(store, &mut tx, consumer, numbers).await;
     commit(store, tx).await;
-    admissions
+    handled_ids
 }
 
-async fn admit_in(
+async fn deduplicate_in(
     store: &MemoryStore,
     tx: &mut outbox_store_memory::MemoryTx,
     consumer: &Consumer,
     numbers: &[u128],
-) -> Vec<Admission> {
+) -> Vec<Dedup> {
     let messages: Vec<_> = numbers.iter().map(|number| message("a", *number)).collect();
-    store.admit(tx, consumer, &messages.iter().collect::<Vec<_>>()).await.unwrap()
+    store.deduplicate(tx, consumer, &messages.iter().collect::<Vec<_>>()).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,19 +156,19 @@ async fn an_inbox_message_of_a_held_key_is_stored_even_if_it_is_the_first() {
     let consumer = Consumer::new("inventory").unwrap();
     let (route, key) = (inbox_route(&consumer), message("a", 1).key_id());
     store.hold(&route, &key).await.unwrap();
-    assert_eq!(admit(&store, &consumer, &[1]).await, [Admission::Behind]);
+    assert_eq!(deduplicate(&store, &consumer, &[1]).await, [Dedup::OutOfTurn]);
     Admin::release(&store, &route, &key).await.unwrap();
-    assert_eq!(admit(&store, &consumer, &[1]).await, [Admission::New]);
+    assert_eq!(deduplicate(&store, &consumer, &[1]).await, [Dedup::New]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_over_its_time_is_removed_in_small_rounds() {
     let kept = Duration::from_secs(60);
-    let store = builder().history(kept).admissions_kept(kept * 2).build();
+    let store = builder().history(kept).handled_ids_kept(kept * 2).build();
     let consumer = Consumer::new("inventory").unwrap();
     for number in 1..=3 {
         write(&store, message("a", number)).await;
-        admit(&store, &consumer, &[number]).await;
+        deduplicate(&store, &consumer, &[number]).await;
     }
     let rows: Vec<_> = store.snapshot().hot.iter().map(|(_, row)| row.row()).collect();
     store.settle(&Route::default(), &rows).await.unwrap();
@@ -178,12 +178,12 @@ async fn what_is_over_its_time_is_removed_in_small_rounds() {
     let first = store.maintain(2).await.unwrap();
     assert_eq!((first.history_removed, first.more), (2, true));
     let second = store.maintain(2).await.unwrap();
-    assert_eq!((second.history_removed, second.admissions_removed, second.more), (1, 0, false));
+    assert_eq!((second.history_removed, second.handled_ids_removed, second.more), (1, 0, false));
     tokio::time::sleep(kept).await;
-    assert_eq!(store.maintain(10).await.unwrap().admissions_removed, 3);
+    assert_eq!(store.maintain(10).await.unwrap().handled_ids_removed, 3);
     let left = store.snapshot();
-    assert_eq!((left.history, left.admissions), (0, 0));
-    assert_eq!(admit(&store, &consumer, &[1]).await, [Admission::New], "its time is over");
+    assert_eq!((left.history, left.handled_ids), (0, 0));
+    assert_eq!(deduplicate(&store, &consumer, &[1]).await, [Dedup::New], "its time is over");
 }
 
 /// Writers, a relay that fails and settles, and an operator, all at once; what each of them saw, and what is left.

@@ -13,9 +13,9 @@ use outbox_contract::{Consumer, Failure, Outcome, Subscription, Transport, Trans
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 
-/// For chunks that must go through.
+/// For batches that must go through.
 const LONG: Duration = Duration::from_secs(60);
-/// For chunks that can't.
+/// For batches that can't.
 const SHORT: Duration = Duration::from_secs(6);
 
 /// Starting and ending processes blocks.

@@ -12,16 +12,17 @@ use crate::support::{
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::subscription::Received;
 use outbox_contract::{
-    Chunk, Consumer, Deliveries, Outcome, Outcomes, RelayId, Route, Stored, Subscription, Topic, Transport,
+    Consumer, Deliveries, Outcome, Outcomes, PublishBatch, RelayId, Route, Stored, Subscription, Topic,
+    Transport,
 };
 use outbox_transport_kafka::KafkaTransport;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Code};
 
-/// For chunks that must go through.
+/// For batches that must go through.
 const LONG: Duration = Duration::from_secs(60);
-/// For chunks that can't.
+/// For batches that can't.
 const SHORT: Duration = Duration::from_secs(6);
 /// More than are asked for in any test.
 const ALWAYS: usize = 100_000;
@@ -41,7 +42,7 @@ impl Mock {
         Self { cluster, url, topic }
     }
 
-    /// A transport whose record batches have few messages, so that several of one chunk are under way.
+    /// A transport whose record batches have few messages, so that several of one batch are under way.
     fn transport(&self) -> KafkaTransport {
         let builder = KafkaTransport::builder(&self.url).property("batch.num.messages", "2");
         // The mock lets no member leave: the next one waits until it is missed, by default 45 seconds.
@@ -303,7 +304,7 @@ async fn what_one_partition_confirmed_is_reported_while_another_is_silent() {
     let keys: Vec<&String> = answering.iter().chain(&silent).collect();
     let messages = stored(keys.iter().map(|key| numbered(&mock.topic, key, 1)));
     let outcomes = Outcomes::new(messages.len());
-    let chunk = Chunk::new(Route::default(), RelayId::new(), "/test".into(), messages, LONG);
+    let chunk = PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages, LONG);
     // Long before the transport gives up by itself.
     let published = tokio::time::timeout(LONG / 6, transport.publish(chunk, &outcomes)).await;
     assert!(published.is_err(), "nothing came of the silent partition");
@@ -313,7 +314,7 @@ async fn what_one_partition_confirmed_is_reported_while_another_is_silent() {
     assert!(open.iter().all(Option::is_none), "{outcomes:?}");
 }
 
-/// Else each round would name one key of it, and the others would slow every chunk that they are in.
+/// Else each round would name one key of it, and the others would slow every batch that they are in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_keys_of_a_partition_that_does_not_answer_are_named_at_once() {
     let (mock, transport, [_, silent]) = two_partitions().await;
@@ -381,7 +382,7 @@ async fn a_slow_broker_is_waited_for_while_it_answers() {
     let (first, second) = (mock.messages(120), stored((0..120).map(|at| numbered(&mock.topic, "d", at))));
     let publish = async |messages: Vec<Arc<Stored>>| {
         let outcomes = Outcomes::new(messages.len());
-        let chunk = Chunk::new(Route::default(), RelayId::new(), "/test".into(), messages, SHORT);
+        let chunk = PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages, SHORT);
         transport.publish(chunk, &outcomes).await;
         outcomes.delivered().into_iter().filter(|delivered| *delivered).count()
     };

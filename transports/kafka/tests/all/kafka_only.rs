@@ -20,9 +20,9 @@ use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 
-/// For chunks that must go through.
+/// For batches that must go through.
 const LONG: Duration = Duration::from_secs(60);
-/// For chunks that can't.
+/// For batches that can't.
 const SHORT: Duration = Duration::from_secs(6);
 
 fn transport(brokers: &str) -> KafkaTransport {

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use crate::support::{PATIENCE, deliver, fresh_topic, log, numbered, stored};
 use futures_util::future::join_all;
-use outbox_contract::{Chunk, Message, Outcomes, RelayId, Route, Topic, Transport};
+use outbox_contract::{Message, Outcomes, PublishBatch, RelayId, Route, Topic, Transport};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 
-/// How long a relay gives a chunk, if nothing else is said, and how much it has under way.
+/// How long a relay gives a batch, if nothing else is said, and how much it has under way.
 const TIME: Duration = Duration::from_secs(5);
 const CHUNKS: usize = 8;
 const MESSAGES: usize = 200;
-/// Of each chunk, and of no other.
+/// Of each batch, and of no other.
 const KEYS: usize = 50;
 
 /// So many bytes a second for each client.
@@ -52,7 +52,7 @@ async fn what_a_quota_holds_back_is_waited_for_and_sent_once() {
     let chunks: Vec<_> = (0..CHUNKS)
         .map(|chunk| {
             let messages = stored((0..MESSAGES).map(|at| message(&topic, chunk, at)));
-            Chunk::new(Route::default(), RelayId::new(), "/test".into(), messages, TIME)
+            PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages, TIME)
         })
         .collect();
     let published = chunks.into_iter().map(async |chunk| {

@@ -13,11 +13,11 @@ use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::{KafkaTransport, Mechanism};
 
 const LONG: Duration = Duration::from_secs(60);
-/// How many chunks are under way at once, as with the publishers of a relay.
+/// How many batches are under way at once, as with the publishers of a relay.
 const LANES: usize = 4;
 const CHUNK: usize = 100;
 
-/// Publishes as a relay does: some lanes, each with keys of its own, a chunk after the other, until each message is delivered or rejected. Says how many
+/// Publishes as a relay does: some lanes, each with keys of its own, a batch after the other, until each message is delivered or rejected. Says how many
 /// each topic rejected.
 async fn relay(transport: &KafkaTransport, messages: &[Arc<Stored>]) -> BTreeMap<Topic, usize> {
     let mut lanes: Vec<Vec<Arc<Stored>>> = vec![Vec::new(); LANES];

@@ -9,8 +9,8 @@ use std::time::Duration;
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::subscription::Received;
 use outbox_contract::{
-    Chunk, Consumer, Deliveries, Delivery, Message, Outcome, Outcomes, Position, RelayId, Route, Stored,
-    Subscription, Timestamp, Topic, Transport,
+    Consumer, Deliveries, Delivery, Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route,
+    Stored, Subscription, Timestamp, Topic, Transport,
 };
 use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
 use tokio::task::JoinHandle;
@@ -36,7 +36,7 @@ fn numbered(key: &str, positions: std::ops::RangeInclusive<i64>) -> Vec<Arc<Stor
 /// Publishes in the background; the outcomes can be read at any time.
 fn publish(transport: &MemoryTransport, messages: &[Arc<Stored>]) -> (JoinHandle<()>, Outcomes) {
     let outcomes = Outcomes::new(messages.len());
-    let chunk = Chunk::new(
+    let chunk = PublishBatch::new(
         Route::default(),
         RelayId::new(),
         "/shop".into(),

@@ -68,7 +68,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             turns: config.concurrency,
             call: config.store_timeout,
             slowest,
-            delays: (config.first_delay, config.most_delay),
+            delays: (config.first_delay, config.max_delay),
             seed,
         };
         let mut processor = Processor::new(
@@ -80,7 +80,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             self.steps.clone(),
             turns,
         );
-        processor.undecodables = Undecodables::new(config.most_undecodable);
+        processor.undecodables = Undecodables::new(config.max_undecodable);
         let process: Arc<dyn Process> = Arc::new(processor);
         let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
         let drain = if mode.handles() {
@@ -95,7 +95,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
                 relay = relay.id(id);
             }
             for (topic, policy) in self.policies {
-                relay = relay.retry_of(topic, policy);
+                relay = relay.topic_retry(topic, policy);
             }
             Some(relay.start().await?)
         } else {
@@ -113,7 +113,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
                 batch: config.batch,
                 tries: config.tries,
                 first_delay: config.first_delay,
-                most_delay: config.most_delay,
+                max_delay: config.max_delay,
                 suspects: turns.suspects(),
                 by_handler: limits,
             },
@@ -143,7 +143,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
 
     fn checked(&self) -> Result<(Consumer, Outbox<Arc<S>, C>), StartError> {
         let mut problems = self.config.problems();
-        problems.extend(self.handlers.problems(self.config.mode.handles(), self.store.most_idle()));
+        problems.extend(self.handlers.problems(self.config.mode.handles(), self.store.max_idle()));
         let consumer = Consumer::new(&self.consumer);
         if let Err(error) = &consumer {
             problems.push(error.to_string());

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 /// How long a transaction waits for the next message. A worker that has more to do comes back within a fraction of this; a connection that
 /// nobody needs is missing from the user's pool for this long.
-const MOST_IDLE: Duration = Duration::from_millis(10);
+const MAX_IDLE: Duration = Duration::from_millis(10);
 
 /// How many transactions follow each other on a connection before it goes back to the pool, which may be about to end it: because it is old, or
 /// because another host is behind the name now.
-const MOST_IN_A_ROW: u32 = 100;
+const MAX_IN_A_ROW: u32 = 100;
 
 /// A transaction that is open.
 pub(crate) struct Open<T> {
@@ -31,7 +31,7 @@ impl<T> Open<T> {
 
     /// Whether another may follow on its connection.
     pub(crate) fn has_next(&self) -> bool {
-        self.in_a_row < MOST_IN_A_ROW
+        self.in_a_row < MAX_IN_A_ROW
     }
 
     /// How many were on its connection.
@@ -62,7 +62,7 @@ impl<T: Send + 'static> Spares<T> {
     /// The one that was put last, so that those that nobody needs grow old. None that has waited for too long: when the whole process was paused,
     /// the server may have ended it.
     pub(crate) fn take(&self) -> Option<Open<T>> {
-        let spare = self.lock().spares.pop_if(|(since, _)| since.elapsed() < MOST_IDLE);
+        let spare = self.lock().spares.pop_if(|(since, _)| since.elapsed() < MAX_IDLE);
         spare.map(|(_, open)| open)
     }
 
@@ -82,7 +82,7 @@ impl<T: Send + 'static> Spares<T> {
     /// Takes out those that have waited for too long. Whether others are still there.
     fn age(&self, now: Instant) -> (Vec<Open<T>>, bool) {
         let mut waiting = self.lock();
-        let old = waiting.spares.partition_point(|(since, _)| now.duration_since(*since) >= MOST_IDLE);
+        let old = waiting.spares.partition_point(|(since, _)| now.duration_since(*since) >= MAX_IDLE);
         let old = waiting.spares.drain(..old).map(|(_, open)| open).collect();
         waiting.is_swept = !waiting.spares.is_empty();
         (old, waiting.is_swept)
@@ -92,7 +92,7 @@ impl<T: Send + 'static> Spares<T> {
 /// Runs as long as there is something to look after, also when nobody else uses it any more.
 async fn sweep<T: Send + 'static>(spares: Arc<Spares<T>>) {
     loop {
-        tokio::time::sleep(MOST_IDLE).await;
+        tokio::time::sleep(MAX_IDLE).await;
         let (old, more) = spares.age(Instant::now());
         for open in old {
             // Each by itself, so that none waits for another, or ends with it. It is over within the time that the store has for it.
@@ -126,12 +126,12 @@ mod tests {
         let (spares, mut ended) = spares();
         let begun = Instant::now();
         spares.put(1, 1);
-        tokio::time::sleep(MOST_IDLE / 2).await;
+        tokio::time::sleep(MAX_IDLE / 2).await;
         spares.put(2, 1);
-        assert_eq!((ended.recv().await, begun.elapsed()), (Some(1), MOST_IDLE));
-        assert_eq!((ended.recv().await, begun.elapsed()), (Some(2), MOST_IDLE * 2));
+        assert_eq!((ended.recv().await, begun.elapsed()), (Some(1), MAX_IDLE));
+        assert_eq!((ended.recv().await, begun.elapsed()), (Some(2), MAX_IDLE * 2));
         // And so is what comes after a time with none, though nobody is there any more.
-        tokio::time::sleep(MOST_IDLE).await;
+        tokio::time::sleep(MAX_IDLE).await;
         spares.put(3, 1);
         drop(spares);
         assert_eq!(ended.recv().await, Some(3));
@@ -143,7 +143,7 @@ mod tests {
         let (spares, mut ended) = spares();
         spares.put(1, 1);
         // Nothing else runs meanwhile, as in a process that is paused.
-        tokio::time::advance(MOST_IDLE * 1_000).await;
+        tokio::time::advance(MAX_IDLE * 1_000).await;
         assert!(spares.take().is_none());
         assert_eq!(ended.recv().await, Some(1));
     }
@@ -165,7 +165,7 @@ mod tests {
             spares.put(open.tx + 1, open.in_a_row());
             open = spares.take().unwrap();
         }
-        assert_eq!(open.tx, MOST_IN_A_ROW);
+        assert_eq!(open.tx, MAX_IN_A_ROW);
     }
 
     #[tokio::test(start_paused = true)]
@@ -183,7 +183,7 @@ mod tests {
             .boxed()
         };
         let spares = Spares::new(end);
-        let limit = MOST_IDLE * 1_000;
+        let limit = MAX_IDLE * 1_000;
         for tx in 1..4 {
             spares.put(tx, 1);
         }

@@ -264,8 +264,12 @@ mod tests {
         KeyId { topic: Topic::new("t").unwrap(), key: Key::new(number.to_string()).unwrap() }
     }
 
-    fn due(credit: usize, credit_bytes: usize) -> DueKeys {
-        DueKeys::of(&Limits::of(&RelayConfig { credit, credit_bytes, ..RelayConfig::default() }))
+    fn due(credit: usize, max_in_flight_bytes: usize) -> DueKeys {
+        DueKeys::of(&Limits::of(&RelayConfig {
+            max_in_flight,
+            max_in_flight_bytes,
+            ..RelayConfig::default()
+        }))
     }
 
     fn share(bucket: u8, bytes: usize) -> Share {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::divert::Diverted;
 use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId, Writers};
-use outbox_contract::hints::Wakeup;
+use outbox_contract::transition::Transitioned;
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{
-    Bucket, BucketSet, Diversion, Epoch, Failure, Leased, LowWater, Outcome, Position, Stored, StripeMark,
-    Topic,
+    Bucket, BucketSet, Epoch, Failure, KeyTransition, Leased, LowWater, Outcome, Position, Stored,
+    StripeMark, Topic,
 };
 
 use super::lines::Line;
@@ -31,7 +31,7 @@ pub(crate) enum Event {
     /// The relay does not own these buckets under these epochs any more.
     Lapsed(BTreeMap<Bucket, Epoch>),
     /// The store took, or refused, a transition of a failing key.
-    Transitioned { number: u64, answer: Diverted },
+    Transitioned { number: u64, answer: Transitioned },
     /// Delivered rows are removed.
     Removed { number: u64 },
     /// The settler still holds so much of an earlier incarnation.
@@ -80,7 +80,7 @@ pub(crate) enum Command {
     /// To the settler: rows that were delivered.
     Remove { number: u64, rows: Vec<RowId>, messages: usize, bytes: usize },
     /// To the store: a transition of a failing key.
-    Transition { number: u64, transition: Diversion },
+    Transition { number: u64, transition: KeyTransition },
     /// To the lease keeper: nothing of these buckets is unconfirmed or unsettled.
     GiveBack { buckets: BucketSet, low_water: LowWater },
     /// To the lease keeper, for the next heartbeat.

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outbox_contract::divert::{Diverted, Step};
 use outbox_contract::fetch::Waiting;
-use outbox_contract::{BucketSet, Diversion, Epoch, Failure};
+use outbox_contract::transition::{Step, Transitioned};
+use outbox_contract::{BucketSet, Epoch, Failure, KeyTransition};
 
 use super::Core;
 use super::event::Command;
@@ -57,7 +57,7 @@ impl Core {
                 first: failure.clone(),
                 last: failure,
             };
-            let transition = Diversion {
+            let transition = KeyTransition {
                 route: self.route.clone(),
                 relay: self.relay,
                 bucket: bad.row.bucket,
@@ -72,20 +72,20 @@ impl Core {
     }
 
     /// Takes the store's answer, if it is about one of these. Says whether it is.
-    pub(super) fn malformed_transitioned(&mut self, number: u64, answer: Diverted) -> bool {
+    pub(super) fn malformed_transitioned(&mut self, number: u64, answer: Transitioned) -> bool {
         let Some(bad) = self.malformed.asked.remove(&number) else { return false };
         let (position, bucket) = (bad.row.at.position, bad.row.bucket);
         match answer {
-            Diverted::Done(_) => {
+            Transitioned::Done(_) => {
                 self.counts.buried += 1;
                 self.table.remove_row(position, bad.stay);
                 self.has_room_to_wait();
             }
-            Diverted::LeaseLost => {
+            Transitioned::LeaseLost => {
                 self.counts.refused += 1;
                 self.lose_lease([bucket].into_iter().collect());
             }
-            Diverted::Stale => {
+            Transitioned::Stale => {
                 self.counts.refused += 1;
                 self.table.remove_row(position, bad.stay);
                 self.reading.read_row_again(&bad.row.key.topic, bucket, position.before());

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use outbox_contract::divert::{Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
-use outbox_contract::{BucketSet, Diversion, Exhausted, Failure, RetryPolicy};
+use outbox_contract::transition::{Step, Then, Transitioned};
+use outbox_contract::{BucketSet, Exhausted, Failure, KeyTransition, RetryPolicy};
 
 use super::event::Command;
 use super::key::{Doing, Kind, MAX_ROWS_PER_TRANSITION, Verdict};
@@ -45,7 +45,7 @@ impl Core {
         let number = self.next_number();
         let Some(state) = self.table.get_mut(key) else { return };
         state.doing = Doing::Transition(number, kind);
-        let transition = Diversion {
+        let transition = KeyTransition {
             route: self.route.clone(),
             relay: self.relay,
             bucket: state.bucket,
@@ -146,7 +146,7 @@ impl Core {
     }
 
     /// Takes the store's answer to a transition.
-    pub(super) fn transitioned(&mut self, number: u64, answer: Diverted) {
+    pub(super) fn transitioned(&mut self, number: u64, answer: Transitioned) {
         if self.malformed_transitioned(number, answer) {
             return;
         }
@@ -159,13 +159,13 @@ impl Core {
         let kind = std::mem::replace(kind, Kind::Resume);
         state.doing = Doing::Nothing;
         match answer {
-            Diverted::Done(version) => self.made(key, kind, version),
-            Diverted::LeaseLost => {
+            Transitioned::Done(version) => self.made(key, kind, version),
+            Transitioned::LeaseLost => {
                 self.counts.refused += 1;
                 let bucket: BucketSet = [state.bucket].into_iter().collect();
                 self.lose_lease(bucket);
             }
-            Diverted::Stale => {
+            Transitioned::Stale => {
                 self.counts.refused += 1;
                 self.give_up_retry(key);
                 self.forget_rows(key, kind.rows().iter().map(|row| row.position).collect());

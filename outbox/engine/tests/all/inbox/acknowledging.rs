@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outbox_contract::subscription::{Received, Tag, Unit};
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Transport, TransportError,
+    Deliveries, Message, Outcomes, PublishBatch, Rejection, Subscription, Transport, TransportError,
     TransportErrorKind, async_trait,
 };
 use outbox_engine::{Inbox, Mode, Step};
@@ -96,7 +96,7 @@ impl Transport for Over {
         self.feed.validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         self.feed.publish(chunk, outcomes).await;
     }
 

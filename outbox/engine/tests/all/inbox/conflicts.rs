@@ -58,7 +58,7 @@ async fn a_version_that_never_fits_holds_up_its_own_key_and_becomes_a_dead_lette
     for mode in [Mode::Direct, Mode::Stored] {
         let world = World::concurrent(1);
         let mismatch = || VersionMismatch::check(0, "x", 1).unwrap_err().into();
-        let retry = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+        let retry = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
         let inbox = conflicting(&world, mismatch, &Arc::new(AtomicBool::new(true)));
         let _inbox = inbox.mode(mode).prefetch(50).retry(retry).start().await.unwrap();
         world.send("bad", 60);
@@ -78,7 +78,7 @@ async fn a_version_that_never_fits_holds_up_its_own_key_and_becomes_a_dead_lette
 #[tokio::test(start_paused = true)]
 async fn a_conflict_that_only_one_message_meets_is_its_failure_in_the_end() {
     let world = World::concurrent(1);
-    let retry = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+    let retry = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
     let inbox = conflicting(&world, deadlock, &Arc::new(AtomicBool::new(true)));
     let _inbox = inbox.retry(retry).start().await.unwrap();
     let bad = world.send("bad", 1);
@@ -97,7 +97,7 @@ async fn a_conflict_that_only_one_message_meets_is_its_failure_in_the_end() {
 async fn a_conflict_that_everybody_meets_is_waited_for_and_never_counted() {
     let world = World::concurrent(1);
     let lasts = Arc::new(AtomicBool::new(true));
-    let retry = RetryPolicy { most_attempts: 1, ..RetryPolicy::default() };
+    let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
     let inbox = conflicting(&world, deadlock, &lasts).retry(retry).start().await.unwrap();
     let sent = world.send("bad", 10);
     within(S * 60, || world.feed.unacknowledged() == 0).await;
@@ -115,9 +115,9 @@ async fn a_conflict_that_everybody_meets_is_waited_for_and_never_counted() {
 async fn long_pauses_between_conflicts_are_not_taken_for_lost_answers() {
     let world = World::concurrent(1);
     let mismatch = || VersionMismatch::check(0, "x", 1).unwrap_err().into();
-    let retry = RetryPolicy { most_attempts: 1, ..RetryPolicy::default() };
+    let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
     let inbox = conflicting(&world, mismatch, &Arc::new(AtomicBool::new(true)));
-    let inbox = inbox.mode(Mode::Stored).first_delay(S * 30).most_delay(S * 60).retry(retry);
+    let inbox = inbox.mode(Mode::Stored).first_delay(S * 30).max_delay(S * 60).retry(retry);
     let inbox = inbox.start().await.unwrap();
     world.send("bad", 1);
     within(S * 600, || world.tables.snapshot().dead > 0).await;
@@ -131,7 +131,7 @@ async fn long_pauses_between_conflicts_are_not_taken_for_lost_answers() {
 async fn whoever_waits_after_a_conflict_holds_up_nobody_for_long() {
     let world = World::concurrent(1);
     let inbox = conflicting(&world, deadlock, &Arc::new(AtomicBool::new(true)));
-    let inbox = inbox.concurrency(1).first_delay(S * 30).most_delay(S * 60);
+    let inbox = inbox.concurrency(1).first_delay(S * 30).max_delay(S * 60);
     let _inbox = inbox.start().await.unwrap();
     world.send("bad", 1);
     tokio::time::sleep(MS * 100).await;

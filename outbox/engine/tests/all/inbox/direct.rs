@@ -1,4 +1,4 @@
-//! Direct mode: begin, admit, handle, append, commit, acknowledge.
+//! Direct mode: begin, deduplicate, handle, append, commit, acknowledge.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -131,9 +131,9 @@ async fn a_broker_that_goes_away_and_comes_back_delivers_on() {
 async fn as_many_transactions_are_open_at_once_as_there_may_be_and_no_more() {
     let world = World::concurrent(1);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let most_running = Arc::clone(&most);
+    let max_running = Arc::clone(&most);
     let inbox = world.inbox_that(move |_, _| {
-        let (running, most) = (Arc::clone(&running), Arc::clone(&most_running));
+        let (running, most) = (Arc::clone(&running), Arc::clone(&max_running));
         async move {
             most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             tokio::time::sleep(MS * 10).await;

@@ -26,7 +26,7 @@ async fn an_interruption_is_no_attempt_and_is_said() {
     for mode in [Mode::Direct, Mode::Stored] {
         let world = World::concurrent(1);
         let lasts = Arc::new(AtomicBool::new(true));
-        let retry = RetryPolicy { most_attempts: 1, ..RetryPolicy::default() };
+        let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
         let inbox = terminated(&world, &lasts).mode(mode).retry(retry).start().await.unwrap();
         let sent = world.send("bad", 3);
         tokio::time::sleep(S * 600).await;
@@ -50,7 +50,7 @@ async fn an_interruption_is_no_attempt_and_is_said() {
 async fn what_one_message_alone_meets_each_time_is_its_failure() {
     for mode in [Mode::Direct, Mode::Stored] {
         let world = World::concurrent(1);
-        let retry = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+        let retry = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
         let inbox = terminated(&world, &Arc::new(AtomicBool::new(true))).mode(mode).retry(retry);
         let _inbox = inbox.start().await.unwrap();
         let bad = world.send("bad", 1);
@@ -80,7 +80,7 @@ async fn several_that_meet_it_each_time_while_more_go_through_are_failures() {
             let done = if is_cut { Err(HandlerError::from(tx.terminate())) } else { Ok(()) };
             async move { done }.boxed()
         }));
-    let retry = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+    let retry = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
     let _inbox = inbox.retry(retry).start().await.unwrap();
     bad.iter().for_each(|key| _ = world.send(key, 1));
     let mut seconds = 0;
@@ -104,7 +104,7 @@ async fn what_nearly_all_meet_is_nobodys_failure() {
             let done = if slips { Ok(()) } else { Err(HandlerError::from(tx.terminate())) };
             async move { done }.boxed()
         }));
-    let retry = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+    let retry = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
     let inbox = inbox.retry(retry).start().await.unwrap();
     let sent: Vec<Message> = (0..40).flat_map(|key| world.send(&format!("key-{key}"), 1)).collect();
     let mut looks = 0;

@@ -62,7 +62,7 @@ async fn what_comes_while_earlier_messages_wait_is_stored_behind_them() {
 async fn a_key_that_fails_for_ten_minutes_leaves_prefetch_and_memory_to_the_others() {
     let world = World::new();
     let fails = Arc::new(AtomicBool::new(true));
-    let retry = RetryPolicy { most_attempts: 1_000, ..RetryPolicy::default() };
+    let retry = RetryPolicy { max_attempts: 1_000, ..RetryPolicy::default() };
     let inbox = failing_key(&world, "bad", &fails).retry(retry).prefetch(50).start().await.unwrap();
     let mut sent = Vec::new();
     let mut good = 0;
@@ -112,7 +112,7 @@ async fn a_slow_key_holds_up_no_other() {
 async fn a_handler_that_is_too_slow_is_rolled_back_and_never_a_success() {
     let world = World::new();
     let sent = world.send("a", 1);
-    let inbox = world.bare().retry(RetryPolicy { most_attempts: 2, ..RetryPolicy::default() });
+    let inbox = world.bare().retry(RetryPolicy { max_attempts: 2, ..RetryPolicy::default() });
     let handler = world.handler(Arc::new(|_, _| {
         async {
             tokio::time::sleep(S * 2).await;
@@ -161,7 +161,7 @@ async fn attempts_are_counted_in_memory_and_then_in_the_store() {
         attempts.lock().unwrap().push(attempt);
         async { Err(HandlerFailure::failed("tested", "never").into()) }.boxed()
     });
-    let retry = RetryPolicy { most_attempts: 4, ..RetryPolicy::default() };
+    let retry = RetryPolicy { max_attempts: 4, ..RetryPolicy::default() };
     let _inbox = inbox.tries(3).retry(retry).start().await.unwrap();
     within(S * 600, || world.tables.snapshot().dead == 1).await;
     assert_eq!(*seen.lock().unwrap(), [1, 2, 3, 1, 2, 3, 4]);
@@ -192,7 +192,7 @@ async fn a_held_key_waits_for_an_operator_and_then_has_no_gap() {
     let world = World::new();
     let fails = Arc::new(AtomicBool::new(true));
     let mut sent = world.send("bad", 3);
-    let retry = RetryPolicy { most_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
+    let retry = RetryPolicy { max_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
     let inbox = failing_key(&world, "bad", &fails).retry(retry).start().await.unwrap();
     within(S * 30, || inbox.backlog().is_some_and(|backlog| backlog.held_keys == 1)).await;
     fails.store(false, Ordering::SeqCst);

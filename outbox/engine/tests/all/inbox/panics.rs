@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::FutureExt;
 use outbox_contract::subscription::{Received, Tag, Unit};
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcomes, Rejection, Subscription, Transport, TransportError, async_trait,
+    Deliveries, Message, Outcomes, PublishBatch, Rejection, Subscription, Transport, TransportError,
+    async_trait,
 };
 use outbox_engine::Status;
 use outbox_testkit::{Feed, StoreCall, StoreFault};
@@ -51,7 +52,7 @@ impl Transport for Bad {
         self.feed.validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         self.feed.publish(chunk, outcomes).await;
     }
 

@@ -59,9 +59,9 @@ async fn there_are_never_more_transactions_than_there_may_be() {
             .boxed()
         });
         let retry = RetryPolicy {
-            most_attempts: 10_000,
+            max_attempts: 10_000,
             first_delay: MS * 10,
-            most_delay: MS * 50,
+            max_delay: MS * 50,
             ..RetryPolicy::default()
         };
         let inbox =

@@ -166,7 +166,7 @@ async fn an_inbox_reads_and_emits_as_the_outbox_does_that_it_is_given() {
             currency: "EUR".to_owned(),
         })
         .on::<Placed, _>(answer)
-        .emit_by("orders", "second");
+        .route_for("orders", "second");
     let inbox = inbox.start().await.unwrap();
     within(S * 10, || world.feed.unacknowledged() == 0).await;
     assert_eq!((inbox.stats().handled, inbox.stats().failed), (2, 0));

@@ -72,7 +72,7 @@ async fn no_more_records_are_kept_than_there_may_be_and_that_is_said() {
             async move { if fails { Err(HandlerFailure::rejected("test", "bad").into()) } else { Ok(()) } }
                 .boxed()
         };
-        let inbox = world.inbox_that(whim).mode(mode).prefetch(5).most_undecodable(10);
+        let inbox = world.inbox_that(whim).mode(mode).prefetch(5).max_undecodable(10);
         let inbox = inbox.start().await.unwrap();
         (0..200).for_each(|number| send_record(&world, number));
         let sent = world.send("a", 2);

@@ -32,7 +32,8 @@ async fn a_hot_key_takes_no_more_than_its_part_and_delays_no_other() {
     slow(&rig, MS * 100);
     world.append((0..5_000).map(|_| message("hot"))).await;
     world.append((0..50).map(|n| message(&format!("key-{n}")))).await;
-    let relay = rig.relay().batch(100).credit(200).per_key(50).chunk(25).start().await.unwrap();
+    let relay =
+        rig.relay().fetch_batch(100).max_in_flight(200).per_key(50).publish_batch(25).start().await.unwrap();
     let others = || world.broker.published().iter().filter(|it| it.key.key != "hot").count() == 50;
     let took = within(S * 60, others).await;
     assert!(took <= S, "the other keys took {took:?}");
@@ -49,7 +50,7 @@ async fn large_messages_stay_within_the_bytes() {
     let large = || message("a").with_payload(vec![0; 100_000]);
     world.append((0..60).map(|_| large())).await;
     world.append((0..60).map(|n| message(&format!("key-{n}")).with_payload(vec![0; 100_000]))).await;
-    let relay = rig.relay().credit_bytes(300_000).start().await.unwrap();
+    let relay = rig.relay().max_in_flight_bytes(300_000).start().await.unwrap();
     let (_, bytes) = highest(&world, &relay, S * 60).await;
     assert!(bytes <= 300_000 + large().bytes(), "{bytes} bytes in memory");
 }
@@ -61,7 +62,7 @@ async fn many_small_messages_stay_within_the_bytes() {
     let rig = world.rig();
     slow(&rig, MS * 10);
     world.append((0..3_000).map(|n| message(&format!("key-{n}")))).await;
-    let relay = rig.relay().credit_bytes(100_000).start().await.unwrap();
+    let relay = rig.relay().max_in_flight_bytes(100_000).start().await.unwrap();
     let (messages, bytes) = highest(&world, &relay, S * 60).await;
     assert!(bytes <= 100_000 + message("key-1000").bytes(), "{messages} messages, {bytes} bytes in memory");
 }
@@ -71,7 +72,8 @@ async fn a_message_larger_than_all_credit_is_sent_all_the_same() {
     let world = World::new();
     let rig = world.rig();
     world.append([message("a"), message("a").with_payload(vec![0; 50_000]), message("a")]).await;
-    let _relay = rig.relay().credit_bytes(1_000).batch(1).credit(2).start().await.unwrap();
+    let _relay =
+        rig.relay().max_in_flight_bytes(1_000).fetch_batch(1).max_in_flight(2).start().await.unwrap();
     world.drained(S * 10).await;
 }
 
@@ -83,8 +85,8 @@ async fn failing_keys_that_are_due_at_once_stay_within_the_messages() {
     slow(&rig, MS * 10);
     let ids = world.append((0..3_000).map(|n| message(&format!("key-{}", n % 6)))).await;
     ids.iter().take(6).for_each(|id| rig.transport.inject_times(*id, Fault::Failed, 3));
-    let quick = RetryPolicy { first_delay: MS, most_delay: MS * 2, ..RetryPolicy::default() };
-    let relay = rig.relay().batch(50).credit(100).retry(quick).start().await.unwrap();
+    let quick = RetryPolicy { first_delay: MS, max_delay: MS * 2, ..RetryPolicy::default() };
+    let relay = rig.relay().fetch_batch(50).max_in_flight(100).retry(quick).start().await.unwrap();
     let (messages, _) = highest(&world, &relay, S * 600).await;
     assert!(messages <= 100, "{messages} in memory");
 }
@@ -98,8 +100,8 @@ async fn large_messages_of_many_failing_keys_come_back_one_after_the_other() {
     let large = |n| message(&format!("key-{n}")).with_payload(vec![0; 200_000]);
     let ids = world.append((0..20).map(large)).await;
     ids.iter().for_each(|id| rig.transport.inject_times(*id, Fault::Failed, 2));
-    let quick = RetryPolicy { first_delay: MS, most_delay: MS * 2, ..RetryPolicy::default() };
-    let relay = rig.relay().credit_bytes(300_000).retry(quick).start().await.unwrap();
+    let quick = RetryPolicy { first_delay: MS, max_delay: MS * 2, ..RetryPolicy::default() };
+    let relay = rig.relay().max_in_flight_bytes(300_000).retry(quick).start().await.unwrap();
     within(S * 60, || relay.stats().failed >= 20).await;
     rig.transport.set_rates(FaultRates { hang: 1.0, ..FaultRates::default() });
     tokio::time::sleep(S * 10).await;
@@ -123,8 +125,9 @@ async fn the_backlog_of_a_held_key_stays_within_the_messages_and_delays_no_other
         let held = world.append((0..BACKLOG).map(|_| message("held"))).await;
         world.append((0..300).map(|n| message(&format!("key-{n}")))).await;
         let slow = StoreFaultRates { delay: S * 600, ..StoreFaultRates::default() };
-        rig.store.set_rates_of(StoreCall::Divert, slow);
-        let _relay = rig.relay().batch(100).credit(200).store_timeout(S * 700).start().await.unwrap();
+        rig.store.set_rates_of(StoreCall::Transition, slow);
+        let _relay =
+            rig.relay().fetch_batch(100).max_in_flight(200).store_timeout(S * 700).start().await.unwrap();
         within(S * 10, || world.broker.len() == 300).await;
         tokio::time::sleep(S * 10).await;
         let lines = rig.trace.take();

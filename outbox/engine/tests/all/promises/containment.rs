@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outbox_contract::{
-    Chunk, Deliveries, Exhausted, Failure, Message, Outcomes, Rejection, RetryPolicy, Subscription,
+    Deliveries, Exhausted, Failure, Message, Outcomes, PublishBatch, Rejection, RetryPolicy, Subscription,
     Transport, TransportError, async_trait,
 };
 use outbox_engine::{Relay, Status};
@@ -93,7 +93,7 @@ async fn a_broken_topic_is_tried_ever_more_seldom_and_said_until_something_of_it
 async fn an_outage_burns_no_attempts_and_makes_no_dead_letters() {
     let world = World::new();
     let rig = world.rig();
-    let patient = RetryPolicy { most_attempts: 1, ..RetryPolicy::default() };
+    let patient = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
     let relay = rig.relay().retry(patient).start().await.unwrap();
     rig.transport.go_down();
     world.append((0..500).map(|n| message(&format!("key-{}", n % 50)))).await;
@@ -116,8 +116,15 @@ async fn a_failing_key_is_tried_again_in_time_while_a_backlog_lasts() {
         rig.transport.set_rates(FaultRates { delay: MS * 100, ..FaultRates::default() });
         let ids = world.append((0..2_000).map(|n| message(&format!("key-{}", n % 100)))).await;
         rig.transport.inject_times(ids[7], Fault::Failed, 1);
-        let quick = RetryPolicy { first_delay: MS, most_delay: MS * 5, ..RetryPolicy::default() };
-        let relay = rig.relay().lanes(1).depth(depth).chunk(1).batch(100).credit(200).retry(quick);
+        let quick = RetryPolicy { first_delay: MS, max_delay: MS * 5, ..RetryPolicy::default() };
+        let relay = rig
+            .relay()
+            .lanes(1)
+            .max_unconfirmed_batches(depth)
+            .publish_batch(1)
+            .fetch_batch(100)
+            .max_in_flight(200)
+            .retry(quick);
         let relay = relay.start().await.unwrap();
         within(S * 10, || relay.stats().failed == 1).await;
         let took = within(S * 600, || world.arrived().contains(&ids[7])).await;
@@ -126,7 +133,7 @@ async fn a_failing_key_is_tried_again_in_time_while_a_backlog_lasts() {
     }
 }
 
-/// Nothing is heard of any chunk: that is an outage too, and not the fault of the messages.
+/// Nothing is heard of any batch: that is an outage too, and not the fault of the messages.
 #[tokio::test(start_paused = true)]
 async fn a_broker_that_answers_nobody_burns_no_attempts() {
     let world = World::new();
@@ -146,7 +153,7 @@ async fn a_broker_that_answers_nobody_burns_no_attempts() {
 async fn a_broker_that_answers_nobody_burns_no_attempts_of_keys_that_fail_already() {
     let world = World::new();
     let rig = world.rig();
-    let retry = RetryPolicy { most_attempts: 2, first_delay: S * 10, ..RetryPolicy::default() };
+    let retry = RetryPolicy { max_attempts: 2, first_delay: S * 10, ..RetryPolicy::default() };
     let relay = rig.relay().lanes(1).retry(retry).start().await.unwrap();
     world.append([message("good")]).await;
     world.drained(S * 10).await;
@@ -171,7 +178,7 @@ async fn a_message_that_breaks_things_while_others_go_through_is_counted() {
         let rig = world.rig();
         let poison = world.append([message("poisoned")]).await[0];
         rig.transport.inject(poison, fault);
-        let twice = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+        let twice = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
         let relay = rig.relay().lanes(1).publish_timeout(S).retry(twice).start().await.unwrap();
         for n in 0.. {
             assert!(n < 6_000, "{fault:?} is not counted: {:?}", relay.stats());
@@ -195,7 +202,7 @@ async fn a_message_that_panics_the_publisher_becomes_a_dead_letter_alone() {
         let mut ids = world.append((0..20).map(|n| message(&format!("key-{n}")))).await;
         let poison = ids.remove(7);
         rig.transport.inject(poison, fault);
-        let twice = RetryPolicy { most_attempts: 2, ..RetryPolicy::default() };
+        let twice = RetryPolicy { max_attempts: 2, ..RetryPolicy::default() };
         let relay = rig.relay().retry(twice).start().await.unwrap();
         let others = || ids.iter().all(|id| world.arrived().contains(id));
         within(S * 30, others).await;
@@ -209,14 +216,14 @@ async fn a_message_that_panics_the_publisher_becomes_a_dead_letter_alone() {
 }
 
 /// A partition without a leader, say: a third of the keys hang, for good. Each of their messages is tried, and waited for; the others go on
-/// as if nothing were. Where a lane has one publisher, they wait for it as long as a chunk may take.
+/// as if nothing were. Where a lane has one publisher, they wait for it as long as a batch may take.
 #[tokio::test(start_paused = true)]
 async fn a_part_of_the_broker_that_answers_nobody_holds_up_no_other_key() {
     const KEYS: u32 = 300;
     for (depth, slowest) in [(2, S), (1, S * 6)] {
         let world = World::new();
         let rig = world.rig();
-        let _relay = rig.relay().depth(depth).start().await.unwrap();
+        let _relay = rig.relay().max_unconfirmed_batches(depth).start().await.unwrap();
         let (mut sent, mut hanging) = (Vec::new(), 0);
         let mut longest = MS;
         // A hundred messages a second, for a minute and a half.
@@ -264,7 +271,7 @@ impl Transport for Strict {
         if large { Err(Rejection(Failure::new("too-large", "as the test has it"))) } else { Ok(()) }
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         self.0.publish(chunk, outcomes).await;
     }
 
@@ -283,7 +290,8 @@ async fn a_message_that_is_refused_at_once_does_not_end_an_outage() {
     let world = World::new();
     let rig = world.rig();
     let relay = Relay::builder(Arc::clone(&rig.store), Strict(Arc::clone(&rig.transport)));
-    let relay = relay.clock(Arc::<outbox_testkit::TestClock>::clone(&rig.clock)).seed(1).lanes(1).chunk(1);
+    let relay =
+        relay.clock(Arc::<outbox_testkit::TestClock>::clone(&rig.clock)).seed(1).lanes(1).publish_batch(1);
     let relay = relay.start().await.unwrap();
     rig.transport.go_down();
     world.append([message("a")]).await;

@@ -6,18 +6,19 @@ use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFault};
 use crate::promises::line::Late;
 use crate::promises::support::{MS, S, World, message, within};
 
-/// The store fails while chunks are under way: they are waited for, and what they delivered is removed.
+/// The store fails while batches are under way: they are waited for, and what they delivered is removed.
 #[tokio::test(start_paused = true)]
 async fn what_is_in_flight_when_the_store_fails_is_confirmed_and_sent_once() {
-    for call in [StoreCall::Fetch, StoreCall::Lease, StoreCall::Divert, StoreCall::Due] {
+    for call in [StoreCall::Fetch, StoreCall::Lease, StoreCall::Transition, StoreCall::Due] {
         let world = World::new();
         let rig = world.rig();
-        // The broker has long taken a chunk when its confirmation comes.
+        // The broker has long taken a batch when its confirmation comes.
         rig.luck.set(Late { answer: MS * 800, ..Late::default() });
         let ids = world.append((0..400).map(|n| message(&format!("key-{}", n % 100)))).await;
         // One key fails now and then, so that steps are taken and keys are due.
         rig.transport.inject_times(ids[17], Fault::Failed, 3);
-        let relay = rig.relay().heartbeat(MS * 300).due_poll(MS * 300).chunk(10).start().await.unwrap();
+        let relay =
+            rig.relay().heartbeat(MS * 300).due_poll(MS * 300).publish_batch(10).start().await.unwrap();
         within(S * 5, || relay.stats().delivered > 0).await;
         for _ in 0..4 {
             rig.store.inject(call, StoreFault::Before, 1);
@@ -61,7 +62,7 @@ async fn a_step_whose_answer_is_lost_loses_nothing_and_keeps_the_order() {
         let rig = world.rig();
         let ids = world.append([message("a"), message("a"), message("a")]).await;
         rig.transport.inject_times(ids[0], Fault::Failed, 2);
-        rig.store.inject(StoreCall::Divert, fault, 2);
+        rig.store.inject(StoreCall::Transition, fault, 2);
         let _relay = rig.relay().start().await.unwrap();
         world.drained(S * 90).await;
         assert_eq!(world.arrived(), ids, "{fault:?}");
@@ -110,7 +111,7 @@ async fn a_store_that_panics_for_a_while_is_survived() {
     within(S * 90, || relay.health().status == outbox_engine::Status::Healthy).await;
 }
 
-/// A publisher that dies takes down nobody else's work: the other chunks of its lane go on.
+/// A publisher that dies takes down nobody else's work: the other batches of its lane go on.
 #[tokio::test(start_paused = true)]
 async fn publishers_that_panic_are_replaced_and_everything_arrives() {
     let world = World::new();
@@ -118,7 +119,7 @@ async fn publishers_that_panic_are_replaced_and_everything_arrives() {
     let rates = FaultRates { panic_before: 0.05, panic_after: 0.05, delay: MS * 20, ..FaultRates::default() };
     rig.transport.set_rates(rates);
     let ids = world.append((0..1_000).map(|n| message(&format!("key-{}", n % 40)))).await;
-    let relay = rig.relay().chunk(10).start().await.unwrap();
+    let relay = rig.relay().publish_batch(10).start().await.unwrap();
     tokio::time::sleep(S * 30).await;
     rig.transport.calm();
     world.drained(S * 60).await;

@@ -19,8 +19,9 @@ async fn behind(world: World, keys: usize, deep: usize, held: bool) -> Duration 
     let ids = world.append((0..keys * deep).map(|n| message(&format!("failing-{}", n / deep)))).await;
     ids.chunks(deep).for_each(|ids| rig.transport.inject(ids[0], Fault::Failed));
     world.append([message("good")]).await;
-    let once = RetryPolicy { most_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
-    let relay = rig.relay().batch(100).credit(200).per_key(50).retry(once).start().await.unwrap();
+    let once = RetryPolicy { max_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
+    let relay =
+        rig.relay().fetch_batch(100).max_in_flight(200).per_key(50).retry(once).start().await.unwrap();
     let took = within(S * 600, || world.broker.len() == 1).await;
     let (mut most, all) = (0, keys * deep);
     within(S * 600, || {

@@ -37,7 +37,14 @@ async fn a_relay_that_slept_past_its_lease_starts_nothing_of_what_another_owns()
     let world = World { store: MemoryStore::builder().clock(clock).build(), ..World::new() };
     let (one, other) = (world.rig(), world.rig());
     let timeout = S * 60;
-    let slept = one.relay().lanes(1).depth(1).chunk(1).heartbeat(S).store_timeout(timeout).start();
+    let slept = one
+        .relay()
+        .lanes(1)
+        .max_unconfirmed_batches(1)
+        .publish_batch(1)
+        .heartbeat(S)
+        .store_timeout(timeout)
+        .start();
     let slept = slept.await.unwrap();
     within(S, || slept.stats().buckets == 256).await;
     let messages: Vec<_> = (0..10).map(|n| message(&format!("key-{n}"))).collect();
@@ -56,7 +63,7 @@ async fn a_relay_that_slept_past_its_lease_starts_nothing_of_what_another_owns()
     one.gate.set_open(true);
     within(S * 2, || slept.stats().buckets == 0).await;
     let chunks = one.transport.counts().chunks;
-    // The chunk that hangs is over by its time, and the next message of its lane has its turn.
+    // The batch that hangs is over by its time, and the next message of its lane has its turn.
     within(S * 6, || slept.stats().unknown == 1).await;
     tokio::time::sleep(S * 10).await;
     assert_eq!(one.transport.counts().chunks, chunks, "not a chunk was started");
@@ -79,7 +86,7 @@ async fn steps_of_a_relay_that_stood_still_past_its_lease_are_refused() {
     old.transport.inject(ids[0], Fault::Rejected);
     // The dead letter is decided, and on its way for longer than the lease lasts.
     let under_way = StoreFaultRates { delay: S * 600, ..StoreFaultRates::default() };
-    old.store.set_rates_of(StoreCall::Divert, under_way);
+    old.store.set_rates_of(StoreCall::Transition, under_way);
     let paused = old.relay().store_timeout(S * 700).start().await.unwrap();
     within(S, || paused.stats().failed == 1).await;
     old.gate.set_open(false);
@@ -124,7 +131,7 @@ async fn a_relay_that_can_not_renew_stops_before_its_leases_end() {
     tokio::time::sleep(MS * 9_900).await;
     world.append([message("a")]).await;
     within(MS * 20, || world.broker.len() == 1).await;
-    // A lease of 15 s less the 5 s that a chunk may take, counted from before the only heartbeat that was answered.
+    // A lease of 15 s less the 5 s that a batch may take, counted from before the only heartbeat that was answered.
     tokio::time::sleep(MS * 200).await;
     world.append([message("b")]).await;
     tokio::time::sleep(S * 300).await;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::promises::support::{MS, Rig, S, World, message, within};
 
-/// A chunk's time, and what it takes to set aside what nothing was heard of: others flow again after that.
+/// A batch's time, and what it takes to set aside what nothing was heard of: others flow again after that.
 const SOON: Duration = Duration::from_secs(8);
 
 /// So many keys, of each of which so many messages wait, and hang.
@@ -65,14 +65,14 @@ async fn large_messages_that_hang_in_front_do_not_stop_the_others() {
     let hanging = world.append((0..40).map(large)).await;
     rig.inject(&hanging, Fault::Hang);
     let good = world.append((0..200).map(|n| message(&format!("good-{n}")))).await;
-    let _relay = rig.relay().credit_bytes(300_000).start().await.unwrap();
+    let _relay = rig.relay().max_in_flight_bytes(300_000).start().await.unwrap();
     let took = within(S * 600, || world.broker.len() == good.len()).await;
     assert!(took <= SOON * 2, "the others took {took:?}");
     rig.transport.calm();
     world.drained(S * 60).await;
 }
 
-/// A hundred messages a second flow, when keys come that hang, deep ones or many. None of the others waits for longer than a chunk's time, then or later.
+/// A hundred messages a second flow, when keys come that hang, deep ones or many. None of the others waits for longer than a batch's time, then or later.
 #[tokio::test(start_paused = true)]
 async fn keys_that_come_to_hang_do_not_stop_a_route_that_flows() {
     for (keys, deep) in [(3, 600), (12, 600), (2_500, 1)] {
@@ -113,7 +113,7 @@ async fn a_key_that_failed_does_not_wait_for_those_that_hang() {
         let rig = world.rig();
         rig.takes(MS, MS * 5);
         hang(&world, &rig, "hanging", hanging, 1).await;
-        let retry = RetryPolicy { first_delay: S, most_delay: S, ..RetryPolicy::default() };
+        let retry = RetryPolicy { first_delay: S, max_delay: S, ..RetryPolicy::default() };
         let _relay = rig.relay().retry(retry).start().await.unwrap();
         for n in 0..600 {
             world.append([message(&format!("good-{}", n % 20))]).await;

@@ -60,7 +60,7 @@ async fn a_held_key_degrades_until_it_is_released() {
     let rig = world.rig();
     let ids = world.append([message("a")]).await;
     rig.transport.inject(ids[0], Fault::Failed);
-    let hold = RetryPolicy { most_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
+    let hold = RetryPolicy { max_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
     let relay = rig.relay().retry(hold).start().await.unwrap();
     within(S * 10, || says(&relay, Status::Degraded, "1 held keys wait for an operator")).await;
     within(S * 70, || says(&relay, Status::Unhealthy, "the oldest message has waited for")).await;
@@ -176,7 +176,7 @@ async fn relays_that_are_configured_differently_say_so() {
     let (one, other) = (world.rig(), world.rig());
     let first = one.relay().start().await.unwrap();
     tokio::time::sleep(MS * 100).await;
-    let another = RetryPolicy { most_attempts: 3, ..RetryPolicy::default() };
+    let another = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
     let second = other.relay().retry(another).start().await.unwrap();
     let words = "relays of this route are configured differently";
     within(S * 10, || says(&first, Status::Degraded, words) && says(&second, Status::Degraded, words)).await;

@@ -42,7 +42,7 @@ async fn halves(world: &World) -> (Rig, RelayHandle, Rig, RelayHandle) {
 async fn a_relay_that_stops_passes_nothing_of_one_that_left_meanwhile() {
     let world = World::new();
     let (_one, first, other, second) = halves(&world).await;
-    // A chunk of the second is under way for as long as a chunk may be.
+    // A batch of the second is under way for as long as a batch may be.
     let slow =
         (0..).map(|n| message(&format!("slow-{n}"))).find(|message| message.bucket().0 >= 128).unwrap();
     other.transport.inject(slow.id, Fault::Hang);

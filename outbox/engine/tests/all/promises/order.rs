@@ -73,8 +73,10 @@ async fn a_key_that_begins_to_fail_while_a_fetch_is_under_way_keeps_its_order() 
     let world = World::new();
     let rig = world.rig();
     rig.luck.set(Late { answer: MS * 40, ..Late::default() });
-    rig.store
-        .set_rates_of(StoreCall::Divert, StoreFaultRates { delay: MS * 10, ..StoreFaultRates::default() });
+    rig.store.set_rates_of(
+        StoreCall::Transition,
+        StoreFaultRates { delay: MS * 10, ..StoreFaultRates::default() },
+    );
     let _relay = rig.relay().start().await.unwrap();
     for round in 0..100 {
         let key = format!("key-{round}");
@@ -158,7 +160,7 @@ async fn a_transaction_that_stays_open_costs_the_others_nothing() {
 
 async fn a_transaction_that_stays_open(world: World, unit: usize) {
     let rig = world.rig();
-    let _relay = rig.relay().batch(10).start().await.unwrap();
+    let _relay = rig.relay().fetch_batch(10).start().await.unwrap();
     let mut late = world.store.begin().await.unwrap();
     let late_ids = world.write(&mut late, [message("late")]).await;
     for turn in 0..300 {
@@ -185,7 +187,7 @@ async fn a_key_whose_message_never_answers_delays_no_other() {
     // So busy that keys stand in line together.
     rig.transport.set_rates(FaultRates { delay: MS * 6, ..FaultRates::default() });
     let relay = rig.relay().lanes(1).publish_timeout(S).start().await.unwrap();
-    // Whoever rides with it the first time waits for the chunk's timeout; nobody does a second time.
+    // Whoever rides with it the first time waits for the batch's timeout; nobody does a second time.
     within(S * 10, || relay.stats().unknown == 1).await;
     let mut longest = MS;
     for n in 0..20_000 {

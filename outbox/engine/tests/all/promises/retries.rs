@@ -17,9 +17,9 @@ async fn attempts_follow_the_schedule_and_end_in_a_dead_letter_that_says_why() {
     let ids = world.append([message("a"), message("a")]).await;
     rig.transport.inject(ids[0], Fault::Failed);
     let policy = RetryPolicy {
-        most_attempts: 5,
+        max_attempts: 5,
         first_delay: S,
-        most_delay: S * 3,
+        max_delay: S * 3,
         exhausted: Exhausted::DeadLetter,
         by_class: Vec::new(),
     };
@@ -66,7 +66,7 @@ async fn attempts_go_on_where_another_relay_left_them() {
     let rig = world.rig();
     let ids = world.append([message("a")]).await;
     rig.transport.inject(ids[0], Fault::Failed);
-    let policy = RetryPolicy { most_attempts: 4, ..RetryPolicy::default() };
+    let policy = RetryPolicy { max_attempts: 4, ..RetryPolicy::default() };
     let relay = rig.relay().retry(policy.clone()).start().await.unwrap();
     within(S * 10, || relay.stats().failed == 2).await;
     tokio::time::sleep(MS * 10).await;
@@ -80,7 +80,7 @@ async fn attempts_go_on_where_another_relay_left_them() {
 async fn held(world: &World, rig: &Rig) -> (RelayHandle, Vec<MessageId>) {
     let ids = world.append([message("a"), message("a"), message("a")]).await;
     rig.transport.inject(ids[0], Fault::Failed);
-    let policy = RetryPolicy { most_attempts: 2, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
+    let policy = RetryPolicy { max_attempts: 2, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
     let relay = rig.relay().retry(policy).start().await.unwrap();
     within(S * 30, || relay.stats().failed == 2).await;
     tokio::time::sleep(S * 600).await;

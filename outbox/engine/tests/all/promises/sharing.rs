@@ -55,7 +55,14 @@ async fn a_relay_that_stopped_for_a_late_heartbeat_goes_on_with_its_answer() {
     let rig = world.rig();
     rig.transport.set_rates(FaultRates { delay: MS * 200, ..FaultRates::default() });
     world.append((0..3_000).map(|n| message(&format!("key-{}", n % 100)))).await;
-    let relay = rig.relay().lanes(1).depth(1).chunk(1).batch(100).credit(200).store_timeout(S * 9);
+    let relay = rig
+        .relay()
+        .lanes(1)
+        .max_unconfirmed_batches(1)
+        .publish_batch(1)
+        .fetch_batch(100)
+        .max_in_flight(200)
+        .store_timeout(S * 9);
     let relay = relay.start().await.unwrap();
     within(S, || relay.stats().buckets == 256).await;
     // Later than the 10 s allow for which it may publish: it stands still in between, for 6 s at the most.
@@ -80,7 +87,8 @@ async fn a_relay_that_stopped_for_a_late_heartbeat_goes_on_with_its_answer() {
 async fn the_mark_does_not_pass_what_is_being_given_up() {
     let world = World::new();
     let (one, other) = (world.rig(), world.rig());
-    let first = one.relay().heartbeat(MS * 500).chunk(1).depth(64).start().await.unwrap();
+    let first =
+        one.relay().heartbeat(MS * 500).publish_batch(1).max_unconfirmed_batches(64).start().await.unwrap();
     // The upper half of the buckets will be given up: what stands in them is in flight then, and does not answer.
     let messages: Vec<_> = (0..64).map(|n| message(&format!("key-{n}"))).collect();
     let hanging = messages.iter().filter(|message| message.bucket().0 >= 128).map(|message| message.id);
@@ -186,7 +194,7 @@ async fn a_pause_stops_the_route_or_the_topic_and_a_resume_ends_it() {
         let paused = (!whole).then_some(&part);
         rig.transport.set_rates(outbox_testkit::FaultRates { delay: S, ..Default::default() });
         world.append((0..2_000).map(|n| message(&format!("key-{}", n % 10)))).await;
-        let relay = rig.relay().lanes(1).depth(1).chunk(5).start().await.unwrap();
+        let relay = rig.relay().lanes(1).max_unconfirmed_batches(1).publish_batch(5).start().await.unwrap();
         within(S * 5, || relay.stats().delivered > 0).await;
         world.store.pause(&route(), paused).await.unwrap();
         // From the next heartbeat on, and after what is in flight then.

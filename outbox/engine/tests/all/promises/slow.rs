@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use outbox_contract::{
-    Chunk, Deliveries, Message, MessageId, Outcome, Outcomes, Rejection, Stored, Subscription, Transport,
-    TransportError,
+    Deliveries, Message, MessageId, Outcome, Outcomes, PublishBatch, Rejection, Stored, Subscription,
+    Transport, TransportError,
 };
 use outbox_engine::{Relay, RelayBuilder};
 use outbox_testkit::{Fault, TestClock};
@@ -19,13 +19,13 @@ use crate::promises::support::{MS, Rig, S, World, message, within};
 /// In which order the broker takes what it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turns {
-    /// One chunk after the other.
+    /// One batch after the other.
     Chunks,
-    /// A message of each chunk in turn, as of connections that are served alike.
+    /// A message of each batch in turn, as of connections that are served alike.
     Messages,
 }
 
-/// A chunk on the broker's side of the wire.
+/// A batch on the broker's side of the wire.
 struct Given {
     messages: VecDeque<(usize, Arc<Stored>)>,
     outcomes: Outcomes,
@@ -92,7 +92,7 @@ impl Transport for Slow {
         Ok(())
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         let messages = chunk.messages.into_iter().enumerate().collect();
         self.given.lock().unwrap().push_back(Given { messages, outcomes: outcomes.clone() });
         loop {
@@ -117,7 +117,7 @@ fn messages() -> impl Iterator<Item = Message> {
     (0..MESSAGES).map(|n| message(&format!("key-{}", n % 1_000)))
 }
 
-/// With the default configuration 2,000 messages are under way: 20 seconds of its work at a hundred a second, 80 at 25, while a chunk has five.
+/// With the default configuration 2,000 messages are under way: 20 seconds of its work at a hundred a second, 80 at 25, while a batch has five.
 #[tokio::test(start_paused = true)]
 async fn a_slow_broker_gets_nothing_twice() {
     for (turns, each) in [(Turns::Chunks, 10), (Turns::Messages, 10), (Turns::Chunks, 40)] {
@@ -134,7 +134,7 @@ async fn a_slow_broker_gets_nothing_twice() {
     }
 }
 
-/// A relay that stops, or gives buckets to another, waits for no broker longer than a chunk's time.
+/// A relay that stops, or gives buckets to another, waits for no broker longer than a batch's time.
 #[tokio::test(start_paused = true)]
 async fn a_slow_broker_holds_up_no_stop() {
     let world = World::new();
@@ -167,7 +167,7 @@ impl Transport for OneByOne {
         Ok(())
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         for (slot, stored) in chunk.messages.iter().enumerate() {
             tokio::time::sleep(MS * 100).await;
             self.0.lock().unwrap().push(stored.message.id);
@@ -182,7 +182,7 @@ impl Transport for OneByOne {
     async fn close(&self) {}
 }
 
-/// It sleeps in the middle of a chunk, past its lease: what is not sent by then belongs to others.
+/// It sleeps in the middle of a batch, past its lease: what is not sent by then belongs to others.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_slept_past_its_lease_lets_go_of_what_it_was_sending() {
     let world = World::new();
@@ -191,7 +191,7 @@ async fn a_relay_that_slept_past_its_lease_lets_go_of_what_it_was_sending() {
     let sent = || transport.0.lock().unwrap().len();
     world.append((0..100).map(|n| message(&format!("key-{n}")))).await;
     let relay = Relay::builder(Arc::clone(&rig.store), transport.clone());
-    let relay = relay.clock(Arc::<TestClock>::clone(&rig.clock)).seed(1).lanes(1).depth(1);
+    let relay = relay.clock(Arc::<TestClock>::clone(&rig.clock)).seed(1).lanes(1).max_unconfirmed_batches(1);
     let _relay = relay.start().await.unwrap();
     within(S * 5, || sent() == 10).await;
     rig.gate.set_open(false);
@@ -200,14 +200,14 @@ async fn a_relay_that_slept_past_its_lease_lets_go_of_what_it_was_sending() {
     assert!(sent() <= 17, "{} were sent: it looks at its leases eight times in five seconds", sent());
 }
 
-/// What hangs holds up itself: what rode in its chunk is removed, and its keys go on, before the chunk is given up.
+/// What hangs holds up itself: what rode in its batch is removed, and its keys go on, before the batch is given up.
 #[tokio::test(start_paused = true)]
 async fn what_was_delivered_is_removed_while_the_rest_of_its_chunk_is_waited_for() {
     let world = World::new();
     let rig = world.rig();
     let ids = world.append((0..100).map(|n| message(&format!("key-{n}")))).await;
     rig.transport.inject(ids[50], Fault::Hang);
-    let relay = rig.relay().lanes(1).depth(1).chunk(1_000).start().await.unwrap();
+    let relay = rig.relay().lanes(1).max_unconfirmed_batches(1).publish_batch(1_000).start().await.unwrap();
     within(S, || world.broker.len() == 99).await;
     within(S, || world.waiting() == 1).await;
     assert_eq!(relay.stats().unknown, 0, "the chunk is still out");

@@ -13,16 +13,16 @@ use crate::promises::support::{MS, S, World, message};
 async fn everything_that_is_wrong_is_said_at_once() {
     let world = World::new();
     let rig = world.rig();
-    let never = RetryPolicy { most_attempts: 0, ..RetryPolicy::default() };
+    let never = RetryPolicy { max_attempts: 0, ..RetryPolicy::default() };
     let error = rig
         .relay()
         .lease(S)
-        .batch(0)
+        .fetch_batch(0)
         .lanes(0)
         .route("default", Arc::clone(&world.broker))
         .route("a\nb", Arc::clone(&world.broker))
-        .retry_of("orders", never)
-        .retry_of("", RetryPolicy::default())
+        .topic_retry("orders", never)
+        .topic_retry("", RetryPolicy::default())
         .start()
         .await
         .unwrap_err();
@@ -33,7 +33,7 @@ async fn everything_that_is_wrong_is_said_at_once() {
         "lanes is 0",
         "there are two routes named default",
         "a\\nb",
-        "topic orders: retry.most_attempts is 0",
+        "topic orders: retry.max_attempts is 0",
         "the topic is empty",
     ];
     assert_eq!(problems.len(), expected.len(), "{error}");

@@ -9,10 +9,10 @@ use crate::promises::support::{MS, S, World, message, within};
 async fn a_stop_finishes_what_is_in_flight_removes_it_and_gives_the_leases_back_at_once() {
     let world = World::new();
     let (old, new) = (world.rig(), world.rig());
-    // The broker has long taken a chunk when its confirmation comes.
+    // The broker has long taken a batch when its confirmation comes.
     old.luck.set(Late { answer: MS * 900, ..Late::default() });
     world.append((0..2_000).map(|n| message(&format!("key-{}", n % 100)))).await;
-    let relay = old.relay().chunk(20).start().await.unwrap();
+    let relay = old.relay().publish_batch(20).start().await.unwrap();
     within(S * 5, || relay.stats().delivered > 0).await;
     assert!(relay.stats().in_flight > 100, "it is in the middle of it");
     assert!(relay.stop(S * 10).await, "it drained");

@@ -39,8 +39,8 @@ impl Stream {
         rig.takes(case.read, case.step);
         let retry = RetryPolicy {
             first_delay: MS * 20,
-            most_delay: MS * 20,
-            most_attempts: u32::MAX,
+            max_delay: MS * 20,
+            max_attempts: u32::MAX,
             ..RetryPolicy::default()
         };
         let relay = rig.relay().retry(retry).start().await.unwrap();

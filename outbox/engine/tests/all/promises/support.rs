@@ -134,7 +134,7 @@ impl Rig {
         for call in [StoreCall::Fetch, StoreCall::Due, StoreCall::Settle] {
             self.store.set_latency_of(call, read);
         }
-        self.store.set_latency_of(StoreCall::Divert, step);
+        self.store.set_latency_of(StoreCall::Transition, step);
     }
 
     /// Lets this go wrong with these messages, each time that they come.

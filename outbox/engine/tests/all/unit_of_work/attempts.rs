@@ -53,7 +53,7 @@ async fn who_meets_another_version_begins_again_with_what_is_there_now() {
 
 #[tokio::test(start_paused = true)]
 async fn a_version_that_never_matches_is_given_up_and_told() {
-    let (mediator, attempts) = (mediator().most_attempts(4), AtomicU32::new(0));
+    let (mediator, attempts) = (mediator().max_attempts(4), AtomicU32::new(0));
     let error = mediator
         .run(async |_| {
             attempts.fetch_add(1, Ordering::SeqCst);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::hints::Wakeup;
 use outbox_contract::transactional::Committed;
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{AppendError, Json, Outbox, Transactional};
 use outbox_engine::{Aggregate, EventLog, HandlerError, Mediator, UnitOfWork, WorkError};
 use outbox_store_memory::MemoryStore;
@@ -94,7 +94,7 @@ async fn circles(event: &OrderEvent, work: &mut UnitOfWork<MemoryStore>) -> Resu
 
 #[tokio::test]
 async fn handlers_that_go_in_a_circle_are_stopped_with_the_chain_even_if_they_hide_it() {
-    let mediator = mediator().on(circles).most_depth(3);
+    let mediator = mediator().on(circles).max_depth(3);
     let mut work = mediator.begin().await.unwrap();
     work.record(placed("a")).unwrap();
     let error = work.commit().await.unwrap_err();
@@ -106,7 +106,7 @@ async fn handlers_that_go_in_a_circle_are_stopped_with_the_chain_even_if_they_hi
 
 #[tokio::test]
 async fn a_unit_of_work_has_a_most_of_events() {
-    let mediator = mediator().most_events(2);
+    let mediator = mediator().max_events(2);
     let mut work = mediator.begin().await.unwrap();
     for order in ["a", "b"] {
         work.record(placed(order)).unwrap();
@@ -172,7 +172,7 @@ async fn units_that_raise_events_of_the_same_keys_in_different_orders_never_dead
 #[tokio::test]
 async fn relays_are_woken_at_the_commit_and_not_before() {
     let mediator = mediator().on(runs_low);
-    let mut heard = mediator.outbox().store().hints().listen();
+    let mut heard = mediator.outbox().store().wakeup_signal().listen();
     let mut work = mediator.begin().await.unwrap();
     work.record(placed("a")).unwrap();
     assert_eq!(heard.next().now_or_never(), None);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outbox_contract::Rejection;
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcome, Outcomes, Subscription, Transport, TransportError,
+    Deliveries, Message, Outcome, Outcomes, PublishBatch, Subscription, Transport, TransportError,
     TransportErrorKind, async_trait,
 };
 use outbox_testkit::History;
@@ -39,7 +39,7 @@ impl Transport for Broker {
         Ok(())
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         for (index, stored) in chunk.messages.iter().enumerate() {
             self.history.delivered(self.consumer, &stored.message);
             self.trace.say(format!("arrived {} {}", stored.position, stored.message.key_id()));

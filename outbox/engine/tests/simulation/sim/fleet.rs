@@ -126,7 +126,7 @@ impl Fleet {
     /// Does something to some relay, or to what it stands on.
     pub(crate) async fn act(&mut self) {
         let deed = self.rng.u8(..16);
-        if self.relays.is_empty() || (deed < 4 && self.relays.len() < self.plan.most_relays) {
+        if self.relays.is_empty() || (deed < 4 && self.relays.len() < self.plan.max_relays) {
             return self.start().await;
         }
         let at = self.rng.usize(..self.relays.len());
@@ -225,21 +225,21 @@ impl Fleet {
     pub(crate) fn over_its_bounds(&self) -> Option<String> {
         let config = &self.plan.config;
         // Besides the credit, what a fetch brings before it is counted, and its first message, which comes whatever it has; so of due keys.
-        let most_held = config.credit_bytes + config.batch_bytes + LARGEST * 2;
-        let holds_too_much = self.faults.iter().position(|faults| faults.held.most() > most_held);
+        let max_held = config.max_in_flight_bytes + config.fetch_batch_bytes + LARGEST * 2;
+        let holds_too_much = self.faults.iter().position(|faults| faults.held.most() > max_held);
         if let Some(number) = holds_too_much {
             let held = self.faults[number].held.most();
             return Some(format!(
-                "relay {number} held {held} bytes of payloads, more than {most_held}: {config:?}"
+                "relay {number} held {held} bytes of payloads, more than {max_held}: {config:?}"
             ));
         }
         self.relays.iter().find_map(|relay| {
             let stats = relay.handle.stats();
             // The first message of a fetch, and of a failing key, comes whatever it has.
-            let most_bytes = config.credit_bytes + stats.in_flight * NAMES + LARGEST * 2;
-            let over = stats.in_flight > config.credit || stats.in_flight_bytes > most_bytes;
+            let max_bytes = config.max_in_flight_bytes + stats.in_flight * NAMES + LARGEST * 2;
+            let over = stats.in_flight > config.max_in_flight || stats.in_flight_bytes > max_bytes;
             over.then(|| {
-                format!("relay {} exceeds {} or {most_bytes}: {stats:?}", relay.number, config.credit)
+                format!("relay {} exceeds {} or {max_bytes}: {stats:?}", relay.number, config.max_in_flight)
             })
         })
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use fastrand::Rng;
 use outbox_contract::Rejection;
 use outbox_contract::{
-    Chunk, Deliveries, Message, Outcomes, Stored, Subscription, Transport, TransportError, async_trait,
+    Deliveries, Message, Outcomes, PublishBatch, Stored, Subscription, Transport, TransportError, async_trait,
 };
 use tokio::sync::Notify;
 
@@ -97,8 +97,8 @@ pub(crate) struct Line {
     pub(crate) tally: Arc<Tally>,
 }
 
-/// The bytes of a chunk that is on the line and of no relay's memory any more.
-fn on_the_line(mut chunk: Chunk) -> Chunk {
+/// The bytes of a batch that is on the line and of no relay's memory any more.
+fn on_the_line(mut chunk: PublishBatch) -> PublishBatch {
     for stored in &mut chunk.messages {
         let mut copy = Stored::clone(stored);
         copy.message.payload = Bytes::copy_from_slice(&copy.message.payload);
@@ -122,7 +122,7 @@ impl Transport for Line {
         self.broker.validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         self.gate.passed().await;
         if let Some(late) = self.luck.late_by() {
             self.tally.add("late publishes", 1);
@@ -169,7 +169,7 @@ impl Transport for Witness {
         self.inner.validate(message)
     }
 
-    async fn publish(&self, chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
         let positions: Vec<i64> = chunk.messages.iter().map(|stored| stored.position.0).collect();
         self.trace.say(format!("relay {} sends {positions:?}", self.relay));
         let heard = Heard {

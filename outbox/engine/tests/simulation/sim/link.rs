@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
-use outbox_contract::divert::Step;
 use outbox_contract::fetch::{Due, DueRequest, FetchedRow, Ordering, RowId, Writers};
-use outbox_contract::hints::Wakeup;
 use outbox_contract::maintain::Maintained;
+use outbox_contract::transition::Step;
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{
-    Admin, Backlog, BucketSet, Diversion, Diverted, FetchRequest, Fetched, KeyId, Lease, LeaseRequest,
-    Leased, LowWater, Message, MessageId, RelayId, Route, Store, StoreError, StoreErrorKind, Stored,
-    StripeMark, Timestamp, Topic, Unserved, async_trait,
+    Admin, Backlog, BucketSet, FetchRequest, Fetched, KeyId, KeyTransition, Lease, LeaseRequest, Leased,
+    LowWater, Message, MessageId, RelayId, Route, Store, StoreError, StoreErrorKind, Stored, StripeMark,
+    Timestamp, Topic, Transitioned, Unserved, async_trait,
 };
 use outbox_store_memory::MemoryStore;
 
@@ -163,24 +163,24 @@ impl Store for Link {
         self.write(async move { store.settle(&route, &delivered).await }).await
     }
 
-    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
         let (store, steps, trace, relay) =
-            (self.store.clone(), diversions.to_vec(), Arc::clone(&self.trace), self.relay);
+            (self.store.clone(), transitions.to_vec(), Arc::clone(&self.trace), self.relay);
         let deaths = Arc::clone(&self.deaths);
         self.write(async move {
-            let buries = steps.iter().any(|diversion| matches!(diversion.step, Step::Bury { .. }));
+            let buries = steps.iter().any(|transition| matches!(transition.step, Step::Bury { .. }));
             if buries {
                 deaths.look().await;
             }
-            let answers = store.divert(&steps).await?;
+            let answers = store.transition(&steps).await?;
             if buries {
                 deaths.look().await;
             }
-            for (diversion, answer) in steps.iter().zip(&answers) {
-                let step = format!("{:?}", diversion.step).replace(|c: char| c.is_ascii_control(), " ");
+            for (transition, answer) in steps.iter().zip(&answers) {
+                let step = format!("{:?}", transition.step).replace(|c: char| c.is_ascii_control(), " ");
                 trace.say(format!(
-                    "relay {relay} diverts {} v{:?}: {step:.160}: {answer:?}",
-                    diversion.key, diversion.version
+                    "relay {relay} transitions {} v{:?}: {step:.160}: {answer:?}",
+                    transition.key, transition.version
                 ));
             }
             Ok(answers)

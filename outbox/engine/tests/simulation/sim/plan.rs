@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub(crate) transactions: usize,
     /// Whether one transaction writes at a time, or several, and how they order then.
     pub(crate) ordering: Ordering,
-    pub(crate) most_relays: usize,
+    pub(crate) max_relays: usize,
     pub(crate) config: RelayConfig,
     pub(crate) transport: FaultRates,
     pub(crate) store: StoreFaultRates,
@@ -48,7 +48,7 @@ impl Plan {
             writers: rng.usize(1..=5),
             transactions: rng.usize(5..=40),
             ordering: one_of(&mut rng, &[Ordering::Single, Ordering::Writers, Ordering::Stripes]),
-            most_relays: rng.usize(1..=3),
+            max_relays: rng.usize(1..=3),
             transport: transport(&mut rng, rough, lease),
             store: store(&mut rng, rough * 0.01),
             writing: store(&mut rng, rough * 0.02),
@@ -90,25 +90,25 @@ fn config(rng: &mut Rng) -> RelayConfig {
     config.heartbeat = (lease - publish_timeout) / rng.u32(2..=4);
     // Longer than a lease: then only the clock tells a relay that it stood still.
     config.store_timeout = one_of(rng, &[Duration::from_millis(300), Duration::from_secs(1), lease * 3]);
-    config.batch = batch;
-    config.credit = batch * rng.usize(1..=3);
-    config.batch_bytes = rng.usize(1..=8_000);
-    config.credit_bytes = rng.usize(1_000..=30_000);
+    config.fetch_batch = batch;
+    config.max_in_flight = batch * rng.usize(1..=3);
+    config.fetch_batch_bytes = rng.usize(1..=8_000);
+    config.max_in_flight_bytes = rng.usize(1_000..=30_000);
     config.per_key = rng.usize(1..=10);
     config.lanes = rng.usize(1..=5);
-    config.depth = rng.usize(1..=3);
-    config.chunk = rng.usize(1..=10);
-    config.chunk_bytes = rng.usize(1..=4_000);
+    config.max_unconfirmed_batches = rng.usize(1..=3);
+    config.publish_batch = rng.usize(1..=10);
+    config.publish_batch_bytes = rng.usize(1..=4_000);
     config.idle_poll = millis(rng, 50, 1_000);
     config.due_poll = millis(rng, 500, 3_000);
     config.maintain_every = millis(rng, 200, 2_000);
     config.observe_every = millis(rng, 500, 5_000);
     config.outage_first_delay = millis(rng, 10, 200);
-    config.outage_most_delay = millis(rng, 200, 2_000);
+    config.outage_max_delay = millis(rng, 200, 2_000);
     config.retry = RetryPolicy {
-        most_attempts: rng.u32(1..=5),
+        max_attempts: rng.u32(1..=5),
         first_delay: millis(rng, 10, 300),
-        most_delay: millis(rng, 300, 1_500),
+        max_delay: millis(rng, 300, 1_500),
         exhausted: if rng.bool() { Exhausted::Hold } else { Exhausted::DeadLetter },
         by_class: Vec::new(),
     };

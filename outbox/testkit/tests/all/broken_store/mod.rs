@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
-use outbox_contract::divert::Step;
 use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
-use outbox_contract::hints::Wakeup;
 use outbox_contract::lease::{LeaseRequest, Leased};
 use outbox_contract::maintain::Maintained;
-use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::transactional::{Committed, Dedup};
+use outbox_contract::transition::Step;
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{
-    Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Diversion, Diverted, Epoch, FetchRequest,
-    Fetched, FetchedRow, Hints, KeyId, Lease, LowWater, Message, MessageId, Outgoing, Position, RelayId,
-    Route, Store, StoreError, StoreErrorKind, Stored, Stripe, StripeMark, Timestamp, Transactional, Unserved,
-    async_trait,
+    Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Epoch, FetchRequest, Fetched, FetchedRow,
+    KeyId, KeyTransition, Lease, LowWater, Message, MessageId, Outgoing, Position, RelayId, Route, Store,
+    StoreError, StoreErrorKind, Stored, Stripe, StripeMark, Timestamp, Transactional, Transitioned, Unserved,
+    WakeupSignal, async_trait,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
 use outbox_testkit::TestClock;
@@ -43,7 +43,7 @@ impl Broken {
     fn on(store: MemoryStoreBuilder, bug: Option<Bug>) -> Self {
         let clock = Arc::new(TestClock::starting_at(Timestamp::from_micros(1_800_000_000_000_000)));
         let inner = store.history(Duration::from_secs(3_600)).clock(Arc::<TestClock>::clone(&clock)).build();
-        Self(Arc::new(BrokenStore { inner, clock, bug, silent: Hints::new(), seen: Mutex::default() }))
+        Self(Arc::new(BrokenStore { inner, clock, bug, silent: WakeupSignal::new(), seen: Mutex::default() }))
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct BrokenStore {
     inner: MemoryStore,
     clock: Arc<TestClock>,
     bug: Option<Bug>,
-    silent: Hints,
+    silent: WakeupSignal,
     seen: Mutex<Seen>,
 }
 
@@ -101,10 +101,10 @@ impl BrokenStore {
         self.bug == Some(bug)
     }
 
-    /// The diversion as this store carries it out.
-    async fn step(&self, mut diversion: Diversion) -> Result<Diverted, StoreError> {
-        let key = diversion.key.clone();
-        match &mut diversion.step {
+    /// The transition as this store carries it out.
+    async fn step(&self, mut transition: KeyTransition) -> Result<Transitioned, StoreError> {
+        let key = transition.key.clone();
+        match &mut transition.step {
             Step::Fail { attempts, .. } => {
                 if self.has(Bug::AddsAttempts) {
                     let mut seen = self.seen.lock().unwrap();
@@ -113,47 +113,47 @@ impl BrokenStore {
                     *attempts = *sum;
                 }
                 if self.has(Bug::FailsThroughHolds) {
-                    let _ = self.inner.release(&diversion.route, &key).await;
+                    let _ = self.inner.release(&transition.route, &key).await;
                 }
             }
             Step::Park { rows } if self.has(Bug::ParksFirstOnly) => rows.truncate(1),
             Step::Park { .. } | Step::Bury { .. } | Step::Resume { .. } => {}
         }
-        let answer = self.one(diversion.clone()).await?;
+        let answer = self.one(transition.clone()).await?;
         match answer {
-            Diverted::LeaseLost if self.has(Bug::DivertsWithoutLease) => {
-                self.with_some_lease(diversion).await
+            Transitioned::LeaseLost if self.has(Bug::TransitionsWithoutLease) => {
+                self.with_some_lease(transition).await
             }
-            Diverted::Stale if self.has(Bug::DivertsAnyVersion) => {
-                diversion.version = None;
-                self.one(diversion).await
+            Transitioned::Stale if self.has(Bug::TransitionsAnyVersion) => {
+                transition.version = None;
+                self.one(transition).await
             }
             answer => Ok(answer),
         }
     }
 
-    async fn one(&self, diversion: Diversion) -> Result<Diverted, StoreError> {
-        Ok(self.inner.divert(&[diversion]).await?[0])
+    async fn one(&self, transition: KeyTransition) -> Result<Transitioned, StoreError> {
+        Ok(self.inner.transition(&[transition]).await?[0])
     }
 
     /// Under the lease of whoever has one, or under a fresh one.
-    async fn with_some_lease(&self, mut diversion: Diversion) -> Result<Diverted, StoreError> {
-        let owner = self.seen.lock().unwrap().owners.get(&diversion.bucket).copied();
+    async fn with_some_lease(&self, mut transition: KeyTransition) -> Result<Transitioned, StoreError> {
+        let owner = self.seen.lock().unwrap().owners.get(&transition.bucket).copied();
         if let Some((relay, epoch)) = owner {
-            let (asked, asked_epoch) = (diversion.relay, diversion.epoch);
-            (diversion.relay, diversion.epoch) = (relay, epoch);
-            let answer = self.one(diversion.clone()).await?;
-            if answer != Diverted::LeaseLost {
+            let (asked, asked_epoch) = (transition.relay, transition.epoch);
+            (transition.relay, transition.epoch) = (relay, epoch);
+            let answer = self.one(transition.clone()).await?;
+            if answer != Transitioned::LeaseLost {
                 return Ok(answer);
             }
-            (diversion.relay, diversion.epoch) = (asked, asked_epoch);
+            (transition.relay, transition.epoch) = (asked, asked_epoch);
         }
         let leased = self
             .inner
             .lease(&LeaseRequest {
-                relay: diversion.relay,
+                relay: transition.relay,
                 label: "broken".into(),
-                route: diversion.route.clone(),
+                route: transition.route.clone(),
                 lasts: Duration::from_secs(600),
                 transport_available: true,
                 fingerprint: 7,
@@ -161,12 +161,12 @@ impl BrokenStore {
                 yielding: BucketSet::EMPTY,
             })
             .await?;
-        match leased.leases.iter().find(|lease| lease.bucket == diversion.bucket) {
+        match leased.leases.iter().find(|lease| lease.bucket == transition.bucket) {
             Some(lease) => {
-                diversion.epoch = lease.epoch;
-                self.one(diversion).await
+                transition.epoch = lease.epoch;
+                self.one(transition).await
             }
-            None => Ok(Diverted::LeaseLost),
+            None => Ok(Transitioned::LeaseLost),
         }
     }
 
@@ -366,10 +366,10 @@ impl Store for BrokenStore {
         self.inner.settle(route, &rows).await
     }
 
-    async fn divert(&self, diversions: &[Diversion]) -> Result<Vec<Diverted>, StoreError> {
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
         let mut answers = Vec::new();
-        for diversion in diversions {
-            answers.push(self.step(diversion.clone()).await?);
+        for transition in transitions {
+            answers.push(self.step(transition.clone()).await?);
         }
         Ok(answers)
     }
@@ -468,32 +468,34 @@ impl Transactional for BrokenStore {
         }
     }
 
-    async fn admit(
+    async fn deduplicate(
         &self,
         tx: &mut BrokenTx<'_>,
         consumer: &Consumer,
         messages: &[&Message],
-    ) -> Result<Vec<Admission>, StoreError> {
+    ) -> Result<Vec<Dedup>, StoreError> {
         if self.has(Bug::AdmitsOutside) {
             let mut own = self.inner.begin().await?;
-            let admissions = self.inner.admit(&mut own, consumer, messages).await?;
+            let handled_ids = self.inner.deduplicate(&mut own, consumer, messages).await?;
             self.inner.commit(own).await.into_result()?;
-            return Ok(admissions);
+            return Ok(handled_ids);
         }
-        let mut admissions = self.inner.admit(&mut tx.inner, consumer, messages).await?;
+        let mut handled_ids = self.inner.deduplicate(&mut tx.inner, consumer, messages).await?;
         if self.has(Bug::AdmitsPastBacklog) {
-            for admission in admissions.iter_mut().filter(|admission| **admission == Admission::Behind) {
-                *admission = Admission::New;
+            for deduplication in
+                handled_ids.iter_mut().filter(|deduplication| **deduplication == Dedup::OutOfTurn)
+            {
+                *deduplication = Dedup::New;
             }
         }
-        Ok(admissions)
+        Ok(handled_ids)
     }
 
-    async fn admitted(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        self.inner.admitted(consumer, id).await
+    async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        self.inner.is_handled(consumer, id).await
     }
 
-    fn hints(&self) -> &Hints {
-        if self.has(Bug::KeepsSilent) { &self.silent } else { self.inner.hints() }
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        if self.has(Bug::KeepsSilent) { &self.silent } else { self.inner.wakeup_signal() }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::admin::Filter;
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::{Due, DueRequest, FetchedRow};
+use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
 use outbox_contract::{
     Admin, BucketSet, Failure, KeyId, Message, MessageId, Outgoing, RelayId, Route, Store, Transactional,
 };
@@ -41,9 +41,9 @@ async fn park(store: &MongoDbStore, relay: RelayId, appended: Vec<Message>) -> V
             Step::Fail { row, attempts: 3, first: failure(), last: failure(), then, behind: rows }
         };
         let (route, bucket, key) = (Route::default(), key.bucket(), key.clone());
-        let step = Diversion { route, relay, bucket, epoch, key, version: None, step };
-        let answer = store.divert(&[step]).await.unwrap().remove(0);
-        assert!(matches!(answer, Diverted::Done(Some(_))), "{answer:?}");
+        let step = KeyTransition { route, relay, bucket, epoch, key, version: None, step };
+        let answer = store.transition(&[step]).await.unwrap().remove(0);
+        assert!(matches!(answer, Transitioned::Done(Some(_))), "{answer:?}");
     }
     ids
 }

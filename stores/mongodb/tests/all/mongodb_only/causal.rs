@@ -7,10 +7,10 @@ use mongodb::bson::{Document, Timestamp};
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::ClientOptions;
-use outbox_contract::divert::{Step, Then};
 use outbox_contract::fetch::{DueRequest, RowId};
+use outbox_contract::transition::{Step, Then};
 use outbox_contract::{
-    BucketSet, Consumer, Diversion, Failure, LeaseRequest, Outgoing, RelayId, Route, Store, Stored,
+    BucketSet, Consumer, Failure, KeyTransition, LeaseRequest, Outgoing, RelayId, Route, Store, Stored,
     Transactional,
 };
 use outbox_store_mongodb::MongoDbStore;
@@ -85,9 +85,9 @@ fn assert_reads_wait(noted: &Mutex<Vec<Said>>, what: &str) -> usize {
 }
 
 /// A step in which a message fails and is due again at once.
-fn fails(request: &LeaseRequest, epoch: outbox_contract::Epoch, stored: &Stored) -> Diversion {
+fn fails(request: &LeaseRequest, epoch: outbox_contract::Epoch, stored: &Stored) -> KeyTransition {
     let failure = Failure::new("refused", "no");
-    Diversion {
+    KeyTransition {
         route: Route::default(),
         relay: request.relay,
         bucket: stored.bucket,
@@ -130,7 +130,7 @@ async fn what_is_read_after_a_write_waits_for_it() {
     assert_eq!(assert_reads_wait(&noted, "a settlement"), 3);
 
     let epoch = leases.iter().find(|lease| lease.bucket == read[1].bucket).unwrap().epoch;
-    store.divert(&[fails(&request, epoch, &read[1])]).await.unwrap();
+    store.transition(&[fails(&request, epoch, &read[1])]).await.unwrap();
     // What the step itself has read belongs to it.
     noted.lock().unwrap().retain(|said| matches!(said, Said::Wrote(name, _) if name == "commitTransaction"));
     let due = DueRequest {
@@ -146,6 +146,6 @@ async fn what_is_read_after_a_write_waits_for_it() {
     assert!(store.fetch(&everything(relay)).await.unwrap().rows.is_empty());
     store.due(&due).await.unwrap();
     store.backlog(&Route::default()).await.unwrap();
-    store.admitted(&Consumer::new("shop").unwrap(), read[1].message.id).await.unwrap();
-    assert!(assert_reads_wait(&noted, "a diversion") >= 6);
+    store.is_handled(&Consumer::new("shop").unwrap(), read[1].message.id).await.unwrap();
+    assert!(assert_reads_wait(&noted, "a transition") >= 6);
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mongodb::bson::doc;
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::FetchedRow;
+use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
 use outbox_contract::{Admin, Failure, LowWater, RelayId, Route, Store, StoreErrorKind, Stored};
 use outbox_servers::mongo_front::{Fault, Happens};
 
@@ -15,9 +15,9 @@ use super::support::{
     Fixture, LONG, append, epoch, fetch, lease_request, message, messages, open, options, relay,
 };
 
-async fn failing(fixture: &Fixture, relay: RelayId, stored: &Stored) -> Diversion {
+async fn failing(fixture: &Fixture, relay: RelayId, stored: &Stored) -> KeyTransition {
     let key = stored.message.key_id();
-    Diversion {
+    KeyTransition {
         route: Route::default(),
         relay,
         bucket: key.bucket(),
@@ -36,7 +36,7 @@ async fn failing(fixture: &Fixture, relay: RelayId, stored: &Stored) -> Diversio
 }
 
 /// A relay, a message that it has read, and the step with which that fails.
-async fn one_that_fails(fixture: &Fixture) -> (RelayId, Arc<Stored>, Diversion) {
+async fn one_that_fails(fixture: &Fixture) -> (RelayId, Arc<Stored>, KeyTransition) {
     let relay = relay(&fixture.store).await;
     append(&fixture.store, [message("a")]).await;
     let stored = messages(fetch(&fixture.store, relay).await).remove(0);
@@ -53,8 +53,8 @@ async fn a_conflict_in_a_step_is_tried_again_and_counts_for_nothing() {
         let labels = vec!["TransientTransactionError".to_owned()];
         fixture.server.fail_next(Fault::of(&[command], Happens::Error { code: 112, labels }));
     }
-    let answers = store.divert(&[step]).await.unwrap();
-    assert!(matches!(answers[..], [Diverted::Done(Some(_))]), "{answers:?}");
+    let answers = store.transition(&[step]).await.unwrap();
+    assert!(matches!(answers[..], [Transitioned::Done(Some(_))]), "{answers:?}");
     let keys = store.failing_keys(&Default::default()).await.unwrap();
     assert_eq!((keys.len(), keys[0].attempts, keys[0].parked), (1, 3, 1));
 }
@@ -97,14 +97,14 @@ async fn a_step_waits_for_whoever_changes_the_owners() {
     assert_eq!(changed.modified_count, 1);
     let waiting = tokio::spawn({
         let store = store.clone();
-        async move { store.divert(&[step]).await }
+        async move { store.transition(&[step]).await }
     });
     // However far it has come: it can't be done.
     tokio::task::yield_now().await;
     assert!(store.failing_keys(&Default::default()).await.unwrap().is_empty());
     takeover.commit_transaction().await.unwrap();
     let answers = tokio::time::timeout(LONG, waiting).await.unwrap().unwrap().unwrap();
-    assert_eq!(answers, [Diverted::LeaseLost]);
+    assert_eq!(answers, [Transitioned::LeaseLost]);
     assert!(store.failing_keys(&Default::default()).await.unwrap().is_empty());
 }
 
@@ -144,7 +144,7 @@ async fn a_transaction_of_a_key_changes_its_route_last() {
     let key = read[0].message.key_id();
     let first = failing(&fixture, relay, &read[0]).await;
     noted.lock().unwrap().clear();
-    store.divert(&[first]).await.unwrap();
+    store.transition(&[first]).await.unwrap();
     store.hold(&route, &key).await.unwrap();
     store.release(&route, &key).await.unwrap();
     store.skip(&route, &key).await.unwrap();
@@ -171,7 +171,7 @@ async fn a_relay_that_died_in_a_step_holds_up_no_lease() {
     let (relay, stored, step) = one_that_fails(&fixture).await;
     let mut dies = Halting::before(&fixture, "insert", "outbox_parked").await;
     let dying = dies.store.clone();
-    drop(dies.begin(async move { dying.divert(&[step]).await }).await);
+    drop(dies.begin(async move { dying.transition(&[step]).await }).await);
 
     let in_time = Duration::from_secs(30);
     let other = RelayId::new();
@@ -194,11 +194,12 @@ async fn of_two_steps_that_have_seen_the_same_state_one_begins_again() {
     append(store, [message("a"), message("a")]).await;
     let read = messages(fetch(store, relay).await);
     let fails = failing(&fixture, relay, &read[0]).await;
-    let Diverted::Done(Some(version)) = store.divert(std::slice::from_ref(&fails)).await.unwrap()[0] else {
+    let Transitioned::Done(Some(version)) = store.transition(std::slice::from_ref(&fails)).await.unwrap()[0]
+    else {
         panic!()
     };
-    let parks = Diversion { step: Step::Park { rows: vec![read[1].row()] }, ..fails.clone() };
-    let resumes = Diversion {
+    let parks = KeyTransition { step: Step::Park { rows: vec![read[1].row()] }, ..fails.clone() };
+    let resumes = KeyTransition {
         version: Some(version),
         step: Step::Resume { delivered: vec![read[0].row()] },
         ..fails.clone()
@@ -206,11 +207,11 @@ async fn of_two_steps_that_have_seen_the_same_state_one_begins_again() {
 
     let mut halting = Halting::before(&fixture, "findAndModify", "outbox_route").await;
     let slow = halting.store.clone();
-    let parking = halting.begin(async move { slow.divert(&[parks]).await }).await;
-    assert_eq!(store.divert(&[resumes]).await.unwrap(), [Diverted::Done(None)]);
+    let parking = halting.begin(async move { slow.transition(&[parks]).await }).await;
+    assert_eq!(store.transition(&[resumes]).await.unwrap(), [Transitioned::Done(None)]);
     halting.go_on();
     let parked = tokio::time::timeout(LONG, parking).await.unwrap().unwrap().unwrap();
-    assert_eq!(parked, [Diverted::Stale], "the key flows again");
+    assert_eq!(parked, [Transitioned::Stale], "the key flows again");
     assert_eq!(messages(fetch(store, relay).await)[..], read[1..]);
     assert!(store.parked(&Default::default()).await.unwrap().is_empty());
 }
@@ -223,13 +224,13 @@ async fn a_step_whose_lease_is_lost_under_way_does_nothing() {
     let (relay, stored, step) = one_that_fails(&fixture).await;
     let mut halting = Halting::before(&fixture, "findAndModify", "outbox_route").await;
     let slow = halting.store.clone();
-    let late = halting.begin(async move { slow.divert(&[step]).await }).await;
+    let late = halting.begin(async move { slow.transition(&[step]).await }).await;
     let leases = store.lease(&lease_request(relay)).await.unwrap().leases;
     store.give_back(relay, &Route::default(), &leases, &LowWater::default(), true).await.unwrap();
     let new = super::support::relay(store).await;
     halting.go_on();
     let answer = tokio::time::timeout(LONG, late).await.unwrap().unwrap().unwrap();
-    assert_eq!(answer, [Diverted::LeaseLost]);
+    assert_eq!(answer, [Transitioned::LeaseLost]);
     let rows = fetch(store, new).await;
     assert!(matches!(&rows[..], [FetchedRow::Message(message)] if *message == stored), "{rows:?}");
 }
@@ -248,8 +249,8 @@ async fn steps_that_met_others_are_done_in_shorter_transactions() {
     let labels = vec!["TransientTransactionError".to_owned()];
     fixture.server.fail_next(Fault::of(&["findAndModify"], Happens::Error { code: 112, labels }).times(2));
     noted.lock().unwrap().clear();
-    let answers = store.divert(&steps).await.unwrap();
-    assert!(answers.len() == 8 && answers.iter().all(|answer| matches!(answer, Diverted::Done(Some(_)))));
+    let answers = store.transition(&steps).await.unwrap();
+    assert!(answers.len() == 8 && answers.iter().all(|answer| matches!(answer, Transitioned::Done(Some(_)))));
     let transactions = of_transactions(&std::mem::take(&mut *noted.lock().unwrap()));
     let parked = |transaction: &Vec<mongodb::bson::Document>| {
         transaction.iter().filter(|command| name(command) == "insert outbox_parked").count()

@@ -7,8 +7,8 @@ use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId};
 use mongodb::options::ReturnDocument;
 use outbox_contract::admin::{Edit, Filter};
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::{DueRequest, FetchedRow, Scope};
+use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
 use outbox_contract::{
     Admin, BucketSet, Failure, Headers, Key, KeyId, MessageId, RelayId, Route, Store, StoreErrorKind, Stored,
     StripeId, Topic,
@@ -151,17 +151,17 @@ async fn what_is_no_message_says_why() {
 }
 
 /// A step of a key, from whatever state it is in.
-async fn divert(
+async fn transition(
     fixture: &Fixture,
     relay: RelayId,
     key: &KeyId,
     version: Option<i64>,
     step: Step,
-) -> Diverted {
+) -> Transitioned {
     let epoch = epoch(&fixture.store, relay, key).await;
     let (route, bucket, key) = (Route::default(), key.bucket(), key.clone());
-    let diversion = Diversion { route, relay, bucket, epoch, key, version, step };
-    fixture.store.divert(&[diversion]).await.unwrap().remove(0)
+    let transition = KeyTransition { route, relay, bucket, epoch, key, version, step };
+    fixture.store.transition(&[transition]).await.unwrap().remove(0)
 }
 
 fn fails(stored: &Stored) -> Step {
@@ -218,10 +218,10 @@ async fn what_fails_is_moved_whatever_binary_its_id_is() {
             write_as(&fixture, "a", of_subtype(subtype)).await;
         }
         let read = messages(fetch(store, relay).await);
-        let failed = divert(&fixture, relay, &key, None, fails(&read[0])).await;
-        let Diverted::Done(Some(version)) = failed else { panic!("{subtype:?}: {failed:?}") };
+        let failed = transition(&fixture, relay, &key, None, fails(&read[0])).await;
+        let Transitioned::Done(Some(version)) = failed else { panic!("{subtype:?}: {failed:?}") };
         let park = Step::Park { rows: vec![read[1].row(), read[2].row()] };
-        assert_eq!(divert(&fixture, relay, &key, None, park).await, Diverted::Done(Some(version)));
+        assert_eq!(transition(&fixture, relay, &key, None, park).await, Transitioned::Done(Some(version)));
         assert!(fetch(store, relay).await.is_empty(), "{subtype:?}: what was parked came again");
 
         let request = DueRequest {
@@ -237,10 +237,10 @@ async fn what_fails_is_moved_whatever_binary_its_id_is() {
         let due = store.due(&request).await.unwrap().keys.remove(0);
         let parked: Vec<_> = due.parked.iter().map(|stored| stored.row()).collect();
         assert_eq!(parked, read.iter().map(|stored| stored.row()).collect::<Vec<_>>());
-        let buried = divert(&fixture, relay, &key, Some(version), bury(parked[0])).await;
-        let Diverted::Done(Some(version)) = buried else { panic!("{subtype:?}: {buried:?}") };
+        let buried = transition(&fixture, relay, &key, Some(version), bury(parked[0])).await;
+        let Transitioned::Done(Some(version)) = buried else { panic!("{subtype:?}: {buried:?}") };
         let resume = Step::Resume { delivered: parked[1..].to_vec() };
-        assert_eq!(divert(&fixture, relay, &key, Some(version), resume).await, Diverted::Done(None));
+        assert_eq!(transition(&fixture, relay, &key, Some(version), resume).await, Transitioned::Done(None));
         assert!(store.failing_keys(&Default::default()).await.unwrap().is_empty());
         assert_eq!(store.purge(&Default::default()).await.unwrap(), 1);
     }
@@ -270,8 +270,8 @@ async fn a_message_without_a_key_is_one_whatever_binary_its_id_is() {
         muted.muted = vec![Scope::Key(key.clone())];
         let rows = store.fetch(&muted).await.unwrap().rows;
         assert!(matches!(rows[..], [FetchedRow::Muted(_)]), "{subtype:?}: {rows:?}");
-        let failed = divert(&fixture, relay, &key, None, fails(&stored)).await;
-        assert!(matches!(failed, Diverted::Done(Some(_))), "{subtype:?}: {failed:?}");
+        let failed = transition(&fixture, relay, &key, None, fails(&stored)).await;
+        assert!(matches!(failed, Transitioned::Done(Some(_))), "{subtype:?}: {failed:?}");
         assert!(fetch(store, relay).await.is_empty());
     }
 }
@@ -295,8 +295,8 @@ async fn what_is_no_message_becomes_a_dead_letter_whatever_is_wrong_with_it() {
         session.commit_transaction().await.unwrap();
         let rows = fetch(store, relay).await;
         let [FetchedRow::Malformed(waiting, _)] = &rows[..] else { panic!("{rows:?}") };
-        let buried = divert(&fixture, relay, &waiting.key, None, bury(waiting.at)).await;
-        assert_eq!(buried, Diverted::Done(None), "{change}");
+        let buried = transition(&fixture, relay, &waiting.key, None, bury(waiting.at)).await;
+        assert_eq!(buried, Transitioned::Done(None), "{change}");
         assert!(fetch(store, relay).await.is_empty(), "{change} came again");
         assert_eq!(store.purge(&Default::default()).await.unwrap(), 1);
     }
@@ -329,8 +329,8 @@ async fn a_dead_letter_that_was_no_message_is_corrected() {
         session.commit_transaction().await.unwrap();
         let rows = fetch(store, relay).await;
         let [FetchedRow::Malformed(waiting, _)] = &rows[..] else { panic!("{rows:?}") };
-        let buried = divert(&fixture, relay, &waiting.key, None, bury(waiting.at)).await;
-        assert_eq!(buried, Diverted::Done(None), "{change}");
+        let buried = transition(&fixture, relay, &waiting.key, None, bury(waiting.at)).await;
+        assert_eq!(buried, Transitioned::Done(None), "{change}");
         let refused = store.requeue_edited(&any, &Edit::default()).await.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Invalid);
         assert!(refused.to_string().contains(says), "{refused}");

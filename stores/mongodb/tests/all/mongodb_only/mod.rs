@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod admissions;
 mod altered;
 mod below;
 mod blame;
@@ -13,6 +12,7 @@ mod faults;
 mod fence;
 mod foreign;
 mod halting;
+mod handled_ids;
 mod heard;
 mod requeue;
 mod schedule;

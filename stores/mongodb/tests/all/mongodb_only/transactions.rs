@@ -36,7 +36,7 @@ async fn a_session_that_is_in_no_transaction_is_refused() {
         };
         assert_eq!(error.kind(), StoreErrorKind::NotInTransaction);
         assert!(error.to_string().contains("start_transaction"), "{error}");
-        let error = store.admit(&mut session, &consumer, &[&message("a")]).await.unwrap_err();
+        let error = store.deduplicate(&mut session, &consumer, &[&message("a")]).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::NotInTransaction);
         assert!(fetch(store, relay).await.is_empty(), "nothing was written");
 
@@ -62,7 +62,7 @@ async fn a_forgotten_transaction_is_found_out_on_a_client_that_asks_for_no_confi
             panic!("a session without a transaction was taken")
         };
         assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}");
-        let error = store.admit(&mut session, &consumer, &[&message("a")]).await.unwrap_err();
+        let error = store.deduplicate(&mut session, &consumer, &[&message("a")]).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::NotInTransaction, "{error}");
         assert!(fetch(&fixture.store, relay).await.is_empty(), "nothing was written");
     }
@@ -160,14 +160,14 @@ async fn a_commit_without_an_answer_is_unknown_and_can_be_asked_about() {
     for (times, is_known) in [(1, true), (2, false)] {
         let handled = message("a");
         let mut tx = store.begin().await.unwrap();
-        store.admit(&mut tx, &consumer, &[&handled]).await.unwrap();
+        store.deduplicate(&mut tx, &consumer, &[&handled]).await.unwrap();
         fixture.server.fail_next(Fault::of(&["commitTransaction"], Happens::CloseAfter).times(times));
         match store.commit(tx).await {
             Committed::Yes => assert!(is_known),
             Committed::Unknown(error) => assert!(!is_known && error.is_retryable(), "{error}"),
             Committed::No(error) => panic!("it was committed: {error}"),
         }
-        assert!(store.admitted(&consumer, handled.id).await.unwrap());
+        assert!(store.is_handled(&consumer, handled.id).await.unwrap());
     }
     // A server that does not know the transaction may be one that has forgotten its commit; it says so when it is sure that there was none.
     let transient = || vec!["TransientTransactionError".to_owned()];
@@ -197,7 +197,7 @@ async fn what_does_not_fit_in_a_document_is_refused_when_it_is_appended() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = &fixture.store;
     let relay = relay(store).await;
-    let largest = || message("a").with_payload(vec![7; Message::MOST_PAYLOAD_BYTES]);
+    let largest = || message("a").with_payload(vec![7; Message::MAX_PAYLOAD_BYTES]);
     let mut too_large = largest();
     for number in 0..200 {
         too_large = too_large.with_header(format!("h{number}"), "x".repeat(8_000)).unwrap();
@@ -212,7 +212,7 @@ async fn what_does_not_fit_in_a_document_is_refused_when_it_is_appended() {
     store.append(&mut session, &[largest().into()]).await.unwrap();
     session.commit_transaction().await.unwrap();
     let read = messages(fetch(store, relay).await);
-    assert_eq!(read[0].message.payload.len(), Message::MOST_PAYLOAD_BYTES);
+    assert_eq!(read[0].message.payload.len(), Message::MAX_PAYLOAD_BYTES);
 }
 
 #[tokio::test]

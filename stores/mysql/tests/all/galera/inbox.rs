@@ -1,12 +1,12 @@
 //! Two nodes handle one message at once: its effect is there once (promise P4).
 
-use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::transactional::{Committed, Dedup};
 use outbox_contract::{Consumer, StoreErrorKind, Transactional};
 
 use super::support::{Nodes, message};
 
 #[tokio::test]
-async fn a_message_that_two_nodes_admit_at_once_has_its_effect_once() {
+async fn a_message_that_two_nodes_get_at_once_has_its_effect_once() {
     let Some(nodes) = Nodes::shared().await else { return };
     let consumer = Consumer::new("shop").unwrap();
     for round in 0..20 {
@@ -14,8 +14,8 @@ async fn a_message_that_two_nodes_admit_at_once_has_its_effect_once() {
         let mut open = Vec::new();
         for store in &nodes.stores[..2] {
             let mut tx = store.begin().await.unwrap();
-            let admitted = store.admit(&mut tx, &consumer, &[&given]).await.unwrap();
-            assert_eq!(admitted, [Admission::New], "neither knows of the other");
+            let handled = store.deduplicate(&mut tx, &consumer, &[&given]).await.unwrap();
+            assert_eq!(handled, [Dedup::New], "neither knows of the other");
             sqlx::query("insert into orders values (?, 1)")
                 .bind(100 + 2 * round + i32::try_from(open.len()).unwrap())
                 .execute(&mut *tx)
@@ -44,9 +44,9 @@ async fn a_message_that_two_nodes_admit_at_once_has_its_effect_once() {
         }
         assert_eq!(committed, 1);
         for store in &nodes.stores {
-            assert!(store.admitted(&consumer, given.id).await.unwrap());
+            assert!(store.is_handled(&consumer, given.id).await.unwrap());
             let mut tx = store.begin().await.unwrap();
-            assert_eq!(store.admit(&mut tx, &consumer, &[&given]).await.unwrap(), [Admission::Duplicate]);
+            assert_eq!(store.deduplicate(&mut tx, &consumer, &[&given]).await.unwrap(), [Dedup::Duplicate]);
             store.rollback(tx).await.unwrap();
         }
     }

@@ -1,6 +1,6 @@
 //! A node that lags behind: what another one has confirmed is not taken for settled, nor for never there.
 
-use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::transactional::{Dedup, inbox_route};
 use outbox_contract::{BucketSet, Consumer, FetchRequest, Outgoing, RelayId, Route, Store, Transactional};
 use sqlx::mysql::MySqlConnectOptions;
 
@@ -60,14 +60,14 @@ async fn what_waits_on_another_node_is_waited_for() {
     let mut tx = nodes.stores[0].begin().await.unwrap();
     nodes.stores[0].append(&mut tx, &[parked]).await.unwrap();
     nodes.stores[0].commit(tx).await.into_result().unwrap();
-    let admitting = tokio::spawn(async move {
+    let deduplicating = tokio::spawn(async move {
         let mut tx = store.begin().await.unwrap();
         // Nothing is written while the node lags, if it is asked too early.
-        let admitted = store.admit(&mut tx, &consumer, &[&second]).await;
+        let handled = store.deduplicate(&mut tx, &consumer, &[&second]).await;
         store.rollback(tx).await.unwrap();
-        admitted.unwrap()
+        handled.unwrap()
     });
-    lag.until_done_or_waiting(&admitting).await;
+    lag.until_done_or_waiting(&deduplicating).await;
     lag.end().await;
-    assert_eq!(admitting.await.unwrap(), [Admission::Behind]);
+    assert_eq!(deduplicating.await.unwrap(), [Dedup::OutOfTurn]);
 }

@@ -92,12 +92,12 @@ async fn nothing_is_appended_to_a_transaction_that_could_have_been_rolled_back_u
         let later = Outgoing::from(message("a")).due_at(outbox_contract::Timestamp::from_micros(i64::MAX));
         assert!(fixture.store.append(&mut tx, &[later]).await.is_err());
         let consumer = Consumer::new("shop").unwrap();
-        let noted = fixture.store.admit(&mut tx, &consumer, &[&message("a")]).await.unwrap_err();
+        let noted = fixture.store.deduplicate(&mut tx, &consumer, &[&message("a")]).await.unwrap_err();
         assert_eq!(noted.kind(), StoreErrorKind::Invalid, "{noted}");
         let ended = fixture.store.commit(tx).await;
         assert!(matches!(ended, Committed::No(_)), "{ended:?}");
         let mut session = MySqlConnection::connect(&fixture.url).await.unwrap();
-        for table in ["outbox_message", "outbox_scheduled", "outbox_admitted"] {
+        for table in ["outbox_message", "outbox_scheduled", "outbox_handled"] {
             assert_eq!(number(&mut session, &format!("select count(*) from {table}")).await, 0, "{table}");
         }
         assert_eq!(number(&mut session, "select max(number) from outbox_stripe").await, 0);

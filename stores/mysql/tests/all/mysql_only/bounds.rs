@@ -33,7 +33,7 @@ async fn of_all_due_keys_one_message_alone_comes_whatever_it_has() {
         append(store, ["a", "b", "c"].map(thousand)).await;
         let relay = relay(store).await;
         for stored in messages(&fetch(store, relay).await) {
-            store.divert(&[fails(relay, &[stored])]).await.unwrap();
+            store.transition(&[fails(relay, &[stored])]).await.unwrap();
         }
         for (bytes, keys) in [(1, 1), (1_999, 1), (2_000, 2), (3_000, 3)] {
             let due = due(store, relay, bytes).await;
@@ -60,7 +60,7 @@ async fn a_long_key_is_discarded_in_steps() {
         let mut request = outbox_contract::FetchRequest::new(Route::default(), relay, BucketSet::ALL);
         request.limit = 2_500;
         let read = messages(&store.fetch(&request).await.unwrap());
-        store.divert(&[fails(relay, &read)]).await.unwrap();
+        store.transition(&[fails(relay, &read)]).await.unwrap();
         let key = read[0].message.key_id();
 
         let mut holder = fixture.connection().await;
@@ -93,7 +93,7 @@ async fn a_page_of_large_messages_ends_before_its_limit() {
         let store = &fixture.store;
         append(store, [message("a").with_payload(vec![7; 7 * 1024 * 1024])]).await;
         let relay = relay(store).await;
-        store.divert(&[fails(relay, &messages(&fetch(store, relay).await))]).await.unwrap();
+        store.transition(&[fails(relay, &messages(&fetch(store, relay).await))]).await.unwrap();
         // Ten of them, 70 MiB.
         for at in 1..10 {
             fixture

@@ -28,7 +28,7 @@ async fn a_store_that_was_idle_for_longer_than_wait_timeout_goes_on_without_an_e
             store.settle(&Default::default(), &[read[0].row()]).await.unwrap();
             append(store, [message(&format!("failing-{turn}"))]).await;
             let failing = messages(&fetch(store, relay).await);
-            store.divert(&[fails(relay, &failing)]).await.unwrap();
+            store.transition(&[fails(relay, &failing)]).await.unwrap();
             store.maintain(100).await.unwrap();
             let tx = store.begin().await.unwrap();
             store.rollback(tx).await.unwrap();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::divert::Step;
-use outbox_contract::{Diverted, RelayId, Store, StoreErrorKind};
+use outbox_contract::transition::Step;
+use outbox_contract::{RelayId, Store, StoreErrorKind, Transitioned};
 use outbox_servers::Proxy;
 use sqlx::Connection;
 
@@ -29,15 +29,15 @@ async fn steps_lock_leases_in_the_order_of_heartbeats() {
         let read = messages(&fetch(store, me).await);
         let (high, low) = (fails(me, &read[..1]), fails(me, &read[1..]));
         assert!(high.bucket > low.bucket);
-        store.divert(std::slice::from_ref(&high)).await.unwrap();
+        store.transition(std::slice::from_ref(&high)).await.unwrap();
 
         // The first step waits in its middle, where it has locked what it locks of leases.
         let mut holder = fixture.connection().await;
         let mut holder = holder.begin().await.unwrap();
         run(&mut holder, "select 1 from outbox_key for update").await;
-        let diverting = tokio::spawn({
+        let transitioning = tokio::spawn({
             let store = store.clone();
-            async move { store.divert(&[high, low]).await }
+            async move { store.transition(&[high, low]).await }
         });
         fixture.until_waiting("%from outbox_key%").await;
         let another = fixture.another().await;
@@ -45,8 +45,11 @@ async fn steps_lock_leases_in_the_order_of_heartbeats() {
         fixture.until_waiting("%from outbox_lease%").await;
         holder.rollback().await.unwrap();
 
-        let diverted = diverting.await.unwrap().unwrap();
-        assert!(diverted.iter().all(|diverted| matches!(diverted, Diverted::Done(Some(_)))), "{diverted:?}");
+        let transitioned = transitioning.await.unwrap().unwrap();
+        assert!(
+            transitioned.iter().all(|transitioned| matches!(transitioned, Transitioned::Done(Some(_)))),
+            "{transitioned:?}"
+        );
         assert_eq!(beating.await.unwrap().unwrap().relays, 2);
     }
 }
@@ -63,7 +66,7 @@ async fn a_step_changes_the_lease_that_it_relies_on() {
         let changed = format!("select sum(steps) from outbox_lease where bucket = {}", step.bucket.0);
         assert_eq!(fixture.number(&changed).await, 0);
         for steps in 1..=2 {
-            store.divert(std::slice::from_ref(&step)).await.unwrap();
+            store.transition(std::slice::from_ref(&step)).await.unwrap();
             assert_eq!(fixture.number(&changed).await, steps);
         }
         assert_eq!(fixture.number("select sum(steps) from outbox_lease").await, 2, "no other bucket's");
@@ -87,10 +90,10 @@ async fn what_a_step_or_a_takeover_relies_on_is_changed_by_it() {
         store.lease(&short).await.unwrap();
         let read = messages(&fetch(store, me).await);
         let mut step = fails(me, &read[..1]);
-        store.divert(std::slice::from_ref(&step)).await.unwrap();
+        store.transition(std::slice::from_ref(&step)).await.unwrap();
         step.step = Step::Park { rows: vec![read[1].row()] };
         assert_eq!(fixture.number("select steps from outbox_key").await, 0);
-        store.divert(std::slice::from_ref(&step)).await.unwrap();
+        store.transition(std::slice::from_ref(&step)).await.unwrap();
         assert_eq!(fixture.number("select steps from outbox_key").await, 1);
 
         short.lasts = Duration::from_micros(1);
@@ -155,20 +158,20 @@ async fn a_relay_that_goes_quiet_in_a_heartbeat_keeps_no_lease_from_others() {
     }
 }
 
-/// The same between two statements of a diversion.
+/// The same between two statements of a transition.
 #[tokio::test]
-async fn a_relay_that_goes_quiet_in_a_diversion_keeps_no_lease_from_others() {
+async fn a_relay_that_goes_quiet_in_a_transition_keeps_no_lease_from_others() {
     for fixture in both().await {
         append(&fixture.store, [message("a")]).await;
         let (proxy, quiet) = behind_a_proxy(&fixture.url).await;
         let me = RelayId::new();
         quiet.lease(&heartbeat(me)).await.unwrap();
         let step = fails(me, &messages(&fetch(&quiet, me).await));
-        quiet.divert(std::slice::from_ref(&step)).await.unwrap();
+        quiet.transition(std::slice::from_ref(&step)).await.unwrap();
         let mut holder = fixture.connection().await;
         let mut holder = holder.begin().await.unwrap();
         run(&mut holder, "select 1 from outbox_key for update").await;
-        let diverting = tokio::spawn(async move { quiet.divert(&[step]).await });
+        let transitioning = tokio::spawn(async move { quiet.transition(&[step]).await });
         fixture.until_waiting("%from outbox_key%").await;
         proxy.hold();
         holder.rollback().await.unwrap();
@@ -176,7 +179,7 @@ async fn a_relay_that_goes_quiet_in_a_diversion_keeps_no_lease_from_others() {
         let leased = tokio::time::timeout(LONG / 2, fixture.store.lease(&heartbeat(me))).await;
         assert_eq!(leased.expect("the quiet one's locks are free").unwrap().leases.len(), 256);
         proxy.cut();
-        assert!(diverting.await.unwrap().is_err(), "its connection is gone");
+        assert!(transitioning.await.unwrap().is_err(), "its connection is gone");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Settings of the server's, or of a session's own, that would change what a statement does.
 
-use outbox_contract::transactional::Admission;
+use outbox_contract::transactional::Dedup;
 use outbox_contract::{BucketSet, Consumer, FetchRequest, Message, Outgoing, Store, Transactional};
 use outbox_servers::{MariaDb, MySql, OrSkip};
 
@@ -32,7 +32,7 @@ async fn settings_that_cut_answers_or_begin_transactions_change_nothing() {
         let request = FetchRequest::new(Default::default(), relay, BucketSet::ALL);
         let read = messages(&store.fetch(&request).await.unwrap());
         assert_eq!(read.len(), MANY);
-        store.divert(&[fails(relay, &read[..1])]).await.unwrap();
+        store.transition(&[fails(relay, &read[..1])]).await.unwrap();
         let rows: Vec<_> = read.iter().map(|stored| stored.row()).collect();
         store.settle(&Default::default(), &rows).await.unwrap();
         store.maintain(100).await.unwrap();
@@ -43,13 +43,13 @@ async fn settings_that_cut_answers_or_begin_transactions_change_nothing() {
         let batch: Vec<&Message> = many.iter().collect();
         let mut tx = store.begin().await.unwrap();
         // Of those that were handled before, and those that were not, both are more than are shown.
-        let first = store.admit(&mut tx, &consumer, &batch[..1]).await.unwrap();
-        assert_eq!(first, [Admission::New]);
+        let first = store.deduplicate(&mut tx, &consumer, &batch[..1]).await.unwrap();
+        assert_eq!(first, [Dedup::New]);
         let (committed, tx) = store.commit_and_begin(tx).await;
         committed.into_result().unwrap();
         let mut tx = tx.unwrap();
-        let admitted = store.admit(&mut tx, &consumer, &batch).await.unwrap();
-        let new = admitted.iter().filter(|admission| **admission == Admission::New).count();
+        let handled = store.deduplicate(&mut tx, &consumer, &batch).await.unwrap();
+        let new = handled.iter().filter(|deduplication| **deduplication == Dedup::New).count();
         assert_eq!(new, MANY - 1, "what is noted and told to be a duplicate is handled by nobody");
         store.commit(tx).await.into_result().unwrap();
         let mut tx = store.begin().await.unwrap();

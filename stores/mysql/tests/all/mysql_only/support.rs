@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::divert::{Step, Then};
 use outbox_contract::fetch::RowId;
+use outbox_contract::transition::{Step, Then};
 use outbox_contract::{
-    BucketSet, Diversion, Epoch, Failure, FetchRequest, Fetched, FetchedRow, LeaseRequest, LowWater, Message,
-    Outgoing, RelayId, Route, Store, Stored, Topic, Transactional,
+    BucketSet, Epoch, Failure, FetchRequest, Fetched, FetchedRow, KeyTransition, LeaseRequest, LowWater,
+    Message, Outgoing, RelayId, Route, Store, Stored, Topic, Transactional,
 };
 use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
@@ -154,10 +154,10 @@ pub(crate) fn heartbeat(relay: RelayId) -> LeaseRequest {
 }
 
 /// A step in which the first of these messages of a key fails and is due again at once, with the others behind it.
-pub(crate) fn fails(relay: RelayId, of_a_key: &[Arc<Stored>]) -> Diversion {
+pub(crate) fn fails(relay: RelayId, of_a_key: &[Arc<Stored>]) -> KeyTransition {
     let failure = Failure::new("refused", "no");
     let rows: Vec<RowId> = of_a_key.iter().map(|stored| stored.row()).collect();
-    Diversion {
+    KeyTransition {
         route: Route::default(),
         relay,
         bucket: of_a_key[0].bucket,

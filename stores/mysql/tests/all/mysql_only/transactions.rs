@@ -58,11 +58,11 @@ async fn an_append_after_a_deadlock_that_was_passed_over_writes_nothing() {
             .due_at(outbox_contract::Timestamp::from_micros(i64::MAX));
         assert!(fixture.store.append(&mut tx, &[later]).await.is_err());
         let consumer = Consumer::new("shop").unwrap();
-        let noted = fixture.store.admit(&mut tx, &consumer, &[&message("a")]).await.unwrap_err();
+        let noted = fixture.store.deduplicate(&mut tx, &consumer, &[&message("a")]).await.unwrap_err();
         assert_eq!(noted.kind(), StoreErrorKind::NotInTransaction, "{noted}");
         let ended = fixture.store.commit(tx).await;
         assert!(matches!(ended, Committed::No(_)), "{ended:?}");
-        for table in ["outbox_message", "outbox_scheduled", "outbox_admitted"] {
+        for table in ["outbox_message", "outbox_scheduled", "outbox_handled"] {
             assert_eq!(fixture.number(&format!("select count(*) from {table}")).await, 0, "{table}");
         }
         assert_eq!(fixture.number("select max(number) from outbox_stripe").await, 0);

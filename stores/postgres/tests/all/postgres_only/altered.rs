@@ -36,9 +36,9 @@ async fn a_check_says_what_was_altered() {
             "does not fit",
         ),
         (
-            "alter function outbox_divert rename to divert",
-            "alter function divert rename to outbox_divert",
-            "outbox_divert",
+            "alter function outbox_transition rename to transition",
+            "alter function transition rename to outbox_transition",
+            "outbox_transition",
         ),
         (
             "alter table outbox_message drop constraint outbox_message_pkey",

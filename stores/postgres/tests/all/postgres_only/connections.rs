@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use outbox_contract::fetch::RowId;
-use outbox_contract::hints::Wakeup;
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{MessageId, RelayId, Route, Store, StoreErrorKind};
 use outbox_servers::{OrSkip, Postgres, Proxy};
 use outbox_store_postgres::PostgresStore;

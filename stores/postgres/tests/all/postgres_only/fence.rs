@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
+use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
 use outbox_contract::{
     Admin, Failure, Lease, Leased, LowWater, Outgoing, Position, RelayId, Route, Store, Stored, Timestamp,
     Transactional,
@@ -13,10 +13,10 @@ use outbox_contract::{
 
 use super::support::{Fixture, append, fetch, lease, lease_request, message, messages, run, text};
 
-fn failing(relay: RelayId, stored: &Stored, leases: &[Lease]) -> Diversion {
+fn failing(relay: RelayId, stored: &Stored, leases: &[Lease]) -> KeyTransition {
     let key = stored.message.key_id();
     let lease = leases.iter().find(|lease| lease.bucket == key.bucket()).unwrap();
-    Diversion {
+    KeyTransition {
         route: Route::default(),
         relay,
         bucket: lease.bucket,
@@ -48,7 +48,7 @@ async fn a_bucket_does_not_change_hands_while_a_step_is_under_way() {
     let mut barrier = fixture.connection().await;
     run(&mut barrier, "begin; insert into outbox_key values ('default', 'orders', 'a', 0, -7, false, null, null, 0, null, null, 0)").await;
     let step = [failing(old, &stored, &leases)];
-    let diverting = fixture.store.divert(&step);
+    let transitioning = fixture.store.transition(&step);
     let taking = async {
         fixture.until_waiting(1).await;
         // The relay's lease is over, and another one starts.
@@ -64,12 +64,12 @@ async fn a_bucket_does_not_change_hands_while_a_step_is_under_way() {
         looked.await;
         taken.await.unwrap().unwrap()
     };
-    let (diverted, taken) = tokio::join!(diverting, taking);
-    assert!(matches!(diverted.unwrap()[..], [Diverted::Done(Some(_))]));
+    let (transitioned, taken) = tokio::join!(transitioning, taking);
+    assert!(matches!(transitioned.unwrap()[..], [Transitioned::Done(Some(_))]));
     assert_eq!(taken.leases.len(), 256);
     // From now on the old one is refused.
-    let late = fixture.store.divert(&[failing(old, &stored, &leases)]).await.unwrap();
-    assert_eq!(late, [Diverted::LeaseLost]);
+    let late = fixture.store.transition(&[failing(old, &stored, &leases)]).await.unwrap();
+    assert_eq!(late, [Transitioned::LeaseLost]);
 }
 
 /// Records with which `synchronous_commit` rows are inserted and deleted.
@@ -110,7 +110,7 @@ async fn settlements_commit_asynchronously_and_steps_synchronously_whatever_the_
 
         store.settle(&Route::default(), &[read[0].row()]).await.unwrap();
         assert_eq!(how(&fixture, "DELETE outbox_message").await, "off");
-        store.divert(&[failing(relay, &read[1], &leases)]).await.unwrap();
+        store.transition(&[failing(relay, &read[1], &leases)]).await.unwrap();
         assert_eq!(how(&fixture, "INSERT outbox_parked").await, "on", "by default {default}");
         store.hold(&Route::default(), &message("c").key_id()).await.unwrap();
         assert_eq!(how(&fixture, "INSERT outbox_key").await, "on", "by default {default}");
@@ -129,7 +129,7 @@ async fn verbs_of_operators_commit_synchronously_whatever_the_default() {
         let relay = RelayId::new();
         let leases = lease(&store, relay).await.leases;
         let read = messages(&fetch(&store, relay).await);
-        store.divert(&[failing(relay, &read[0], &leases)]).await.unwrap();
+        store.transition(&[failing(relay, &read[0], &leases)]).await.unwrap();
         store.skip(&Route::default(), &read[0].message.key_id()).await.unwrap();
         let scheduled = message("b");
         let due_at = Timestamp::now().plus(Duration::from_secs(3_600));

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use outbox_contract::admin::{Edit, Filter};
-use outbox_contract::divert::{Diversion, Diverted, Step};
+use outbox_contract::transition::{KeyTransition, Step, Transitioned};
 use outbox_contract::{
     Admin, Bucket, BucketSet, Failure, FetchRequest, FetchedRow, Key, RelayId, Route, Store, StoreErrorKind,
 };
@@ -255,7 +255,7 @@ async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_b
             assert_eq!(rows.iter().any(|row| row.position() == waiting.at.position), mine);
         }
         let failure = Failure::new("malformed", reason);
-        let bury = Diversion {
+        let bury = KeyTransition {
             route: Route::default(),
             relay,
             bucket: waiting.bucket,
@@ -270,7 +270,7 @@ async fn a_row_whose_bucket_is_none_is_known_as_malformed_by_one_relay_and_can_b
                 last: failure,
             },
         };
-        assert!(matches!(fixture.store.divert(&[bury]).await.unwrap()[..], [Diverted::Done(_)]));
+        assert!(matches!(fixture.store.transition(&[bury]).await.unwrap()[..], [Transitioned::Done(_)]));
     }
     assert_eq!(fixture.store.requeue(&Default::default()).await.unwrap(), 2);
     assert_eq!(messages(&fetch(&fixture.store, relay).await).len(), 3);

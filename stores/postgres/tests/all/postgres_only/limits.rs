@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::transactional::Admission;
+use outbox_contract::transactional::Dedup;
 use outbox_contract::{
     BucketSet, Consumer, FetchRequest, RelayId, Route, Store, StoreError, StoreErrorKind, Transactional,
 };
@@ -105,16 +105,16 @@ async fn connections_to_a_server_that_takes_no_writes_any_more_are_left() {
     let relay = RelayId::new();
     all_of_it(&store, relay).await;
     let consumer = Consumer::new("inventory").unwrap();
-    let admit = async |message| {
+    let deduplicate = async |message| {
         let mut tx = store.begin().await.unwrap();
-        let admitted = store.admit(&mut tx, &consumer, &[message]).await;
-        match admitted {
-            Ok(admissions) => store.commit(tx).await.into_result().map(|()| admissions),
+        let handled = store.deduplicate(&mut tx, &consumer, &[message]).await;
+        match handled {
+            Ok(handled_ids) => store.commit(tx).await.into_result().map(|()| handled_ids),
             Err(error) => store.rollback(tx).await.and(Err(error)),
         }
     };
     let handled = message("a");
-    assert_eq!(admit(&handled).await.unwrap(), [Admission::New]);
+    assert_eq!(deduplicate(&handled).await.unwrap(), [Dedup::New]);
 
     old.query(&old.url(), "alter system set default_transaction_read_only = on");
     old.query(&old.url(), "select pg_reload_conf()");
@@ -129,8 +129,12 @@ async fn connections_to_a_server_that_takes_no_writes_any_more_are_left() {
 
     // The pool has one that leads to the old server still.
     let next = message("c");
-    says(&admit(&next).await.unwrap_err(), StoreErrorKind::Unavailable, &["default_transaction_read_only"]);
-    assert_eq!(admit(&next).await.unwrap(), [Admission::New]);
+    says(
+        &deduplicate(&next).await.unwrap_err(),
+        StoreErrorKind::Unavailable,
+        &["default_transaction_read_only"],
+    );
+    assert_eq!(deduplicate(&next).await.unwrap(), [Dedup::New]);
     all_of_it(&store, relay).await;
 }
 

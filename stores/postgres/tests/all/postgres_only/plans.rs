@@ -137,13 +137,16 @@ async fn what_waits_in_front_of_a_message_is_found_by_indexes_however_much_was_h
     run(&mut connection, "set plan_cache_mode = force_generic_plan").await;
     let id = "gen_random_uuid()";
     for (statement, arguments) in [
-        (include_str!("../../../src/queries/admit.sql"), "'c', 'inbox/c', '{}', '{}', '{}', '{}'".to_owned()),
         (
-            include_str!("../../../src/queries/admit_single.sql"),
+            include_str!("../../../src/queries/deduplicate.sql"),
+            "'c', 'inbox/c', '{}', '{}', '{}', '{}'".to_owned(),
+        ),
+        (
+            include_str!("../../../src/queries/deduplicate_single.sql"),
             format!("'c', 'inbox/c', {id}, 't', 'k', 'k'"),
         ),
         (
-            include_str!("../../../src/queries/admit_first.sql"),
+            include_str!("../../../src/queries/deduplicate_first.sql"),
             format!("'c', 'inbox/c', 't', 'k', 'k', {id}"),
         ),
     ] {

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
-use outbox_contract::transactional::Admission;
+use outbox_contract::transactional::Dedup;
+use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
 use outbox_contract::{Admin, Consumer, Failure, RelayId, Route, Store, Transactional};
 use outbox_servers::{OrSkip, PgBouncer, Postgres, PostgresServer};
 
@@ -45,7 +45,7 @@ async fn whole_way(server: &PostgresServer, pooler: PgBouncer) {
     let key = first.message.key_id();
     let epoch = leases.iter().find(|lease| lease.bucket == key.bucket()).unwrap().epoch;
     let failure = Failure::new("test", "no");
-    let step = Diversion {
+    let step = KeyTransition {
         route: Route::default(),
         relay,
         bucket: key.bucket(),
@@ -61,18 +61,18 @@ async fn whole_way(server: &PostgresServer, pooler: PgBouncer) {
             behind: Vec::new(),
         },
     };
-    assert!(matches!(store.divert(&[step]).await.unwrap()[..], [Diverted::Done(Some(_))]));
+    assert!(matches!(store.transition(&[step]).await.unwrap()[..], [Transitioned::Done(Some(_))]));
     assert_eq!(store.skip(&Route::default(), &key).await.unwrap(), Some(first.message.id));
     assert_eq!(store.dead_letters(&Default::default()).await.unwrap().len(), 1);
     assert_eq!(store.maintain(100).await.unwrap().promoted, 0);
 
     let consumer = Consumer::new("inventory").unwrap();
     let mut tx = store.begin().await.unwrap();
-    assert_eq!(store.admit(&mut tx, &consumer, &[&first.message]).await.unwrap(), [Admission::New]);
+    assert_eq!(store.deduplicate(&mut tx, &consumer, &[&first.message]).await.unwrap(), [Dedup::New]);
     store.commit(tx).await.into_result().unwrap();
-    assert!(store.admitted(&consumer, first.message.id).await.unwrap());
+    assert!(store.is_handled(&consumer, first.message.id).await.unwrap());
     let mut tx = store.begin().await.unwrap();
-    assert_eq!(store.admit(&mut tx, &consumer, &[&first.message]).await.unwrap(), [Admission::Duplicate]);
+    assert_eq!(store.deduplicate(&mut tx, &consumer, &[&first.message]).await.unwrap(), [Dedup::Duplicate]);
     store.rollback(tx).await.unwrap();
     assert!(store.writers().await.unwrap().open.is_empty());
     assert_eq!(store.backlog(&Route::default()).await.unwrap().pending, 0);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::transactional::{Admission, Committed};
+use outbox_contract::transactional::{Committed, Dedup};
 use outbox_contract::{AppendError, Consumer, Store, StoreErrorKind, Transactional};
 use outbox_servers::{OrSkip, Postgres, Proxy};
 use tokio::time::timeout;
@@ -107,7 +107,7 @@ async fn a_commit_whose_answer_is_lost_is_unknown_and_its_admission_tells() {
     let consumer = Consumer::new("inventory").unwrap();
     let handled = message("a");
     let mut tx = store.begin().await.unwrap();
-    assert_eq!(store.admit(&mut tx, &consumer, &[&handled]).await.unwrap(), [Admission::New]);
+    assert_eq!(store.deduplicate(&mut tx, &consumer, &[&handled]).await.unwrap(), [Dedup::New]);
 
     proxy.swallow_answers();
     let committing = tokio::spawn({
@@ -115,12 +115,12 @@ async fn a_commit_whose_answer_is_lost_is_unknown_and_its_admission_tells() {
         async move { store.commit(tx).await }
     });
     // The server has committed; the client never learns of it.
-    fixture.until("select count(*) from outbox_admitted", 1).await;
+    fixture.until("select count(*) from outbox_handled", 1).await;
     proxy.cut();
     let committed = committing.await.unwrap();
     assert!(matches!(committed, Committed::Unknown(_)), "{committed:?}");
     proxy.pass();
-    assert!(fixture.store.admitted(&consumer, handled.id).await.unwrap());
+    assert!(fixture.store.is_handled(&consumer, handled.id).await.unwrap());
 }
 
 #[tokio::test]

@@ -138,17 +138,17 @@ async fn nothing_is_appended_to_a_transaction_that_the_database_has_rolled_back(
 /// The same at an inbox: if its record were committed alone, a message would never be handled
 /// (promise P4).
 #[tokio::test]
-async fn nothing_is_admitted_in_a_transaction_that_the_database_has_rolled_back() {
+async fn nothing_is_handled_in_a_transaction_that_the_database_has_rolled_back() {
     let fixture = Fixture::new().await;
     let (consumer, message) = (Consumer::new("stock").unwrap(), message("a", "1"));
     let mut tx = fixture.store.begin().await.unwrap();
     fill_disk(&mut tx).await;
     sqlx::query("create table orders (text)").execute(&mut *tx).await.unwrap();
     sqlx::query("insert into orders values (zeroblob(1000000))").execute(&mut *tx).await.unwrap_err();
-    let error = fixture.store.admit(&mut tx, &consumer, &[&message]).await.unwrap_err();
+    let error = fixture.store.deduplicate(&mut tx, &consumer, &[&message]).await.unwrap_err();
     assert_says(&error, StoreErrorKind::NotInTransaction, "start again");
     assert!(matches!(fixture.store.commit(tx).await, Committed::No(_)));
-    assert!(!fixture.store.admitted(&consumer, message.id).await.unwrap());
+    assert!(!fixture.store.is_handled(&consumer, message.id).await.unwrap());
 }
 
 /// The driver treats a transaction that SQLite rolled back as open: its connection must not be used

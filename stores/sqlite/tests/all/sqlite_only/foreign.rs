@@ -235,14 +235,14 @@ async fn bury(
 ) {
     let leased = super::support::lease(store, relay).await;
     let failure = outbox_contract::Failure::new("malformed", reason);
-    let diversion = outbox_contract::Diversion {
+    let transition = outbox_contract::KeyTransition {
         route: Default::default(),
         relay,
         bucket: row.bucket,
         epoch: leased.leases[usize::from(row.bucket.0)].epoch,
         key: row.key.clone(),
         version: None,
-        step: outbox_contract::divert::Step::Bury {
+        step: outbox_contract::transition::Step::Bury {
             row: row.at,
             reason: "malformed",
             attempts: 1,
@@ -250,8 +250,8 @@ async fn bury(
             last: failure,
         },
     };
-    let answer = store.divert(&[diversion]).await.unwrap();
-    assert_eq!(answer, [outbox_contract::Diverted::Done(None)]);
+    let answer = store.transition(&[transition]).await.unwrap();
+    assert_eq!(answer, [outbox_contract::Transitioned::Done(None)]);
 }
 
 #[tokio::test]

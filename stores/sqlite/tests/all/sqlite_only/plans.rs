@@ -58,15 +58,15 @@ async fn settling_parking_and_burying_find_each_row_by_its_primary_key() {
 }
 
 #[tokio::test]
-async fn what_is_due_and_admitted_is_found_by_an_index() {
+async fn what_is_due_and_handled_is_found_by_an_index() {
     let fixture = Fixture::new().await;
     for (name, statement) in [
         ("due_keys", include_str!("../../../src/queries/due_keys.sql")),
         ("due_sizes", include_str!("../../../src/queries/due_sizes.sql")),
         ("due_messages", include_str!("../../../src/queries/due_messages.sql")),
-        ("admit", include_str!("../../../src/queries/admit.sql")),
-        ("admit_first", include_str!("../../../src/queries/admit_first.sql")),
-        ("admitted", include_str!("../../../src/queries/admitted.sql")),
+        ("deduplicate", include_str!("../../../src/queries/deduplicate.sql")),
+        ("deduplicate_first", include_str!("../../../src/queries/deduplicate_first.sql")),
+        ("is_handled", include_str!("../../../src/queries/is_handled.sql")),
         ("unplaced", include_str!("../../../src/queries/unplaced.sql")),
     ] {
         let plan: Vec<String> = plan(&fixture, statement)
@@ -77,7 +77,7 @@ async fn what_is_due_and_admitted_is_found_by_an_index() {
             .collect();
         assert_no_scan(&plan, name);
     }
-    let waits = plan(&fixture, include_str!("../../../src/queries/admit_waits.sql")).await;
+    let waits = plan(&fixture, include_str!("../../../src/queries/deduplicate_waits.sql")).await;
     assert!(waits.iter().any(|step| step.contains("outbox_message_inbox")), "{waits:#?}");
 }
 

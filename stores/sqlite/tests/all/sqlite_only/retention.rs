@@ -14,10 +14,8 @@ const HISTORY: (&str, &str) = (
                                  appended_at, delivered_at)
      select value, randomblob(16), 'default', 'orders', 'a', 'x', 1, 'text/plain', '', '', 0, 0, ",
 );
-const ADMITTED: (&str, &str) = (
-    "outbox_admitted",
-    "insert into outbox_admitted (consumer, id, admitted_at) select 'c', randomblob(16), ",
-);
+const IS_HANDLED: (&str, &str) =
+    ("outbox_handled", "insert into outbox_handled (consumer, id, handled_at) select 'c', randomblob(16), ");
 
 /// Writes this many rows of an age in days; a negative age is in the future.
 async fn fill(store: &SqliteStore, (_, insert): (&str, &str), rows: u32, days: i64) {
@@ -42,7 +40,7 @@ async fn store(fixture: &Fixture) -> SqliteStore {
 
 #[tokio::test]
 async fn rows_of_a_clock_that_was_ahead_go_with_what_came_after_them() {
-    for table in [HISTORY, ADMITTED] {
+    for table in [HISTORY, IS_HANDLED] {
         let fixture = Fixture::new().await;
         let store = store(&fixture).await;
         for (rows, days) in [(20, 9), (1_000, -365), (30, 8), (5, 1)] {
@@ -62,7 +60,7 @@ async fn rows_of_a_clock_that_was_ahead_go_with_what_came_after_them() {
 /// They may have been written a moment ago, by a clock that is right again now.
 #[tokio::test]
 async fn rows_of_a_clock_that_was_ahead_are_kept_while_nothing_behind_them_is_over_its_time() {
-    for table in [HISTORY, ADMITTED] {
+    for table in [HISTORY, IS_HANDLED] {
         for behind in [&[][..], &[(1, 1)], &[(1, -1)]] {
             let fixture = Fixture::new().await;
             let store = store(&fixture).await;

@@ -1,4 +1,4 @@
-//! A broker, topics and chunks for tests.
+//! A broker, topics and batches for tests.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use outbox_contract::{
-    Chunk, Message, Outcome, Outcomes, Position, RelayId, Route, Stored, Timestamp, Topic, Transport,
+    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp, Topic, Transport,
 };
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
@@ -119,14 +119,15 @@ pub fn numbered(topic: &Topic, key: &str, number: usize) -> Message {
     Message::new(topic.clone(), "test").with_key(key).unwrap().with_payload(number.to_string())
 }
 
-/// Publishes a chunk, once.
+/// Publishes a batch, once.
 pub async fn publish(
     transport: &dyn Transport,
     messages: &[Arc<Stored>],
     deadline: Duration,
 ) -> Vec<Option<Outcome>> {
     let outcomes = Outcomes::new(messages.len());
-    let chunk = Chunk::new(Route::default(), RelayId::new(), "/test".into(), messages.to_vec(), deadline);
+    let chunk =
+        PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages.to_vec(), deadline);
     // What is not reported by then is unknown.
     let _ = tokio::time::timeout(deadline, transport.publish(chunk, &outcomes)).await;
     outcomes.take()

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use outbox_contract::Rejection;
 use outbox_contract::subscription::{Received, Tag, Unit};
 use outbox_contract::{
-    Chunk, Consumer, Deliveries, Message, Outcome, Outcomes, Stored, Subscription, Topic, Transport,
+    Consumer, Deliveries, Message, Outcome, Outcomes, PublishBatch, Stored, Subscription, Topic, Transport,
     TransportError, async_trait,
 };
 use outbox_testkit::transport_suite::Capabilities;
@@ -76,7 +76,7 @@ struct Broken {
 }
 
 impl Broken {
-    async fn publish_one(&self, chunk: &Chunk, stored: &Arc<Stored>) -> Option<Outcome> {
+    async fn publish_one(&self, chunk: &PublishBatch, stored: &Arc<Stored>) -> Option<Outcome> {
         let outcomes = Outcomes::new(1);
         let mut one = chunk.clone();
         one.messages = vec![Arc::clone(stored)];
@@ -99,7 +99,7 @@ impl Transport for Broken {
         self.inner.validate(message)
     }
 
-    async fn publish(&self, mut chunk: Chunk, outcomes: &Outcomes) {
+    async fn publish(&self, mut chunk: PublishBatch, outcomes: &Outcomes) {
         match self.sabotage {
             Sabotage::CutsPayloads => {
                 for stored in &mut chunk.messages {
@@ -197,7 +197,7 @@ impl Transport for Broken {
 /// Sends the last message of a batch when the publish is dropped.
 struct OutOfTurn<'a> {
     inner: &'a MemoryTransport,
-    chunk: Chunk,
+    chunk: PublishBatch,
     last: Option<Arc<Stored>>,
 }
 

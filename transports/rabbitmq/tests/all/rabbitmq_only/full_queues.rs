@@ -23,14 +23,14 @@ fn away() -> Consumer {
 
 /// The queues of a consumer that lives, and of one that is away and has room for ten messages.
 fn two_consumers(url: &str) -> RabbitMqTransportBuilder {
-    declared(url).most_waiting(10).consumer(topic("orders"), away())
+    declared(url).max_waiting(10).consumer(topic("orders"), away())
 }
 
 fn chunks_of(left: &[Arc<Stored>]) -> Vec<Vec<Arc<Stored>>> {
     left.chunks(CHUNK).map(<[_]>::to_vec).collect()
 }
 
-/// Publishes everything that is left, several chunks at once, as a relay that tries a topic again. Says what was said of the messages.
+/// Publishes everything that is left, several batches at once, as a relay that tries a topic again. Says what was said of the messages.
 async fn attempt(transport: &RabbitMqTransport, left: &mut Vec<Arc<Stored>>) -> Vec<Option<Outcome>> {
     let chunks = chunks_of(left);
     let outcomes = join_all(chunks.iter().map(|chunk| publish(transport, chunk, PATIENCE))).await.concat();

@@ -26,7 +26,7 @@ fn assert_in_order(sent: &[Arc<Stored>], came: &[MessageId]) {
     }
 }
 
-/// Connections are cut while chunks are on their way: everything arrives, each key in order.
+/// Connections are cut while batches are on their way: everything arrives, each key in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cut_connections_lose_nothing_and_keep_the_order() {
     let Some((_server, url)) = vhost() else { return };
@@ -91,7 +91,7 @@ async fn a_network_that_swallows_everything_is_noticed() {
     assert!(ids(&after).iter().all(|id| came.contains(id)));
 }
 
-/// A connection that is lost, and is not had again as the network swallows the new one, costs no chunk anything.
+/// A connection that is lost, and is not had again as the network swallows the new one, costs no batch anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_connection_carries_on_while_another_can_not_be_made() {
     let Some((_server, url)) = vhost() else { return };

@@ -61,7 +61,7 @@ async fn a_copy_that_comes_back_is_told_from_the_one_that_stays() {
 #[tokio::test]
 async fn a_full_queue_makes_its_topic_unavailable_and_no_other() {
     let Some((_server, url)) = vhost() else { return };
-    let transport = declared(&url).most_waiting(5).consumer(topic("others"), consumer()).build().unwrap();
+    let transport = declared(&url).max_waiting(5).consumer(topic("others"), consumer()).build().unwrap();
     let (orders, others) = (topic("orders"), topic("others"));
     let refused = eventually("the queue is full", async || {
         let outcomes = publish(&transport, &[message(&orders, "a", 2)], PATIENCE).await;
@@ -123,7 +123,7 @@ async fn headers_over_a_frame_are_rejected_before_they_are_sent_and_payloads_tak
     finish(&*member, &chunk[2..]).await;
 }
 
-/// A chunk that was given up leaves a channel behind; the broker closes it, and its number is used again.
+/// A batch that was given up leaves a channel behind; the broker closes it, and its number is used again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chunks_that_were_given_up_take_no_channels_with_them() {
     let Some((_server, url)) = vhost() else { return };

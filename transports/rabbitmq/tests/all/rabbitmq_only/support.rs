@@ -9,8 +9,8 @@ use lapin::options::{QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use outbox_contract::subscription::Received;
 use outbox_contract::{
-    Chunk, Consumer, Deliveries, Delivery, Message, MessageId, Outcome, Outcomes, Position, RelayId, Route,
-    Stored, Subscription, Timestamp, Topic, Transport,
+    Consumer, Deliveries, Delivery, Message, MessageId, Outcome, Outcomes, Position, PublishBatch, RelayId,
+    Route, Stored, Subscription, Timestamp, Topic, Transport,
 };
 use outbox_servers::{OrSkip, RabbitMq, RabbitMqServer};
 use outbox_transport_rabbitmq::{RabbitMqTransport, RabbitMqTransportBuilder, Topology};
@@ -75,7 +75,8 @@ pub(crate) async fn publish(
     deadline: Duration,
 ) -> Vec<Option<Outcome>> {
     let outcomes = Outcomes::new(messages.len());
-    let chunk = Chunk::new(Route::default(), RelayId::new(), "/test".into(), messages.to_vec(), deadline);
+    let chunk =
+        PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages.to_vec(), deadline);
     let _ = timeout(deadline, transport.publish(chunk, &outcomes)).await;
     outcomes.take()
 }

@@ -36,7 +36,7 @@ async fn a_chunk_of_an_older_epoch_writes_nothing() {
     }
 }
 
-/// Another bucket of the same chunk, which the relay still owns, is not held up.
+/// Another bucket of the same batch, which the relay still owns, is not held up.
 #[tokio::test]
 async fn only_the_bucket_that_was_lost_is_refused() {
     let Some(server) = Redis::newest().shared().or_skip() else { return };

@@ -8,8 +8,8 @@ use std::time::Duration;
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::subscription::Received;
 use outbox_contract::{
-    Bucket, Chunk, Consumer, Deliveries, Delivery, Epoch, Message, MessageId, Outcome, Outcomes, Position,
-    RelayId, Route, Stored, Subscription, Timestamp, Topic, Transport,
+    Bucket, Consumer, Deliveries, Delivery, Epoch, Message, MessageId, Outcome, Outcomes, Position,
+    PublishBatch, RelayId, Route, Stored, Subscription, Timestamp, Topic, Transport,
 };
 use outbox_servers::RedisServer;
 use outbox_transport_redis::{RedisTransport, RedisTransportBuilder};
@@ -55,8 +55,8 @@ pub(crate) fn stored_in(topic: Topic, key: &str, bytes: usize) -> Arc<Stored> {
     Arc::new(Stored::new(position, Timestamp::now(), message.with_payload(vec![b'x'; bytes])))
 }
 
-pub(crate) fn chunk(messages: &[Arc<Stored>]) -> Chunk {
-    Chunk::new(Route::default(), RelayId::new(), "/shop".into(), messages.to_vec(), PATIENCE)
+pub(crate) fn chunk(messages: &[Arc<Stored>]) -> PublishBatch {
+    PublishBatch::new(Route::default(), RelayId::new(), "/shop".into(), messages.to_vec(), PATIENCE)
 }
 
 /// Publishes once, and says what was reported.

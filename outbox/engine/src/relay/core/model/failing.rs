@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::divert::{Diverted, Step, Then};
 use outbox_contract::fetch::{Due, DueKey, DueRequest, RowId};
-use outbox_contract::{Diversion, Failure, Position, Stored};
+use outbox_contract::transition::{Step, Then, Transitioned};
+use outbox_contract::{Failure, KeyTransition, Position, Stored};
 
 use super::cast::{bucket, number_of, the_key};
 use super::store::Store;
@@ -66,18 +66,18 @@ impl Store {
         Due { keys: due.into_iter().take(request.keys).map(due_key).collect(), next }
     }
 
-    pub(super) fn transition(&mut self, diversion: &Diversion, now: Duration) -> Diverted {
-        let of = number_of(&diversion.key);
+    pub(super) fn transition(&mut self, transition: &KeyTransition, now: Duration) -> Transitioned {
+        let of = number_of(&transition.key);
         let lease = &self.leases[of];
-        let is_owner = self.owns(diversion.relay, of, now) && lease.epoch == diversion.epoch;
+        let is_owner = self.owns(transition.relay, of, now) && lease.epoch == transition.epoch;
         if !is_owner {
-            return Diverted::LeaseLost;
+            return Transitioned::LeaseLost;
         }
         let version = self.keys.get(&of).map(|row| row.version);
-        if diversion.version.is_some() && diversion.version != version {
-            return Diverted::Stale;
+        if transition.version.is_some() && transition.version != version {
+            return Transitioned::Stale;
         }
-        self.step(of, &diversion.step, now).map_or(Diverted::Stale, Diverted::Done)
+        self.step(of, &transition.step, now).map_or(Transitioned::Stale, Transitioned::Done)
     }
 
     fn step(&mut self, of: usize, step: &Step, now: Duration) -> Option<Option<i64>> {

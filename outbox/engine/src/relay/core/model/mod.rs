@@ -17,9 +17,9 @@ mod world;
 
 use std::time::Duration;
 
-use outbox_contract::Diversion;
-use outbox_contract::divert::Step;
+use outbox_contract::KeyTransition;
 use outbox_contract::fetch::Ordering;
+use outbox_contract::transition::Step;
 
 use cast::{Judged, KEYS, TOPICS, first_failure, holds};
 use world::World;
@@ -177,7 +177,7 @@ impl World {
     }
 
     /// Looks at a transition before it is made.
-    fn judge(&self, transition: &Diversion) -> Judged {
+    fn judge(&self, transition: &KeyTransition) -> Judged {
         match &transition.step {
             Step::Resume { delivered } => {
                 let lost = delivered.iter().find(|row| !self.broker.log.contains(&row.id));

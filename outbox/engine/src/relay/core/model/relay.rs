@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use outbox_contract::fetch::{FetchRequest, RowId};
-use outbox_contract::{BucketSet, Diversion, Lease, LowWater, Outcome, RelayId};
+use outbox_contract::{BucketSet, KeyTransition, Lease, LowWater, Outcome, RelayId};
 
 use super::super::{Command, Core, Event, PublishBatch, Question};
 
@@ -59,7 +59,7 @@ pub(super) struct Relay {
     pub(super) question: Option<(u64, Question)>,
     pub(super) below: Option<(u64, FetchRequest)>,
     pub(super) batches: Vec<Out>,
-    pub(super) transitions: VecDeque<(u64, Diversion)>,
+    pub(super) transitions: VecDeque<(u64, KeyTransition)>,
     pub(super) gives: VecDeque<(BucketSet, LowWater)>,
     pub(super) removals: VecDeque<Removal>,
     pub(super) keeper: Keeper,

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::divert::{Diverted, Step};
 use outbox_contract::fetch::{
     Due, DueKey, FetchRequest, Fetched, FetchedRow, Ordering, RowId, Scope, Waiting,
 };
+use outbox_contract::transition::{Step, Transitioned};
 use outbox_contract::{
-    BucketSet, Diversion, Epoch, Failure, Lease, Leased, MessageId, Outcome, Position, RelayId, Route, Stored,
+    BucketSet, Epoch, Failure, KeyTransition, Lease, Leased, MessageId, Outcome, Position, RelayId, Route,
+    Stored,
 };
 
 use super::super::breaker::Breaker;
@@ -29,7 +30,7 @@ struct Bench {
 
 impl Bench {
     fn new(ordering: Ordering, config: &RelayConfig) -> Self {
-        let breaker = Breaker::new(config.outage_first_delay, config.outage_most_delay);
+        let breaker = Breaker::new(config.outage_first_delay, config.outage_max_delay);
         let names = (Route::default(), RelayId::from_uuid(uuid::Uuid::nil()));
         let core = Core::new(names, ordering, Limits::of(config), Arc::new(Policies::default()), breaker, 1);
         let mut bench = Self { core, now: MS, wants: Vec::new() };
@@ -41,7 +42,13 @@ impl Bench {
     }
 
     fn small() -> Self {
-        let config = RelayConfig { credit: 20, batch: 10, per_key: 8, lanes: 1, ..RelayConfig::default() };
+        let config = RelayConfig {
+            max_in_flight: 20,
+            fetch_batch: 10,
+            per_key: 8,
+            lanes: 1,
+            ..RelayConfig::default()
+        };
         Self::new(Ordering::Single, &config)
     }
 
@@ -90,7 +97,7 @@ impl Bench {
         }
     }
 
-    fn step(&mut self) -> Option<(u64, Diversion)> {
+    fn step(&mut self) -> Option<(u64, KeyTransition)> {
         let at = self.wants.iter().position(|want| matches!(want, Command::Transition { .. }))?;
         match self.wants.swap_remove(at) {
             Command::Transition { number, transition } => Some((number, transition)),
@@ -105,7 +112,7 @@ impl Bench {
     }
 
     fn is_made(&mut self, number: u64, version: Option<i64>) {
-        self.feed(Event::Transitioned { number, answer: Diverted::Done(version) });
+        self.feed(Event::Transitioned { number, answer: Transitioned::Done(version) });
     }
 }
 
@@ -131,7 +138,7 @@ fn positions(batch: &PublishBatch) -> Vec<i64> {
     batch.messages.iter().map(|stored| stored.position.0).collect()
 }
 
-fn parked(transition: &Diversion) -> Vec<Position> {
+fn parked(transition: &KeyTransition) -> Vec<Position> {
     let rows: &[RowId] = match &transition.step {
         Step::Park { rows } => rows,
         Step::Fail { behind, .. } => behind,
@@ -146,7 +153,7 @@ fn an_answer_to_no_known_command_is_dropped() {
     let (number, _) = bench.fetch();
     bench.shows(number + 1_000, vec![message(1, 0)]);
     bench.feed(Event::Removed { number: 99 });
-    bench.feed(Event::Transitioned { number: 98, answer: Diverted::LeaseLost });
+    bench.feed(Event::Transitioned { number: 98, answer: Transitioned::LeaseLost });
     bench.feed(Event::Published { batch: 97, outcomes: Vec::new(), refused: BTreeSet::new(), broke: true });
     assert_eq!(bench.core.in_flight(), (0, 0));
     bench.shows(number, vec![message(1, 0)]);
@@ -165,7 +172,7 @@ fn a_fetch_that_is_under_way_when_a_key_is_forgotten_counts_for_the_others() {
     bench.is_back(&batch, failed());
     let (step, transition) = bench.step().unwrap();
     assert!(parked(&transition).is_empty());
-    bench.feed(Event::Transitioned { number: step, answer: Diverted::Stale });
+    bench.feed(Event::Transitioned { number: step, answer: Transitioned::Stale });
     bench.shows(number, vec![message(2, 0), message(3, 1)]);
     assert_eq!(positions(&bench.batch().unwrap()), [3], "the other one is read again");
     let (_, request) = bench.fetch();
@@ -245,7 +252,7 @@ fn while_a_key_is_tried_and_catches_up_nothing_is_parked() {
 /// A few seconds of silence, and what stands behind it makes room.
 #[test]
 fn keys_of_which_nothing_is_heard_make_room_for_others() {
-    let config = RelayConfig { credit: 4, batch: 4, lanes: 1, ..RelayConfig::default() };
+    let config = RelayConfig { max_in_flight: 4, fetch_batch: 4, lanes: 1, ..RelayConfig::default() };
     let mut bench = Bench::new(Ordering::Single, &config);
     bench.reads((0..4).map(|of| message(1 + i64::try_from(of).unwrap(), of)).collect());
     let batch = bench.batch().unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::fetch::Ordering;
-use outbox_contract::hints::Wakeup;
+use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{Exhausted, RelayId, RetryPolicy, Route};
 
 use super::super::breaker::Breaker;
@@ -59,9 +59,9 @@ impl World {
             heartbeat: HEARTBEAT,
         };
         let policy = RetryPolicy {
-            most_attempts: 3,
+            max_attempts: 3,
             first_delay: MS * 50,
-            most_delay: MS * 800,
+            max_delay: MS * 800,
             ..RetryPolicy::default()
         };
         let hold = RetryPolicy { exhausted: Exhausted::Hold, ..policy.clone() };

@@ -1,4 +1,4 @@
-//! The look below: whether anything stands where nothing should. A saved mark, a cursor and a counter are hints, the rows are the truth.
+//! The look below: whether anything stands where nothing should. A saved mark, a cursor and a counter are wakeup_signal, the rows are the truth.
 //!
 //! Where there are shards, late commits stand below the cursor too. Numbers tell them from what was missed: a row whose number is within the marks of
 //! the main window's last fetch was to be shown by then; one that is within the marks of now was committed since, and the next fetch shows it; one

@@ -171,7 +171,7 @@ impl Core {
             return Taken::Elsewhere;
         }
         let key = self.table.entry(name, self.leases.epoch(bucket));
-        let taken = match self.admit(key, plan, position, failing) {
+        let taken = match self.deduplicate(key, plan, position, failing) {
             taken @ (Taken::Elsewhere | Taken::NoRoom) => taken,
             Taken::Here => {
                 match (failing, row) {
@@ -198,7 +198,7 @@ impl Core {
     }
 
     /// Whether a row of a key may be taken now. What may not is read again later, through a window of the key.
-    fn admit(&mut self, key: KeyRef, plan: &Plan, position: Position, failing: Option<RowId>) -> Taken {
+    fn deduplicate(&mut self, key: KeyRef, plan: &Plan, position: Position, failing: Option<RowId>) -> Taken {
         let (max_per_key, max_waiting) = (self.limits.max_per_key, self.limits.max_in_flight);
         let is_crowded = failing.is_some() && self.table.waiting() >= max_waiting;
         let ignores_transitions = sabotaged!(self, TransitionsForgotten);

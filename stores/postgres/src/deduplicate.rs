@@ -1,9 +1,9 @@
-//! Admission: the messages that a consumer has handled, recorded in its own transaction.
+//! Dedup: the messages that a consumer has handled, recorded in its own transaction.
 
 use std::collections::HashSet;
 
 use outbox_contract::fetch::RowId;
-use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::transactional::{Dedup, inbox_route};
 use outbox_contract::{Consumer, Message, MessageId, Route, Stored};
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
@@ -14,12 +14,12 @@ use crate::sql::Statements;
 
 /// Runs one statement if nothing waits and nothing was handled before; queries only the ids that
 /// the statement did not return.
-pub(crate) async fn admit(
+pub(crate) async fn deduplicate(
     connection: &mut PgConnection,
     sql: &Statements,
     consumer: &Consumer,
     messages: &[&Message],
-) -> Result<Vec<Admission>, sqlx::Error> {
+) -> Result<Vec<Dedup>, sqlx::Error> {
     if messages.is_empty() {
         return Ok(Vec::new());
     }
@@ -34,16 +34,16 @@ pub(crate) async fn admit(
     }
     // One by one: an admitted message unblocks the one behind it. An id that is given twice is new
     // the first time.
-    let mut admissions = Vec::with_capacity(messages.len());
+    let mut handled_ids = Vec::with_capacity(messages.len());
     for message in messages {
-        let admission = if new.remove(&message.id.as_uuid()) {
-            Admission::New
+        let deduplication = if new.remove(&message.id.as_uuid()) {
+            Dedup::New
         } else {
             ask(connection, sql, (consumer, route.as_str()), message).await?
         };
-        admissions.push(admission);
+        handled_ids.push(deduplication);
     }
-    Ok(admissions)
+    Ok(handled_ids)
 }
 
 /// Which messages wait on a route, each where it was read; they do until the transaction is over.
@@ -74,7 +74,7 @@ async fn alone(
     (consumer, route): (&Consumer, &str),
     message: &Message,
 ) -> Result<Vec<PgRow>, sqlx::Error> {
-    sql.query(&sql.admit_single)
+    sql.query(&sql.deduplicate_single)
         .bind(consumer.as_str())
         .bind(route)
         .bind(message.id.as_uuid())
@@ -93,7 +93,7 @@ async fn together(
     messages: &[&Message],
 ) -> Result<Vec<PgRow>, sqlx::Error> {
     let order_keys: Vec<_> = messages.iter().map(|message| message.order_key()).collect();
-    sql.query(&sql.admit)
+    sql.query(&sql.deduplicate)
         .bind(consumer.as_str())
         .bind(route)
         .bind(messages.iter().map(|message| message.id.as_uuid()).collect::<Vec<_>>())
@@ -110,10 +110,10 @@ async fn ask(
     sql: &Statements,
     (consumer, route): (&Consumer, &str),
     message: &Message,
-) -> Result<Admission, sqlx::Error> {
+) -> Result<Dedup, sqlx::Error> {
     let id = message.id.as_uuid();
     let row = sql
-        .query(&sql.admit_first)
+        .query(&sql.deduplicate_first)
         .bind(consumer.as_str())
         .bind(route)
         .bind(message.topic.as_str())
@@ -123,27 +123,31 @@ async fn ask(
         .fetch_one(&mut *connection)
         .await?;
     if row.try_get("noted")? {
-        return Ok(Admission::Duplicate);
+        return Ok(Dedup::Duplicate);
     }
     let waits = match row.try_get::<Option<Uuid>, _>("first")? {
         Some(first) => first != id,
         None => row.try_get("held")?,
     };
     if waits {
-        return Ok(Admission::Behind);
+        return Ok(Dedup::OutOfTurn);
     }
-    let noted =
-        sql.query(&sql.admit_one).bind(consumer.as_str()).bind(id).fetch_optional(&mut *connection).await?;
-    Ok(if noted.is_some() { Admission::New } else { Admission::Duplicate })
+    let noted = sql
+        .query(&sql.deduplicate_one)
+        .bind(consumer.as_str())
+        .bind(id)
+        .fetch_optional(&mut *connection)
+        .await?;
+    Ok(if noted.is_some() { Dedup::New } else { Dedup::Duplicate })
 }
 
-pub(crate) async fn admitted(
+pub(crate) async fn is_handled(
     connection: &mut PgConnection,
     sql: &Statements,
     consumer: &Consumer,
     id: MessageId,
 ) -> Result<bool, sqlx::Error> {
     let row =
-        sql.query(&sql.admitted).bind(consumer.as_str()).bind(id.as_uuid()).fetch_one(connection).await?;
+        sql.query(&sql.is_handled).bind(consumer.as_str()).bind(id.as_uuid()).fetch_one(connection).await?;
     row.try_get(0)
 }

@@ -1,8 +1,8 @@
-//! Admission: what a consumer has handled, noted in its own transaction.
+//! Dedup: what a consumer has handled, noted in its own transaction.
 
 use std::collections::HashSet;
 
-use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::transactional::{Dedup, inbox_route};
 use outbox_contract::{Consumer, Message, MessageId, Route, Stored};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{Executor, Row, SqlStr};
@@ -10,49 +10,50 @@ use uuid::Uuid;
 
 use crate::sql;
 
-/// Prepares what admission asks, as far as the connection has not.
+/// Prepares what deduplication asks, as far as the connection has not.
 ///
 /// For a node of a cluster, in front of the question for the transaction: one that meets an abort while it prepares a statement does not tell.
 pub(crate) async fn prepare(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     for statement in [
         sql::FENCE,
         sql::FENCE_PARKED,
-        sql::ADMIT_WAITS,
-        sql::ADMIT,
-        sql::ADMIT_NOTED,
-        sql::ADMIT_FIRST,
-        sql::ADMITTED,
+        sql::DEDUPLICATE_WAITS,
+        sql::DEDUPLICATE,
+        sql::DEDUPLICATE_NOTED,
+        sql::DEDUPLICATE_FIRST,
+        sql::IS_HANDLED,
     ] {
         connection.prepare(SqlStr::from_static(statement)).await?;
     }
     Ok(())
 }
 
-pub(crate) async fn admit(
+pub(crate) async fn deduplicate(
     connection: &mut MySqlConnection,
     consumer: &Consumer,
     messages: &[&Message],
-) -> Result<Vec<Admission>, sqlx::Error> {
+) -> Result<Vec<Dedup>, sqlx::Error> {
     if messages.is_empty() {
         return Ok(Vec::new());
     }
     let route = inbox_route(consumer);
     let bytes = route.as_str().as_bytes();
-    let waits = sqlx::query(sql::ADMIT_WAITS).bind(bytes).bind(bytes).fetch_one(&mut *connection).await?;
+    let waits =
+        sqlx::query(sql::DEDUPLICATE_WAITS).bind(bytes).bind(bytes).fetch_one(&mut *connection).await?;
     if waits.try_get_unchecked::<i64, _>(0)? == 0 {
         return note(connection, consumer, messages).await;
     }
-    // One by one: a message that is admitted makes way for the one behind it.
-    let mut admissions = Vec::with_capacity(messages.len());
+    // One by one: a message that is recorded as handled makes way for the one behind it.
+    let mut handled_ids = Vec::with_capacity(messages.len());
     for message in messages {
-        let admission = if must_go_behind(connection, consumer, &route, message).await? {
-            Admission::Behind
+        let deduplication = if must_go_behind(connection, consumer, &route, message).await? {
+            Dedup::OutOfTurn
         } else {
-            note(connection, consumer, &[message]).await?.pop().unwrap_or(Admission::Duplicate)
+            note(connection, consumer, &[message]).await?.pop().unwrap_or(Dedup::Duplicate)
         };
-        admissions.push(admission);
+        handled_ids.push(deduplication);
     }
-    Ok(admissions)
+    Ok(handled_ids)
 }
 
 /// Which messages wait on a route, each where it was read; they do until the transaction is over. Whether one is parked is asked last: what is moved
@@ -108,13 +109,13 @@ async fn note(
     connection: &mut MySqlConnection,
     consumer: &Consumer,
     messages: &[&Message],
-) -> Result<Vec<Admission>, sqlx::Error> {
+) -> Result<Vec<Dedup>, sqlx::Error> {
     // Sorted: two handlers of the same messages wait for each other in one order.
     let mut given: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
     given.sort_unstable();
     given.dedup();
     let (ids, call) = (sql::ids(given.iter().copied()), Uuid::now_v7());
-    let noted = sqlx::query(sql::ADMIT)
+    let noted = sqlx::query(sql::DEDUPLICATE)
         .bind(consumer.as_str().as_bytes())
         .bind(&call.as_bytes()[..])
         .bind(&ids)
@@ -125,7 +126,7 @@ async fn note(
     if noted == u64::try_from(given.len()).unwrap_or(u64::MAX) {
         new.extend(given);
     } else if noted > 0 {
-        let rows = sqlx::query(sql::ADMIT_NOTED)
+        let rows = sqlx::query(sql::DEDUPLICATE_NOTED)
             .bind(&ids)
             .bind(consumer.as_str().as_bytes())
             .bind(&call.as_bytes()[..])
@@ -137,10 +138,10 @@ async fn note(
         }
     }
     // An id that is given twice is new the first time.
-    let admission = |message: &&Message| {
-        if new.remove(&message.id) { Admission::New } else { Admission::Duplicate }
+    let deduplication = |message: &&Message| {
+        if new.remove(&message.id) { Dedup::New } else { Dedup::Duplicate }
     };
-    Ok(messages.iter().map(admission).collect())
+    Ok(messages.iter().map(deduplication).collect())
 }
 
 /// Whether others of its key wait for the consumer in front of a message that it has not handled.
@@ -157,7 +158,7 @@ async fn must_go_behind(
         order_key.as_str().as_bytes(),
         consumer.as_str().as_bytes(),
     );
-    let row = sqlx::query(sql::ADMIT_FIRST)
+    let row = sqlx::query(sql::DEDUPLICATE_FIRST)
         .bind(route)
         .bind(topic)
         .bind(key)
@@ -176,16 +177,16 @@ async fn must_go_behind(
         Some(first) => first != message.id.as_uuid().as_bytes(),
         None => row.try_get_unchecked::<i64, _>(1)? != 0,
     };
-    Ok(waits && !admitted(connection, consumer, message.id).await?)
+    Ok(waits && !is_handled(connection, consumer, message.id).await?)
 }
 
 /// Whether a consumer's handling of a message is noted.
-pub(crate) async fn admitted(
+pub(crate) async fn is_handled(
     connection: &mut MySqlConnection,
     consumer: &Consumer,
     id: MessageId,
 ) -> Result<bool, sqlx::Error> {
-    let noted = sqlx::query(sql::ADMITTED)
+    let noted = sqlx::query(sql::IS_HANDLED)
         .bind(consumer.as_str().as_bytes())
         .bind(&id.as_uuid().as_bytes()[..])
         .fetch_optional(connection)

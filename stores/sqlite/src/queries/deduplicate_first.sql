@@ -5,12 +5,12 @@ select coalesce(
            (select p.id
             from outbox_parked p
             where p.route = ?2 and p.topic = ?3 and p.order_key = ?4
-              and not exists (select 1 from outbox_admitted a where a.consumer = ?1 and a.id = p.id)
+              and not exists (select 1 from outbox_handled a where a.consumer = ?1 and a.id = p.id)
             order by p.position limit 1),
            (select m.id
             from outbox_message m
             where m.route = ?2 and m.topic = ?3 and m.key = ?5 and m.route >= 'inbox/' and m.route < 'inbox0'
-              and not exists (select 1 from outbox_admitted a where a.consumer = ?1 and a.id = m.id)
+              and not exists (select 1 from outbox_handled a where a.consumer = ?1 and a.id = m.id)
             order by m.position limit 1)
        ) as first,
        exists (select 1 from outbox_key where route = ?2 and topic = ?3 and key = ?4 and held = 1) as held

@@ -1,4 +1,4 @@
-//! Diversions: the steps of failing keys.
+//! KeyTransitions: the steps of failing keys.
 //!
 //! All steps of a call are one transaction. It changes and so locks the leases of all steps, then for each step the key, then looks and acts: nobody can take the
 //! lease or change the key meanwhile. A step is refused before it has changed anything.
@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outbox_contract::Failure;
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
+use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Row};
 
@@ -24,23 +24,23 @@ struct Failed<'a> {
     last: &'a Failure,
 }
 
-pub(crate) async fn divert(
+pub(crate) async fn transition(
     connection: &mut MySqlConnection,
-    diversions: &[Diversion],
+    transitions: &[KeyTransition],
     history: bool,
-) -> Result<Vec<Diverted>, sqlx::Error> {
-    let mut next_version = take_versions(connection, diversions.len()).await?;
+) -> Result<Vec<Transitioned>, sqlx::Error> {
+    let mut next_version = take_versions(connection, transitions.len()).await?;
     in_transaction(connection, async |connection| {
-        let leases = lock_leases(connection, diversions).await?;
-        let mut answers = Vec::with_capacity(diversions.len());
-        for diversion in diversions {
+        let leases = lock_leases(connection, transitions).await?;
+        let mut answers = Vec::with_capacity(transitions.len());
+        for transition in transitions {
             // Read anew for each step: a lease ends meanwhile, locked or not.
             let now = now(connection).await?;
-            let is_held = leases.get(&place(diversion)).is_some_and(|lease| lease.is_held(diversion, now));
+            let is_held = leases.get(&place(transition)).is_some_and(|lease| lease.is_held(transition, now));
             answers.push(if is_held {
-                step(connection, diversion, now, next_version, history).await?
+                step(connection, transition, now, next_version, history).await?
             } else {
-                Diverted::LeaseLost
+                Transitioned::LeaseLost
             });
             next_version += 1;
         }
@@ -51,27 +51,27 @@ pub(crate) async fn divert(
 
 async fn step(
     connection: &mut MySqlConnection,
-    diversion: &Diversion,
+    transition: &KeyTransition,
     now: i64,
     next_version: i64,
     history: bool,
-) -> Result<Diverted, sqlx::Error> {
-    let mut key = KeyIn { connection, route: &diversion.route, key: &diversion.key, now, next_version };
+) -> Result<Transitioned, sqlx::Error> {
+    let mut key = KeyIn { connection, route: &transition.route, key: &transition.key, now, next_version };
     let state = key.state().await?;
-    if diversion.version.is_some() && diversion.version != state.as_ref().map(|state| state.version) {
-        return Ok(Diverted::Stale);
+    if transition.version.is_some() && transition.version != state.as_ref().map(|state| state.version) {
+        return Ok(Transitioned::Stale);
     }
-    match &diversion.step {
+    match &transition.step {
         Step::Fail { row, attempts, first, last, then, behind } => {
             let failed = Failed { attempts: *attempts, first, last };
-            key.fail(diversion, state, *row, &failed, *then, behind).await
+            key.fail(transition, state, *row, &failed, *then, behind).await
         }
         Step::Park { rows } => {
-            let Some(state) = state else { return Ok(Diverted::Stale) };
+            let Some(state) = state else { return Ok(Transitioned::Stale) };
             key.park(rows).await?;
             key.step().await?;
             // The same state: a retry that is under way need not start again because more has come behind it.
-            Ok(Diverted::Done(Some(state.version)))
+            Ok(Transitioned::Done(Some(state.version)))
         }
         Step::Bury { row, reason, attempts, first, last } => {
             let failed = Failed { attempts: *attempts, first, last };
@@ -92,8 +92,8 @@ struct Locked {
 
 impl Locked {
     /// Whether it is this relay's, under this epoch, now.
-    fn is_held(&self, diversion: &Diversion, now: i64) -> bool {
-        let is_its = self.relay == diversion.relay.as_uuid().as_bytes() && self.epoch == diversion.epoch.0;
+    fn is_held(&self, transition: &KeyTransition, now: i64) -> bool {
+        let is_its = self.relay == transition.relay.as_uuid().as_bytes() && self.epoch == transition.epoch.0;
         let lives = self.lives_until > now && self.lives_until <= now.saturating_add(2 * self.lasts);
         is_its && lives && self.ends_at.is_none_or(|ends_at| ends_at > now)
     }
@@ -102,17 +102,17 @@ impl Locked {
 /// A route and a bucket.
 type Place<'d> = (&'d str, u16);
 
-fn place(diversion: &Diversion) -> Place<'_> {
-    (diversion.route.as_str(), u16::from(diversion.bucket.0))
+fn place(transition: &KeyTransition) -> Place<'_> {
+    (transition.route.as_str(), u16::from(transition.bucket.0))
 }
 
 /// Locks the leases of all steps before the first, the lowest first, as heartbeats do: steps come in no order of buckets, and locked one by one they
 /// would wait for a heartbeat that waits for them.
 async fn lock_leases<'d>(
     connection: &mut MySqlConnection,
-    diversions: &'d [Diversion],
+    transitions: &'d [KeyTransition],
 ) -> Result<BTreeMap<Place<'d>, Locked>, sqlx::Error> {
-    let places: BTreeSet<Place<'d>> = diversions.iter().map(place).collect();
+    let places: BTreeSet<Place<'d>> = transitions.iter().map(place).collect();
     let statements =
         format!("{}; {}", fence_statement(places.iter().copied()), lock_statement(places.iter().copied()));
     let statements = in_open_transaction(&statements);
@@ -154,7 +154,7 @@ fn lock_statement<'d>(places: impl IntoIterator<Item = Place<'d>>) -> String {
     )
 }
 
-/// The statements as a diversion writes them, for the server to prepare when the tables are checked.
+/// The statements as a transition writes them, for the server to prepare when the tables are checked.
 pub(crate) fn samples() -> [String; 2] {
     [fence_statement([("default", 0)]), lock_statement([("default", 0)])]
 }
@@ -162,13 +162,13 @@ pub(crate) fn samples() -> [String; 2] {
 impl KeyIn<'_> {
     async fn fail(
         &mut self,
-        diversion: &Diversion,
+        transition: &KeyTransition,
         state: Option<KeyState>,
         row: RowId,
         failed: &Failed<'_>,
         then: Then,
         behind: &[RowId],
-    ) -> Result<Diverted, sqlx::Error> {
+    ) -> Result<Transitioned, sqlx::Error> {
         let id = row.id.as_uuid();
         let mut place = sqlx::query(sql::WHERE_IS);
         for _ in ["hot", "parked"] {
@@ -176,21 +176,21 @@ impl KeyIn<'_> {
         }
         let place = place.fetch_one(&mut *self.connection).await?;
         if place.try_get_unchecked::<i64, _>(0)? == 0 && place.try_get_unchecked::<i64, _>(1)? == 0 {
-            return Ok(Diverted::Stale);
+            return Ok(Transitioned::Stale);
         }
         let rows: Vec<RowId> = [row].into_iter().chain(behind.iter().copied()).collect();
         self.park(&rows).await?;
         let is_first = self.first_parked().await?.as_deref() == Some(&id.as_bytes()[..]);
         if state.is_some() && !is_first {
             // What is first decides the key's state; a later one that failed too just waits behind it.
-            return self.renumber().await.map(|version| Diverted::Done(Some(version)));
+            return self.renumber().await.map(|version| Transitioned::Done(Some(version)));
         }
         let (held, next) = match then {
             Then::RetryAfter(delay) => (false, Some(self.now.saturating_add(micros(delay)))),
             Then::Hold => (true, None),
         };
         self.bind_key(sqlx::query(sql::KEY_FAIL))
-            .bind(diversion.bucket.0)
+            .bind(transition.bucket.0)
             .bind(self.next_version)
             .bind(held)
             .bind(next)
@@ -201,7 +201,7 @@ impl KeyIn<'_> {
             .bind(self.now)
             .execute(&mut *self.connection)
             .await?;
-        Ok(Diverted::Done(Some(self.next_version)))
+        Ok(Transitioned::Done(Some(self.next_version)))
     }
 
     /// Moves messages of the key from the hot table to the parked ones; passes over those that are not there.
@@ -218,7 +218,7 @@ impl KeyIn<'_> {
         row: RowId,
         reason: &str,
         failed: &Failed<'_>,
-    ) -> Result<Diverted, sqlx::Error> {
+    ) -> Result<Transitioned, sqlx::Error> {
         let id = row.id.as_uuid();
         let (route, id) = (self.route.as_str().as_bytes(), &id.as_bytes()[..]);
         let bury = |statement: &'static str| {
@@ -241,18 +241,18 @@ impl KeyIn<'_> {
         } else {
             let parked = self.bind_key(parked).bind(row.position.0).bind(id);
             if parked.execute(&mut *self.connection).await?.rows_affected() == 0 {
-                return Ok(Diverted::Stale);
+                return Ok(Transitioned::Stale);
             }
             self.execute(sqlx::query(sql::RESUME).bind(sql::rows(&[row]))).await?;
         }
-        let Some(state) = state else { return Ok(Diverted::Done(None)) };
+        let Some(state) = state else { return Ok(Transitioned::Done(None)) };
         let version = if state.failing.is_some() && state.failing == self.first_parked().await? {
             // It was not the first that was buried: that one goes on failing.
             self.renumber().await?
         } else {
             self.change(sql::KEY_NEXT).await?
         };
-        Ok(Diverted::Done(Some(version)))
+        Ok(Transitioned::Done(Some(version)))
     }
 
     async fn resume(
@@ -260,8 +260,8 @@ impl KeyIn<'_> {
         state: Option<KeyState>,
         delivered: &[RowId],
         history: bool,
-    ) -> Result<Diverted, sqlx::Error> {
-        let Some(state) = state else { return Ok(Diverted::Done(None)) };
+    ) -> Result<Transitioned, sqlx::Error> {
+        let Some(state) = state else { return Ok(Transitioned::Done(None)) };
         let rows = sql::rows(delivered);
         if history {
             self.execute(sqlx::query(sql::RESUME_HISTORY).bind(self.now).bind(&rows)).await?;
@@ -269,8 +269,8 @@ impl KeyIn<'_> {
         self.execute(sqlx::query(sql::RESUME).bind(&rows)).await?;
         if self.first_parked().await?.is_none() && !state.held {
             self.remove().await?;
-            return Ok(Diverted::Done(None));
+            return Ok(Transitioned::Done(None));
         }
-        self.change(sql::KEY_NEXT).await.map(|version| Diverted::Done(Some(version)))
+        self.change(sql::KEY_NEXT).await.map(|version| Transitioned::Done(Some(version)))
     }
 }

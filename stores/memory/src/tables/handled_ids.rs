@@ -3,15 +3,15 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::transactional::{Dedup, inbox_route};
 use outbox_contract::{Consumer, Message, MessageId, Route, Stored, Timestamp};
 
 use super::Tables;
 use crate::transaction::Written;
 
-/// The ids that were admitted, and when.
+/// The ids of handled messages, and when.
 #[derive(Debug)]
-pub(super) struct Admissions {
+pub(super) struct HandledIds {
     /// Only looked up, never walked.
     ids: HashMap<Consumer, HashSet<MessageId>>,
     /// In the order of commits.
@@ -19,7 +19,7 @@ pub(super) struct Admissions {
     kept: Duration,
 }
 
-impl Admissions {
+impl HandledIds {
     pub(super) fn new(kept: Duration) -> Self {
         Self { ids: HashMap::new(), by_time: VecDeque::new(), kept }
     }
@@ -57,8 +57,8 @@ impl Admissions {
 }
 
 impl Tables {
-    pub(crate) fn admitted(&self, consumer: &Consumer, id: MessageId) -> bool {
-        self.admissions.contains(consumer, id)
+    pub(crate) fn is_handled(&self, consumer: &Consumer, id: MessageId) -> bool {
+        self.handled_ids.contains(consumer, id)
     }
 
     /// Whether a message waits on a route, hot or parked, where it was read.
@@ -75,17 +75,17 @@ impl Tables {
     ///
     /// A message goes behind those of its key that wait for the consumer and are not handled yet. So one that waits itself is
     /// admitted when everything before it has been, and not before.
-    pub(crate) fn admission(
+    pub(crate) fn deduplication(
         &mut self,
         consumer: &Consumer,
         message: &Message,
         written: &Written,
-    ) -> Admission {
-        let admissions = &self.admissions;
-        let own: &BTreeSet<(Consumer, MessageId)> = &written.admitted;
-        let is_handled = |id| admissions.contains(consumer, id) || own.contains(&(consumer.clone(), id));
+    ) -> Dedup {
+        let handled_ids = &self.handled_ids;
+        let own: &BTreeSet<(Consumer, MessageId)> = &written.handled;
+        let is_handled = |id| handled_ids.contains(consumer, id) || own.contains(&(consumer.clone(), id));
         if is_handled(message.id) {
-            return Admission::Duplicate;
+            return Dedup::Duplicate;
         }
         let (route, key) = (inbox_route(consumer), message.key_id());
         let mut first_waiting = None;
@@ -98,10 +98,10 @@ impl Tables {
         let stored = written.rows.iter().find(|(to, row)| *to == route && row.message.key_id() == key);
         let first_waiting = first_waiting.or(stored.map(|(_, row)| row.message.id));
         match first_waiting {
-            Some(first) if first == message.id => Admission::New,
-            Some(_) => Admission::Behind,
-            None if held => Admission::Behind,
-            None => Admission::New,
+            Some(first) if first == message.id => Dedup::New,
+            Some(_) => Dedup::OutOfTurn,
+            None if held => Dedup::OutOfTurn,
+            None => Dedup::New,
         }
     }
 }

@@ -20,16 +20,16 @@ const LATELY: Duration = Duration::from_secs(10);
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// use outbox_contract::{Hints, hints::Wakeup};
+/// use outbox_contract::{WakeupSignal, wakeup::Wakeup};
 ///
-/// let hints = Hints::new();
-/// let mut listener = hints.listen();
-/// hints.appended();
+/// let wakeup_signal = WakeupSignal::new();
+/// let mut listener = wakeup_signal.listen();
+/// wakeup_signal.appended();
 /// assert_eq!(listener.next().await, Wakeup::Soon);
 /// # });
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Hints {
+pub struct WakeupSignal {
     bell: Arc<Bell>,
 }
 
@@ -66,7 +66,7 @@ pub enum Wakeup {
     Now,
 }
 
-impl Hints {
+impl WakeupSignal {
     /// Creates a signal that has not been sent.
     #[must_use]
     pub fn new() -> Self {
@@ -100,19 +100,19 @@ impl Hints {
 
     /// Listens from now on.
     #[must_use]
-    pub fn listen(&self) -> HintListener {
-        HintListener { heard: self.bell.rings(), bell: Arc::clone(&self.bell) }
+    pub fn listen(&self) -> WakeupListener {
+        WakeupListener { heard: self.bell.rings(), bell: Arc::clone(&self.bell) }
     }
 }
 
-/// Receives the signals of [`Hints`].
+/// Receives the signals of [`WakeupSignal`].
 #[derive(Debug)]
-pub struct HintListener {
+pub struct WakeupListener {
     bell: Arc<Bell>,
     heard: Rings,
 }
 
-impl HintListener {
+impl WakeupListener {
     /// Waits for the next signal, or several coalesced ones. Cancel safe: dropping the future loses
     /// nothing.
     pub async fn next(&mut self) -> Wakeup {
@@ -137,17 +137,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_commit_rings_for_ten_seconds_behind_an_append() {
-        let hints = Hints::new();
-        let mut listener = hints.listen();
-        hints.transaction_committed();
+        let wakeup_signal = WakeupSignal::new();
+        let mut listener = wakeup_signal.listen();
+        wakeup_signal.transaction_committed();
         assert!(tokio::time::timeout(Duration::ZERO, listener.next()).await.is_err(), "nothing was appended");
-        hints.appended();
+        wakeup_signal.appended();
         assert_eq!(listener.next().await, Wakeup::Soon);
         tokio::time::advance(LATELY).await;
-        hints.transaction_committed();
+        wakeup_signal.transaction_committed();
         assert_eq!(listener.next().await, Wakeup::Now);
         tokio::time::advance(Duration::from_millis(1)).await;
-        hints.transaction_committed();
+        wakeup_signal.transaction_committed();
         assert!(tokio::time::timeout(Duration::ZERO, listener.next()).await.is_err(), "it is too long ago");
     }
 }

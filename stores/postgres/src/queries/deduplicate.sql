@@ -5,7 +5,7 @@
 -- front of it pass. The offsets turn each check of keys and handled messages into an index look-up.
 -- As a join, with a plan that was made while few were recorded, every message would read all that
 -- the consumer has ever handled.
-insert into outbox_admitted (consumer, id)
+insert into outbox_handled (consumer, id)
 select $1::text, a.id
 from (select distinct on (u.id) u.*, row_number() over (partition by u.topic, u.order_key order by u.at) as place
       from unnest($3::uuid[], $4::text[], $5::text[], $6::text[]) with ordinality u(id, topic, order_key, key, at)
@@ -15,7 +15,7 @@ where not exists (select from outbox_key k where k.route = $2 and k.topic = a.to
       (select m.id = a.id and a.place = 1
        from outbox_message m
        where m.route = $2 and m.topic = a.topic and m.key = a.key and starts_with(m.route, 'inbox/')
-         and not exists (select from outbox_admitted d where d.consumer = $1 and d.id = m.id offset 0)
+         and not exists (select from outbox_handled d where d.consumer = $1 and d.id = m.id offset 0)
        order by m.position
        limit 1),
       true)

@@ -1,9 +1,9 @@
-//! Admission: the messages that a consumer has handled, recorded in its own transaction.
+//! Dedup: the messages that a consumer has handled, recorded in its own transaction.
 
 use std::collections::HashSet;
 
 use outbox_contract::fetch::RowId;
-use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::transactional::{Dedup, inbox_route};
 use outbox_contract::{Consumer, Message, MessageId, Route, Stored};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
@@ -11,28 +11,28 @@ use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use crate::settle::Rows;
 use crate::sql;
 
-pub(crate) async fn admit(
+pub(crate) async fn deduplicate(
     connection: &mut SqliteConnection,
     consumer: &Consumer,
     messages: &[&Message],
-) -> Result<Vec<Admission>, sqlx::Error> {
+) -> Result<Vec<Dedup>, sqlx::Error> {
     let route = inbox_route(consumer);
     let waits: bool =
-        sqlx::query_scalar(sql::ADMIT_WAITS).bind(route.as_str()).fetch_one(&mut *connection).await?;
+        sqlx::query_scalar(sql::DEDUPLICATE_WAITS).bind(route.as_str()).fetch_one(&mut *connection).await?;
     if !waits {
         return note(connection, consumer, messages).await;
     }
     // One by one: an admitted message unblocks the one behind it.
-    let mut admissions = Vec::with_capacity(messages.len());
+    let mut handled_ids = Vec::with_capacity(messages.len());
     for message in messages {
-        let admission = if must_go_behind(connection, consumer, &route, message).await? {
-            Admission::Behind
+        let deduplication = if must_go_behind(connection, consumer, &route, message).await? {
+            Dedup::OutOfTurn
         } else {
-            note(connection, consumer, &[message]).await?.pop().unwrap_or(Admission::Duplicate)
+            note(connection, consumer, &[message]).await?.pop().unwrap_or(Dedup::Duplicate)
         };
-        admissions.push(admission);
+        handled_ids.push(deduplication);
     }
-    Ok(admissions)
+    Ok(handled_ids)
 }
 
 /// Which messages wait on a route, each where it was read. A transaction that has read them and is to write is refused once anybody else has written, or
@@ -59,8 +59,8 @@ async fn note(
     connection: &mut SqliteConnection,
     consumer: &Consumer,
     messages: &[&Message],
-) -> Result<Vec<Admission>, sqlx::Error> {
-    let rows = sqlx::query(sql::ADMIT)
+) -> Result<Vec<Dedup>, sqlx::Error> {
+    let rows = sqlx::query(sql::DEDUPLICATE)
         .bind(consumer.as_str())
         .bind(id_list(messages.iter().map(|message| message.id)))
         .fetch_all(connection)
@@ -70,10 +70,10 @@ async fn note(
         new.insert(row.try_get::<Vec<u8>, _>("id")?);
     }
     // An id that is given twice is new the first time.
-    let admission = |message: &&Message| {
-        if new.remove(&message.id.as_uuid().as_bytes()[..]) { Admission::New } else { Admission::Duplicate }
+    let deduplication = |message: &&Message| {
+        if new.remove(&message.id.as_uuid().as_bytes()[..]) { Dedup::New } else { Dedup::Duplicate }
     };
-    Ok(messages.iter().map(admission).collect())
+    Ok(messages.iter().map(deduplication).collect())
 }
 
 /// Returns true if other messages of its key wait for the consumer in front of a message that it
@@ -84,7 +84,7 @@ async fn must_go_behind(
     route: &Route,
     message: &Message,
 ) -> Result<bool, sqlx::Error> {
-    let row = sqlx::query(sql::ADMIT_FIRST)
+    let row = sqlx::query(sql::DEDUPLICATE_FIRST)
         .bind(consumer.as_str())
         .bind(route.as_str())
         .bind(message.topic.as_str())
@@ -105,7 +105,7 @@ async fn is_noted(
     consumer: &Consumer,
     id: MessageId,
 ) -> Result<bool, sqlx::Error> {
-    let noted = sqlx::query(sql::ADMITTED)
+    let noted = sqlx::query(sql::IS_HANDLED)
         .bind(consumer.as_str())
         .bind(&id.as_uuid().as_bytes()[..])
         .fetch_optional(connection)
@@ -113,7 +113,7 @@ async fn is_noted(
     Ok(noted.is_some())
 }
 
-pub(crate) async fn admitted(
+pub(crate) async fn is_handled(
     pool: &SqlitePool,
     consumer: &Consumer,
     id: MessageId,

@@ -23,7 +23,7 @@ use crate::name::{KeyId, Route};
 /// row. `Park` moves the messages behind it. The relay delivers parked messages in order. `Resume`
 /// removes those that were delivered, and removes the key's row when none is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Diversion {
+pub struct KeyTransition {
     /// The route.
     pub route: Route,
     /// The relay that requests the step.
@@ -61,7 +61,7 @@ pub enum Step {
         behind: Vec<RowId>,
     },
     /// Parks these messages of a failing key behind those already parked. Missing rows are skipped.
-    /// If the key has no row (it flows again), the answer is [`Stale`](Diverted::Stale), because no
+    /// If the key has no row (it flows again), the answer is [`Stale`](Transitioned::Stale), because no
     /// relay would look at messages parked there. The version stays the same, so work on the
     /// messages in front continues.
     Park {
@@ -103,7 +103,7 @@ pub enum Then {
 
 /// The answer to one key transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Diverted {
+pub enum Transitioned {
     /// Done, durably. Contains the new version of the key's row; `None`: the row is gone, and the
     /// key flows.
     Done(Option<i64>),

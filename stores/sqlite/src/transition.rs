@@ -1,11 +1,11 @@
-//! Diversions: the steps of failing keys.
+//! KeyTransitions: the steps of failing keys.
 //!
 //! All steps of a call are one transaction that has the write lock from its start: no other writer
 //! can take a lease, change a key or move a message while a step looks and acts. A step looks first
 //! and is refused before it has changed anything.
 
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
+use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
 use outbox_contract::{Failure, KeyId, Route};
 use sqlx::Row;
 use sqlx::query::Query;
@@ -37,45 +37,49 @@ struct Failed<'a> {
     last: &'a Failure,
 }
 
-pub(crate) async fn divert(
+pub(crate) async fn transition(
     pool: &SqlitePool,
-    diversions: &[Diversion],
+    transitions: &[KeyTransition],
     history: bool,
-) -> Result<Vec<Diverted>, sqlx::Error> {
-    if diversions.is_empty() {
+) -> Result<Vec<Transitioned>, sqlx::Error> {
+    if transitions.is_empty() {
         return Ok(Vec::new());
     }
     let mut tx = pool.begin_with(sql::BEGIN).await?;
     let now = now(&mut tx).await?;
-    let mut answers = Vec::with_capacity(diversions.len());
-    for diversion in diversions {
-        let key = KeyIn { connection: &mut tx, route: &diversion.route, key: &diversion.key, now };
-        answers.push(key.divert(diversion, history).await?);
+    let mut answers = Vec::with_capacity(transitions.len());
+    for transition in transitions {
+        let key = KeyIn { connection: &mut tx, route: &transition.route, key: &transition.key, now };
+        answers.push(key.transition(transition, history).await?);
     }
     tx.commit().await?;
     Ok(answers)
 }
 
 impl KeyIn<'_> {
-    async fn divert(mut self, diversion: &Diversion, history: bool) -> Result<Diverted, sqlx::Error> {
-        if !self.holds_lease(diversion).await? {
-            return Ok(Diverted::LeaseLost);
+    async fn transition(
+        mut self,
+        transition: &KeyTransition,
+        history: bool,
+    ) -> Result<Transitioned, sqlx::Error> {
+        if !self.holds_lease(transition).await? {
+            return Ok(Transitioned::LeaseLost);
         }
         let state = self.state().await?;
-        if diversion.version.is_some() && diversion.version != state.as_ref().map(|state| state.version) {
-            return Ok(Diverted::Stale);
+        if transition.version.is_some() && transition.version != state.as_ref().map(|state| state.version) {
+            return Ok(Transitioned::Stale);
         }
-        match &diversion.step {
+        match &transition.step {
             Step::Fail { row, attempts, first, last, then, behind } => {
                 let failed = Failed { attempts: *attempts, first, last };
-                self.fail(diversion, state, *row, &failed, *then, behind).await
+                self.fail(transition, state, *row, &failed, *then, behind).await
             }
             Step::Park { rows } => {
-                let Some(state) = state else { return Ok(Diverted::Stale) };
+                let Some(state) = state else { return Ok(Transitioned::Stale) };
                 self.park(rows).await?;
                 // The same state: a running retry need not restart because more messages were
                 // parked behind it.
-                Ok(Diverted::Done(Some(state.version)))
+                Ok(Transitioned::Done(Some(state.version)))
             }
             Step::Bury { row, reason, attempts, first, last } => {
                 let failed = Failed { attempts: *attempts, first, last };
@@ -85,12 +89,12 @@ impl KeyIn<'_> {
         }
     }
 
-    async fn holds_lease(&mut self, diversion: &Diversion) -> Result<bool, sqlx::Error> {
+    async fn holds_lease(&mut self, transition: &KeyTransition) -> Result<bool, sqlx::Error> {
         let held = sqlx::query(sql::DIVERT_LEASE)
-            .bind(diversion.route.as_str())
-            .bind(diversion.bucket.0)
-            .bind(&diversion.relay.as_uuid().as_bytes()[..])
-            .bind(diversion.epoch.0)
+            .bind(transition.route.as_str())
+            .bind(transition.bucket.0)
+            .bind(&transition.relay.as_uuid().as_bytes()[..])
+            .bind(transition.epoch.0)
             .bind(self.now)
             .fetch_optional(&mut *self.connection)
             .await?;
@@ -99,13 +103,13 @@ impl KeyIn<'_> {
 
     async fn fail(
         &mut self,
-        diversion: &Diversion,
+        transition: &KeyTransition,
         state: Option<KeyState>,
         row: RowId,
         failed: &Failed<'_>,
         then: Then,
         behind: &[RowId],
-    ) -> Result<Diverted, sqlx::Error> {
+    ) -> Result<Transitioned, sqlx::Error> {
         let place = self
             .key_query(sql::WHERE_IS)
             .bind(row.position.0)
@@ -113,7 +117,7 @@ impl KeyIn<'_> {
             .fetch_one(&mut *self.connection)
             .await?;
         if !place.try_get::<bool, _>("hot")? && !place.try_get::<bool, _>("parked")? {
-            return Ok(Diverted::Stale);
+            return Ok(Transitioned::Stale);
         }
         let rows: Vec<RowId> = [row].into_iter().chain(behind.iter().copied()).collect();
         self.park(&rows).await?;
@@ -123,14 +127,14 @@ impl KeyIn<'_> {
             // The first message decides the key's state; a later one that failed too just waits
             // behind it.
             self.key_query(sql::KEY_VERSION).bind(version).execute(&mut *self.connection).await?;
-            return Ok(Diverted::Done(Some(version)));
+            return Ok(Transitioned::Done(Some(version)));
         }
         let (held, next) = match then {
             Then::RetryAfter(delay) => (false, Some(self.now.saturating_add(micros(delay)))),
             Then::Hold => (true, None),
         };
         self.key_query(sql::KEY_FAIL)
-            .bind(diversion.bucket.0)
+            .bind(transition.bucket.0)
             .bind(version)
             .bind(held)
             .bind(next)
@@ -141,7 +145,7 @@ impl KeyIn<'_> {
             .bind(self.now)
             .execute(&mut *self.connection)
             .await?;
-        Ok(Diverted::Done(Some(version)))
+        Ok(Transitioned::Done(Some(version)))
     }
 
     /// Moves messages of the key from the hot table to the parked ones; skips missing ones.
@@ -163,7 +167,7 @@ impl KeyIn<'_> {
         row: RowId,
         reason: &str,
         failed: &Failed<'_>,
-    ) -> Result<Diverted, sqlx::Error> {
+    ) -> Result<Transitioned, sqlx::Error> {
         let rows = Rows::new(&[row]);
         if self.bury_from(sql::BURY_PENDING, row, reason, failed).await? {
             sqlx::query(sql::SETTLE)
@@ -174,9 +178,9 @@ impl KeyIn<'_> {
         } else if self.bury_from(sql::BURY_PARKED, row, reason, failed).await? {
             self.remove_parked(&rows).await?;
         } else {
-            return Ok(Diverted::Stale);
+            return Ok(Transitioned::Stale);
         }
-        let Some(state) = state else { return Ok(Diverted::Done(None)) };
+        let Some(state) = state else { return Ok(Transitioned::Done(None)) };
         let version = self.next_version().await?;
         if state.failing.is_some() && state.failing == self.first_parked().await? {
             // The buried message was not the first: the first keeps failing.
@@ -184,7 +188,7 @@ impl KeyIn<'_> {
         } else {
             self.go_on(version).await?;
         }
-        Ok(Diverted::Done(Some(version)))
+        Ok(Transitioned::Done(Some(version)))
     }
 
     async fn bury_from(
@@ -213,8 +217,8 @@ impl KeyIn<'_> {
         state: Option<KeyState>,
         delivered: &[RowId],
         history: bool,
-    ) -> Result<Diverted, sqlx::Error> {
-        let Some(state) = state else { return Ok(Diverted::Done(None)) };
+    ) -> Result<Transitioned, sqlx::Error> {
+        let Some(state) = state else { return Ok(Transitioned::Done(None)) };
         let rows = Rows::new(delivered);
         if history {
             self.key_query(sql::RESUME_HISTORY)
@@ -227,11 +231,11 @@ impl KeyIn<'_> {
         self.remove_parked(&rows).await?;
         if self.first_parked().await?.is_none() && !state.held {
             self.key_query(sql::KEY_REMOVE).execute(&mut *self.connection).await?;
-            return Ok(Diverted::Done(None));
+            return Ok(Transitioned::Done(None));
         }
         let version = self.next_version().await?;
         self.go_on(version).await?;
-        Ok(Diverted::Done(Some(version)))
+        Ok(Transitioned::Done(Some(version)))
     }
 
     /// Continues the key with its next message, with zero attempts.

@@ -1,10 +1,10 @@
-//! Diversions: the steps of failing keys, each checked against the lease and the version, then done whole.
+//! KeyTransitions: the steps of failing keys, each checked against the lease and the version, then done whole.
 
 use std::sync::Arc;
 
-use outbox_contract::divert::{Step, Then};
 use outbox_contract::fetch::RowId;
-use outbox_contract::{Diversion, Diverted, KeyId, Stored, Timestamp};
+use outbox_contract::transition::{Step, Then};
+use outbox_contract::{KeyId, KeyTransition, Stored, Timestamp, Transitioned};
 
 use super::Tables;
 use super::archive::Death;
@@ -25,18 +25,18 @@ impl Done {
 }
 
 impl Tables {
-    pub(crate) fn divert(&mut self, diversion: &Diversion, now: Timestamp) -> Diverted {
-        let Diversion { route, relay, bucket, epoch, key, version, step } = diversion;
-        let Some(tables) = self.routes.get_mut(route) else { return Diverted::LeaseLost };
+    pub(crate) fn transition(&mut self, transition: &KeyTransition, now: Timestamp) -> Transitioned {
+        let KeyTransition { route, relay, bucket, epoch, key, version, step } = transition;
+        let Some(tables) = self.routes.get_mut(route) else { return Transitioned::LeaseLost };
         if !tables.holds(*relay, *bucket, *epoch, now) {
-            return Diverted::LeaseLost;
+            return Transitioned::LeaseLost;
         }
         let row = tables.keys.get(key).map(|row| row.version);
         if version.is_some() && *version != row {
-            return Diverted::Stale;
+            return Transitioned::Stale;
         }
         let next = self.version + 1;
-        let Some(done) = tables.step(key, step, next, now) else { return Diverted::Stale };
+        let Some(done) = tables.step(key, step, next, now) else { return Transitioned::Stale };
         self.version = next;
         if let Some((stored, death)) = done.dead {
             self.archive.bury(route, stored, death, now);
@@ -44,7 +44,7 @@ impl Tables {
         for stored in done.delivered {
             self.archive.add_delivered(route, stored, now);
         }
-        Diverted::Done(done.version)
+        Transitioned::Done(done.version)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Admission: what a consumer has handled, noted in its own transaction.
+//! Dedup: what a consumer has handled, noted in its own transaction.
 //!
 //! Writing an id that is there would end the transaction, and with it all of a batch. So ids are read first, and only those are written that
 //! are not there. Where another transaction writes one at the same time, one of the two conflicts: it never says that a message is a duplicate.
@@ -7,29 +7,29 @@ use std::collections::HashSet;
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
-use outbox_contract::transactional::{Admission, inbox_route};
+use outbox_contract::transactional::{Dedup, inbox_route};
 use outbox_contract::{Consumer, Message, MessageId, Position, Route, StoreError, StoreErrorKind, Stored};
 
 use crate::append::require_transaction;
-use crate::database::{ADMITTED, Database};
+use crate::database::{Database, IS_HANDLED};
 use crate::error::Failed;
 use crate::fetch::range;
 use crate::keys::name as key_name;
 use crate::row::{message_id, row_names, uuid};
 
 /// The most messages of a key that are looked at in one go for the first that is not handled.
-const MOST_AT_ONCE: i64 = 50;
+const MAX_AT_ONCE: i64 = 50;
 
 fn name(consumer: &Consumer, id: MessageId) -> Document {
     doc! { "consumer": consumer.as_str(), "id": uuid(id.as_uuid()) }
 }
 
-pub(crate) async fn admit(
+pub(crate) async fn deduplicate(
     database: &Database,
     session: &mut ClientSession,
     consumer: &Consumer,
     messages: &[&Message],
-) -> Result<Vec<Admission>, Failed> {
+) -> Result<Vec<Dedup>, Failed> {
     if messages.is_empty() {
         return Ok(Vec::new());
     }
@@ -39,22 +39,22 @@ pub(crate) async fn admit(
     let route = inbox_route(consumer);
     let waits = noted.len() < ids.len() && anything_waits(database, session, &route).await?;
     let mut new = Vec::new();
-    let mut admissions = Vec::with_capacity(messages.len());
+    let mut handled_ids = Vec::with_capacity(messages.len());
     for message in messages {
-        let admission = if noted.contains(&message.id) {
-            Admission::Duplicate
+        let deduplication = if noted.contains(&message.id) {
+            Dedup::Duplicate
         } else if waits && must_go_behind(database, session, (consumer, &route), message, &noted).await? {
-            Admission::Behind
+            Dedup::OutOfTurn
         } else {
-            // A message that is admitted makes way for the one behind it. An id that is given twice is new the first time.
+            // A message that is recorded as handled makes way for the one behind it. An id that is given twice is new the first time.
             noted.insert(message.id);
             new.push(message.id);
-            Admission::New
+            Dedup::New
         };
-        admissions.push(admission);
+        handled_ids.push(deduplication);
     }
     note(database, session, consumer, &new).await?;
-    Ok(admissions)
+    Ok(handled_ids)
 }
 
 /// Which messages wait on a route, each where it was read. Those that wait are changed, so that whoever removes one, or moves it, is in conflict with this
@@ -116,7 +116,7 @@ async fn noted(
     let names: Vec<Document> = ids.iter().map(|id| name(consumer, *id)).collect();
     let wanted = doc! { "_id": { "$in": names } };
     let mut cursor =
-        database.admitted().find(wanted).projection(doc! { "_id": 1 }).session(&mut *session).await?;
+        database.handled().find(wanted).projection(doc! { "_id": 1 }).session(&mut *session).await?;
     let mut noted = HashSet::new();
     while let Some(row) = cursor.next(session).await {
         noted.extend(row?.get_document("_id").ok().and_then(|name| message_id(name.get("id"))));
@@ -134,18 +134,18 @@ async fn note(
     if ids.is_empty() {
         return Ok(());
     }
-    let kept = i64::try_from(database.options.admissions_kept.as_millis()).unwrap_or(i64::MAX).min(MOST_KEPT);
+    let kept = i64::try_from(database.options.handled_ids_kept.as_millis()).unwrap_or(i64::MAX).min(MAX_KEPT);
     let remove_at = doc! { "$set": { "remove_at": { "$add": ["$$NOW", kept] } } };
     let updates: Vec<Document> = ids
         .iter()
         .map(|id| doc! { "q": { "_id": name(consumer, *id) }, "u": [remove_at.clone()], "upsert": true })
         .collect();
-    let answer = database.update_each(session, ADMITTED, updates).await?;
+    let answer = database.update_each(session, IS_HANDLED, updates).await?;
     if answer.get_array("upserted").map_or(0, Vec::len) < ids.len() {
         // It was not there when it was looked for.
         return Err(StoreError::new(
             StoreErrorKind::Conflict,
-            "admit",
+            "deduplicate",
             "another transaction handles one of these messages now; abort this one and start again",
         )
         .into());
@@ -154,7 +154,7 @@ async fn note(
 }
 
 /// A hundred years, in milliseconds.
-const MOST_KEPT: i64 = 100 * 365 * 24 * 3_600 * 1_000;
+const MAX_KEPT: i64 = 100 * 365 * 24 * 3_600 * 1_000;
 
 /// Whether anything waits for a consumer, hot or behind a failing key.
 async fn anything_waits(
@@ -224,7 +224,7 @@ impl Waiting {
                 .sort(doc! { self.order: 1 })
                 .projection(doc! { self.id: 1 })
                 .skip(passed)
-                .limit(MOST_AT_ONCE)
+                .limit(MAX_AT_ONCE)
                 .session(&mut *session)
                 .await?;
             let mut ids = Vec::new();
@@ -247,7 +247,7 @@ impl Waiting {
 }
 
 /// Whether a consumer's handling of a message was committed.
-pub(crate) async fn admitted(
+pub(crate) async fn is_handled(
     database: &Database,
     consumer: &Consumer,
     id: MessageId,

@@ -1,11 +1,11 @@
-//! Diversions: the steps of failing keys.
+//! KeyTransitions: the steps of failing keys.
 //!
 //! All steps of a call are one call of a function in the database: one round trip, so that no
 //! program can be paused in the middle of it while the lease is locked. `0003_relay.sql` defines
 //! the steps and the fence.
 
-use outbox_contract::divert::{Diversion, Diverted, Step, Then};
 use outbox_contract::fetch::RowId;
+use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
 use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
@@ -17,43 +17,43 @@ const NO_STATE: i64 = -1;
 const STALE: i64 = -2;
 const LEASE_LOST: i64 = -3;
 
-pub(crate) async fn divert(
+pub(crate) async fn transition(
     connection: &mut PgConnection,
     sql: &Statements,
-    diversions: &[Diversion],
+    transitions: &[KeyTransition],
     history: bool,
-) -> Result<Vec<Diverted>, sqlx::Error> {
-    let steps = Value::from_iter(diversions.iter().map(step)).to_string();
-    let row = sql.query(&sql.divert).bind(steps).bind(history).fetch_one(connection).await?;
+) -> Result<Vec<Transitioned>, sqlx::Error> {
+    let steps = Value::from_iter(transitions.iter().map(step)).to_string();
+    let row = sql.query(&sql.transition).bind(steps).bind(history).fetch_one(connection).await?;
     let answers: Vec<i64> = row.try_get(0)?;
-    if answers.len() != diversions.len() {
-        let said = format!("{} answers for {} diversions", answers.len(), diversions.len());
+    if answers.len() != transitions.len() {
+        let said = format!("{} answers for {} transitions", answers.len(), transitions.len());
         return Err(sqlx::Error::Decode(said.into()));
     }
     Ok(answers.into_iter().map(answer).collect())
 }
 
-fn answer(number: i64) -> Diverted {
+fn answer(number: i64) -> Transitioned {
     match number {
-        NO_STATE => Diverted::Done(None),
-        STALE => Diverted::Stale,
-        LEASE_LOST => Diverted::LeaseLost,
-        version => Diverted::Done(Some(version)),
+        NO_STATE => Transitioned::Done(None),
+        STALE => Transitioned::Stale,
+        LEASE_LOST => Transitioned::LeaseLost,
+        version => Transitioned::Done(Some(version)),
     }
 }
 
-/// Returns a diversion as the function takes it.
-fn step(diversion: &Diversion) -> Value {
+/// Returns a transition as the function takes it.
+fn step(transition: &KeyTransition) -> Value {
     let mut step = json!({
-        "route": diversion.route.as_str(),
-        "relay": diversion.relay.as_uuid().to_string(),
-        "bucket": diversion.bucket.0,
-        "epoch": diversion.epoch.0,
-        "topic": diversion.key.topic.as_str(),
-        "key": diversion.key.key.as_str(),
-        "version": diversion.version,
+        "route": transition.route.as_str(),
+        "relay": transition.relay.as_uuid().to_string(),
+        "bucket": transition.bucket.0,
+        "epoch": transition.epoch.0,
+        "topic": transition.key.topic.as_str(),
+        "key": transition.key.key.as_str(),
+        "version": transition.version,
     });
-    let what = match &diversion.step {
+    let what = match &transition.step {
         Step::Fail { row, attempts, first, last, then, behind } => {
             let rows: Vec<RowId> = [*row].into_iter().chain(behind.iter().copied()).collect();
             let retry_after = match then {

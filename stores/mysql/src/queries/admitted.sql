@@ -1,2 +1,0 @@
--- Whether a consumer has handled a message: consumer, id.
-select 1 from outbox_admitted where consumer = ? and id = ?
