@@ -31,7 +31,7 @@ pub trait Transactional: Store {
 
     /// Commits, and signals [`wakeup_signal`](Self::wakeup_signal) with [`committed`](WakeupSignal::committed).
     ///
-    /// - *Cancellation*: unknown. Ask with [`admitted`](Self::admitted).
+    /// - *Cancellation*: unknown. Ask with [`is_handled`](Self::is_handled).
     async fn commit(&self, tx: Self::Tx<'static>) -> Committed;
 
     /// Commits as [`commit`](Self::commit) does, and begins the next transaction on the same
@@ -77,7 +77,7 @@ pub trait Transactional: Store {
     /// - *Effect*: none that stays. One answer per message, in order. Waiting messages keep waiting
     ///   until this transaction ends: a step or an operation that removes one from the route
     ///   commits after it, or this transaction fails with `Conflict`, here or at its commit.
-    /// - *Ordering*: call it before [`deduplicate`](Self::admit) for the same messages, whose answers
+    /// - *Ordering*: call it before [`deduplicate`](Self::deduplicate) for the same messages, whose answers
     ///   then include what is committed by that time.
     /// - *Units and limits*: one round trip where the driver can.
     /// - *Errors*: those of `deduplicate`. *Cancellation*: roll back. *Concurrency*: others may wait for

@@ -123,8 +123,8 @@ pub enum StoreCall {
     Rollback,
     Append,
     Fence,
-    Admit,
-    Admitted,
+    Deduplicate,
+    IsHandled,
 }
 
 /// Wraps a store and injects faults: at random from a seed, or into the next call of a method.

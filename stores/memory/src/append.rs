@@ -1,4 +1,4 @@
-//! The writing side: transactions, appending and admitting.
+//! The writing side: transactions, appending and deduplication.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -192,8 +192,8 @@ async fn must_go_behind(
         let hot = Waiting { collection: database.messages(), filter, id: "_id.id", order: "_id" };
         first = hot.first(database, session, consumer, noted).await?;
     }
-    if let Some(first) = first {
-        return Ok(first != message.id);
+    if first.is_some_and(|first| first != message.id) {
+        return Ok(true);
     }
     let held = doc! { "_id": key_name(route.as_str(), &key), "held": true };
     Ok(database.keys().find_one(held).session(session).await?.is_some())

@@ -173,10 +173,8 @@ async fn must_go_behind(
         .fetch_one(&mut *connection)
         .await?;
     let first: Option<&[u8]> = row.try_get_unchecked(0)?;
-    let waits = match first {
-        Some(first) => first != message.id.as_uuid().as_bytes(),
-        None => row.try_get_unchecked::<i64, _>(1)? != 0,
-    };
+    let is_held = row.try_get_unchecked::<i64, _>(1)? != 0;
+    let waits = is_held || first.is_some_and(|first| first != message.id.as_uuid().as_bytes());
     Ok(waits && !is_handled(connection, consumer, message.id).await?)
 }
 

@@ -33,7 +33,7 @@ pub(crate) async fn maintain(
         next_due = self::next_due(connection).await?;
     }
     maintained.next_due = next_due.map(|due_at| span(due_at.saturating_sub(now)));
-    maintained.handled_ids_removed = sqlx::query(sql::MAINTAIN_ADMITTED)
+    maintained.handled_ids_removed = sqlx::query(sql::MAINTAIN_HANDLED)
         .bind(now.saturating_sub(micros(options.handled_ids_kept)))
         .bind(number(limit))
         .execute(&mut *connection)

@@ -59,7 +59,7 @@ statements! {
     LEASE_RELAYS = "lease_relays";
     LEASE_RENEW = "lease_renew";
     LEASE_ROWS = "lease_rows";
-    MAINTAIN_ADMITTED = "maintain_handled";
+    MAINTAIN_HANDLED = "maintain_handled";
     MAINTAIN_NEXT_DUE = "maintain_next_due";
     MAINTAIN_RELAYS = "maintain_relays";
     NOW = "now";

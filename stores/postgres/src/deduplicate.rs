@@ -32,7 +32,7 @@ pub(crate) async fn deduplicate(
     for row in &rows {
         new.insert(row.try_get::<Uuid, _>(0)?);
     }
-    // One by one: an admitted message unblocks the one behind it. An id that is given twice is new
+    // One by one: a message recorded as handled unblocks the one behind it. An id that is given twice is new
     // the first time.
     let mut handled_ids = Vec::with_capacity(messages.len());
     for message in messages {
@@ -125,11 +125,8 @@ async fn ask(
     if row.try_get("noted")? {
         return Ok(Dedup::Duplicate);
     }
-    let waits = match row.try_get::<Option<Uuid>, _>("first")? {
-        Some(first) => first != id,
-        None => row.try_get("held")?,
-    };
-    if waits {
+    let first: Option<Uuid> = row.try_get("first")?;
+    if row.try_get("held")? || first.is_some_and(|first| first != id) {
         return Ok(Dedup::OutOfTurn);
     }
     let noted = sql

@@ -22,7 +22,7 @@ pub(crate) async fn deduplicate(
     if !waits {
         return note(connection, consumer, messages).await;
     }
-    // One by one: an admitted message unblocks the one behind it.
+    // One by one: a message recorded as handled unblocks the one behind it.
     let mut handled_ids = Vec::with_capacity(messages.len());
     for message in messages {
         let deduplication = if must_go_behind(connection, consumer, &route, message).await? {
@@ -93,10 +93,7 @@ async fn must_go_behind(
         .fetch_one(&mut *connection)
         .await?;
     let first: Option<Vec<u8>> = row.try_get("first")?;
-    let waits = match first {
-        Some(first) => first != message.id.as_uuid().as_bytes(),
-        None => row.try_get("held")?,
-    };
+    let waits = row.try_get("held")? || first.is_some_and(|first| first != message.id.as_uuid().as_bytes());
     Ok(waits && !is_noted(connection, consumer, message.id).await?)
 }
 

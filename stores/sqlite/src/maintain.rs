@@ -29,7 +29,7 @@ pub(crate) async fn maintain(
     if let Some(kept) = options.history {
         maintained.history_removed = remove(sql::MAINTAIN_HISTORY, kept).await?;
     }
-    maintained.handled_ids_removed = remove(sql::MAINTAIN_ADMITTED, options.handled_ids_kept).await?;
+    maintained.handled_ids_removed = remove(sql::MAINTAIN_HANDLED, options.handled_ids_kept).await?;
     maintained.relays_removed = remove(sql::MAINTAIN_RELAYS, RELAYS_KEPT).await?;
     let most =
         [promoted, maintained.history_removed, maintained.handled_ids_removed, maintained.relays_removed];

@@ -29,7 +29,7 @@ statements! {
     BURY_PENDING = "bury_pending";
     CANCEL_SCHEDULED = "cancel_scheduled";
     CONTENT = "content";
-    DIVERT_LEASE = "transition_lease";
+    TRANSITION_LEASE = "transition_lease";
     DUE_KEYS = "due_keys";
     DUE_MESSAGES = "due_messages";
     DUE_SIZES = "due_sizes";
@@ -56,7 +56,7 @@ statements! {
     LEASE_GIVE_BACK = "lease_give_back";
     LEASE_RENEW = "lease_renew";
     LEASE_ROWS = "lease_rows";
-    MAINTAIN_ADMITTED = "maintain_handled";
+    MAINTAIN_HANDLED = "maintain_handled";
     MAINTAIN_HISTORY = "maintain_history";
     MAINTAIN_NEXT_DUE = "maintain_next_due";
     MAINTAIN_PROMOTE = "maintain_promote";

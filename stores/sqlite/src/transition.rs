@@ -90,7 +90,7 @@ impl KeyIn<'_> {
     }
 
     async fn holds_lease(&mut self, transition: &KeyTransition) -> Result<bool, sqlx::Error> {
-        let held = sqlx::query(sql::DIVERT_LEASE)
+        let held = sqlx::query(sql::TRANSITION_LEASE)
             .bind(transition.route.as_str())
             .bind(transition.bucket.0)
             .bind(&transition.relay.as_uuid().as_bytes()[..])

@@ -141,7 +141,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         let handled_ids =
             self.pool.call("deduplicate", self.store.deduplicate(tx, &self.consumer, &messages)).await?;
         all_answered("deduplicate", messages.len(), handled_ids.len())?;
-        self.steps.over(Step::Admitted);
+        self.steps.over(Step::Deduplicated);
         if let Some(id) = overtaking(&messages, &handled_ids) {
             let words = format!(
                 "what the message {id} goes behind was finished while the others of its key were handled"

@@ -12,7 +12,7 @@ pub enum Step {
     /// A transaction was begun.
     Begun,
     /// The ids are noted in it.
-    Admitted,
+    Deduplicated,
     /// The handlers have written.
     Handled,
     /// What they emitted, and what goes behind others, is appended.
@@ -28,7 +28,7 @@ impl Step {
     pub const ALL: [Self; 7] = [
         Self::Received,
         Self::Begun,
-        Self::Admitted,
+        Self::Deduplicated,
         Self::Handled,
         Self::Appended,
         Self::Committed,

@@ -276,11 +276,11 @@ impl<S: Transactional> Transactional for ChaosStore<S> {
         consumer: &Consumer,
         messages: &[&Message],
     ) -> Result<Vec<Dedup>, StoreError> {
-        self.act(StoreCall::Admit, self.inner.deduplicate(tx, consumer, messages)).await
+        self.act(StoreCall::Deduplicate, self.inner.deduplicate(tx, consumer, messages)).await
     }
 
     async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
-        self.act(StoreCall::Admitted, self.inner.is_handled(consumer, id)).await
+        self.act(StoreCall::IsHandled, self.inner.is_handled(consumer, id)).await
     }
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {

@@ -90,7 +90,7 @@ pub async fn a_commit_whose_result_is_unknown_is_found_out<H: InboxHarness>(harn
     for world in worlds(harness).await {
         let mut sent = Vec::new();
         for fault in [CommitFault::UnknownCommitted, CommitFault::Unknown] {
-            let asked = world.faulty.calls(StoreCall::Admitted);
+            let asked = world.faulty.calls(StoreCall::IsHandled);
             let losses = Losses::of(fault, 3);
             let inbox = start(losses.inbox(&world)).await;
             losses.happen(&world, &mut sent).await;
@@ -98,7 +98,7 @@ pub async fn a_commit_whose_result_is_unknown_is_found_out<H: InboxHarness>(harn
             assert_eq!(inbox.stats().failed, 0, "{fault:?}: it is no failure of the message");
             // The inbox does not ask for several messages: it tries them again, and those that were
             // committed are duplicates then.
-            let asks = world.way.batch > 1 || world.faulty.calls(StoreCall::Admitted) > asked;
+            let asks = world.way.batch > 1 || world.faulty.calls(StoreCall::IsHandled) > asked;
             assert!(asks, "{:?}, {fault:?}: it asks", world.way);
             world.stop(inbox).await;
         }
@@ -132,12 +132,12 @@ pub async fn when_it_can_not_be_found_out_the_message_comes_again<H: InboxHarnes
         let mut sent = Vec::new();
         for fault in [CommitFault::UnknownCommitted, CommitFault::Unknown] {
             let losses = Losses::of(fault, 1);
-            world.faulty.inject(StoreCall::Admitted, StoreFault::Before, 3);
+            world.faulty.inject(StoreCall::IsHandled, StoreFault::Before, 3);
             let inbox = start(losses.inbox(&world)).await;
             // In stored mode the lost commit may have been the receiver's own; then it is tried
             // again.
             let asked = || {
-                let asked = world.way.batch > 1 || world.faulty.unspent(StoreCall::Admitted) < 3;
+                let asked = world.way.batch > 1 || world.faulty.unspent(StoreCall::IsHandled) < 3;
                 if !asked {
                     *losses.left() = 1;
                 }
@@ -153,7 +153,7 @@ pub async fn when_it_can_not_be_found_out_the_message_comes_again<H: InboxHarnes
 /// Each call of the inbox fails sometimes, before its effect or after it.
 pub async fn a_store_that_comes_and_goes_loses_nothing_and_repeats_nothing<H: InboxHarness>(harness: &H) {
     let calls =
-        [StoreCall::Begin, StoreCall::Admit, StoreCall::Append, StoreCall::Commit, StoreCall::Rollback];
+        [StoreCall::Begin, StoreCall::Deduplicate, StoreCall::Append, StoreCall::Commit, StoreCall::Rollback];
     for world in worlds(harness).await {
         let inbox = start(emitting(&world)).await;
         let mut sent = Vec::new();
@@ -198,7 +198,7 @@ pub async fn a_store_that_hangs_holds_nothing_up_for_good<H: InboxHarness>(harne
     let world = direct_world(harness).await;
     let inbox = start(world.inbox().store_timeout(Duration::from_secs(2))).await;
     let mut sent = Vec::new();
-    for call in [StoreCall::Admit, StoreCall::Commit] {
+    for call in [StoreCall::Deduplicate, StoreCall::Commit] {
         for fault in [StoreFault::HangBefore, StoreFault::HangAfter] {
             world.faulty.inject(call, fault, 1);
             spend(&world, call, &["a", "b"], &mut sent).await;

@@ -15,7 +15,7 @@ fn consumer(name: &str) -> Consumer {
     Consumer::new(name).expect("a consumer of the suite is valid")
 }
 
-/// Admits in a transaction of its own that commits; restarts it on a conflict.
+/// Deduplicates in a transaction of its own that commits; restarts it on a conflict.
 async fn deduplicate<S: Transactional>(store: &S, consumer: &Consumer, messages: &[&Message]) -> Vec<Dedup> {
     for _ in 0..MAX_ATTEMPTS {
         match try_deduplicate(store, consumer, messages).await {
@@ -62,7 +62,7 @@ pub async fn a_message_is_new_once<H: StoreHarness>(harness: &H) {
 }
 
 /// A message whose deduplication was rolled back or dropped was not handled, so it is new again.
-pub async fn an_admission_that_was_rolled_back_never_was<H: StoreHarness>(harness: &H) {
+pub async fn a_deduplication_that_was_rolled_back_never_was<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let (inventory, message) = (consumer("inventory"), message("orders", "a"));
     for dropped in [false, true] {
@@ -93,7 +93,7 @@ pub async fn each_consumer_handles_a_message_itself<H: StoreHarness>(harness: &H
     }
 }
 
-/// A batch is answered one by one, in its order, and only new messages become admitted.
+/// A batch is answered one by one, in its order, and only new messages are recorded.
 pub async fn a_batch_is_answered_one_by_one<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let inventory = consumer("inventory");
@@ -185,7 +185,7 @@ async fn try_handle<S: Transactional>(store: &S, handled: &Message) -> Result<De
 }
 
 /// Dedup, effects and emitted messages are one transaction.
-pub async fn what_a_handler_emits_commits_with_its_admission<H: StoreHarness>(harness: &H) {
+pub async fn what_a_handler_emits_commits_with_its_deduplication<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
     let relay = Relay::start(&store).await;
     let (inventory, handled, emitted) =
@@ -259,6 +259,22 @@ pub async fn a_message_goes_behind_those_that_are_parked_for_its_consumer<H: Sto
     relay.fail(&relay.read().await, LATER).await;
     assert!(relay.fetch().await.is_empty(), "it is parked");
     assert_eq!(deduplicate(&*store, &inventory, &[&all[1]]).await, [Dedup::OutOfTurn]);
+}
+
+/// A repeat of the first message of a key that an operator holds waits too: only a release lets it
+/// pass.
+pub async fn a_repeat_of_a_held_message_is_not_handled<H: StoreHarness>(harness: &H) {
+    let store = prepared(harness).await;
+    let inventory = consumer("inventory");
+    let route = inbox_route(&inventory);
+    let held = message("orders", "a");
+    let relay = Relay::on(&store, route.clone(), LONG).await;
+    write(&*store, [Outgoing::from(held.clone()).by(route.clone())]).await;
+    relay.fail(&relay.read().await, LATER).await;
+    store.hold(&route, &held.key_id()).await.expect("the key fails");
+    assert_eq!(deduplicate(&*store, &inventory, &[&held]).await, [Dedup::OutOfTurn]);
+    store.release(&route, &held.key_id()).await.expect("the key is held");
+    assert_eq!(deduplicate(&*store, &inventory, &[&held]).await, [Dedup::New]);
 }
 
 /// A message that was handled is a duplicate, whatever waits.

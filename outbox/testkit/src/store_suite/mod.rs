@@ -261,15 +261,16 @@ macro_rules! __store_properties {
             }
             inbox {
                 a_message_is_new_once
-                an_admission_that_was_rolled_back_never_was
+                a_deduplication_that_was_rolled_back_never_was
                 each_consumer_handles_a_message_itself
                 a_batch_is_answered_one_by_one
                 a_message_given_twice_in_one_call_is_new_the_first_time
                 of_handlers_at_once_exactly_one_commits
-                what_a_handler_emits_commits_with_its_admission
+                what_a_handler_emits_commits_with_its_deduplication
                 a_message_goes_behind_those_that_wait_for_its_consumer
                 a_repeat_further_back_lets_nothing_in_front_of_it_pass
                 a_message_goes_behind_those_that_are_parked_for_its_consumer
+                a_repeat_of_a_held_message_is_not_handled
                 a_handled_message_is_a_duplicate_even_when_others_wait
             }
             upkeep {

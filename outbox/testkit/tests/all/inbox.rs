@@ -50,12 +50,12 @@ macro_rules! catches {
 }
 
 catches! {
-    the_suite_catches_an_admission_that_is_no_part_of_the_transaction:
-        AdmitsOutside, failing::a_handler_that_panics_is_rolled_back_and_tried_again;
-    the_suite_catches_an_admission_outside_of_a_commit_that_was_lost:
-        AdmitsOutside, commits::a_commit_whose_result_is_unknown_is_found_out;
-    the_suite_catches_an_admission_that_looks_at_no_backlog:
-        AdmitsPastBacklog, failing::a_failing_key_waits_in_the_store_and_the_others_flow;
+    the_suite_catches_a_deduplication_that_is_no_part_of_the_transaction:
+        DeduplicatesOutside, failing::a_handler_that_panics_is_rolled_back_and_tried_again;
+    the_suite_catches_a_deduplication_outside_of_a_commit_that_was_lost:
+        DeduplicatesOutside, commits::a_commit_whose_result_is_unknown_is_found_out;
+    the_suite_catches_a_deduplication_that_looks_at_no_backlog:
+        PassesBacklog, failing::a_failing_key_waits_in_the_store_and_the_others_flow;
     the_suite_catches_an_append_that_is_no_part_of_the_transaction:
         AppendsOutside, emitted::what_a_handler_emits_is_committed_with_its_effect_or_not_at_all;
     the_suite_catches_an_append_that_keeps_no_order:

@@ -93,10 +93,12 @@ catches! { fresh_with:
         ForgetsMuted, due::muted_parts_are_not_due;
     the_suite_catches_verbs_that_are_never_invalid:
         AllowsEveryVerb, operators::verbs_on_a_key_that_flows_are_invalid;
-    the_suite_catches_an_admission_that_is_no_part_of_the_transaction:
-        AdmitsOutside, inbox::an_admission_that_was_rolled_back_never_was;
-    the_suite_catches_an_admission_that_looks_at_no_backlog:
-        AdmitsPastBacklog, inbox::a_message_goes_behind_those_that_wait_for_its_consumer;
+    the_suite_catches_a_deduplication_that_is_no_part_of_the_transaction:
+        DeduplicatesOutside, inbox::a_deduplication_that_was_rolled_back_never_was;
+    the_suite_catches_a_deduplication_that_looks_at_no_backlog:
+        PassesBacklog, inbox::a_message_goes_behind_those_that_wait_for_its_consumer;
+    the_suite_catches_a_repeat_that_passes_a_hold:
+        PassesBacklog, inbox::a_repeat_of_a_held_message_is_not_handled;
     the_suite_catches_a_handling_that_is_not_fenced:
         FencesNothing, fence::a_stored_message_that_others_have_finished_is_found_out;
     the_suite_catches_a_fence_that_does_not_last:

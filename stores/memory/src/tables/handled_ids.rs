@@ -1,4 +1,4 @@
-//! Admitted ids: which messages a consumer has handled.
+//! Ids of the messages that a consumer has handled.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Tables {
     /// Whether a consumer may handle a message now, as a transaction sees it that has written this so far.
     ///
     /// A message goes behind those of its key that wait for the consumer and are not handled yet. So one that waits itself is
-    /// admitted when everything before it has been, and not before.
+    /// recorded when everything before it has been, and not before.
     pub(crate) fn deduplication(
         &mut self,
         consumer: &Consumer,
@@ -97,11 +97,10 @@ impl Tables {
         // What this transaction has stored itself comes behind all that.
         let stored = written.rows.iter().find(|(to, row)| *to == route && row.message.key_id() == key);
         let first_waiting = first_waiting.or(stored.map(|(_, row)| row.message.id));
-        match first_waiting {
-            Some(first) if first == message.id => Dedup::New,
-            Some(_) => Dedup::OutOfTurn,
-            None if held => Dedup::OutOfTurn,
-            None => Dedup::New,
+        if held || first_waiting.is_some_and(|first| first != message.id) {
+            Dedup::OutOfTurn
+        } else {
+            Dedup::New
         }
     }
 }

@@ -98,7 +98,7 @@ async fn one_of_two_that_lock_keys_in_opposite_order_is_rolled_back() {
     assert!(matches!(refused, AppendError::Conflict(_)), "{refused}");
     waiting.await.unwrap();
 
-    // It is over: nothing can be appended, admitted or committed in it any more.
+    // It is over: nothing can be appended, deduplicated or committed in it any more.
     assert!(matches!(store.append(&mut two, &[message("c", 5).into()]).await, Err(AppendError::Conflict(_))));
     let consumer = "c".parse().unwrap();
     assert!(store.deduplicate(&mut two, &consumer, &[&message("c", 5)]).await.unwrap_err().is_retryable());

@@ -69,7 +69,7 @@ async fn another_process_that_handled_one_message_of_a_batch_tells_nothing_of_th
         sent.extend(world.send("own", 1));
         // It never commits. The answer to the first question comes late.
         world.store.inject(StoreCall::Commit, StoreFault::HangBefore, 1);
-        world.store.inject(StoreCall::Admitted, StoreFault::HangBefore, 1);
+        world.store.inject(StoreCall::IsHandled, StoreFault::HangBefore, 1);
         let first = world.inbox().batch(2).start().await.unwrap();
         tokio::time::sleep(S).await;
         let other = world.beside();

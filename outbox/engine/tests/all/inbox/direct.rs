@@ -85,7 +85,7 @@ async fn when_it_can_not_be_found_out_everything_is_delivered_again() {
         let world = World::new();
         let sent = world.send("a", 3);
         world.store.inject(StoreCall::Commit, fault, 1);
-        world.store.inject(StoreCall::Admitted, StoreFault::Before, 3);
+        world.store.inject(StoreCall::IsHandled, StoreFault::Before, 3);
         let inbox = world.inbox().start().await.unwrap();
         within(S * 30, || world.feed.unacknowledged() == 0).await;
         world.ledger.assert_once_and_in_order(&sent);
@@ -97,7 +97,7 @@ async fn when_it_can_not_be_found_out_everything_is_delivered_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_in_any_call_holds_nothing_up_for_good() {
-    for call in [StoreCall::Begin, StoreCall::Admit, StoreCall::Commit, StoreCall::Rollback] {
+    for call in [StoreCall::Begin, StoreCall::Deduplicate, StoreCall::Commit, StoreCall::Rollback] {
         for fault in [StoreFault::HangBefore, StoreFault::HangAfter] {
             let world = World::new();
             let mut sent = world.send("a", 3);

@@ -474,14 +474,14 @@ impl Transactional for BrokenStore {
         consumer: &Consumer,
         messages: &[&Message],
     ) -> Result<Vec<Dedup>, StoreError> {
-        if self.has(Bug::AdmitsOutside) {
+        if self.has(Bug::DeduplicatesOutside) {
             let mut own = self.inner.begin().await?;
             let handled_ids = self.inner.deduplicate(&mut own, consumer, messages).await?;
             self.inner.commit(own).await.into_result()?;
             return Ok(handled_ids);
         }
         let mut handled_ids = self.inner.deduplicate(&mut tx.inner, consumer, messages).await?;
-        if self.has(Bug::AdmitsPastBacklog) {
+        if self.has(Bug::PassesBacklog) {
             for deduplication in
                 handled_ids.iter_mut().filter(|deduplication| **deduplication == Dedup::OutOfTurn)
             {

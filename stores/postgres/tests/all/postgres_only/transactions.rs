@@ -100,7 +100,7 @@ async fn a_begin_that_is_dropped_half_way_leaves_no_transaction_on_its_connectio
 }
 
 #[tokio::test]
-async fn a_commit_whose_answer_is_lost_is_unknown_and_its_admission_tells() {
+async fn a_commit_whose_answer_is_lost_is_unknown_and_the_recorded_id_tells() {
     let Some(fixture) = Fixture::new().await else { return };
     let proxy = Proxy::to(&fixture.url);
     let store = open(&proxy.url(&fixture.url), options()).await;
