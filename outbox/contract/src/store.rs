@@ -178,7 +178,7 @@ pub trait Store: Admin {
     /// - *Repeat*: `Stale` or the same again, never a second effect.
     async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError>;
 
-    /// Elects one relay for a role (`janitor`) for a time.
+    /// Elects one relay for a role (`retention`) for a time.
     ///
     /// - *Effect*: returns true if the role was free, its holder's time is over, or this relay
     ///   already holds it. This relay then holds it until now plus `lasts`.

@@ -3,8 +3,8 @@
 
 mod inbox;
 mod mediator;
-mod observe;
 mod relay;
+mod telemetry;
 mod unit_of_work;
 
 pub use inbox::{
@@ -12,8 +12,8 @@ pub use inbox::{
     InboxStats, MessageHandler, Mode, Step, UnknownType, handler_fn,
 };
 pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
-pub use observe::consume_span;
 pub use relay::{
     Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats, StartError, Status,
 };
+pub use telemetry::consume_span;
 pub use unit_of_work::{Aggregate, EventLog, UnitOfWork, VersionMismatch, WorkError};

@@ -26,7 +26,7 @@ use super::transaction_pool::spares::Open;
 use super::transaction_pool::{PoolLimits, TransactionPool, Turn};
 use super::undecodables::Undecodables;
 use super::verdict::{Broken, Done, Trouble, Verdict};
-use crate::observe::consume_span;
+use crate::telemetry::consume_span;
 use crate::unit_of_work::blame;
 
 /// How often a transaction is started again after a conflict, before others get their turn.

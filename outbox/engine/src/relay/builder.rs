@@ -13,10 +13,10 @@ use ractor::{Actor, ActorRef};
 use super::config::RelayConfig;
 use super::context::{Context, checked_in_time};
 use super::handle::RelayHandle;
+use super::maintenance::Maintenance;
 use super::policies::Policies;
 use super::supervisor::{RouteMsg, RouteSupervisor};
-use super::upkeep::Upkeep;
-use crate::observe::describe_metrics;
+use crate::telemetry::describe_metrics;
 
 /// Moves committed messages from a store to a transport: in the order of their commits, key by key, at least once.
 ///
@@ -237,10 +237,10 @@ impl RelayBuilder {
         if let Some(first) = contexts.first() {
             first.counters.is_to_maintain();
         }
-        let (upkeep, _) = Actor::spawn(None, Upkeep { routes: contexts }, ())
+        let (maintenance, _) = Actor::spawn(None, Maintenance { routes: contexts }, ())
             .await
             .map_err(|error| StartError::Runtime(error.to_string()))?;
-        Ok(RelayHandle::new(relay, supervisors, upkeep.get_cell()))
+        Ok(RelayHandle::new(relay, supervisors, maintenance.get_cell()))
     }
 
     #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]

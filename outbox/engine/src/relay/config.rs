@@ -68,7 +68,7 @@ pub struct RelayConfig {
     pub idle_poll: Duration,
     /// How often failing keys are looked for that an operator released, or that another relay left. Those of its own it looks for when they are due. Default 5 s.
     pub due_poll: Duration,
-    /// How often the janitor looks for scheduled messages, and for what is over its time. Default 5 s; what it knows to be due it moves when it is.
+    /// How often the relay looks for scheduled messages, and for what is over its time. Default 5 s; what it knows to be due it moves when it is.
     pub maintain_every: Duration,
     /// How often the backlog is measured, for metrics and health. Default 5 s.
     pub observe_every: Duration,

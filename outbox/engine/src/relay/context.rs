@@ -11,11 +11,11 @@ use outbox_contract::{Clock, RelayId, Route, Store, StoreError, StoreErrorKind, 
 
 use super::config::RelayConfig;
 use super::core::breaker::Breaker;
+use super::maintenance::UnservedRoutes;
 use super::policies::Policies;
 use super::publish_timeout::Out;
 use super::stats::Counters;
 use super::tenure::Tenure;
-use super::unserved::UnservedRoutes;
 
 /// One route of one relay.
 pub(crate) struct Context {
@@ -44,7 +44,7 @@ pub(crate) struct Context {
     told_of_pauses: Mutex<(Paused, Duration)>,
     // Whether the transport is there, as the core has it. Locked for a few instructions, never across an await.
     breaker: Mutex<Breaker>,
-    // The transport answered a check. Written by the meter, taken by the route.
+    // The transport answered a check. Written by the backlog job, taken by the route.
     transport_answers: AtomicBool,
     // As the breaker; asked by publishers before and behind each batch.
     out: Mutex<Out>,

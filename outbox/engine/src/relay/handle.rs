@@ -34,10 +34,10 @@ impl RelayHandle {
     pub(crate) fn new(
         relay: RelayId,
         routes: Vec<(Arc<Context>, ActorRef<RouteMsg>)>,
-        upkeep: ActorCell,
+        maintenance: ActorCell,
     ) -> Self {
         let mut cells: Vec<ActorCell> = routes.iter().map(|(_, route)| route.get_cell()).collect();
-        cells.push(upkeep);
+        cells.push(maintenance);
         Self { relay, routes, cells }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use outbox_contract::{Backlog, Unserved};
 
 use super::context::Context;
-use super::unserved::advice;
+use super::maintenance::advice;
 
 /// How many routes without a relay are named, each in a reason of its own.
 const MAX_NAMED: usize = 20;

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! RouteSupervisor ─┬─ LeaseKeeper   heartbeats, and nothing else
-//!                  ├─ RouteCore     carries events to the Core, which decides everything ── Publisher × lanes × depth
+//!                  ├─ RouteCore     carries events to the Core, which decides everything ── Publisher × lanes × max_unconfirmed_batches
 //!                  ├─ Poller        asks the store
 //!                  ├─ Transitions   takes transitions of failing keys to the store
 //!                  └─ Settler       removes what was delivered; outlives the others
-//! Upkeep          ─┬─ Janitor       scheduled messages, retention
-//!                  ├─ Meter         figures of the backlog
-//!                  └─ Lookout       routes that no relay serves
+//! Maintenance     ─┬─ RetentionJob  scheduled messages, expired rows
+//!                  ├─ BacklogJob    figures of the backlog
+//!                  └─ UnservedJob   routes without a running relay
 //! ```
 
 pub(crate) mod builder;
@@ -17,10 +17,8 @@ pub(crate) mod context;
 mod core;
 pub(crate) mod handle;
 pub(crate) mod health;
-mod janitor;
 mod lease_keeper;
-mod lookout;
-mod meter;
+mod maintenance;
 mod observer;
 mod policies;
 mod poller;
@@ -33,8 +31,6 @@ mod stats;
 mod supervisor;
 mod tenure;
 mod transitions;
-mod unserved;
-mod upkeep;
 mod waker;
 
 pub use builder::{Relay, RelayBuilder, StartError};

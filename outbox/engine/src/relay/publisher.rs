@@ -16,7 +16,7 @@ use super::context::Context;
 use super::core::{Line, PublishBatch};
 use super::publish_timeout::{LOOKS, Vigil};
 use super::route::CoreMsg;
-use crate::observe::publish_span;
+use crate::telemetry::publish_span;
 
 pub(crate) struct Publisher {
     pub(crate) context: Arc<Context>,

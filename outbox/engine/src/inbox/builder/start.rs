@@ -22,10 +22,10 @@ use super::super::transaction_pool::PoolLimits;
 use super::super::undecodables::Undecodables;
 use super::*;
 use crate::inbox::credit::Credit;
-use crate::observe::describe_metrics;
 use crate::relay::builder::warn_of_abort;
 use crate::relay::context::checked_in_time;
 use crate::relay::{Relay, StartError};
+use crate::telemetry::describe_metrics;
 
 impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
     /// Checks everything, then starts the inbox on the current Tokio runtime.

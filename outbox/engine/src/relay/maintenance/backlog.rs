@@ -1,6 +1,5 @@
-//! The meter: figures of the backlog, and whether a transport that was away is back. Every relay measures for itself.
-//!
-//! Apart from the janitor, whose rounds may take long: the age of what waits is to be known meanwhile.
+//! Measures the backlog, and checks whether a transport that was unreachable is back. Every relay
+//! measures for itself.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,18 +7,19 @@ use std::sync::atomic::Ordering;
 use futures_util::future::{join, join_all};
 use ractor::{ActorProcessingErr, ActorRef};
 
-use super::context::{Context, in_time};
+use crate::relay::context::{Context, in_time};
 
-pub(crate) struct Meter {
-    /// The routes of this relay; the first one's configuration counts.
+/// The job that measures.
+pub(crate) struct BacklogJob {
+    /// The routes of this relay; the first one's configuration applies.
     pub(crate) routes: Vec<Arc<Context>>,
 }
 
-/// Measure.
+/// Measures once.
 pub(crate) struct Measure;
 
 #[ractor::actor(message = Measure, state = ())]
-impl Meter {
+impl BacklogJob {
     async fn pre_start(&self, _myself: ActorRef<Measure>, (): ()) -> Result<(), ActorProcessingErr> {
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! The janitor: scheduled messages and retention.
+//! Promotes scheduled messages that are due, and removes rows whose retention is over.
 //!
-//! One relay is elected. Nothing here can stop the relay: what fails is tried again.
+//! One relay is elected. Nothing here can stop the relay: a failed round is retried.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +8,19 @@ use std::time::Duration;
 use outbox_contract::maintain::Maintained;
 use ractor::{ActorProcessingErr, ActorRef};
 
-use super::context::{Context, in_time};
+use crate::relay::context::{Context, in_time};
 
-pub(crate) struct Janitor {
-    /// The routes of this relay; the first one's configuration counts.
+/// The job.
+pub(crate) struct RetentionJob {
+    /// The routes of this relay; the first one's configuration applies.
     pub(crate) routes: Vec<Arc<Context>>,
 }
 
-/// Maintain, if elected.
+/// Runs a round, if elected.
 pub(crate) struct Maintain;
 
 #[derive(Default)]
-pub(crate) struct JanitorState {
+pub(crate) struct RetentionState {
     elected_until: Duration,
     pace: Pace,
 }
@@ -62,20 +63,20 @@ const ROUND: usize = 1_000;
 /// How many rounds follow each other before others have their turn.
 const ROUNDS: usize = 20;
 
-#[ractor::actor(message = Maintain, state = JanitorState)]
-impl Janitor {
+#[ractor::actor(message = Maintain, state = RetentionState)]
+impl RetentionJob {
     async fn pre_start(
         &self,
         _myself: ActorRef<Maintain>,
         (): (),
-    ) -> Result<JanitorState, ActorProcessingErr> {
-        Ok(JanitorState::default())
+    ) -> Result<RetentionState, ActorProcessingErr> {
+        Ok(RetentionState::default())
     }
 
     async fn post_start(
         &self,
         myself: ActorRef<Maintain>,
-        _state: &mut JanitorState,
+        _state: &mut RetentionState,
     ) -> Result<(), ActorProcessingErr> {
         Ok(myself.cast(Maintain)?)
     }
@@ -84,7 +85,7 @@ impl Janitor {
         &self,
         myself: ActorRef<Maintain>,
         Maintain: Maintain,
-        state: &mut JanitorState,
+        state: &mut RetentionState,
     ) -> Result<(), ActorProcessingErr> {
         let Some(context) = self.routes.first() else { return Ok(()) };
         let wait = self.maintain(context, state).await;
@@ -93,14 +94,14 @@ impl Janitor {
     }
 }
 
-impl Janitor {
+impl RetentionJob {
     /// Does what there is to do, and says when to come again.
-    async fn maintain(&self, context: &Context, state: &mut JanitorState) -> Duration {
+    async fn maintain(&self, context: &Context, state: &mut RetentionState) -> Duration {
         let config = &context.config;
         let now = context.now();
         if now >= state.elected_until {
             let lasts = config.lease.max(config.maintain_every * 3);
-            let call = context.store.elect("janitor", context.relay, lasts);
+            let call = context.store.elect("retention", context.relay, lasts);
             match in_time(config.store_timeout, "elect", call).await {
                 // Renewed well before it runs out; not before each round, which would double the queries of an idle relay.
                 Ok(true) => state.elected_until = now + lasts / 2,
@@ -109,7 +110,7 @@ impl Janitor {
                     return config.maintain_every;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no janitor could be elected; scheduled messages and retention wait");
+                    tracing::warn!(%error, "could not elect a relay for retention; scheduled messages and expired rows wait");
                     context.counters.failed_to_maintain(error.to_string());
                     return config.maintain_every;
                 }

@@ -1,4 +1,4 @@
-//! What a relay knows of routes that no relay serves.
+//! Routes without a running relay, as last found.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outbox_contract::{Route, Unserved, metric};
 
-use super::lookout::EVERY;
+use super::unserved::EVERY;
 
 /// Routes that are labels of a metric, in the life of a relay: names come from the store, and whoever writes there may make up any number.
 const MAX_LABELS: usize = 20;

@@ -1,31 +1,33 @@
-//! The lookout: routes with messages that no relay serves. Their own relays would tell of them, and there are none: so every relay looks.
+//! Finds routes with messages and without a running relay.
 //!
-//! Apart from the meter: whatever comes of this, the backlog is measured meanwhile.
+//! Their own relays would report them, and there are none: so every relay looks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::{ActorProcessingErr, ActorRef};
 
-use super::context::{Context, in_time};
+use crate::relay::context::{Context, in_time};
 
-/// How often the store is asked. It may have to look at many rows, and a newcomer who mistyped a route still hears of it soon. The first time is as
-/// long after the start: relays that start together are there by then.
-pub(super) const EVERY: Duration = Duration::from_secs(60);
+/// Interval of the question. The store may have to look at many rows, and somebody who mistyped a
+/// route still hears of it soon. The first time is one interval after the start: relays that start
+/// together have announced themselves by then.
+pub(crate) const EVERY: Duration = Duration::from_secs(60);
 
-/// For how long a message has waited before its route is told of.
+/// Age of a message from which its route is reported.
 const AFTER: Duration = Duration::from_secs(60);
 
-pub(crate) struct Lookout {
-    /// The routes of this relay; what is found stands with the first one, and its configuration counts.
+/// The job that looks for unserved routes.
+pub(crate) struct UnservedJob {
+    /// The routes of this relay; findings are kept with the first one, whose configuration applies.
     pub(crate) routes: Vec<Arc<Context>>,
 }
 
-/// Look.
+/// Asks the store.
 pub(crate) struct Look;
 
 #[ractor::actor(message = Look, state = ())]
-impl Lookout {
+impl UnservedJob {
     async fn pre_start(&self, _myself: ActorRef<Look>, (): ()) -> Result<(), ActorProcessingErr> {
         Ok(())
     }
@@ -47,7 +49,7 @@ impl Lookout {
     }
 }
 
-impl Lookout {
+impl UnservedJob {
     async fn look(&self) {
         let Some(first) = self.routes.first() else { return };
         match in_time(first.config.store_timeout, "unserved", first.store.unserved(AFTER)).await {
@@ -57,7 +59,7 @@ impl Lookout {
                 first.unserved.found(first.now(), found);
             }
             Err(error) => {
-                tracing::warn!(%error, "whether every route has a relay could not be found out");
+                tracing::warn!(%error, "could not look for routes without a running relay");
                 first.unserved.failed(first.now(), error.to_string());
             }
         }

@@ -1,0 +1,166 @@
+//! Maintenance: periodic jobs beside the moving of messages, and their supervisor.
+//!
+//! Each job is an actor of its own, so that one whose question hangs delays no other.
+
+mod backlog;
+mod retention;
+mod unserved;
+mod unserved_routes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+
+use super::context::Context;
+use super::restart::{RestartPolicy, ended};
+use backlog::BacklogJob;
+use retention::RetentionJob;
+use unserved::UnservedJob;
+
+pub(crate) use unserved_routes::{UnservedRoutes, advice};
+
+/// Supervisor of the jobs: starts them, and restarts one that failed.
+pub(crate) struct Maintenance {
+    /// The routes of the relay.
+    pub(crate) routes: Vec<Arc<Context>>,
+}
+
+/// A job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Job {
+    /// Promotes scheduled messages and removes expired rows.
+    Retention,
+    /// Measures the backlog.
+    Backlog,
+    /// Finds routes without a running relay.
+    Unserved,
+}
+
+pub(crate) enum MaintenanceMsg {
+    /// Starts this job.
+    Start(Job),
+}
+
+pub(crate) struct MaintenanceState {
+    running: Vec<(ActorId, Job)>,
+    policy: RestartPolicy,
+    random: fastrand::Rng,
+}
+
+/// Failures count together for this long.
+const FAILING_WINDOW: Duration = Duration::from_secs(60);
+
+#[ractor::actor(message = MaintenanceMsg, state = MaintenanceState)]
+impl Maintenance {
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<MaintenanceMsg>,
+        (): (),
+    ) -> Result<MaintenanceState, ActorProcessingErr> {
+        let (first, max, seed) =
+            self.routes.first().map_or((Duration::from_millis(200), Duration::from_secs(5), 0), |context| {
+                (context.config.outage_first_delay, context.config.outage_max_delay, context.seed)
+            });
+        Ok(MaintenanceState {
+            running: Vec::new(),
+            policy: RestartPolicy::new(first, max, FAILING_WINDOW),
+            random: fastrand::Rng::with_seed(!seed),
+        })
+    }
+
+    async fn post_start(
+        &self,
+        myself: ActorRef<MaintenanceMsg>,
+        _state: &mut MaintenanceState,
+    ) -> Result<(), ActorProcessingErr> {
+        myself.cast(MaintenanceMsg::Start(Job::Backlog))?;
+        myself.cast(MaintenanceMsg::Start(Job::Unserved))?;
+        Ok(myself.cast(MaintenanceMsg::Start(Job::Retention))?)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<MaintenanceMsg>,
+        MaintenanceMsg::Start(job): MaintenanceMsg,
+        state: &mut MaintenanceState,
+    ) -> Result<(), ActorProcessingErr> {
+        let cell = self.start(job, myself.get_cell()).await?;
+        state.running.push((cell.get_id(), job));
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<MaintenanceMsg>,
+        event: SupervisionEvent,
+        state: &mut MaintenanceState,
+    ) -> Result<(), ActorProcessingErr> {
+        let Some((who, cause)) = ended(event) else { return Ok(()) };
+        let Some(at) = state.running.iter().position(|(id, _)| *id == who) else { return Ok(()) };
+        let (_, job) = state.running.swap_remove(at);
+        let Some(context) = self.routes.first() else { return Ok(()) };
+        let wait = state.policy.failed(context.now(), state.random.f64());
+        tracing::warn!(?job, cause, ?wait, "a maintenance job failed; restarting it");
+        context.counters.restarted();
+        myself.send_after(wait, move || MaintenanceMsg::Start(job));
+        Ok(())
+    }
+}
+
+impl Maintenance {
+    async fn start(&self, job: Job, myself: ActorCell) -> Result<ActorCell, ActorProcessingErr> {
+        let routes = self.routes.clone();
+        Ok(match job {
+            Job::Retention => {
+                Actor::spawn_linked(None, RetentionJob { routes }, (), myself).await?.0.get_cell()
+            }
+            Job::Backlog => Actor::spawn_linked(None, BacklogJob { routes }, (), myself).await?.0.get_cell(),
+            Job::Unserved => {
+                Actor::spawn_linked(None, UnservedJob { routes }, (), myself).await?.0.get_cell()
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_contract::{RelayId, Route, SystemClock};
+    use outbox_store_memory::MemoryStore;
+    use outbox_testkit::NullTransport;
+
+    use super::*;
+    use crate::relay::config::RelayConfig;
+    use crate::relay::policies::Policies;
+
+    fn context() -> Arc<Context> {
+        Arc::new(Context::new(
+            Arc::new(MemoryStore::new()),
+            Arc::new(NullTransport::new()),
+            Route::default(),
+            RelayId::new(),
+            Arc::new(SystemClock::new()),
+            1,
+            RelayConfig::default(),
+            Arc::new(Policies::default()),
+            0,
+        ))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_killed_job_is_restarted() {
+        let context = context();
+        let maintenance = Maintenance { routes: vec![Arc::clone(&context)] };
+        let (maintenance, _) = Actor::spawn(None, maintenance, ()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let first = maintenance.get_children();
+        assert_eq!(first.len(), 3);
+        first.iter().for_each(ActorCell::kill);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let second = maintenance.get_children();
+        assert_eq!(second.len(), 3);
+        assert!(second.iter().all(|cell| first.iter().all(|dead| dead.get_id() != cell.get_id())));
+        assert!(context.counters.backlog().is_some());
+        maintenance.kill();
+    }
+}
