@@ -13,7 +13,7 @@ use ractor::{ActorProcessingErr, ActorRef};
 use tracing::Instrument;
 
 use super::context::Context;
-use super::core::{Line, PublishBatch};
+use super::core::{Line, PublishCommand};
 use super::publish_timeout::{LOOKS, Vigil};
 use super::route::CoreMsg;
 use crate::telemetry::publish_span;
@@ -27,7 +27,7 @@ pub(crate) struct Publisher {
 
 /// A batch to send.
 pub(crate) struct Publish {
-    pub(crate) batch: PublishBatch,
+    pub(crate) batch: PublishCommand,
     pub(crate) outcomes: Outcomes,
 }
 
@@ -55,7 +55,7 @@ impl Publisher {
 
 impl Publisher {
     /// Sends a batch. Returns what was refused without asking the broker.
-    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) -> BTreeSet<usize> {
+    async fn publish(&self, batch: PublishCommand, outcomes: &Outcomes) -> BTreeSet<usize> {
         let context = &self.context;
         // This is what keeps a relay that slept past its lease from doing harm: it looks at the clock, not at what it was told.
         if !context.tenure.holds(context.now()) {

@@ -9,7 +9,7 @@ use outbox_contract::{Bucket, BucketSet, Epoch, Leased, LowWater, Outcome, Outco
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
 use super::context::Context;
-use super::core::{Command, Core, Event, Limits, PublishBatch, Report};
+use super::core::{Command, Core, Event, Limits, PublishCommand, Report};
 use super::lease_keeper::LeaseKeeperMsg;
 use super::poller::PollerMsg;
 use super::publisher::{Publish, Publisher};
@@ -252,7 +252,7 @@ impl RouteState {
         }
     }
 
-    fn publish(&mut self, batch: PublishBatch) {
+    fn publish(&mut self, batch: PublishCommand) {
         // The core knows how many there are, and gives one batch to each.
         let Some(desk) = self.publishers.iter_mut().find(|desk| desk.batch.is_none()) else { return };
         let outcomes = Outcomes::new(batch.messages.len());

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use outbox_contract::transactional::{Committed, Dedup, inbox_route};
-use outbox_contract::{Consumer, Message, Outgoing, StoreError, StoreErrorKind, Transactional};
+use outbox_contract::{Admin, Consumer, Message, Outgoing, StoreError, StoreErrorKind, Transactional};
 
 use super::StoreHarness;
 use super::support::{

@@ -7,7 +7,7 @@ use std::time::Duration;
 use outbox_contract::{BucketSet, Epoch};
 
 use super::breaker::Permission;
-use super::event::{Command, PublishBatch};
+use super::event::{Command, PublishCommand};
 use super::key::{Doing, Held};
 use super::lines::Line;
 use super::table::KeyRef;
@@ -230,7 +230,7 @@ impl Core {
         } else {
             self.breaker.began(self.now);
         }
-        self.commands.push(Command::Publish(PublishBatch { number, messages, attempts, epochs, line }));
+        self.commands.push(Command::Publish(PublishCommand { number, messages, attempts, epochs, line }));
     }
 
     /// Number of earlier attempts of a message, as its key's row says.

@@ -264,7 +264,7 @@ mod tests {
         KeyId { topic: Topic::new("t").unwrap(), key: Key::new(number.to_string()).unwrap() }
     }
 
-    fn due(credit: usize, max_in_flight_bytes: usize) -> DueKeys {
+    fn due(max_in_flight: usize, max_in_flight_bytes: usize) -> DueKeys {
         DueKeys::of(&Limits::of(&RelayConfig {
             max_in_flight,
             max_in_flight_bytes,

@@ -76,7 +76,7 @@ pub(crate) enum Command {
     /// To the poller, beside all other work. `with_marks`: if anything is there, the store is asked then how far its shards are committed.
     LookBelow { number: u64, request: FetchRequest, with_marks: bool },
     /// To a publisher that has nothing to do.
-    Publish(PublishBatch),
+    Publish(PublishCommand),
     /// To the settler: rows that were delivered.
     Remove { number: u64, rows: Vec<RowId>, messages: usize, bytes: usize },
     /// To the store: a transition of a failing key.
@@ -95,7 +95,7 @@ pub(crate) enum Command {
 
 /// A batch to publish.
 #[derive(Debug)]
-pub(crate) struct PublishBatch {
+pub(crate) struct PublishCommand {
     pub(crate) number: u64,
     /// The messages, in order.
     pub(crate) messages: Vec<Arc<Stored>>,

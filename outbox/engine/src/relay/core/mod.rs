@@ -29,7 +29,7 @@ use batches::Batches;
 use breaker::Breaker;
 use credit::Credit;
 use due::DueKeys;
-pub(crate) use event::{Answer, Command, Counts, Event, PublishBatch, Question, Report};
+pub(crate) use event::{Answer, Command, Counts, Event, PublishCommand, Question, Report};
 use key::Held;
 use leases::Leases;
 pub(crate) use limits::Limits;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use outbox_contract::fetch::{FetchRequest, RowId};
 use outbox_contract::{BucketSet, KeyTransition, Lease, LowWater, Outcome, RelayId};
 
-use super::super::{Command, Core, Event, PublishBatch, Question};
+use super::super::{Command, Core, Event, PublishCommand, Question};
 
 /// Whose answer it is. Answers of one actor come in order, those of several in any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +22,7 @@ pub(super) enum Source {
 /// A batch that a publisher has.
 #[derive(Debug)]
 pub(super) struct Out {
-    pub(super) batch: PublishBatch,
+    pub(super) batch: PublishCommand,
     pub(super) outcomes: Vec<Option<Outcome>>,
     /// How many messages were carried, in whole runs of a key.
     pub(super) carried: usize,
@@ -176,7 +176,7 @@ impl Relay {
         Ok(())
     }
 
-    fn begin(&mut self, batch: PublishBatch, now: Duration) -> Result<(), String> {
+    fn begin(&mut self, batch: PublishCommand, now: Duration) -> Result<(), String> {
         if now >= self.keeper.until {
             return Err(format!("fence: batch {} was begun without leases", batch.number));
         }

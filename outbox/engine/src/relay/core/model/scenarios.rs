@@ -14,7 +14,7 @@ use outbox_contract::{
 };
 
 use super::super::breaker::Breaker;
-use super::super::{Answer, Command, Core, Event, Limits, PublishBatch, Question};
+use super::super::{Answer, Command, Core, Event, Limits, PublishCommand, Question};
 use super::cast::{KEYS, bucket, stored, the_key};
 use crate::relay::config::RelayConfig;
 use crate::relay::policies::Policies;
@@ -89,7 +89,7 @@ impl Bench {
         self.shows(number, rows);
     }
 
-    fn batch(&mut self) -> Option<PublishBatch> {
+    fn batch(&mut self) -> Option<PublishCommand> {
         let at = self.wants.iter().position(|want| matches!(want, Command::Publish(_)))?;
         match self.wants.swap_remove(at) {
             Command::Publish(batch) => Some(batch),
@@ -105,7 +105,7 @@ impl Bench {
         }
     }
 
-    fn is_back(&mut self, batch: &PublishBatch, outcome: Option<Outcome>) {
+    fn is_back(&mut self, batch: &PublishCommand, outcome: Option<Outcome>) {
         let outcomes = vec![outcome; batch.messages.len()];
         let refused = BTreeSet::new();
         self.feed(Event::Published { batch: batch.number, outcomes, refused, broke: false });
@@ -134,7 +134,7 @@ fn failed() -> Option<Outcome> {
     Some(Outcome::Failed(Failure::new("model", "as the model has it")))
 }
 
-fn positions(batch: &PublishBatch) -> Vec<i64> {
+fn positions(batch: &PublishCommand) -> Vec<i64> {
     batch.messages.iter().map(|stored| stored.position.0).collect()
 }
 
