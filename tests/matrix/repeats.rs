@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fastrand::Rng;
+use outbox_contract::backend::TransportLayer;
 use outbox_contract::subscription::{Delivery, Received, Tag, Unit};
-use outbox_contract::{
-    Deliveries, Message, Outcomes, PublishBatch, Rejection, Subscription, Transport, TransportError,
-};
+use outbox_contract::{Deliveries, Subscription, Transport, TransportError};
 use outbox_tests::record::Record;
 
 /// Number of deliveries of a unit kept for later.
@@ -35,22 +34,11 @@ impl Repeats {
     }
 }
 
-#[async_trait]
-impl Transport for Repeats {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
+impl TransportLayer for Repeats {
+    type Inner = dyn Transport;
 
-    async fn check(&self) -> Result<(), TransportError> {
-        self.inner.check().await
-    }
-
-    fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        self.inner.validate(message)
-    }
-
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        self.inner.publish(chunk, outcomes).await;
+    fn inner(&self) -> &dyn Transport {
+        &*self.inner
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
@@ -58,10 +46,6 @@ impl Transport for Repeats {
         let (record, made_up) = (Arc::clone(&self.record), Arc::clone(&self.made_up));
         let seen = Mutex::new(Seen { random: Rng::with_seed(1), of_unit: BTreeMap::new() });
         Ok(Box::new(Repeated { inner, record, made_up, seen }))
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
     }
 }
 

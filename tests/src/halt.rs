@@ -4,11 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use async_trait::async_trait;
-use outbox_contract::{
-    Deliveries, Failure, Message, Outcome, Outcomes, PublishBatch, Rejection, Store, Subscription, Transport,
-    TransportError,
-};
+use outbox_contract::backend::TransportLayer;
+use outbox_contract::{Deliveries, Failure, Outcome, Outcomes, PublishBatch, Store, Transport};
 use outbox_testkit::{ChaosStore, StoreCall, StoreFault};
 use tokio::sync::watch;
 
@@ -132,18 +129,11 @@ impl Halting {
     }
 }
 
-#[async_trait]
-impl Transport for Halting {
-    fn name(&self) -> &'static str {
-        self.transport.name()
-    }
+impl TransportLayer for Halting {
+    type Inner = dyn Transport;
 
-    async fn check(&self) -> Result<(), TransportError> {
-        self.transport.check().await
-    }
-
-    fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        self.transport.validate(message)
+    fn inner(&self) -> &dyn Transport {
+        &*self.transport
     }
 
     async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
@@ -174,13 +164,5 @@ impl Transport for Halting {
             }
             _ => self.transport.publish(chunk, outcomes).await,
         }
-    }
-
-    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        self.transport.subscribe(subscription).await
-    }
-
-    async fn close(&self) {
-        self.transport.close().await;
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::backend::{Archive, KeyOperation, Listed, Steered, View};
 use crate::clock::Timestamp;
 pub use crate::edit::Edit;
 use crate::error::StoreError;
@@ -183,49 +184,31 @@ impl Past {
 /// works from an older version, and the relay reads the key again. Operations are durable when they
 /// return; a canceled or failed one may have taken effect. Any caller may call any of them at any
 /// time, and repeat it.
+///
+/// Stores implement [`failing_keys`](Self::failing_keys), [`browse`](Self::browse),
+/// [`steer`](Self::steer), [`append_again`](Self::append_again),
+/// [`requeue_edited`](Self::requeue_edited), [`purge`](Self::purge),
+/// [`set_paused`](Self::set_paused) and [`cancel_scheduled`](Self::cancel_scheduled). The other
+/// methods call these, under the names that operators use.
 #[async_trait]
 pub trait Admin: Send + Sync + 'static {
     /// Lists failing and held keys, the longest failing first.
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError>;
 
-    /// Lists messages parked behind failing keys, key by key, in the order of their delivery.
-    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError>;
-
-    /// Lists dead letters, the oldest first.
-    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError>;
-
-    /// Lists delivered messages, the oldest first. Empty if the store keeps no history.
-    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError>;
-
-    /// Holds a key: the store parks its messages from now on, until an operator releases it.
-    /// Messages of the key that a relay has in flight may still be delivered.
-    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError>;
-
-    /// Lets a held or failing key retry now, with its attempts reset to 0.
+    /// Lists messages of a view, in its order.
     ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::StoreErrorKind::Invalid) if the key is neither held nor failing. `skip`
-    /// and `discard` return the same.
-    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError>;
+    /// [`parked`](Self::parked), [`dead_letters`](Self::dead_letters), [`history`](Self::history)
+    /// and [`scheduled`](Self::scheduled) each show one view.
+    async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError>;
 
-    /// Makes the first parked message of a key a dead letter (`skipped`); the key then tries the
-    /// next message immediately. Returns `None` if no message is parked.
-    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError>;
+    /// Changes a key: [`hold`](Self::hold), [`release`](Self::release), [`skip`](Self::skip) or
+    /// [`discard`](Self::discard).
+    async fn steer(&self, route: &Route, key: &KeyId, operation: KeyOperation)
+    -> Result<Steered, StoreError>;
 
-    /// Makes every parked message of a key a dead letter (`discarded`) and lets the key flow again.
+    /// Appends archived messages again: [`requeue`](Self::requeue) or [`replay`](Self::replay).
     /// Returns their number.
-    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError>;
-
-    /// Appends dead letters again, each at the end of its key, in their old order, with their old
-    /// ids. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`](crate::StoreErrorKind::Invalid) if the database refuses some of them, because
-    /// they are no messages or break a check. All others were requeued. The error says how many, and
-    /// names the refused ones with column and rule. They stay dead letters.
-    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError>;
+    async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError>;
 
     /// Corrects the oldest dead letter that the filter selects, and appends it as
     /// [`requeue`](Self::requeue) does: at the end of the key that it now has. Its id stays, unless
@@ -241,6 +224,76 @@ pub trait Admin: Send + Sync + 'static {
     /// Deletes dead letters permanently. Returns their number. Nothing else deletes dead letters:
     /// to bound their number, call this regularly, with `before`.
     async fn purge(&self, filter: &Filter) -> Result<u64, StoreError>;
+
+    /// Begins or ends a pause: [`pause`](Self::pause) or [`resume`](Self::resume).
+    async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError>;
+
+    /// Removes scheduled messages before they are due. Returns the number removed.
+    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError>;
+
+    /// Lists messages parked behind failing keys, key by key, in the order of their delivery.
+    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
+        let listed = self.browse(View::Parked, filter).await?;
+        Ok(listed.into_iter().map(|listed| listed.stored).collect())
+    }
+
+    /// Lists dead letters, the oldest first.
+    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
+        let listed = self.browse(View::DeadLetters, filter).await?;
+        Ok(listed.into_iter().map(DeadLetter::from).collect())
+    }
+
+    /// Lists delivered messages, the oldest first. Empty if the store keeps no history.
+    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
+        let listed = self.browse(View::History, filter).await?;
+        Ok(listed.into_iter().map(Past::from).collect())
+    }
+
+    /// Lists scheduled messages that are not due yet, each with its due time, the next due first.
+    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
+        let listed = self.browse(View::Scheduled, filter).await?;
+        Ok(listed.into_iter().map(|listed| (listed.at, listed.stored.message.clone())).collect())
+    }
+
+    /// Holds a key: the store parks its messages from now on, until an operator releases it.
+    /// Messages of the key that a relay has in flight may still be delivered.
+    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.steer(route, key, KeyOperation::Hold).await.map(drop)
+    }
+
+    /// Lets a held or failing key retry now, with its attempts reset to 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::StoreErrorKind::Invalid) if the key is neither held nor failing. `skip`
+    /// and `discard` return the same.
+    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.steer(route, key, KeyOperation::Release).await.map(drop)
+    }
+
+    /// Makes the first parked message of a key a dead letter (`skipped`); the key then tries the
+    /// next message immediately. Returns `None` if no message is parked.
+    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
+        Ok(self.steer(route, key, KeyOperation::Skip).await?.skipped)
+    }
+
+    /// Makes every parked message of a key a dead letter (`discarded`) and lets the key flow again.
+    /// Returns their number.
+    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        Ok(self.steer(route, key, KeyOperation::Discard).await?.buried)
+    }
+
+    /// Appends dead letters again, each at the end of its key, in their old order, with their old
+    /// ids. Returns their number.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::StoreErrorKind::Invalid) if the database refuses some of them, because
+    /// they are no messages or break a check. All others were requeued. The error says how many, and
+    /// names the refused ones with column and rule. They stay dead letters.
+    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.append_again(Archive::DeadLetters, filter).await
+    }
 
     /// Appends delivered messages of the history again, each at the end of its key, in their old
     /// order, with their old ids. An inbox that still knows the id drops the message; a new
@@ -265,18 +318,18 @@ pub trait Admin: Send + Sync + 'static {
     /// # Ok(())
     /// # }
     /// ```
-    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError>;
+    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
+        self.append_again(Archive::History, filter).await
+    }
 
     /// Pauses publishing of a route, or of one of its topics, on every relay, from the relay's next
     /// heartbeat on. No message is lost, and no attempt is counted.
-    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError>;
+    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        self.set_paused(route, topic, true).await
+    }
 
     /// Ends a pause. Resuming a topic does not end a pause of the whole route.
-    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError>;
-
-    /// Lists scheduled messages that are not due yet, each with its due time, the next due first.
-    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError>;
-
-    /// Removes scheduled messages before they are due. Returns the number removed.
-    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError>;
+    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+        self.set_paused(route, topic, false).await
+    }
 }

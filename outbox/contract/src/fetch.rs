@@ -19,12 +19,12 @@ pub enum Ordering {
     Single,
     /// Several writers. A writer takes positions under a lock on the key, held until commit.
     /// Positions are therefore in order within a key, but a lower position of *another* key may be
-    /// committed later. [`Store::writers`](crate::Store::writers) returns the open writers.
+    /// committed later. [`OpenWriters`](crate::backend::OpenWriters) returns the open writers.
     Writers,
     /// Several writers, and every row carries a [`Stripe`]. A writer takes numbers and positions
     /// under a lock on the stripe, held until commit. Both are therefore in order within a stripe,
     /// but a lower position of *another* stripe may be committed later.
-    /// [`Store::stripes`](crate::Store::stripes) returns the committed mark of each stripe.
+    /// [`StripeMarks`](crate::backend::StripeMarks) returns the committed mark of each stripe.
     Stripes,
 }
 

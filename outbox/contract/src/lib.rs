@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod admin;
+pub mod backend;
 pub mod backlog;
 pub mod bucket;
 pub mod clock;
@@ -13,7 +14,6 @@ pub mod event;
 pub mod failure;
 pub mod fetch;
 pub mod finished;
-mod forward;
 pub mod headers;
 pub mod id;
 pub mod key;

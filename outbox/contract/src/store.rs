@@ -6,18 +6,17 @@ use async_trait::async_trait;
 use futures_core::stream::BoxStream;
 
 use crate::admin::Admin;
+use crate::backend::Frontier;
 use crate::backlog::Backlog;
-use crate::bucket::BucketSet;
 use crate::error::StoreError;
-use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
+use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId};
 use crate::id::RelayId;
 use crate::lease::{Lease, LeaseRequest, Leased, LowWater};
 use crate::maintain::Maintained;
 use crate::name::Route;
-use crate::stripe::StripeMark;
 use crate::transition::{KeyTransition, Transitioned};
 use crate::unserved::Unserved;
-use crate::wakeup::Wakeup;
+use crate::wakeup::{Wakeup, WakeupSignal};
 
 /// A database that holds an outbox. Object-safe: the relay holds an `Arc<dyn Store>`.
 ///
@@ -39,8 +38,9 @@ pub trait Store: Admin {
     /// Returns the name of this store in logs and metrics, such as `postgres`.
     fn name(&self) -> &'static str;
 
-    /// Returns the relation between positions and commits.
-    fn ordering(&self) -> Ordering;
+    /// Returns the relation between positions and commits, with the means to ask for it. Always the
+    /// same one.
+    fn frontier(&self) -> Frontier<'_>;
 
     /// Creates the tables, or upgrades them to this version.
     ///
@@ -120,32 +120,6 @@ pub trait Store: Admin {
         self.fetch(request).await
     }
 
-    /// Returns the writers that may still commit a row below a visible position. Needed if
-    /// [`ordering`](Self::ordering) is [`Writers`](Ordering::Writers); empty otherwise.
-    ///
-    /// - *Effect*: none. *Ordering*: the answer contains every transaction that took a position
-    ///   before the call and has not ended at its return. It also contains every open transaction
-    ///   that took a position up to `last`, which is read first. A transaction that has ended is in
-    ///   no answer whose call begins later.
-    /// - *Units and limits*: at most five calls a second per relay. *Errors*: `Unavailable`.
-    /// - *Cancellation*, *Concurrency*, *Repeat*: harmless.
-    async fn writers(&self) -> Result<Writers, StoreError>;
-
-    /// Returns the committed mark of each stripe of these buckets. Needed if
-    /// [`ordering`](Self::ordering) is [`Stripes`](Ordering::Stripes); otherwise empty, which the
-    /// provided method returns. A relay calls it before each fetch.
-    ///
-    /// - *Effect*: none; locks nothing. *Ordering*: by stripe; omits a stripe without any commit
-    ///   for the route. Every row up to a mark's number is visible to each fetch that begins after
-    ///   this returns, unless it was removed. Every row that a fetch returned before this begins is
-    ///   within its mark, unless counters were set back.
-    /// - *Units and limits*: at most four for each bucket. *Errors*: as [`fetch`](Self::fetch).
-    /// - *Cancellation*, *Concurrency*, *Repeat*: harmless.
-    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
-        let _ = (route, buckets);
-        Ok(Vec::new())
-    }
-
     /// Returns failing keys that are due, with their parked messages.
     ///
     /// - *Effect*: none. *Ordering*: keys by due time, parked messages of each by position (with
@@ -222,9 +196,15 @@ pub trait Store: Admin {
     ///   delays [`backlog`](Self::backlog).
     async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError>;
 
-    /// Yields when there may be something to fetch. Never ends. If the store has no way to notify,
-    /// it never yields, and the relay only polls.
+    /// Returns the wake-up signal that this store's appends and commits send, within this process.
+    fn wakeup_signal(&self) -> &WakeupSignal;
+
+    /// Yields when there may be something to fetch. Never ends. The provided method yields the
+    /// wake-ups of [`wakeup_signal`](Self::wakeup_signal); relays then find messages of other
+    /// processes by polling. A store whose database can notify adds its notifications.
     ///
     /// A lost wake-up costs a poll interval. Each call creates its own listener.
-    fn wakeups(&self) -> BoxStream<'static, Wakeup>;
+    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+        Box::pin(self.wakeup_signal().listen().into_stream())
+    }
 }

@@ -10,7 +10,6 @@ use crate::id::MessageId;
 use crate::message::{Message, Outgoing};
 use crate::name::{Consumer, Route};
 use crate::store::Store;
-use crate::wakeup::WakeupSignal;
 
 /// A store that can append to a transaction.
 ///
@@ -29,7 +28,8 @@ pub trait Transactional: Store {
     /// writes at a time; else `Unavailable`. *Cancellation*: no transaction began.
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError>;
 
-    /// Commits, and signals [`wakeup_signal`](Self::wakeup_signal) with [`committed`](WakeupSignal::committed).
+    /// Commits, and signals [`wakeup_signal`](Store::wakeup_signal) with
+    /// [`committed`](crate::WakeupSignal::committed).
     ///
     /// - *Cancellation*: unknown. Ask with [`is_handled`](Self::is_handled).
     async fn commit(&self, tx: Self::Tx<'static>) -> Committed;
@@ -47,15 +47,21 @@ pub trait Transactional: Store {
         (self.commit(tx).await, None)
     }
 
-    /// Rolls back. Dropping the transaction does the same, later. *Errors*: `Unavailable`; the
-    /// transaction is rolled back anyway.
-    async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError>;
+    /// Rolls back, and returns when the database has. *Errors*: `Unavailable`; the transaction is
+    /// rolled back anyway.
+    ///
+    /// The provided method drops the transaction, which rolls back too, but with most drivers later:
+    /// its locks stay until then.
+    async fn rollback(&self, tx: Self::Tx<'static>) -> Result<(), StoreError> {
+        drop(tx);
+        Ok(())
+    }
 
     /// Writes messages in the user's transaction.
     ///
     /// - *Effect*: the messages exist if and only if the transaction commits (promise P1). Messages
-    ///   with a due time are scheduled; the others join their keys. Signals [`wakeup_signal`](Self::wakeup_signal)
-    ///   with [`appended`](WakeupSignal::appended).
+    ///   with a due time are scheduled; the others join their keys. Signals [`wakeup_signal`](Store::wakeup_signal)
+    ///   with [`appended`](crate::WakeupSignal::appended).
     /// - *Ordering*: messages of one key take positions in the order given, under a lock on the key
     ///   that is held until the transaction ends. Position order is therefore commit order, also
     ///   against writers that take no lock of their own.
@@ -143,9 +149,6 @@ pub trait Transactional: Store {
     fn max_idle(&self) -> Option<Duration> {
         None
     }
-
-    /// Returns the wake-up signal that this store's appends send.
-    fn wakeup_signal(&self) -> &WakeupSignal;
 }
 
 /// Result of deduplication: whether a consumer has handled a message before.

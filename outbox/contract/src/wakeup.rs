@@ -1,10 +1,13 @@
 //! Wake-up signals: an append in this process wakes a relay in this process.
 
-use std::pin::pin;
+use std::fmt;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_core::Stream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -128,6 +131,37 @@ impl WakeupListener {
             }
             rung.await;
         }
+    }
+
+    /// Converts to a stream of wake-ups, which never ends.
+    #[must_use]
+    pub fn into_stream(self) -> Wakeups {
+        Wakeups { next: Box::pin(self.into_next()) }
+    }
+
+    async fn into_next(mut self) -> (Wakeup, Self) {
+        (self.next().await, self)
+    }
+}
+
+/// Stream of the wake-ups that a [`WakeupListener`] receives.
+pub struct Wakeups {
+    next: Pin<Box<dyn Future<Output = (Wakeup, WakeupListener)> + Send>>,
+}
+
+impl Stream for Wakeups {
+    type Item = Wakeup;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Wakeup>> {
+        let (wakeup, listener) = ready!(self.next.as_mut().poll(context));
+        self.next = Box::pin(listener.into_next());
+        Poll::Ready(Some(wakeup))
+    }
+}
+
+impl fmt::Debug for Wakeups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wakeups").finish_non_exhaustive()
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use outbox_contract::backend::StoreCall;
 use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{Message, Outgoing, Store, StoreError, StoreErrorKind};
 use tokio::sync::watch;
@@ -79,52 +80,6 @@ pub struct StoreFaultCounts {
     pub hung: u64,
     /// Commits that happened after their result was reported as unknown.
     pub late: u64,
-}
-
-/// A method of [`Store`], [`Admin`](outbox_contract::Admin) or
-/// [`Transactional`](outbox_contract::Transactional) that can fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each is the method of that name")]
-pub enum StoreCall {
-    Migrate,
-    Check,
-    Lease,
-    GiveBack,
-    Fetch,
-    Writers,
-    Stripes,
-    Due,
-    Settle,
-    Transition,
-    Elect,
-    Maintain,
-    Backlog,
-    Unserved,
-    /// Single wake-ups, which are lost.
-    Wakeups,
-    FailingKeys,
-    Parked,
-    DeadLetters,
-    History,
-    Hold,
-    Release,
-    Skip,
-    Discard,
-    Requeue,
-    Purge,
-    Replay,
-    Pause,
-    Resume,
-    Scheduled,
-    CancelScheduled,
-    Begin,
-    Commit,
-    Rollback,
-    Append,
-    Fence,
-    Deduplicate,
-    IsHandled,
 }
 
 /// Wraps a store and injects faults: at random from a seed, or into the next call of a method.
@@ -240,7 +195,7 @@ impl<S: ?Sized> ChaosStore<S> {
         *lock(&self.refuses) = Some(Box::new(refuses));
     }
 
-    fn check(&self, messages: &[Outgoing]) -> Result<(), StoreError> {
+    fn refuses(&self, messages: &[Outgoing]) -> Result<(), StoreError> {
         let refuses = lock(&self.refuses);
         let Some(refuses) = &*refuses else { return Ok(()) };
         match messages.iter().find(|outgoing| refuses(&outgoing.message)) {

@@ -10,14 +10,13 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use fastrand::Rng;
-use outbox_contract::Rejection;
+use outbox_contract::backend::TransportLayer;
 use outbox_contract::fetch::Stored;
 use outbox_contract::outcome::Unavailable;
 use outbox_contract::{
-    Deliveries, Failure, KeyId, Message, MessageId, Outcome, Outcomes, PublishBatch, Subscription, Topic,
-    Transport, TransportError, TransportErrorKind,
+    Deliveries, Failure, KeyId, MessageId, Outcome, Outcomes, PublishBatch, Subscription, Topic, Transport,
+    TransportError, TransportErrorKind,
 };
 use tokio::time::{Instant, sleep};
 
@@ -200,19 +199,16 @@ impl ChaosTransport {
     }
 }
 
-#[async_trait]
-impl Transport for ChaosTransport {
-    fn name(&self) -> &'static str {
-        self.inner.name()
+impl TransportLayer for ChaosTransport {
+    type Inner = dyn Transport;
+
+    fn inner(&self) -> &dyn Transport {
+        &*self.inner
     }
 
     async fn check(&self) -> Result<(), TransportError> {
         self.reachable("check")?;
         self.inner.check().await
-    }
-
-    fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        self.inner.validate(message)
     }
 
     async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
@@ -253,10 +249,6 @@ impl Transport for ChaosTransport {
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         self.reachable("subscribe")?;
         self.inner.subscribe(subscription).await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
     }
 }
 

@@ -16,11 +16,12 @@ pub mod recording_transport;
 pub mod scenario;
 pub mod transport_suite;
 
-pub use chaos_store::{ChaosStore, CommitFault, StoreCall, StoreFault, StoreFaultCounts, StoreFaultRates};
+pub use chaos_store::{ChaosStore, CommitFault, StoreFault, StoreFaultCounts, StoreFaultRates};
 pub use chaos_transport::{ChaosTransport, Fault, FaultCounts, FaultRates};
 pub use feed::Feed;
 pub use history::{History, KeySequences, Report};
 pub use null_transport::NullTransport;
+pub use outbox_contract::backend::StoreCall;
 pub use recording_transport::RecordingTransport;
 pub use scenario::{Expect, Scenario};
 pub use time::{Ids, TestClock, eventually};

@@ -1,13 +1,10 @@
 //! The verbs of operators.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
-use outbox_contract::{
-    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
-    async_trait,
-};
+use outbox_contract::admin::{Edit, FailingKey, Filter};
+use outbox_contract::backend::{Archive, KeyOperation, Listed, Steered, View};
+use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
 
 use crate::locks::LockName;
 use crate::store::MemoryStore;
@@ -18,52 +15,51 @@ impl Admin for MemoryStore {
         Ok(self.shared.state().tables.failing_keys(filter))
     }
 
-    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
-        Ok(self.shared.state().tables.parked(filter))
+    async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        let state = self.shared.state();
+        Ok(match view {
+            View::Parked => state.tables.parked(filter),
+            View::DeadLetters => state.tables.dead_letters(filter),
+            View::History => state.tables.history(filter),
+            View::Scheduled => state.tables.scheduled(filter),
+        })
     }
 
-    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
-        Ok(self.shared.state().tables.dead_letters(filter))
+    async fn steer(
+        &self,
+        route: &Route,
+        key: &KeyId,
+        operation: KeyOperation,
+    ) -> Result<Steered, StoreError> {
+        let steered = self.shared.statement(|tables, now| match operation {
+            KeyOperation::Hold => {
+                tables.hold(route, key, now);
+                Ok(Steered::NOTHING)
+            }
+            KeyOperation::Skip => tables.skip(route, key, now).map(Steered::skipped),
+            KeyOperation::Discard => tables.discard(route, key, now).map(Steered::discarded),
+            KeyOperation::Release => tables.release_key(route, key, now).map(|()| Steered::NOTHING),
+        });
+        steered.map_err(|_| not_failing(operation.name(), route, key))
     }
 
-    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
-        Ok(self.shared.state().tables.history(filter))
-    }
-
-    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.shared.statement(|tables, now| tables.hold(route, key, now));
-        Ok(())
-    }
-
-    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.shared
-            .statement(|tables, now| tables.release_key(route, key, now))
-            .map_err(|_| not_failing("release", route, key))
-    }
-
-    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        self.shared
-            .statement(|tables, now| tables.skip(route, key, now))
-            .map_err(|_| not_failing("skip", route, key))
-    }
-
-    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        self.shared
-            .statement(|tables, now| tables.discard(route, key, now))
-            .map_err(|_| not_failing("discard", route, key))
-    }
-
-    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let names = self.shared.state().tables.dead_locks(filter);
-        let (_locked, appendable) = self.lock(names, "requeue").await?;
-        let requeued = self.shared.statement(|tables, now| tables.requeue(filter, &appendable, now));
-        self.ring_if_any(requeued);
-        Ok(requeued)
+    async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
+        let names = match archive {
+            Archive::DeadLetters => self.shared.state().tables.dead_locks(filter),
+            Archive::History => self.shared.state().tables.history_locks(filter),
+        };
+        let (_locked, appendable) = self.lock(names, archive.operation()).await?;
+        let appended = self.shared.statement(|tables, now| match archive {
+            Archive::DeadLetters => tables.requeue(filter, &appendable, now),
+            Archive::History => tables.replay(filter, &appendable, now),
+        });
+        self.ring_if_any(appended);
+        Ok(appended)
     }
 
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
         const OPERATION: &str = "requeue_edited";
-        let Some(letter) = self.shared.state().tables.dead_letters(&filter.first()).pop() else {
+        let Some(letter) = self.shared.state().tables.first_dead_letter(filter) else {
             return Ok(None);
         };
         let message = edit
@@ -81,26 +77,9 @@ impl Admin for MemoryStore {
         Ok(self.shared.state().tables.purge(filter))
     }
 
-    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let names = self.shared.state().tables.history_locks(filter);
-        let (_locked, appendable) = self.lock(names, "replay").await?;
-        let replayed = self.shared.statement(|tables, now| tables.replay(filter, &appendable, now));
-        self.ring_if_any(replayed);
-        Ok(replayed)
-    }
-
-    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        self.shared.state().tables.pause(route, topic);
+    async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
+        self.shared.state().tables.set_paused(route, topic, paused);
         Ok(())
-    }
-
-    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        self.shared.state().tables.resume(route, topic);
-        Ok(())
-    }
-
-    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
-        Ok(self.shared.state().tables.scheduled(filter))
     }
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {

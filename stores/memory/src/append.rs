@@ -7,7 +7,7 @@ use outbox_contract::fetch::Ordering;
 use outbox_contract::transactional::{Blame, Committed, Dedup};
 use outbox_contract::{
     AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
-    WakeupSignal, async_trait,
+    async_trait,
 };
 
 use crate::locks::LockName;
@@ -100,10 +100,6 @@ impl Transactional for MemoryStore {
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
         if error.is::<SessionTerminated>() { Blame::Environment } else { Blame::Handler }
-    }
-
-    fn wakeup_signal(&self) -> &WakeupSignal {
-        &self.shared.wakeup_signal
     }
 }
 

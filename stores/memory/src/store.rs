@@ -4,13 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_core::stream::BoxStream;
-use futures_util::StreamExt;
-use futures_util::stream;
+use outbox_contract::backend::{Frontier, OpenWriters, StripeMarks};
 use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
 use outbox_contract::lease::LeaseRequest;
 use outbox_contract::maintain::Maintained;
-use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{
     Backlog, BucketSet, Clock, FetchRequest, Fetched, KeyTransition, Lease, Leased, LowWater, RelayId, Route,
     Store, StoreError, Stored, StripeMark, Timestamp, Transitioned, Unserved, WakeupSignal, async_trait,
@@ -143,8 +140,12 @@ impl Store for MemoryStore {
         "memory"
     }
 
-    fn ordering(&self) -> Ordering {
-        self.shared.ordering
+    fn frontier(&self) -> Frontier<'_> {
+        match self.shared.ordering {
+            Ordering::Writers => Frontier::Writers(self),
+            Ordering::Stripes => Frontier::Stripes(self),
+            _ => Frontier::Single,
+        }
     }
 
     async fn migrate(&self) -> Result<(), StoreError> {
@@ -173,14 +174,6 @@ impl Store for MemoryStore {
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
         Ok(self.shared.statement(|tables, now| tables.fetch(request, now)))
-    }
-
-    async fn writers(&self) -> Result<Writers, StoreError> {
-        Ok(self.shared.state().tables.writers())
-    }
-
-    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
-        Ok(self.shared.state().tables.stripes(route, buckets))
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
@@ -220,10 +213,21 @@ impl Store for MemoryStore {
         Ok(self.shared.statement(|tables, now| tables.unserved(after, now)))
     }
 
-    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
-        let rings = stream::unfold(self.shared.wakeup_signal.listen(), |mut listener| async {
-            Some((listener.next().await, listener))
-        });
-        rings.boxed()
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        &self.shared.wakeup_signal
+    }
+}
+
+#[async_trait]
+impl OpenWriters for MemoryStore {
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        Ok(self.shared.state().tables.writers())
+    }
+}
+
+#[async_trait]
+impl StripeMarks for MemoryStore {
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        Ok(self.shared.state().tables.stripes(route, buckets))
     }
 }

@@ -2,15 +2,11 @@
 //!
 //! Each that changes something of a key is one transaction behind a [`Fence`], and makes the key's next version.
 
-use std::sync::Arc;
-
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past, Requeue};
-use outbox_contract::{
-    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
-    async_trait,
-};
+use outbox_contract::admin::{Edit, FailingKey, Filter, Requeue};
+use outbox_contract::backend::{Archive, KeyOperation, Listed, Steered, View};
+use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
 
 use crate::again::{Again, at_once};
 use crate::browse::{self, by_death, by_delivery, matching};
@@ -27,30 +23,10 @@ use crate::transaction::{Work, transact};
 const MAX_DISCARDED: i64 = 500;
 
 /// What an operator does with a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
-    Hold,
-    Release,
-    Skip,
-    /// The first of the parked messages; with those before it, where `began`.
-    Discard {
-        began: bool,
-    },
-}
-
-impl Verb {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Hold => "hold",
-            Self::Release => "release",
-            Self::Skip => "skip",
-            Self::Discard { .. } => "discard",
-        }
-    }
-}
-
 struct OnKey<'a> {
-    verb: Verb,
+    operation: KeyOperation,
+    /// Whether earlier transactions of this discard are committed.
+    began: bool,
     route: &'a Route,
     key: &'a KeyId,
 }
@@ -81,20 +57,20 @@ impl Work for OnKey<'_> {
 impl OnKey<'_> {
     async fn step(&self, mut key: KeyIn<'_>) -> Result<Done, Failed> {
         let state = key.state().await?;
-        if self.verb == Verb::Hold {
+        if self.operation == KeyOperation::Hold {
             if state.is_none_or(|state| !state.held) {
                 key.holds().await?;
             }
             return Ok(Done::default());
         }
         let Some(state) = state else {
-            if self.verb == (Verb::Discard { began: true }) {
+            if self.began {
                 // Somebody else has done the rest.
                 return Ok(Done::default());
             }
             return Err(StoreError::new(
                 StoreErrorKind::Invalid,
-                self.verb.name(),
+                self.operation.name(),
                 format!(
                     "the key {} on the route {} is neither failing nor held; there is nothing to do",
                     self.key, self.route
@@ -102,19 +78,19 @@ impl OnKey<'_> {
             )
             .into());
         };
-        match self.verb {
-            Verb::Hold | Verb::Release => {
+        match self.operation {
+            KeyOperation::Hold | KeyOperation::Release => {
                 key.goes_on(false).await?;
                 Ok(Done::default())
             }
-            Verb::Skip => {
+            KeyOperation::Skip => {
                 let dead = key.bury_parked(&state, "skipped", 1).await?;
                 if !dead.is_empty() {
                     key.goes_on(false).await?;
                 }
                 Ok(Done { dead, more: false })
             }
-            Verb::Discard { .. } => {
+            KeyOperation::Discard => {
                 let dead = key.bury_parked(&state, "discarded", MAX_DISCARDED).await?;
                 let more = key.first_parked().await?.is_some();
                 if more {
@@ -130,18 +106,15 @@ impl OnKey<'_> {
 }
 
 impl MongoDbStore {
-    async fn on_key(&self, verb: Verb, route: &Route, key: &KeyId) -> Result<Done, StoreError> {
-        self.know_route(verb.name(), route).await?;
-        transact(self.database(), verb.name(), &OnKey { verb, route, key }).await
+    async fn on_key(&self, work: OnKey<'_>) -> Result<Done, StoreError> {
+        let operation = work.operation.name();
+        self.know_route(operation, work.route).await?;
+        transact(self.database(), operation, &work).await
     }
 
     /// Appends documents again, in the order in which they stood in their keys.
-    async fn append_again(
-        &self,
-        operation: &'static str,
-        were_dead: bool,
-        filter: &Filter,
-    ) -> Result<u64, StoreError> {
+    async fn append_page(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
+        let (operation, were_dead) = (archive.operation(), archive == Archive::DeadLetters);
         let database = self.database();
         let failed = |failed: Failed| failed.in_step(operation);
         let (collection, at, sort) = if were_dead {
@@ -198,23 +171,6 @@ impl MongoDbStore {
         }
         Ok(())
     }
-
-    async fn change_pause(
-        &self,
-        operation: &'static str,
-        route: &Route,
-        topic: Option<&Topic>,
-    ) -> Result<(), StoreError> {
-        let topic = topic.map_or("", Topic::as_str);
-        let change = if operation == "pause" { "$addToSet" } else { "$pull" };
-        self.know_route(operation, route).await?;
-        // No new version: a heartbeat writes what it changes alone, and this is none of it.
-        let routes = self.database().routes();
-        let done =
-            routes.update_one(doc! { "_id": route.as_str() }, doc! { change: { "paused": topic } }).await;
-        done.map_err(|error| Failed::from(error).in_step(operation))?;
-        Ok(())
-    }
 }
 
 /// A dead letter by its id, if that is one.
@@ -229,47 +185,33 @@ impl Admin for MongoDbStore {
         browse::failing_keys(self.database(), filter).await.map_err(|failed| failed.in_step("failing_keys"))
     }
 
-    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
-        browse::parked(self.database(), filter).await.map_err(|failed| failed.in_step("parked"))
+    async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        browse::listed(self.database(), view, filter).await.map_err(|failed| failed.in_step(view.name()))
     }
 
-    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
-        browse::dead_letters(self.database(), filter).await.map_err(|failed| failed.in_step("dead_letters"))
-    }
-
-    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
-        browse::history(self.database(), filter).await.map_err(|failed| failed.in_step("history"))
-    }
-
-    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.on_key(Verb::Hold, route, key).await?;
-        Ok(())
-    }
-
-    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.on_key(Verb::Release, route, key).await?;
-        Ok(())
-    }
-
-    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        Ok(self.on_key(Verb::Skip, route, key).await?.dead.pop())
-    }
-
-    /// In several transactions where much is parked; the key is held between them, and stays so if this does not come to its end.
-    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let (mut discarded, mut began) = (0, false);
+    /// Discards in several transactions where much is parked; the key is held between them, and stays so if this does not come to its end.
+    async fn steer(
+        &self,
+        route: &Route,
+        key: &KeyId,
+        operation: KeyOperation,
+    ) -> Result<Steered, StoreError> {
+        let (mut steered, mut began) = (Steered::NOTHING, false);
         loop {
-            let done = self.on_key(Verb::Discard { began }, route, key).await?;
-            discarded += u64::try_from(done.dead.len()).unwrap_or_default();
+            let mut done = self.on_key(OnKey { operation, began, route, key }).await?;
+            steered.buried += u64::try_from(done.dead.len()).unwrap_or_default();
+            if operation == KeyOperation::Skip {
+                steered.skipped = done.dead.pop();
+            }
             if !done.more {
-                return Ok(discarded);
+                return Ok(steered);
             }
             began = true;
         }
     }
 
-    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.append_again("requeue", true, filter).await
+    async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
+        self.append_page(archive, filter).await
     }
 
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
@@ -312,20 +254,16 @@ impl Admin for MongoDbStore {
         purge.await.map_err(|failed| failed.in_step("purge"))
     }
 
-    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.append_again("replay", false, filter).await
-    }
-
-    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        self.change_pause("pause", route, topic).await
-    }
-
-    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        self.change_pause("resume", route, topic).await
-    }
-
-    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
-        browse::scheduled(self.database(), filter).await.map_err(|failed| failed.in_step("scheduled"))
+    async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
+        let topic = topic.map_or("", Topic::as_str);
+        let (operation, change) = if paused { ("pause", "$addToSet") } else { ("resume", "$pull") };
+        self.know_route(operation, route).await?;
+        // No new version: a heartbeat writes what it changes alone, and this is none of it.
+        let routes = self.database().routes();
+        let done =
+            routes.update_one(doc! { "_id": route.as_str() }, doc! { change: { "paused": topic } }).await;
+        done.map_err(|error| Failed::from(error).in_step(operation))?;
+        Ok(())
     }
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {

@@ -1,13 +1,13 @@
 //! Browsing: what operators look at, by a filter and page by page.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
 use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, FailingKey, Filter, MAX_BYTES_PER_CALL, Past};
-use outbox_contract::{KeyId, Message, MessageId, Route, Stored, Timestamp};
+use outbox_contract::admin::{FailingKey, Filter, MAX_BYTES_PER_CALL};
+use outbox_contract::backend::{Death, Listed, View};
+use outbox_contract::{KeyId, MessageId, Route, Timestamp};
 
 use crate::database::Database;
 use crate::error::Failed;
@@ -168,53 +168,38 @@ async fn behind(
     Ok(behind)
 }
 
-pub(crate) async fn parked(database: &Database, filter: &Filter) -> Result<Vec<Arc<Stored>>, Failed> {
+/// One page of a view.
+pub(crate) async fn listed(database: &Database, view: View, filter: &Filter) -> Result<Vec<Listed>, Failed> {
+    let (collection, key, at, sort) = match view {
+        View::Parked => {
+            let by_key = doc! { "route": 1, "topic": 1, "order_key": 1, "number": 1 };
+            (database.parked(), "order_key", "parked_at", by_key)
+        }
+        View::DeadLetters => (database.dead(), "order_key", "died_at", by_death()),
+        View::History => (database.history(), "order_key", "delivered_at", by_delivery()),
+        View::Scheduled => (database.scheduled(), "key", "due_at", doc! { "due_at": 1, "turn": 1 }),
+    };
     let mut session = database.session().await?;
-    let by_key = doc! { "route": 1, "topic": 1, "order_key": 1, "number": 1 };
-    let wanted = matching(filter, "order_key", "parked_at");
-    let rows = page(&mut session, database.parked(), wanted, by_key, filter, filter.offset, doc! {}).await?;
-    Ok(rows.into_iter().map(|row| Raw::new(row).presentable()).collect())
-}
-
-pub(crate) async fn dead_letters(database: &Database, filter: &Filter) -> Result<Vec<DeadLetter>, Failed> {
-    let mut session = database.session().await?;
-    let wanted = matching(filter, "order_key", "died_at");
-    let rows =
-        page(&mut session, database.dead(), wanted, by_death(), filter, filter.offset, doc! {}).await?;
+    let wanted = matching(filter, key, at);
+    let rows = page(&mut session, collection, wanted, sort, filter, filter.offset, doc! {}).await?;
     let read = |row: Document| {
-        let (route, died_at) = (route(&row), instant(&row, "died_at"));
-        let reason = text(&row, "reason").unwrap_or_default();
-        let attempts = number(&row, "attempts").and_then(|attempts| u32::try_from(attempts).ok());
-        let failures = (failure(&row, "first_failure"), failure(&row, "last_failure"));
-        let mut dead = DeadLetter::new(route, Raw::new(row).presentable(), reason, died_at);
-        dead.attempts = attempts.unwrap_or_default();
-        (dead.first_failure, dead.last_failure) = failures;
-        dead
+        let (route, at) = (route(&row), instant(&row, at));
+        let death = (view == View::DeadLetters).then(|| death(&row));
+        let listed = Listed::new(route, Raw::new(row).presentable(), at);
+        match death {
+            Some(death) => listed.with_death(death),
+            None => listed,
+        }
     };
     Ok(rows.into_iter().map(read).collect())
 }
 
-pub(crate) async fn history(database: &Database, filter: &Filter) -> Result<Vec<Past>, Failed> {
-    let mut session = database.session().await?;
-    let wanted = matching(filter, "order_key", "delivered_at");
-    let rows =
-        page(&mut session, database.history(), wanted, by_delivery(), filter, filter.offset, doc! {}).await?;
-    let read = |row: Document| {
-        let (route, delivered_at) = (route(&row), instant(&row, "delivered_at"));
-        Past::new(route, Raw::new(row).presentable(), delivered_at)
-    };
-    Ok(rows.into_iter().map(read).collect())
-}
-
-pub(crate) async fn scheduled(
-    database: &Database,
-    filter: &Filter,
-) -> Result<Vec<(Timestamp, Message)>, Failed> {
-    let mut session = database.session().await?;
-    let wanted = matching(filter, "key", "due_at");
-    let by_due = doc! { "due_at": 1, "turn": 1 };
-    let rows =
-        page(&mut session, database.scheduled(), wanted, by_due, filter, filter.offset, doc! {}).await?;
-    let read = |row: Document| (instant(&row, "due_at"), Raw::new(row).presentable().message.clone());
-    Ok(rows.into_iter().map(read).collect())
+fn death(row: &Document) -> Death {
+    let attempts = number(row, "attempts").and_then(|attempts| u32::try_from(attempts).ok());
+    Death {
+        reason: text(row, "reason").unwrap_or_default(),
+        attempts: attempts.unwrap_or_default(),
+        first_failure: failure(row, "first_failure"),
+        last_failure: failure(row, "last_failure"),
+    }
 }

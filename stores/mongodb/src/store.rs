@@ -8,7 +8,8 @@ use std::time::Duration;
 use futures_core::stream::BoxStream;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, ClientSession};
-use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
+use outbox_contract::backend::{Frontier, StripeMarks};
+use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Blame, Committed, Dedup};
 use outbox_contract::transition::{KeyTransition, Transitioned};
@@ -198,8 +199,8 @@ impl Store for MongoDbStore {
         "mongodb"
     }
 
-    fn ordering(&self) -> Ordering {
-        Ordering::Stripes
+    fn frontier(&self) -> Frontier<'_> {
+        Frontier::Stripes(self)
     }
 
     async fn migrate(&self) -> Result<(), StoreError> {
@@ -231,15 +232,6 @@ impl Store for MongoDbStore {
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
         fetch::fetch(self.database(), request).await.map_err(|failed| failed.in_step("fetch"))
-    }
-
-    /// Nobody that could be named: [`stripes`](Self::stripes) tells what readers need.
-    async fn writers(&self) -> Result<Writers, StoreError> {
-        Ok(Writers::default())
-    }
-
-    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
-        stripes::marks(self.database(), route, buckets).await.map_err(|failed| failed.in_step("stripes"))
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
@@ -274,9 +266,20 @@ impl Store for MongoDbStore {
         unserved::unserved(self.database(), after).await.map_err(|failed| failed.in_step("unserved"))
     }
 
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        self.bell()
+    }
+
     /// Rings of this process; and of other programs, where the server has change streams.
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {
         wakeups::wakeups(&self.inner.database, self.bell())
+    }
+}
+
+#[async_trait]
+impl StripeMarks for MongoDbStore {
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        stripes::marks(self.database(), route, buckets).await.map_err(|failed| failed.in_step("stripes"))
     }
 }
 
@@ -361,9 +364,5 @@ impl Transactional for MongoDbStore {
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
         error.downcast_ref::<mongodb::error::Error>().map_or(Blame::Handler, blame::blame)
-    }
-
-    fn wakeup_signal(&self) -> &WakeupSignal {
-        self.bell()
     }
 }

@@ -23,10 +23,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// Never ends.
 pub(crate) fn wakeups(database: &Arc<Database>, wakeup_signal: &WakeupSignal) -> BoxStream<'static, Wakeup> {
-    let rings = stream::unfold(wakeup_signal.listen(), |mut listener| async {
-        let wakeup = listener.next().await;
-        Some((wakeup, listener))
-    });
+    let rings = wakeup_signal.listen().into_stream();
     if !database.options.change_streams {
         return rings.boxed();
     }

@@ -2,11 +2,10 @@
 //!
 //! Each that changes something is one transaction; those on a key lock the key's row first and make the key's next version.
 
-use std::sync::Arc;
-
-use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
+use outbox_contract::admin::{Edit, FailingKey, Filter};
+use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View};
 use outbox_contract::{
-    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, StripeId, Timestamp, Topic,
+    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, StripeId, Timestamp, Topic,
     async_trait,
 };
 use sqlx::Row;
@@ -93,7 +92,7 @@ impl Admin for MySqlStore {
              (select count(*) from outbox_parked p where p.route = t.route and p.topic = t.topic and p.order_key = t.`key`), \
              (select p.id from outbox_parked p where p.route = t.route and p.topic = t.topic and p.order_key = t.`key` \
               order by p.position limit 1)";
-        self.browse("failing_keys", (&KEYS, COLUMNS), filter, |row| {
+        self.look("failing_keys", (&KEYS, COLUMNS), filter, |row| {
             let Some(key) = KeyId::from_texts(&text(row, 1)?, &text(row, 2)?) else { return Ok(None) };
             let mut failing = FailingKey::new(route(row, 0)?, key, instant(row, 8)?);
             failing.held = row.try_get_unchecked::<i64, _>(3)? != 0;
@@ -109,74 +108,61 @@ impl Admin for MySqlStore {
         .await
     }
 
-    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
-        self.browse_messages("parked", (&PARKED, MESSAGE), filter, |row| Ok(Raw::new(row).presentable()))
-            .await
-    }
-
-    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
-        let columns =
-            format!("{MESSAGE}, t.route, t.reason, t.attempts, t.first_failure, t.last_failure, t.died_at");
-        self.browse_messages("dead_letters", (&DEAD, &columns), filter, |row| {
-            let stored = Raw::new(row).presentable();
-            let mut dead =
-                DeadLetter::new(route(row, OWN)?, stored, text(row, OWN + 1)?, instant(row, OWN + 5)?);
-            dead.attempts = attempts(row, OWN + 2)?;
-            dead.first_failure = failure(row, OWN + 3)?;
-            dead.last_failure = failure(row, OWN + 4)?;
-            Ok(dead)
+    async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        let (table, own) = match view {
+            View::Parked => (&PARKED, ""),
+            View::DeadLetters => (&DEAD, ", t.reason, t.attempts, t.first_failure, t.last_failure"),
+            View::History => (&HISTORY, ""),
+            View::Scheduled => (&SCHEDULED, ""),
+        };
+        let message = match view {
+            View::Scheduled => MESSAGE.replacen("t.position", "0", 1).replacen("t.number", "0", 1),
+            _ => MESSAGE.to_owned(),
+        };
+        let columns = format!("{message}, t.route, {}{own}", table.time);
+        self.look_at_messages(view.name(), (table, &columns), filter, |row| {
+            let listed = Listed::new(route(row, OWN)?, Raw::new(row).presentable(), instant(row, OWN + 1)?);
+            if view != View::DeadLetters {
+                return Ok(listed);
+            }
+            Ok(listed.with_death(Death {
+                reason: text(row, OWN + 2)?,
+                attempts: attempts(row, OWN + 3)?,
+                first_failure: failure(row, OWN + 4)?,
+                last_failure: failure(row, OWN + 5)?,
+            }))
         })
         .await
     }
 
-    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
-        let columns = format!("{MESSAGE}, t.route, t.delivered_at");
-        self.browse_messages("history", (&HISTORY, &columns), filter, |row| {
-            Ok(Past::new(route(row, OWN)?, Raw::new(row).presentable(), instant(row, OWN + 1)?))
-        })
-        .await
-    }
-
-    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.in_key("hold", (route, key), async |key| match key.state().await? {
-            Some(state) if state.held => Ok(()),
-            _ => key.hold().await,
-        })
-        .await
-    }
-
-    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.with_key("release", (route, key), async |key| key.change(sql::KEY_RELEASE).await.map(|_| ()))
-            .await
-    }
-
-    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        self.with_key("skip", (route, key), async |key| {
-            let Some(first) = key.first_parked().await? else { return Ok(None) };
-            key.parked_to_dead("skipped", 1).await?;
-            key.change(sql::KEY_RELEASE).await?;
-            Ok(Uuid::from_slice(&first).ok().map(MessageId::from_uuid))
-        })
-        .await
-    }
-
-    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let mut all = self.with_key("discard", (route, key), async |key| key.discard().await).await?;
-        let mut last = all;
-        while last == MAX_DISCARDED {
-            // A key that flows by now has nothing parked.
-            let more = self.in_open_key("discard", (route, key), async |key| key.discard().await);
-            last = more.await?.unwrap_or_default();
-            all += last;
+    async fn steer(
+        &self,
+        route: &Route,
+        key: &KeyId,
+        operation: KeyOperation,
+    ) -> Result<Steered, StoreError> {
+        match operation {
+            KeyOperation::Hold => self.hold_key(route, key).await.map(|()| Steered::NOTHING),
+            KeyOperation::Release => self.release_key(route, key).await.map(|()| Steered::NOTHING),
+            KeyOperation::Skip => self.skip_first(route, key).await.map(Steered::skipped),
+            KeyOperation::Discard => self.discard_parked(route, key).await.map(Steered::discarded),
         }
-        Ok(all)
     }
 
-    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let mut query = DEAD.select(&format!("{CHOSEN}, t.id"), filter);
-        // Two operators at once: the second one finds what the first left.
-        query.push(" for update");
-        self.requeue_chosen(query).await
+    async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
+        match archive {
+            Archive::DeadLetters => {
+                let mut query = DEAD.select(&format!("{CHOSEN}, t.id"), filter);
+                // Two operators at once: the second one finds what the first left.
+                query.push(" for update");
+                self.requeue_chosen(query).await
+            }
+            Archive::History => {
+                let mut query = HISTORY.select(CHOSEN, filter);
+                query.push(format!(" offset {}", number(filter.offset)));
+                self.replay_chosen(query).await
+            }
+        }
     }
 
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
@@ -222,35 +208,53 @@ impl Admin for MySqlStore {
         self.on("purge", &self.lines().operating, work).await
     }
 
-    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let mut query = HISTORY.select(CHOSEN, filter);
-        query.push(format!(" offset {}", number(filter.offset)));
-        self.replay_chosen(query).await
-    }
-
-    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
+    async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
         let topic = topic.map_or("", Topic::as_str);
-        let query = sqlx::query(sql::PAUSE).bind(route.as_str().as_bytes()).bind(topic.as_bytes());
-        self.change("pause", query).await.map(|_| ())
-    }
-
-    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        let topic = topic.map_or("", Topic::as_str);
-        let query = sqlx::query(sql::UNPAUSE).bind(route.as_str().as_bytes()).bind(topic.as_bytes());
-        self.change("resume", query).await.map(|_| ())
-    }
-
-    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
-        let columns = MESSAGE.replacen("t.position", "0", 1).replacen("t.number", "0", 1) + ", t.due_at";
-        self.browse_messages("scheduled", (&SCHEDULED, &columns), filter, |row| {
-            Ok((instant(row, OWN)?, Raw::new(row).presentable().message.clone()))
-        })
-        .await
+        let (operation, statement) = if paused { ("pause", sql::PAUSE) } else { ("resume", sql::UNPAUSE) };
+        let query = sqlx::query(statement).bind(route.as_str().as_bytes()).bind(topic.as_bytes());
+        self.change(operation, query).await.map(|_| ())
     }
 
     async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
         let query = sqlx::query(sql::CANCEL_SCHEDULED).bind(sql::ids(ids.iter().copied()));
         self.change("cancel_scheduled", query).await
+    }
+}
+
+impl MySqlStore {
+    async fn hold_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.in_key("hold", (route, key), async |key| match key.state().await? {
+            Some(state) if state.held => Ok(()),
+            _ => key.hold().await,
+        })
+        .await
+    }
+
+    async fn release_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.with_key("release", (route, key), async |key| key.change(sql::KEY_RELEASE).await.map(|_| ()))
+            .await
+    }
+
+    async fn skip_first(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
+        self.with_key("skip", (route, key), async |key| {
+            let Some(first) = key.first_parked().await? else { return Ok(None) };
+            key.parked_to_dead("skipped", 1).await?;
+            key.change(sql::KEY_RELEASE).await?;
+            Ok(Uuid::from_slice(&first).ok().map(MessageId::from_uuid))
+        })
+        .await
+    }
+
+    async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        let mut all = self.with_key("discard", (route, key), async |key| key.discard().await).await?;
+        let mut last = all;
+        while last == MAX_DISCARDED {
+            // A key that flows by now has nothing parked.
+            let more = self.in_open_key("discard", (route, key), async |key| key.discard().await);
+            last = more.await?.unwrap_or_default();
+            all += last;
+        }
+        Ok(all)
     }
 }
 

@@ -19,40 +19,45 @@ pub(crate) const MESSAGE: &str = "t.position, t.id, t.stripe, t.number, t.topic,
 pub(crate) const OWN: usize = Column::COUNT;
 
 /// A table that is looked at through a filter, as `t`.
-pub(crate) struct View {
+pub(crate) struct Table {
     table: &'static str,
     /// What the filter's key and instants are compared with.
     key: &'static str,
-    time: &'static str,
+    pub(crate) time: &'static str,
     /// The condition on ids, to which a list is added.
     ids: &'static str,
     order: &'static str,
 }
 
-pub(crate) const KEYS: View = View {
+pub(crate) const KEYS: Table = Table {
     table: "outbox_key",
     key: "t.`key`",
     time: "t.since",
     ids: "exists (select 1 from outbox_parked p where p.route = t.route and p.topic = t.topic and p.order_key = t.`key` and p.id in (",
     order: "t.since, t.route, t.topic, t.`key`",
 };
-pub(crate) const PARKED: View = View {
+pub(crate) const PARKED: Table = Table {
     table: "outbox_parked",
     key: "t.order_key",
     time: "t.parked_at",
     ids: "(t.id in (",
     order: "t.route, t.topic, t.order_key, t.position",
 };
-pub(crate) const DEAD: View =
-    View { table: "outbox_dead", key: "t.order_key", time: "t.died_at", ids: "(t.id in (", order: "t.entry" };
-pub(crate) const HISTORY: View = View {
+pub(crate) const DEAD: Table = Table {
+    table: "outbox_dead",
+    key: "t.order_key",
+    time: "t.died_at",
+    ids: "(t.id in (",
+    order: "t.entry",
+};
+pub(crate) const HISTORY: Table = Table {
     table: "outbox_history",
     key: "t.order_key",
     time: "t.delivered_at",
     ids: "(t.id in (",
     order: "t.entry",
 };
-pub(crate) const SCHEDULED: View = View {
+pub(crate) const SCHEDULED: Table = Table {
     table: "outbox_scheduled",
     key: "t.`key`",
     time: "t.due_at",
@@ -60,7 +65,7 @@ pub(crate) const SCHEDULED: View = View {
     order: "t.due_at, t.entry",
 };
 
-impl View {
+impl Table {
     /// A statement for what the filter lets through, the oldest first, up to its limit.
     pub(crate) fn select(&self, columns: &str, filter: &Filter) -> QueryBuilder<MySql> {
         let mut query = QueryBuilder::new(format!("select {columns} from {} t where true", self.table));
@@ -117,14 +122,14 @@ pub(crate) fn attempts(row: &MySqlRow, column: usize) -> Result<u32, sqlx::Error
 
 impl MySqlStore {
     /// One page of what a filter lets through. What `read` makes nothing of is left out.
-    pub(crate) async fn browse<T>(
+    pub(crate) async fn look<T>(
         &self,
         operation: &'static str,
-        (view, columns): (&View, &str),
+        (table, columns): (&Table, &str),
         filter: &Filter,
         read: impl Fn(&MySqlRow) -> Result<Option<T>, sqlx::Error>,
     ) -> Result<Vec<T>, StoreError> {
-        let mut query = view.select(columns, filter);
+        let mut query = table.select(columns, filter);
         query.push(format!(" offset {}", number(filter.offset)));
         let work = async |connection: &mut MySqlConnection| {
             let rows = query.build().persistent(false).fetch_all(connection).await?;
@@ -134,22 +139,22 @@ impl MySqlStore {
     }
 
     /// The same for what has messages: the page ends before it has too many bytes, but has one message always.
-    pub(crate) async fn browse_messages<T: Send>(
+    pub(crate) async fn look_at_messages<T: Send>(
         &self,
         operation: &'static str,
-        (view, columns): (&View, &str),
+        (table, columns): (&Table, &str),
         filter: &Filter,
         read: impl Fn(&MySqlRow) -> Result<T, sqlx::Error> + Send + Sync,
     ) -> Result<Vec<T>, StoreError> {
         let offset = format!(" offset {}", number(filter.offset));
-        let mut sizes = view.select("length(t.headers) + length(t.payload)", filter);
+        let mut sizes = table.select("length(t.headers) + length(t.payload)", filter);
         sizes.push(&offset);
         // Sizes first: what a connection was asked for is sent, whether it is read or not.
         let page = async |connection: &mut MySqlConnection| {
             let rows = sizes.build().persistent(false).fetch_all(&mut *connection).await?;
             let sizes: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get_unchecked(0)).collect();
             let filter = Filter { limit: Some(fitting(&sizes?)), ..filter.clone() };
-            let mut query = view.select(columns, &filter);
+            let mut query = table.select(columns, &filter);
             query.push(&offset);
             let mut page = Vec::with_capacity(filter.limit());
             let mut rows = query.build().persistent(false).fetch(connection);

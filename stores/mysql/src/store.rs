@@ -4,15 +4,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_core::stream::BoxStream;
-use futures_util::{StreamExt, stream};
-use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
+use outbox_contract::backend::{Frontier, StripeMarks};
+use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::transition::{KeyTransition, Transitioned};
-use outbox_contract::wakeup::{Wakeup, WakeupSignal};
 use outbox_contract::{
     Backlog, BucketSet, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError,
-    StoreErrorKind, StripeMark, Unserved, async_trait,
+    StoreErrorKind, StripeMark, Unserved, WakeupSignal, async_trait,
 };
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 
@@ -262,8 +260,8 @@ impl Store for MySqlStore {
         "mysql"
     }
 
-    fn ordering(&self) -> Ordering {
-        Ordering::Stripes
+    fn frontier(&self) -> Frontier<'_> {
+        Frontier::Stripes(self)
     }
 
     /// On a connection of its own, as the pool opens them.
@@ -308,16 +306,6 @@ impl Store for MySqlStore {
     async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
         let work = async |connection: &mut MySqlConnection| fetch::fetch(connection, request).await;
         self.on("fetch_below", &self.lines().looking, work).await
-    }
-
-    /// Nobody: stripes tell how far was committed.
-    async fn writers(&self) -> Result<Writers, StoreError> {
-        Ok(Writers::default())
-    }
-
-    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
-        let work = async |connection: &mut MySqlConnection| stripes::marks(connection, route, buckets).await;
-        self.on("stripes", &self.lines().fetching, work).await
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
@@ -377,12 +365,15 @@ impl Store for MySqlStore {
         self.on("unserved", &self.lines().operating, work).await
     }
 
-    /// Rings of this process. Other processes are found by polling.
-    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
-        stream::unfold(self.bell().listen(), |mut listener| async {
-            let wakeup = listener.next().await;
-            Some((wakeup, listener))
-        })
-        .boxed()
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        self.bell()
+    }
+}
+
+#[async_trait]
+impl StripeMarks for MySqlStore {
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        let work = async |connection: &mut MySqlConnection| stripes::marks(connection, route, buckets).await;
+        self.on("stripes", &self.lines().fetching, work).await
     }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use outbox_contract::finished::{Finished, Rest};
 use outbox_contract::transactional::{Blame, Committed, Dedup};
-use outbox_contract::wakeup::WakeupSignal;
 use outbox_contract::{
     AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
     async_trait,
@@ -273,9 +272,5 @@ impl Transactional for MySqlStore {
 
     fn max_idle(&self) -> Option<Duration> {
         Some(self.options().transaction_idle_timeout)
-    }
-
-    fn wakeup_signal(&self) -> &WakeupSignal {
-        self.bell()
     }
 }

@@ -158,7 +158,7 @@ async fn main() {
     println!("a round of maintenance with nothing to do: {:.0} us", round.await);
     let probe = cpu(&server, 200, async {
         for _ in 0..200 {
-            store.writers().await.unwrap();
+            store.frontier().writers().await.unwrap();
         }
     });
     println!("a question for writers: {:.0} us", probe.await);

@@ -4,13 +4,10 @@
 //! key are functions in the database, which lock the key's row before they look, and make the key's
 //! next version.
 
-use std::sync::Arc;
-
-use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, Past, requeued};
+use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, requeued};
+use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View};
 use outbox_contract::{
-    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
-    async_trait,
+    Admin, Failure, KeyId, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic, async_trait,
 };
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -38,6 +35,18 @@ fn route(row: &PgRow) -> Result<Route, sqlx::Error> {
 
 fn attempts(row: &PgRow) -> Result<u32, sqlx::Error> {
     row.try_get::<i64, _>("attempts").map(|attempts| u32::try_from(attempts).unwrap_or(u32::MAX))
+}
+
+fn death(row: &PgRow) -> Result<Death, sqlx::Error> {
+    let failure = |column: &str| -> Result<Option<Failure>, sqlx::Error> {
+        Ok(row.try_get::<Option<&str>, _>(column)?.and_then(Failure::from_text))
+    };
+    Ok(Death {
+        reason: row.try_get("reason")?,
+        attempts: attempts(row)?,
+        first_failure: failure("first_failure")?,
+        last_failure: failure("last_failure")?,
+    })
 }
 
 impl PostgresStore {
@@ -74,7 +83,7 @@ impl PostgresStore {
         self.filtered(statement, filter).bind(number(filter.offset)).bind(number(MAX_BYTES_PER_CALL))
     }
 
-    async fn browse<T>(
+    async fn look<T>(
         &self,
         operation: &'static str,
         query: Query<'static, Postgres, PgArguments>,
@@ -124,7 +133,7 @@ fn flows(operation: &'static str, route: &Route, key: &KeyId) -> StoreError {
 impl Admin for PostgresStore {
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
         let query = self.filtered(&self.sql().browse_keys, filter).bind(number(filter.offset));
-        self.browse("failing_keys", query, |row| {
+        self.look("failing_keys", query, |row| {
             let Some(key) = KeyId::from_texts(row.try_get("topic")?, row.try_get("key")?) else {
                 return Ok(None);
             };
@@ -144,77 +153,55 @@ impl Admin for PostgresStore {
         .await
     }
 
-    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
-        let read = |row: &PgRow| Ok(Some(Raw::new(row).presentable()));
-        self.browse("parked", self.page(&self.sql().browse_parked, filter), read).await
-    }
-
-    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
-        self.browse("dead_letters", self.page(&self.sql().browse_dead, filter), |row| {
-            let reason: String = row.try_get("reason")?;
-            let stored = Raw::new(row).presentable();
-            let mut dead = DeadLetter::new(route(row)?, stored, reason, instant(row, "died_at")?);
-            dead.attempts = attempts(row)?;
-            dead.first_failure =
-                row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
-            dead.last_failure = row.try_get::<Option<&str>, _>("last_failure")?.and_then(Failure::from_text);
-            Ok(Some(dead))
-        })
-        .await
-    }
-
-    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
-        self.browse("history", self.page(&self.sql().browse_history, filter), |row| {
-            Ok(Some(Past::new(route(row)?, Raw::new(row).presentable(), instant(row, "delivered_at")?)))
-        })
-        .await
-    }
-
-    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.ask("hold", self.of_key(&self.sql().hold, route, key)).await?;
-        Ok(())
-    }
-
-    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        let row = self.ask("release", self.of_key(&self.sql().release, route, key)).await?;
-        let released: bool = row.try_get(0).map_err(|error| store_error("release", error))?;
-        if released { Ok(()) } else { Err(flows("release", route, key)) }
-    }
-
-    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        let row = self.ask("skip", self.of_key(&self.sql().skip, route, key)).await?;
-        let skipped: Option<Vec<Uuid>> = row.try_get(0).map_err(|error| store_error("skip", error))?;
-        let skipped = skipped.ok_or_else(|| flows("skip", route, key))?;
-        Ok(skipped.first().copied().map(MessageId::from_uuid))
-    }
-
-    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let step = async || {
-            let discard = self.of_key(&self.sql().discard, route, key).bind(MAX_DISCARDED);
-            let row = self.ask("discard", discard).await?;
-            row.try_get::<Option<i64>, _>(0).map_err(|error| store_error("discard", error))
+    async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        let sql = self.sql();
+        let (statement, at) = match view {
+            View::Parked => (&sql.browse_parked, "parked_at"),
+            View::DeadLetters => (&sql.browse_dead, "died_at"),
+            View::History => (&sql.browse_history, "delivered_at"),
+            View::Scheduled => (&sql.browse_scheduled, "due_at"),
         };
-        let mut last = step().await?.ok_or_else(|| flows("discard", route, key))?;
-        let mut all = last;
-        while last == MAX_DISCARDED {
-            // A key that flows by now has nothing parked.
-            last = step().await?.unwrap_or_default();
-            all += last;
-        }
-        Ok(u64::try_from(all).unwrap_or_default())
+        self.look(view.name(), self.page(statement, filter), |row| {
+            let listed = Listed::new(route(row)?, Raw::new(row).presentable(), instant(row, at)?);
+            let has_died = view == View::DeadLetters;
+            Ok(Some(if has_died { listed.with_death(death(row)?) } else { listed }))
+        })
+        .await
     }
 
-    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        let failed = |error| store_error("requeue", error);
-        let row = self.ask("requeue", self.filtered(&self.sql().requeue, filter)).await?;
-        let appended = u64::try_from(row.try_get::<i64, _>("appended").map_err(failed)?).unwrap_or_default();
-        let (ids, reasons): (Vec<String>, Vec<String>) =
-            (row.try_get("refused").map_err(failed)?, row.try_get("reasons").map_err(failed)?);
-        if appended > 0 {
-            self.ring_committed();
+    async fn steer(
+        &self,
+        route: &Route,
+        key: &KeyId,
+        operation: KeyOperation,
+    ) -> Result<Steered, StoreError> {
+        let name = operation.name();
+        let failed = |error| store_error(name, error);
+        let flows = || flows(name, route, key);
+        let sql = self.sql();
+        let statement = match operation {
+            KeyOperation::Hold => &sql.hold,
+            KeyOperation::Release => &sql.release,
+            KeyOperation::Skip => &sql.skip,
+            KeyOperation::Discard => return self.discard_parked(route, key).await.map(Steered::discarded),
+        };
+        let row = self.ask(name, self.of_key(statement, route, key)).await?;
+        match operation {
+            KeyOperation::Release if !row.try_get::<bool, _>(0).map_err(failed)? => Err(flows()),
+            KeyOperation::Skip => {
+                let skipped: Option<Vec<Uuid>> = row.try_get(0).map_err(failed)?;
+                let skipped = skipped.ok_or_else(flows)?;
+                Ok(Steered::skipped(skipped.first().copied().map(MessageId::from_uuid)))
+            }
+            _ => Ok(Steered::NOTHING),
         }
-        let refused: Vec<(String, String)> = ids.into_iter().zip(reasons).collect();
-        requeued(appended, &refused)
+    }
+
+    async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
+        match archive {
+            Archive::DeadLetters => self.requeue_all(filter).await,
+            Archive::History => self.replay_page(filter).await,
+        }
     }
 
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
@@ -222,7 +209,7 @@ impl Admin for PostgresStore {
         let failed = |error| store_error(OPERATION, error);
         let query = self.filtered(&self.sql().edit_choose, &filter.first());
         let chosen = self
-            .browse(OPERATION, query, |row| {
+            .look(OPERATION, query, |row| {
                 Ok(Some((row.try_get::<i64, _>("number")?, Raw::new(row).edited(edit))))
             })
             .await?;
@@ -253,7 +240,51 @@ impl Admin for PostgresStore {
         self.change("purge", self.filtered(&self.sql().purge, filter)).await
     }
 
-    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
+    async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
+        let (sql, topic) = (self.sql(), topic.map_or("", Topic::as_str).to_owned());
+        let (operation, statement) = if paused { ("pause", &sql.pause) } else { ("resume", &sql.unpause) };
+        let query = sql.query(statement).bind(route.as_str().to_owned()).bind(topic);
+        self.change(operation, query).await?;
+        Ok(())
+    }
+
+    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+        self.change("cancel_scheduled", self.sql().query(&self.sql().cancel_scheduled).bind(ids)).await
+    }
+}
+
+impl PostgresStore {
+    async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        let step = async || {
+            let discard = self.of_key(&self.sql().discard, route, key).bind(MAX_DISCARDED);
+            let row = self.ask("discard", discard).await?;
+            row.try_get::<Option<i64>, _>(0).map_err(|error| store_error("discard", error))
+        };
+        let mut last = step().await?.ok_or_else(|| flows("discard", route, key))?;
+        let mut all = last;
+        while last == MAX_DISCARDED {
+            // A key that flows by now has nothing parked.
+            last = step().await?.unwrap_or_default();
+            all += last;
+        }
+        Ok(u64::try_from(all).unwrap_or_default())
+    }
+
+    async fn requeue_all(&self, filter: &Filter) -> Result<u64, StoreError> {
+        let failed = |error| store_error("requeue", error);
+        let row = self.ask("requeue", self.filtered(&self.sql().requeue, filter)).await?;
+        let appended = u64::try_from(row.try_get::<i64, _>("appended").map_err(failed)?).unwrap_or_default();
+        let (ids, reasons): (Vec<String>, Vec<String>) =
+            (row.try_get("refused").map_err(failed)?, row.try_get("reasons").map_err(failed)?);
+        if appended > 0 {
+            self.ring_committed();
+        }
+        let refused: Vec<(String, String)> = ids.into_iter().zip(reasons).collect();
+        requeued(appended, &refused)
+    }
+
+    async fn replay_page(&self, filter: &Filter) -> Result<u64, StoreError> {
         let query = self.filtered(&self.sql().replay, filter).bind(number(filter.offset));
         let row = self.ask("replay", query).await?;
         let appended: i64 = row.try_get(0).map_err(|error| store_error("replay", error))?;
@@ -261,32 +292,5 @@ impl Admin for PostgresStore {
             self.ring_committed();
         }
         Ok(u64::try_from(appended).unwrap_or_default())
-    }
-
-    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        let topic = topic.map_or("", Topic::as_str).to_owned();
-        let query = self.sql().query(&self.sql().pause).bind(route.as_str().to_owned()).bind(topic);
-        self.change("pause", query).await?;
-        Ok(())
-    }
-
-    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        let topic = topic.map_or("", Topic::as_str).to_owned();
-        let query = self.sql().query(&self.sql().unpause).bind(route.as_str().to_owned()).bind(topic);
-        self.change("resume", query).await?;
-        Ok(())
-    }
-
-    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
-        self.browse("scheduled", self.page(&self.sql().browse_scheduled, filter), |row| {
-            let message = Raw::new(row).presentable().message.clone();
-            Ok(Some((instant(row, "due_at")?, message)))
-        })
-        .await
-    }
-
-    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
-        let ids: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
-        self.change("cancel_scheduled", self.sql().query(&self.sql().cancel_scheduled).bind(ids)).await
     }
 }

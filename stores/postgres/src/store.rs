@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
+use outbox_contract::backend::{Frontier, OpenWriters};
+use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId, Writers};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::transition::{KeyTransition, Transitioned};
 use outbox_contract::wakeup::{Wakeup, WakeupSignal};
@@ -342,8 +343,8 @@ impl Store for PostgresStore {
         "postgres"
     }
 
-    fn ordering(&self) -> Ordering {
-        Ordering::Writers
+    fn frontier(&self) -> Frontier<'_> {
+        Frontier::Writers(self)
     }
 
     /// Uses a connection of its own, as the pool opens them.
@@ -395,11 +396,6 @@ impl Store for PostgresStore {
     async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
         let work = async |connection: &mut PgConnection| fetch::fetch(connection, self.sql(), request).await;
         self.on("fetch_below", &self.lines().browsing, work).await
-    }
-
-    async fn writers(&self) -> Result<Writers, StoreError> {
-        let work = async |connection: &mut PgConnection| writers::writers(connection, self.sql()).await;
-        self.on("writers", &self.lines().looking, work).await
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
@@ -466,16 +462,20 @@ impl Store for PostgresStore {
         Ok(found)
     }
 
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        self.bell()
+    }
+
     /// Yields wake-ups of this process at once. Those of other programs arrive through LISTEN, on a
     /// connection of its own that is reopened when it is lost. A transaction pooler does not
     /// support LISTEN: there, relays find other programs' messages by polling.
     fn wakeups(&self) -> BoxStream<'static, Wakeup> {
-        let own = wakeups::of_this_process(self.bell().listen());
+        let own = self.bell().listen().into_stream();
         if self.options().transaction_pooler {
             tracing::info!(
                 "LISTEN does not work behind a transaction pooler: messages of other programs are found by polling"
             );
-            return own;
+            return own.boxed();
         }
         let others = wakeups::of_other_programs(
             self.inner.door.clone(),
@@ -483,5 +483,13 @@ impl Store for PostgresStore {
             self.inner.sender.clone(),
         );
         stream::select(own, others).boxed()
+    }
+}
+
+#[async_trait]
+impl OpenWriters for PostgresStore {
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        let work = async |connection: &mut PgConnection| writers::writers(connection, self.sql()).await;
+        self.on("writers", &self.lines().looking, work).await
     }
 }

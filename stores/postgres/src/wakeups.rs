@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use outbox_contract::wakeup::{Wakeup, WakeupListener};
+use outbox_contract::wakeup::Wakeup;
 use sqlx::Executor;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
@@ -13,15 +13,6 @@ use crate::notifier::SOON;
 
 /// Pause after a failed or lost connection.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// Yields the wake-ups of this process.
-pub(crate) fn of_this_process(bell: WakeupListener) -> BoxStream<'static, Wakeup> {
-    stream::unfold(bell, |mut bell| async {
-        let wakeup = bell.next().await;
-        Some((wakeup, bell))
-    })
-    .boxed()
-}
 
 /// Yields the wake-ups of other programs on the channel, and one after each interruption: a
 /// notification may have been lost then.

@@ -3,12 +3,10 @@
 //! Each operation that changes something is one transaction that has the write lock from its start;
 //! those on a key make the key's next version.
 
-use std::sync::Arc;
-
-use outbox_contract::Failure;
-use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, Past};
+use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL};
+use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View};
 use outbox_contract::{
-    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Stored, Timestamp, Topic,
+    Admin, Failure, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic,
     async_trait,
 };
 use sqlx::Row;
@@ -62,8 +60,20 @@ fn route(row: &SqliteRow) -> Result<Route, sqlx::Error> {
     Ok(Route::new(name).or_else(|_| Route::new(name.replace(char::is_control, "?"))).unwrap_or_default())
 }
 
+fn death(row: &SqliteRow) -> Result<Death, sqlx::Error> {
+    let failure = |column: &str| -> Result<Option<Failure>, sqlx::Error> {
+        Ok(row.try_get::<Option<&str>, _>(column)?.and_then(Failure::from_text))
+    };
+    Ok(Death {
+        reason: row.try_get("reason")?,
+        attempts: row.try_get("attempts")?,
+        first_failure: failure("first_failure")?,
+        last_failure: failure("last_failure")?,
+    })
+}
+
 impl SqliteStore {
-    async fn browse<T>(
+    async fn look<T>(
         &self,
         operation: &'static str,
         query: Query<'_, Sqlite, SqliteArguments>,
@@ -126,7 +136,7 @@ impl SqliteStore {
 #[async_trait]
 impl Admin for SqliteStore {
     async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
-        self.browse("failing_keys", page(sql::BROWSE_KEYS, filter), |row| {
+        self.look("failing_keys", page(sql::BROWSE_KEYS, filter), |row| {
             let Some(key) = KeyId::from_texts(row.try_get("topic")?, row.try_get("key")?) else {
                 return Ok(None);
             };
@@ -147,85 +157,40 @@ impl Admin for SqliteStore {
         .await
     }
 
-    async fn parked(&self, filter: &Filter) -> Result<Vec<Arc<Stored>>, StoreError> {
-        self.browse("parked", messages(sql::BROWSE_PARKED, filter), |row| {
-            Ok(Some(Raw::new(row).presentable()))
-        })
-        .await
-    }
-
-    async fn dead_letters(&self, filter: &Filter) -> Result<Vec<DeadLetter>, StoreError> {
-        self.browse("dead_letters", messages(sql::BROWSE_DEAD, filter), |row| {
-            let reason: String = row.try_get("reason")?;
-            let stored = Raw::new(row).presentable();
-            let mut dead = DeadLetter::new(route(row)?, stored, reason, instant(row, "died_at")?);
-            dead.attempts = row.try_get("attempts")?;
-            dead.first_failure =
-                row.try_get::<Option<&str>, _>("first_failure")?.and_then(Failure::from_text);
-            dead.last_failure = row.try_get::<Option<&str>, _>("last_failure")?.and_then(Failure::from_text);
-            Ok(Some(dead))
-        })
-        .await
-    }
-
-    async fn history(&self, filter: &Filter) -> Result<Vec<Past>, StoreError> {
-        self.browse("history", messages(sql::BROWSE_HISTORY, filter), |row| {
-            Ok(Some(Past::new(route(row)?, Raw::new(row).presentable(), instant(row, "delivered_at")?)))
-        })
-        .await
-    }
-
-    async fn hold(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        let done = async {
-            let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await?;
-            let now = now(&mut tx).await?;
-            let mut in_key = KeyIn { connection: &mut tx, route, key, now };
-            if in_key.state().await?.is_none_or(|state| !state.held) {
-                let version = in_key.next_version().await?;
-                let hold = in_key.key_query(sql::KEY_HOLD).bind(key.bucket().0).bind(version).bind(now);
-                hold.execute(&mut *in_key.connection).await?;
-            }
-            tx.commit().await
+    async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        let (statement, at) = match view {
+            View::Parked => (sql::BROWSE_PARKED, "parked_at"),
+            View::DeadLetters => (sql::BROWSE_DEAD, "died_at"),
+            View::History => (sql::BROWSE_HISTORY, "delivered_at"),
+            View::Scheduled => (sql::BROWSE_SCHEDULED, "due_at"),
         };
-        done.await.map_err(|error| store_error("hold", error))
-    }
-
-    async fn release(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
-        self.with_key("release", (route, key), async |key| {
-            let version = key.next_version().await?;
-            let release = key.key_query(sql::KEY_RELEASE).bind(version).bind(key.now);
-            release.execute(&mut *key.connection).await?;
-            Ok(())
+        self.look(view.name(), messages(statement, filter), |row| {
+            let listed = Listed::new(route(row)?, Raw::new(row).presentable(), instant(row, at)?);
+            let has_died = view == View::DeadLetters;
+            Ok(Some(if has_died { listed.with_death(death(row)?) } else { listed }))
         })
         .await
     }
 
-    async fn skip(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
-        self.with_key("skip", (route, key), async |key| {
-            let Some(first) = key.first_parked().await? else { return Ok(None) };
-            key.parked_to_dead("skipped", 1).await?;
-            let version = key.next_version().await?;
-            let release = key.key_query(sql::KEY_RELEASE).bind(version).bind(key.now);
-            release.execute(&mut *key.connection).await?;
-            Ok(Uuid::from_slice(&first).ok().map(MessageId::from_uuid))
-        })
-        .await
-    }
-
-    async fn discard(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
-        let mut last = self.with_key("discard", (route, key), async |key| key.discard().await).await?;
-        let mut all = last;
-        while last == u64::from(MAX_DISCARDED) {
-            // A key that flows by now has nothing parked.
-            let more = self.in_open_key("discard", (route, key), async |key| key.discard().await);
-            last = more.await?.unwrap_or_default();
-            all += last;
+    async fn steer(
+        &self,
+        route: &Route,
+        key: &KeyId,
+        operation: KeyOperation,
+    ) -> Result<Steered, StoreError> {
+        match operation {
+            KeyOperation::Hold => self.hold_key(route, key).await.map(|()| Steered::NOTHING),
+            KeyOperation::Release => self.release_key(route, key).await.map(|()| Steered::NOTHING),
+            KeyOperation::Skip => self.skip_first(route, key).await.map(Steered::skipped),
+            KeyOperation::Discard => self.discard_parked(route, key).await.map(Steered::discarded),
         }
-        Ok(all)
     }
 
-    async fn requeue(&self, filter: &Filter) -> Result<u64, StoreError> {
-        self.requeue_all(filtered(sql::REQUEUE_CHOOSE, filter)).await
+    async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
+        match archive {
+            Archive::DeadLetters => self.requeue_all(filtered(sql::REQUEUE_CHOOSE, filter)).await,
+            Archive::History => self.replay_page(filter).await,
+        }
     }
 
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
@@ -248,7 +213,70 @@ impl Admin for SqliteStore {
         self.change("purge", filtered(sql::PURGE, filter)).await
     }
 
-    async fn replay(&self, filter: &Filter) -> Result<u64, StoreError> {
+    async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
+        let topic = topic.map_or("", Topic::as_str);
+        let (operation, statement) = if paused { ("pause", sql::PAUSE) } else { ("resume", sql::UNPAUSE) };
+        self.change(operation, sqlx::query(statement).bind(route.as_str()).bind(topic)).await?;
+        Ok(())
+    }
+
+    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        let query = sqlx::query(sql::CANCEL_SCHEDULED).bind(id_list(ids.iter().copied()));
+        self.change("cancel_scheduled", query).await
+    }
+}
+
+impl SqliteStore {
+    async fn hold_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        let done = async {
+            let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await?;
+            let now = now(&mut tx).await?;
+            let mut in_key = KeyIn { connection: &mut tx, route, key, now };
+            if in_key.state().await?.is_none_or(|state| !state.held) {
+                let version = in_key.next_version().await?;
+                let hold = in_key.key_query(sql::KEY_HOLD).bind(key.bucket().0).bind(version).bind(now);
+                hold.execute(&mut *in_key.connection).await?;
+            }
+            tx.commit().await
+        };
+        done.await.map_err(|error| store_error("hold", error))
+    }
+
+    async fn release_key(&self, route: &Route, key: &KeyId) -> Result<(), StoreError> {
+        self.with_key("release", (route, key), async |key| {
+            let version = key.next_version().await?;
+            let release = key.key_query(sql::KEY_RELEASE).bind(version).bind(key.now);
+            release.execute(&mut *key.connection).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn skip_first(&self, route: &Route, key: &KeyId) -> Result<Option<MessageId>, StoreError> {
+        self.with_key("skip", (route, key), async |key| {
+            let Some(first) = key.first_parked().await? else { return Ok(None) };
+            key.parked_to_dead("skipped", 1).await?;
+            let version = key.next_version().await?;
+            let release = key.key_query(sql::KEY_RELEASE).bind(version).bind(key.now);
+            release.execute(&mut *key.connection).await?;
+            Ok(Uuid::from_slice(&first).ok().map(MessageId::from_uuid))
+        })
+        .await
+    }
+
+    async fn discard_parked(&self, route: &Route, key: &KeyId) -> Result<u64, StoreError> {
+        let mut last = self.with_key("discard", (route, key), async |key| key.discard().await).await?;
+        let mut all = last;
+        while last == u64::from(MAX_DISCARDED) {
+            // A key that flows by now has nothing parked.
+            let more = self.in_open_key("discard", (route, key), async |key| key.discard().await);
+            last = more.await?.unwrap_or_default();
+            all += last;
+        }
+        Ok(all)
+    }
+
+    async fn replay_page(&self, filter: &Filter) -> Result<u64, StoreError> {
         let choose = page(sql::REPLAY_CHOOSE, filter);
         let done = async {
             let mut tx = self.pools().deciding.begin_with(sql::BEGIN).await?;
@@ -262,31 +290,6 @@ impl Admin for SqliteStore {
             self.bell().committed();
         }
         Ok(appended)
-    }
-
-    async fn pause(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        let topic = topic.map_or("", Topic::as_str);
-        self.change("pause", sqlx::query(sql::PAUSE).bind(route.as_str()).bind(topic)).await?;
-        Ok(())
-    }
-
-    async fn resume(&self, route: &Route, topic: Option<&Topic>) -> Result<(), StoreError> {
-        let topic = topic.map_or("", Topic::as_str);
-        self.change("resume", sqlx::query(sql::UNPAUSE).bind(route.as_str()).bind(topic)).await?;
-        Ok(())
-    }
-
-    async fn scheduled(&self, filter: &Filter) -> Result<Vec<(Timestamp, Message)>, StoreError> {
-        self.browse("scheduled", messages(sql::BROWSE_SCHEDULED, filter), |row| {
-            let message = Raw::new(row).presentable().message.clone();
-            Ok(Some((instant(row, "due_at")?, message)))
-        })
-        .await
-    }
-
-    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
-        let query = sqlx::query(sql::CANCEL_SCHEDULED).bind(id_list(ids.iter().copied()));
-        self.change("cancel_scheduled", query).await
     }
 }
 

@@ -5,15 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_core::stream::BoxStream;
-use futures_util::{StreamExt, stream};
-use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, Ordering, RowId, Writers};
+use outbox_contract::backend::Frontier;
+use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId};
 use outbox_contract::maintain::Maintained;
 use outbox_contract::transition::{KeyTransition, Transitioned};
-use outbox_contract::wakeup::{Wakeup, WakeupSignal};
 use outbox_contract::{
     Backlog, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError, StoreErrorKind,
-    Unserved, async_trait,
+    Unserved, WakeupSignal, async_trait,
 };
 use sqlx::sqlite::SqlitePool;
 
@@ -191,8 +189,8 @@ impl Store for SqliteStore {
         "sqlite"
     }
 
-    fn ordering(&self) -> Ordering {
-        Ordering::Single
+    fn frontier(&self) -> Frontier<'_> {
+        Frontier::Single
     }
 
     async fn migrate(&self) -> Result<(), StoreError> {
@@ -226,11 +224,6 @@ impl Store for SqliteStore {
 
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
         fetch::fetch(self.pools(), request).await
-    }
-
-    /// Always none: with one writer at a time, nothing can be committed below a visible position.
-    async fn writers(&self) -> Result<Writers, StoreError> {
-        Ok(Writers::default())
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
@@ -275,12 +268,7 @@ impl Store for SqliteStore {
             .map_err(|error| store_error("unserved", error))
     }
 
-    /// Yields wake-ups of this process. Messages of other processes are found by polling.
-    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
-        stream::unfold(self.bell().listen(), |mut listener| async {
-            let wakeup = listener.next().await;
-            Some((wakeup, listener))
-        })
-        .boxed()
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        self.bell()
     }
 }

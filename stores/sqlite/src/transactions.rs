@@ -1,7 +1,6 @@
 //! The writing side: the user's transactions.
 
 use outbox_contract::transactional::{Blame, Committed, Dedup};
-use outbox_contract::wakeup::WakeupSignal;
 use outbox_contract::{
     AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, StoreErrorKind, Stored,
     Transactional, async_trait,
@@ -104,9 +103,5 @@ impl Transactional for SqliteStore {
 
     fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
         error.downcast_ref::<sqlx::Error>().map_or(Blame::Handler, blame::blame)
-    }
-
-    fn wakeup_signal(&self) -> &WakeupSignal {
-        self.bell()
     }
 }

@@ -74,9 +74,11 @@ impl Poller {
                 Answer::Fetched(in_time(limit, "fetch", call).await?)
             }
             Question::Due(request) => Answer::Due(in_time(limit, "due", store.due(&request)).await?),
-            Question::Writers => Answer::Writers(in_time(limit, "writers", store.writers()).await?),
+            Question::Writers => {
+                Answer::Writers(in_time(limit, "writers", store.frontier().writers()).await?)
+            }
             Question::Marks(buckets) => {
-                Answer::Marks(in_time(limit, "stripes", store.stripes(route, &buckets)).await?)
+                Answer::Marks(in_time(limit, "stripes", store.frontier().stripes(route, &buckets)).await?)
             }
         })
     }
@@ -108,6 +110,6 @@ async fn below(
     if !with_marks || fetched.rows.iter().all(|row| matches!(row, FetchedRow::Muted(_))) {
         return Ok((fetched, Vec::new()));
     }
-    let marks = context.store.stripes(&context.route, &request.buckets);
+    let marks = context.store.frontier().stripes(&context.route, &request.buckets);
     Ok((fetched, in_time(limit, "stripes", marks).await?))
 }

@@ -88,7 +88,7 @@ impl RouteCore {
         let breaker = *context.breaker();
         let core = Core::new(
             names,
-            context.store.ordering(),
+            context.store.frontier().ordering(),
             limits,
             policies,
             breaker,

@@ -239,7 +239,7 @@ pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
     first.beat().await;
     let read = first.read().await;
     first.settle(&read[..2]).await;
-    if store.ordering() == Ordering::Stripes {
+    if store.frontier().ordering() == Ordering::Stripes {
         // A stripe that was not written to for long may still be far below the others.
         return not_applicable::<H>(READ_FROM_THE_START);
     }
@@ -266,7 +266,7 @@ pub async fn the_low_water_mark_is_handed_over<H: StoreHarness>(harness: &H) {
 /// others.
 pub async fn a_low_water_mark_holds_for_the_leases_that_it_covers<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    if store.ordering() == Ordering::Stripes {
+    if store.frontier().ordering() == Ordering::Stripes {
         return not_applicable::<H>(READ_FROM_THE_START);
     }
     write(&*store, messages("orders", "a", 4)).await;
@@ -329,7 +329,7 @@ pub async fn what_stands_below_a_saved_mark_is_shown_and_counted<H: StoreHarness
 /// marks.
 pub async fn a_relay_that_begins_anew_is_told_its_marks<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    if store.ordering() == Ordering::Stripes {
+    if store.frontier().ordering() == Ordering::Stripes {
         return not_applicable::<H>(READ_FROM_THE_START);
     }
     let mut relay = Relay::start(&store).await;

@@ -176,7 +176,7 @@ async fn second_writer<H: StoreHarness>(harness: &H, first_commits: bool) {
 /// Keys do not wait for each other, where a store has more than one writer at a time.
 pub async fn an_open_transaction_hides_nothing_that_others_commit<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    if store.ordering() == Ordering::Single {
+    if store.frontier().ordering() == Ordering::Single {
         return not_applicable::<H>(
             "nobody can commit while somebody else writes, so there is nothing to be hidden",
         );
@@ -188,11 +188,11 @@ pub async fn an_open_transaction_hides_nothing_that_others_commit<H: StoreHarnes
     write(&*store, [quick.clone()]).await;
     assert_eq!(stored_ids(&relay.read().await), [quick.id], "what is committed is fetched at once");
 
-    if store.ordering() == Ordering::Writers {
-        let writers = store.writers().await.expect("writers are listed");
+    if store.frontier().ordering() == Ordering::Writers {
+        let writers = store.frontier().writers().await.expect("writers are listed");
         assert!(!writers.open.is_empty(), "an open transaction that has a position is among the writers");
         store.commit(tx).await.into_result().expect("the transaction commits");
-        let after = store.writers().await.expect("writers are listed");
+        let after = store.frontier().writers().await.expect("writers are listed");
         assert!(
             !writers.open.is_subset(&after.open),
             "a transaction that is over is no longer among the writers"
@@ -233,7 +233,7 @@ pub async fn a_rollback_leaves_no_hole_that_blocks<H: StoreHarness>(harness: &H)
     if let (Some(first), Some(second)) = (read[0].stripe, read[1].stripe) {
         assert_eq!(second.number, first.number + 1, "the numbers of a stripe have no gaps");
     }
-    let writers = store.writers().await.expect("writers are listed");
+    let writers = store.frontier().writers().await.expect("writers are listed");
     assert!(writers.open.is_empty(), "no transaction is open, so none may still commit: {writers:?}");
 }
 
@@ -241,13 +241,13 @@ pub async fn a_rollback_leaves_no_hole_that_blocks<H: StoreHarness>(harness: &H)
 /// land there.
 pub async fn what_is_appended_later_stands_above_the_last_position<H: StoreHarness>(harness: &H) {
     let store = prepared(harness).await;
-    if store.ordering() != Ordering::Writers {
+    if store.frontier().ordering() != Ordering::Writers {
         return not_applicable::<H>("nobody reads by the last position here");
     }
     let relay = Relay::start(&store).await;
     // The first time, no position was ever assigned.
     for _ in 0..3 {
-        let writers = store.writers().await.expect("writers are listed");
+        let writers = store.frontier().writers().await.expect("writers are listed");
         assert!(writers.open.is_empty(), "no transaction is open: {writers:?}");
         let later = message("orders", "a");
         write(&*store, [later.clone()]).await;
@@ -255,7 +255,7 @@ pub async fn what_is_appended_later_stands_above_the_last_position<H: StoreHarne
         let at = read.iter().find(|stored| stored.message.id == later.id).map(|stored| stored.position);
         let at = at.expect("a committed message is fetched");
         assert!(at > writers.last, "{at} was given out after {} was said to be the last", writers.last);
-        let last = store.writers().await.expect("writers are listed").last;
+        let last = store.frontier().writers().await.expect("writers are listed").last;
         assert!(
             last == Position::START || last >= at,
             "{at} was given out before {last} was said to be the last"
@@ -269,7 +269,7 @@ pub async fn a_reader_that_follows_the_last_position_misses_nothing<H: StoreHarn
     const WRITERS: usize = 4;
     const EACH: usize = 40;
     let store = prepared(harness).await;
-    if store.ordering() != Ordering::Single {
+    if store.frontier().ordering() != Ordering::Single {
         return not_applicable::<H>(
             "a lower position may be committed later: readers have another rule here",
         );

@@ -30,7 +30,7 @@ pub async fn only_stores_with_stripes_have_marks<H: StoreHarness>(harness: &H) {
     assert_eq!(marks(&store, &Route::default()).await, BTreeMap::new(), "nothing was ever committed");
     let keyless = Message::new(super::support::topic("orders"), "suite.event");
     write(&*store, [message("orders", "a"), keyless]).await;
-    let has_stripes = store.ordering() == Ordering::Stripes;
+    let has_stripes = store.frontier().ordering() == Ordering::Stripes;
     for stored in relay.read().await {
         let key = stored.message.key_id();
         let expected = StripeId::of(key.topic.as_str(), key.key.as_str());
@@ -135,10 +135,10 @@ pub async fn marks_are_of_a_route_and_the_buckets_asked_for<H: StoreHarness>(har
 
     let all = marks(&store, &here).await;
     let of_one: BucketSet = [written[0].bucket()].into_iter().collect();
-    let some = store.stripes(&here, &of_one).await.expect("marks are told");
+    let some = store.frontier().stripes(&here, &of_one).await.expect("marks are told");
     let expected = all.values().filter(|mark| of_one.contains(mark.last.stripe.bucket()));
     assert_eq!(some, expected.copied().collect::<Vec<_>>(), "in the order of stripes, and no others");
-    assert_eq!(store.stripes(&here, &BucketSet::EMPTY).await.expect("marks are told"), []);
+    assert_eq!(store.frontier().stripes(&here, &BucketSet::EMPTY).await.expect("marks are told"), []);
 }
 
 /// Requeued, replayed and scheduled messages are appended like any others.
@@ -245,7 +245,7 @@ pub async fn a_late_commit_is_found_by_its_mark<H: StoreHarness>(harness: &H) {
 /// Returns the store, if it has stripes.
 async fn with_stripes<H: StoreHarness>(harness: &H) -> Option<Arc<H::Store>> {
     let store = prepared(harness).await;
-    if store.ordering() != Ordering::Stripes {
+    if store.frontier().ordering() != Ordering::Stripes {
         not_applicable::<H>("this store has no stripes");
         return None;
     }
@@ -253,7 +253,7 @@ async fn with_stripes<H: StoreHarness>(harness: &H) -> Option<Arc<H::Store>> {
 }
 
 async fn marks<S: Store>(store: &Arc<S>, route: &Route) -> BTreeMap<StripeId, StripeMark> {
-    let marks = store.stripes(route, &BucketSet::ALL).await.expect("marks are told");
+    let marks = store.frontier().stripes(route, &BucketSet::ALL).await.expect("marks are told");
     let stripes: Vec<StripeId> = marks.iter().map(|mark| mark.last.stripe).collect();
     assert!(stripes.is_sorted_by(|one, next| one < next), "by stripe, each once: {stripes:?}");
     marks.into_iter().map(|mark| (mark.last.stripe, mark)).collect()

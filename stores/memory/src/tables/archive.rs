@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::{DeadLetter, Filter, Past};
+use outbox_contract::backend::Listed;
 use outbox_contract::{Failure, Message, Route, Stored, Timestamp};
 
 use super::{Appendable, Tables};
@@ -109,12 +110,19 @@ impl Archive {
 }
 
 impl Tables {
-    pub(crate) fn dead_letters(&self, filter: &Filter) -> Vec<DeadLetter> {
-        page(self.archive.find_dead(filter).map(|(_, letter)| letter.clone()), filter)
+    pub(crate) fn dead_letters(&self, filter: &Filter) -> Vec<Listed> {
+        page(self.archive.find_dead(filter).map(|(_, letter)| listed(letter)), filter)
     }
 
-    pub(crate) fn history(&self, filter: &Filter) -> Vec<Past> {
-        page(self.archive.find_history(filter).cloned(), filter)
+    pub(crate) fn first_dead_letter(&self, filter: &Filter) -> Option<DeadLetter> {
+        let mut found = self.archive.find_dead(filter).take(filter.limit());
+        found.next().map(|(_, letter)| letter.clone())
+    }
+
+    pub(crate) fn history(&self, filter: &Filter) -> Vec<Listed> {
+        let listed =
+            |past: &Past| Listed::new(past.route.clone(), Arc::clone(&past.message), past.delivered_at);
+        page(self.archive.find_history(filter).map(listed), filter)
     }
 
     /// The locks under which a requeue appends.
@@ -179,6 +187,16 @@ impl Tables {
         }
         messages.len() as u64
     }
+}
+
+fn listed(letter: &DeadLetter) -> Listed {
+    let listed = Listed::new(letter.route.clone(), Arc::clone(&letter.stored), letter.died_at);
+    listed.with_death(outbox_contract::backend::Death {
+        reason: letter.reason.clone(),
+        attempts: letter.attempts,
+        first_failure: letter.first_failure.clone(),
+        last_failure: letter.last_failure.clone(),
+    })
 }
 
 /// Whether a filter means this message, set aside at this instant.

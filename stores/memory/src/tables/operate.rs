@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::{FailingKey, Filter};
-use outbox_contract::{KeyId, MessageId, Route, Stored, Timestamp, Topic};
+use outbox_contract::backend::Listed;
+use outbox_contract::{KeyId, MessageId, Route, Timestamp, Topic};
 
 use super::Tables;
 use super::archive::{Death, covers, is_within, page};
-use super::keys::KeyRow;
+use super::keys::{KeyRow, Parked};
 
 /// The key is neither held nor failing.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Tables {
         page(found.into_iter(), filter)
     }
 
-    pub(crate) fn parked(&self, filter: &Filter) -> Vec<Arc<Stored>> {
+    pub(crate) fn parked(&self, filter: &Filter) -> Vec<Listed> {
         let rows = self.routes.iter().flat_map(|(route, tables)| {
             tables
                 .keys
@@ -44,7 +45,10 @@ impl Tables {
                 .flat_map(move |row| row.parked.values().map(move |parked| (route, parked)))
         });
         let found = rows.filter(|(route, parked)| covers(filter, route, &parked.stored.message, parked.at));
-        page(found.map(|(_, parked)| Arc::clone(&parked.stored)), filter)
+        let listed = |(route, parked): (&Route, &Parked)| {
+            Listed::new(route.clone(), Arc::clone(&parked.stored), parked.at)
+        };
+        page(found.map(listed), filter)
     }
 
     pub(crate) fn hold(&mut self, route: &Route, key: &KeyId, now: Timestamp) {
@@ -103,19 +107,12 @@ impl Tables {
         Ok(row.parked.len() as u64)
     }
 
-    pub(crate) fn pause(&mut self, route: &Route, topic: Option<&Topic>) {
+    pub(crate) fn set_paused(&mut self, route: &Route, topic: Option<&Topic>, paused: bool) {
         let tables = self.route(route);
         match topic {
-            Some(topic) => drop(tables.paused_topics.insert(topic.clone())),
-            None => tables.paused = true,
-        }
-    }
-
-    pub(crate) fn resume(&mut self, route: &Route, topic: Option<&Topic>) {
-        let tables = self.route(route);
-        match topic {
+            Some(topic) if paused => drop(tables.paused_topics.insert(topic.clone())),
             Some(topic) => drop(tables.paused_topics.remove(topic)),
-            None => tables.paused = false,
+            None => tables.paused = paused,
         }
     }
 

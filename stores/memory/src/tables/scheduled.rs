@@ -1,9 +1,11 @@
 //! Scheduled messages: those that join their keys later.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Message, MessageId, Route, Timestamp};
+use outbox_contract::backend::Listed;
+use outbox_contract::{Message, MessageId, Position, Route, Stored, Timestamp};
 
 use super::archive::{covers, page};
 use super::{Appendable, Tables};
@@ -57,10 +59,15 @@ impl Scheduled {
 }
 
 impl Tables {
-    pub(crate) fn scheduled(&self, filter: &Filter) -> Vec<(Timestamp, Message)> {
+    pub(crate) fn scheduled(&self, filter: &Filter) -> Vec<Listed> {
         let all = self.scheduled.messages.iter();
         let found = all.filter(|((due_at, _), (route, message))| covers(filter, route, message, *due_at));
-        page(found.map(|((due_at, _), (_, message))| (*due_at, message.clone())), filter)
+        let listed = |((due_at, _), (route, message)): (&(Timestamp, u64), &(Route, Message))| {
+            // It has no position yet, and was not appended.
+            let stored = Stored::new(Position::START, *due_at, message.clone());
+            Listed::new(route.clone(), Arc::new(stored), *due_at)
+        };
+        page(found.map(listed), filter)
     }
 
     pub(crate) fn cancel_scheduled(&mut self, ids: &[MessageId]) -> u64 {

@@ -25,19 +25,19 @@ fn store() -> MemoryStore {
 #[tokio::test(start_paused = true)]
 async fn a_lower_position_of_another_key_is_committed_later() {
     let store = store();
-    assert_eq!(store.ordering(), Ordering::Writers);
+    assert_eq!(store.frontier().ordering(), Ordering::Writers);
     let mut slow = store.begin().await.unwrap();
-    assert!(store.writers().await.unwrap().open.is_empty(), "it has no position yet");
+    assert!(store.frontier().writers().await.unwrap().open.is_empty(), "it has no position yet");
     append(&store, &mut slow, message("a", 1)).await;
     write(&store, message("b", 2)).await;
     assert_eq!(hot(&store), [(2, 2)]);
 
-    let writers = store.writers().await.unwrap();
+    let writers = store.frontier().writers().await.unwrap();
     assert_eq!(writers.open.len(), 1, "the quick one is over");
     assert_eq!(writers.last, Position(2), "it has given out two positions");
     commit(&store, slow).await;
     assert_eq!(hot(&store), [(1, 1), (2, 2)]);
-    assert!(store.writers().await.unwrap().open.is_empty());
+    assert!(store.frontier().writers().await.unwrap().open.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,8 +46,8 @@ async fn a_rollback_leaves_a_gap_and_no_writer() {
     let mut tx = store.begin().await.unwrap();
     append(&store, &mut tx, message("a", 1)).await;
     drop(tx);
-    assert!(store.writers().await.unwrap().open.is_empty());
-    assert_eq!(store.writers().await.unwrap().last, Position(1), "what was rolled back had it");
+    assert!(store.frontier().writers().await.unwrap().open.is_empty());
+    assert_eq!(store.frontier().writers().await.unwrap().last, Position(1), "what was rolled back had it");
     write(&store, message("a", 2)).await;
     assert_eq!(hot(&store), [(2, 2)]);
 }
@@ -234,7 +234,7 @@ async fn the_order_of_positions_is_the_order_of_commits() {
         for writer in writers {
             conflicts += tokio::time::timeout(Duration::from_secs(60), writer).await.unwrap().unwrap();
         }
-        assert_eq!(conflicts == 0, store.ordering() == Ordering::Single, "{conflicts} conflicts");
+        assert_eq!(conflicts == 0, store.frontier().ordering() == Ordering::Single, "{conflicts} conflicts");
 
         let mut positions: BTreeMap<&str, Vec<u128>> = BTreeMap::new();
         for (_, row) in store.snapshot().hot {
@@ -244,7 +244,7 @@ async fn the_order_of_positions_is_the_order_of_commits() {
         }
         assert_eq!(positions, *committed.lock().unwrap());
         assert_eq!(positions.values().map(Vec::len).sum::<usize>(), 3_200);
-        assert!(store.writers().await.unwrap().open.is_empty());
+        assert!(store.frontier().writers().await.unwrap().open.is_empty());
     }
 }
 

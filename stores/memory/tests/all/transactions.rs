@@ -221,7 +221,7 @@ async fn run() -> String {
                     let leased = crate::support::beat(&store, crate::support::relay(number)).await;
                     let fetched = crate::support::fetch(&store, crate::support::relay(number)).await;
                     let (read, writers) =
-                        (crate::support::published(&fetched), store.writers().await.unwrap());
+                        (crate::support::published(&fetched), store.frontier().writers().await.unwrap());
                     trace
                         .lock()
                         .unwrap()

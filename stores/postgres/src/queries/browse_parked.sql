@@ -18,7 +18,7 @@ with page as materialized (
     window w as (order by p.route, p.topic, p.order_key, p.position rows unbounded preceding)
 )
 select q.position, q.id, q.bucket::bigint as bucket, q.topic, q.key, q.event_type, q.schema_version, q.content_type, q.headers, q.payload,
-       q.occurred_at, q.appended_at
+       q.occurred_at, q.appended_at, q.route, q.parked_at
 from measured m
 cross join lateral (select * from outbox_parked q where q.position = m.position and q.id = m.id offset 0) q
 where m.place = 1 or m.total <= $9::bigint

@@ -18,7 +18,7 @@ with page as materialized (
     window w as (order by p.due_at, p.number rows unbounded preceding)
 )
 select 0::bigint as position, s.id, 0::bigint as bucket, s.topic, s.key, s.event_type, s.schema_version, s.content_type, s.headers, s.payload,
-       s.occurred_at, s.appended_at, s.due_at
+       s.occurred_at, s.appended_at, s.route, s.due_at
 from measured m
 cross join lateral (select * from outbox_scheduled s where s.number = m.number offset 0) s
 where m.place = 1 or m.total <= $9::bigint

@@ -19,7 +19,7 @@ with page as materialized (
     window w as (order by route, topic, order_key, position rows unbounded preceding)
 )
 select t.position, t.id, t.route, t.bucket, t.topic, t.key, t.event_type, t.schema_version, t.content_type, t.headers, t.payload, t.occurred_at,
-       t.appended_at
+       t.appended_at, t.parked_at
 from measured m
 cross join outbox_parked t on t.position = m.position
 where m.place = 1 or m.total <= ?9

@@ -57,7 +57,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         }
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         let mut config = self.config;
-        if self.store.ordering() == Ordering::Single {
+        if self.store.frontier().ordering() == Ordering::Single {
             // More would wait for one another in the database, which does not keep their order, and gives up on them.
             config.concurrency = 1;
         }

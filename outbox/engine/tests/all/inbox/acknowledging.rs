@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use outbox_contract::backend::TransportLayer;
 use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{
-    Deliveries, Message, Outcomes, PublishBatch, Rejection, Subscription, Transport, TransportError,
-    TransportErrorKind, async_trait,
-};
+use outbox_contract::{Deliveries, Subscription, TransportError, TransportErrorKind, async_trait};
 use outbox_engine::{Inbox, Mode, Step};
 use outbox_testkit::Feed;
 
@@ -82,31 +80,20 @@ struct OverDeliveries {
     left: Arc<AtomicUsize>,
 }
 
-#[async_trait]
-impl Transport for Over {
+impl TransportLayer for Over {
+    type Inner = Feed;
+
+    fn inner(&self) -> &Feed {
+        &self.feed
+    }
+
     fn name(&self) -> &'static str {
         "over"
-    }
-
-    async fn check(&self) -> Result<(), TransportError> {
-        self.feed.check().await
-    }
-
-    fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        self.feed.validate(message)
-    }
-
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        self.feed.publish(chunk, outcomes).await;
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         let inner = self.feed.subscribe(subscription).await?;
         Ok(Box::new(OverDeliveries { inner, left: Arc::clone(&self.left) }))
-    }
-
-    async fn close(&self) {
-        self.feed.close().await;
     }
 }
 

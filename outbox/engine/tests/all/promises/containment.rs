@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use outbox_contract::{
-    Deliveries, Exhausted, Failure, Message, Outcomes, PublishBatch, Rejection, RetryPolicy, Subscription,
-    Transport, TransportError, async_trait,
-};
+use outbox_contract::backend::TransportLayer;
+use outbox_contract::{Deliveries, Exhausted, Failure, Message, Rejection, RetryPolicy};
 use outbox_engine::{Relay, Status};
 use outbox_testkit::{ChaosTransport, Fault, FaultRates};
 
@@ -256,31 +254,20 @@ async fn a_part_of_the_broker_that_answers_nobody_holds_up_no_other_key() {
 /// Refuses what has a certain key before the broker is asked.
 struct Strict(Arc<ChaosTransport>);
 
-#[async_trait]
-impl Transport for Strict {
-    fn name(&self) -> &'static str {
-        "strict"
+impl TransportLayer for Strict {
+    type Inner = ChaosTransport;
+
+    fn inner(&self) -> &ChaosTransport {
+        &self.0
     }
 
-    async fn check(&self) -> Result<(), TransportError> {
-        self.0.check().await
+    fn name(&self) -> &'static str {
+        "strict"
     }
 
     fn validate(&self, message: &Message) -> Result<(), Rejection> {
         let large = message.key.as_ref().is_some_and(|key| key.as_str() == "large");
         if large { Err(Rejection(Failure::new("too-large", "as the test has it"))) } else { Ok(()) }
-    }
-
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        self.0.publish(chunk, outcomes).await;
-    }
-
-    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        self.0.subscribe(subscription).await
-    }
-
-    async fn close(&self) {
-        self.0.close().await;
     }
 }
 

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fastrand::Rng;
-use outbox_contract::Rejection;
-use outbox_contract::{
-    Deliveries, Message, Outcomes, PublishBatch, Stored, Subscription, Transport, TransportError, async_trait,
-};
+use outbox_contract::backend::TransportLayer;
+use outbox_contract::{Deliveries, Outcomes, PublishBatch, Stored, Transport, TransportError};
 use tokio::sync::Notify;
 
 use super::tally::Tally;
@@ -107,19 +105,16 @@ fn on_the_line(mut chunk: PublishBatch) -> PublishBatch {
     chunk
 }
 
-#[async_trait]
-impl Transport for Line {
-    fn name(&self) -> &'static str {
-        self.broker.name()
+impl TransportLayer for Line {
+    type Inner = dyn Transport;
+
+    fn inner(&self) -> &dyn Transport {
+        &*self.broker
     }
 
     async fn check(&self) -> Result<(), TransportError> {
         self.gate.passed().await;
         self.broker.check().await
-    }
-
-    fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        self.broker.validate(message)
     }
 
     async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
@@ -141,10 +136,6 @@ impl Transport for Line {
         tokio::time::sleep(self.luck.answer()).await;
     }
 
-    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        self.broker.subscribe(subscription).await
-    }
-
     async fn close(&self) {}
 }
 
@@ -155,18 +146,11 @@ pub(crate) struct Witness {
     pub(crate) trace: Arc<Trace>,
 }
 
-#[async_trait]
-impl Transport for Witness {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
+impl TransportLayer for Witness {
+    type Inner = dyn Transport;
 
-    async fn check(&self) -> Result<(), TransportError> {
-        self.inner.check().await
-    }
-
-    fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        self.inner.validate(message)
+    fn inner(&self) -> &dyn Transport {
+        &*self.inner
     }
 
     async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
@@ -180,10 +164,6 @@ impl Transport for Witness {
             trace: &self.trace,
         };
         self.inner.publish(chunk, &heard.inner).await;
-    }
-
-    async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        self.inner.subscribe(subscription).await
     }
 
     async fn close(&self) {}

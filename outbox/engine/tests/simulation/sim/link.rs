@@ -1,17 +1,13 @@
 //! A relay's link to the store: it stands still while the relay does, and a call that was given up may have its effect later.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use outbox_contract::admin::{DeadLetter, Edit, FailingKey, Filter, Past};
-use outbox_contract::fetch::{Due, DueRequest, FetchedRow, Ordering, RowId, Writers};
-use outbox_contract::maintain::Maintained;
+use outbox_contract::backend::{StoreCall, StoreLayer};
+use outbox_contract::fetch::{Due, DueRequest, FetchedRow, RowId};
 use outbox_contract::transition::Step;
-use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{
-    Admin, Backlog, BucketSet, FetchRequest, Fetched, KeyId, KeyTransition, Lease, LeaseRequest, Leased,
-    LowWater, Message, MessageId, RelayId, Route, Store, StoreError, StoreErrorKind, Stored, StripeMark,
-    Timestamp, Topic, Transitioned, Unserved, async_trait,
+    FetchRequest, Fetched, KeyTransition, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store,
+    StoreError, StoreErrorKind, Transitioned,
 };
 use outbox_store_memory::MemoryStore;
 
@@ -59,10 +55,7 @@ impl Link {
         answer
     }
 
-    async fn read<T>(
-        &self,
-        call: impl Future<Output = Result<T, StoreError>> + Send,
-    ) -> Result<T, StoreError> {
+    async fn read<T, E>(&self, call: impl Future<Output = Result<T, E>> + Send) -> Result<T, E> {
         self.gate.passed().await;
         self.luck.panic(&self.tally);
         let answer = call.await;
@@ -73,18 +66,19 @@ impl Link {
     }
 }
 
-#[async_trait]
-impl Store for Link {
-    fn name(&self) -> &'static str {
-        self.store.name()
+impl StoreLayer for Link {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.store
     }
 
-    fn ordering(&self) -> Ordering {
-        self.store.ordering()
-    }
-
-    async fn migrate(&self) -> Result<(), StoreError> {
-        self.store.migrate().await
+    async fn around<T: Send, E: From<StoreError> + Send>(
+        &self,
+        _call: StoreCall,
+        effect: impl Future<Output = Result<T, E>> + Send,
+    ) -> Result<T, E> {
+        self.read(effect).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {
@@ -139,12 +133,8 @@ impl Store for Link {
         Ok(fetched)
     }
 
-    async fn writers(&self) -> Result<Writers, StoreError> {
-        self.read(self.store.writers()).await
-    }
-
-    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
-        self.read(self.store.stripes(route, buckets)).await
+    async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        StoreLayer::fetch(self, request).await
     }
 
     async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
@@ -187,55 +177,4 @@ impl Store for Link {
         })
         .await
     }
-
-    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
-        self.read(self.store.elect(role, relay, lasts)).await
-    }
-
-    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
-        self.read(self.store.maintain(limit)).await
-    }
-
-    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
-        self.read(self.store.backlog(route)).await
-    }
-
-    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
-        self.read(self.store.unserved(after)).await
-    }
-
-    fn wakeups(&self) -> futures_util::stream::BoxStream<'static, Wakeup> {
-        self.store.wakeups()
-    }
-}
-
-/// Relays use no verb of operators; the trait wants them all the same.
-macro_rules! verbs {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
-        #[async_trait]
-        impl Admin for Link {
-            $(async fn $name(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
-                self.store.$name($($arg),*).await
-            })*
-        }
-    };
-}
-
-verbs! {
-    failing_keys(filter: &Filter) -> Vec<FailingKey>;
-    parked(filter: &Filter) -> Vec<Arc<Stored>>;
-    dead_letters(filter: &Filter) -> Vec<DeadLetter>;
-    history(filter: &Filter) -> Vec<Past>;
-    hold(route: &Route, key: &KeyId) -> ();
-    release(route: &Route, key: &KeyId) -> ();
-    skip(route: &Route, key: &KeyId) -> Option<MessageId>;
-    discard(route: &Route, key: &KeyId) -> u64;
-    requeue(filter: &Filter) -> u64;
-    requeue_edited(filter: &Filter, edit: &Edit) -> Option<MessageId>;
-    purge(filter: &Filter) -> u64;
-    replay(filter: &Filter) -> u64;
-    pause(route: &Route, topic: Option<&Topic>) -> ();
-    resume(route: &Route, topic: Option<&Topic>) -> ();
-    scheduled(filter: &Filter) -> Vec<(Timestamp, Message)>;
-    cancel_scheduled(ids: &[MessageId]) -> u64;
 }

@@ -4,18 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::stream::BoxStream;
-use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
+use outbox_contract::admin::{Edit, Filter};
+use outbox_contract::backend::{Archive, KeyOperation, Steered, StoreLayer};
+use outbox_contract::fetch::{Due, DueRequest, RowId, Writers};
 use outbox_contract::lease::{LeaseRequest, Leased};
-use outbox_contract::maintain::Maintained;
 use outbox_contract::transactional::{Committed, Dedup};
 use outbox_contract::transition::Step;
-use outbox_contract::wakeup::Wakeup;
 use outbox_contract::{
-    Admin, AppendError, Backlog, Bucket, BucketSet, Consumer, Epoch, FetchRequest, Fetched, FetchedRow,
-    KeyId, KeyTransition, Lease, LowWater, Message, MessageId, Outgoing, Position, RelayId, Route, Store,
-    StoreError, StoreErrorKind, Stored, Stripe, StripeMark, Timestamp, Transactional, Transitioned, Unserved,
-    WakeupSignal, async_trait,
+    Admin, AppendError, Bucket, BucketSet, Consumer, Epoch, FetchRequest, Fetched, FetchedRow, KeyId,
+    KeyTransition, Lease, LowWater, Message, MessageId, Outgoing, Position, RelayId, Route, Store,
+    StoreError, StoreErrorKind, Stored, Stripe, StripeMark, Timestamp, Topic, Transactional, Transitioned,
+    Unserved, WakeupSignal, async_trait,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
 use outbox_testkit::TestClock;
@@ -169,15 +168,6 @@ impl BrokenStore {
             None => Ok(Transitioned::LeaseLost),
         }
     }
-
-    fn allowed<T: Default>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
-        match result {
-            Err(error) if self.has(Bug::AllowsEveryVerb) && error.kind() == StoreErrorKind::Invalid => {
-                Ok(T::default())
-            }
-            result => result,
-        }
-    }
 }
 
 /// The rows with other numbers, or none.
@@ -211,22 +201,19 @@ fn reverse_keys(rows: &mut [FetchedRow]) {
     }
 }
 
-#[async_trait]
-impl Store for BrokenStore {
+impl StoreLayer for BrokenStore {
+    type Inner = MemoryStore;
+
+    fn inner(&self) -> &MemoryStore {
+        &self.inner
+    }
+
     fn name(&self) -> &'static str {
         "broken"
     }
 
-    fn ordering(&self) -> Ordering {
-        self.inner.ordering()
-    }
-
-    async fn migrate(&self) -> Result<(), StoreError> {
-        self.inner.migrate().await
-    }
-
-    async fn check(&self) -> Result<(), StoreError> {
-        self.inner.check().await
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        if self.has(Bug::KeepsSilent) { &self.silent } else { self.inner.wakeup_signal() }
     }
 
     async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
@@ -300,8 +287,12 @@ impl Store for BrokenStore {
         Ok(fetched)
     }
 
+    async fn fetch_below(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        StoreLayer::fetch(self, request).await
+    }
+
     async fn writers(&self) -> Result<Writers, StoreError> {
-        let mut writers = self.inner.writers().await?;
+        let mut writers = self.inner.frontier().writers().await?;
         if self.has(Bug::HidesWriters) {
             writers.open.clear();
         }
@@ -314,7 +305,7 @@ impl Store for BrokenStore {
     async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
         let route = if self.has(Bug::MarksOfEveryRoute) { &Route::default() } else { route };
         let buckets = if self.has(Bug::MarksOfEveryBucket) { &BucketSet::ALL } else { buckets };
-        let mut marks = self.inner.stripes(route, buckets).await?;
+        let mut marks = self.inner.frontier().stripes(route, buckets).await?;
         let hot = self.inner.snapshot().hot;
         if self.has(Bug::MarksOfRowsOnly) {
             marks.retain(|mark| hot.iter().any(|(_, row)| row.stripe == Some(mark.last)));
@@ -378,14 +369,6 @@ impl Store for BrokenStore {
         Ok(self.inner.elect(role, relay, lasts).await? || self.has(Bug::ElectsEverybody))
     }
 
-    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
-        self.inner.maintain(limit).await
-    }
-
-    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
-        self.inner.backlog(route).await
-    }
-
     async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
         let mut unserved = self.inner.unserved(after).await?;
         if self.has(Bug::ForgetsUnserved) {
@@ -394,8 +377,47 @@ impl Store for BrokenStore {
         Ok(unserved)
     }
 
-    fn wakeups(&self) -> BoxStream<'static, Wakeup> {
-        self.inner.wakeups()
+    async fn steer(
+        &self,
+        route: &Route,
+        key: &KeyId,
+        operation: KeyOperation,
+    ) -> Result<Steered, StoreError> {
+        if operation == KeyOperation::Hold && self.has(Bug::IgnoresHolds) {
+            return Ok(Steered::NOTHING);
+        }
+        match self.inner.steer(route, key, operation).await {
+            Err(error) if self.has(Bug::AllowsEveryVerb) && error.kind() == StoreErrorKind::Invalid => {
+                Ok(Steered::NOTHING)
+            }
+            steered => steered,
+        }
+    }
+
+    async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
+        match (archive, self.bug) {
+            (Archive::DeadLetters, Some(Bug::RequeuesBackwards)) => self.requeue_backwards(filter).await,
+            (Archive::History, Some(Bug::ReplaysUnderNewIds)) => self.replay_under_new_ids(filter).await,
+            _ => self.inner.append_again(archive, filter).await,
+        }
+    }
+
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
+        if self.has(Bug::EditsNothing) {
+            return self.inner.requeue_edited(filter, &Edit::default()).await;
+        }
+        let done = self.inner.requeue_edited(filter, edit).await;
+        if done.is_err() && self.has(Bug::LosesRefusedEdits) {
+            self.inner.purge(&filter.first()).await?;
+        }
+        done
+    }
+
+    async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
+        if paused && self.has(Bug::IgnoresPauses) {
+            return Ok(());
+        }
+        self.inner.set_paused(route, topic, paused).await
     }
 }
 
@@ -493,9 +515,5 @@ impl Transactional for BrokenStore {
 
     async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
         self.inner.is_handled(consumer, id).await
-    }
-
-    fn wakeup_signal(&self) -> &WakeupSignal {
-        if self.has(Bug::KeepsSilent) { &self.silent } else { self.inner.wakeup_signal() }
     }
 }

@@ -120,7 +120,7 @@ async fn what_is_read_after_a_write_waits_for_it() {
     store.append(&mut tx, &outgoing).await.unwrap();
     store.commit(tx).await.into_result().unwrap();
     noted.lock().unwrap().retain(|said| matches!(said, Said::Wrote(name, _) if name == "commitTransaction"));
-    store.stripes(&Route::default(), &BucketSet::ALL).await.unwrap();
+    store.frontier().stripes(&Route::default(), &BucketSet::ALL).await.unwrap();
     let read = messages(fetch(&store, relay).await);
     assert_eq!(read.len(), 2);
     assert!(assert_reads_wait(&noted, "a commit") >= 4, "marks, leases, rows and failing keys");

@@ -131,9 +131,9 @@ async fn marks_are_of_the_buckets_asked_for() {
     assert_ne!(a.bucket(), b.bucket());
     append(store, [a.clone(), b]).await;
     let only_a = BucketSet::from_iter([a.bucket()]);
-    let marks = store.stripes(&Route::default(), &only_a).await.unwrap();
+    let marks = store.frontier().stripes(&Route::default(), &only_a).await.unwrap();
     assert_eq!(marks.iter().map(|mark| mark.last.stripe.bucket()).collect::<Vec<_>>(), [a.bucket()]);
-    assert_eq!(store.stripes(&Route::default(), &BucketSet::ALL).await.unwrap().len(), 2);
+    assert_eq!(store.frontier().stripes(&Route::default(), &BucketSet::ALL).await.unwrap().len(), 2);
     let documents = fixture.collection("outbox_stripe").count_documents(doc! {}).await.unwrap();
     assert_eq!(documents, 1_024);
 }

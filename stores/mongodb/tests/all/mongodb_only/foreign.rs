@@ -115,7 +115,8 @@ async fn what_the_readme_tells_other_languages_is_a_message() {
         (&foreign.payload[..], foreign.headers.get("tenant")),
         (&br#"{"total_cents":4200}"#[..], Some("acme"))
     );
-    let mark = store.stripes(&Default::default(), &outbox_contract::BucketSet::ALL).await.unwrap()[0];
+    let mark =
+        store.frontier().stripes(&Default::default(), &outbox_contract::BucketSet::ALL).await.unwrap()[0];
     assert_eq!((mark.last.number, mark.position, mark.first_number), (3, read[2].position, 3));
 }
 

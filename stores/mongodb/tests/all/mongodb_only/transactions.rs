@@ -147,7 +147,7 @@ async fn a_route_that_is_new_is_at_most_a_conflict() {
     let mut session = fixture.session().await;
     store.append(&mut session, &to_audit).await.unwrap();
     session.commit_transaction().await.unwrap();
-    let marks = store.stripes(&audit, &outbox_contract::BucketSet::ALL).await.unwrap();
+    let marks = store.frontier().stripes(&audit, &outbox_contract::BucketSet::ALL).await.unwrap();
     assert_eq!(marks.len(), 1);
 }
 

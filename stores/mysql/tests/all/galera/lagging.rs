@@ -16,7 +16,7 @@ async fn what_a_mark_of_one_node_covers_is_read_on_another() {
     let there = message("a");
     let mut lag = Lag::of(&nodes, 2).await;
     append(store, std::slice::from_ref(&there)).await;
-    let marks = store.stripes(&Route::default(), &BucketSet::ALL).await.unwrap();
+    let marks = store.frontier().stripes(&Route::default(), &BucketSet::ALL).await.unwrap();
     assert_eq!(marks.len(), 1);
 
     let kill =

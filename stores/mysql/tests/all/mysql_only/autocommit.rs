@@ -43,7 +43,8 @@ async fn the_stores_own_work_is_committed_and_sees_what_others_commit() {
     for fixture in both().await {
         let another = open(&fixture.url, options()).await;
         let relay = relay(&fixture.store).await;
-        let marks = async || fixture.store.stripes(&Route::default(), &BucketSet::ALL).await.unwrap();
+        let marks =
+            async || fixture.store.frontier().stripes(&Route::default(), &BucketSet::ALL).await.unwrap();
         let last = |marks: Vec<outbox_contract::StripeMark>| marks.iter().map(|mark| mark.last.number).max();
         assert_eq!(last(marks().await).unwrap_or(0), 0);
         for count in 1..=3 {

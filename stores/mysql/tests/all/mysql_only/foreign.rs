@@ -46,8 +46,11 @@ async fn the_statements_of_the_readme_make_the_stripe_of_a_new_route() {
     for fixture in both().await {
         let statements = statements().replace("@route = 'default'", "@route = 'new'");
         fixture.server.query(&fixture.url, &format!("start transaction; {statements}; commit"));
-        let marks =
-            fixture.store.stripes(&Route::new("new").unwrap(), &outbox_contract::BucketSet::ALL).await;
+        let marks = fixture
+            .store
+            .frontier()
+            .stripes(&Route::new("new").unwrap(), &outbox_contract::BucketSet::ALL)
+            .await;
         assert_eq!(marks.unwrap()[0].last.number, 1);
     }
 }

@@ -99,7 +99,7 @@ async fn an_open_writer_is_in_no_relays_way() {
         assert_eq!(store.purge(&Filter::default()).await.unwrap(), 0);
         assert_eq!(store.cancel_scheduled(&[due.id]).await.unwrap(), 0);
         store.elect("janitor", relay, Duration::from_secs(60)).await.unwrap();
-        store.stripes(&route, &BucketSet::ALL).await.unwrap();
+        store.frontier().stripes(&route, &BucketSet::ALL).await.unwrap();
         store.give_back(relay, &route, &[], &Default::default(), true).await.unwrap();
         open.commit().await.unwrap();
         assert_eq!(store.maintain(100).await.unwrap().promoted, 2, "those that were passed over");

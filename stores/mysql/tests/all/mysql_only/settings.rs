@@ -27,7 +27,7 @@ async fn settings_that_cut_answers_or_begin_transactions_change_nothing() {
             many.iter().map(|message| outbox_contract::StripeId::of("orders", message.order_key().as_str()));
         let stripes = stripes.collect::<std::collections::BTreeSet<_>>().len();
         assert!(stripes > 100);
-        let marks = store.stripes(&Default::default(), &BucketSet::ALL).await.unwrap();
+        let marks = store.frontier().stripes(&Default::default(), &BucketSet::ALL).await.unwrap();
         assert_eq!(marks.len(), stripes, "a mark that is not shown is a message that is not read");
         let request = FetchRequest::new(Default::default(), relay, BucketSet::ALL);
         let read = messages(&store.fetch(&request).await.unwrap());

@@ -180,7 +180,7 @@ async fn no_setting_of_the_users_session_changes_what_is_written() {
 async fn marks_tell_what_is_committed_and_nothing_else() {
     for fixture in both().await {
         let route = Route::default();
-        assert_eq!(fixture.store.stripes(&route, &BucketSet::ALL).await.unwrap(), []);
+        assert_eq!(fixture.store.frontier().stripes(&route, &BucketSet::ALL).await.unwrap(), []);
         append(&fixture.store, [message("a")]).await;
         let two = [message("a"), message("b"), message("a")];
         append(&fixture.store, two).await;
@@ -189,7 +189,7 @@ async fn marks_tell_what_is_committed_and_nothing_else() {
 
         let relay = relay(&fixture.store).await;
         let read = messages(&fetch(&fixture.store, relay).await);
-        let marks = fixture.store.stripes(&route, &BucketSet::ALL).await.unwrap();
+        let marks = fixture.store.frontier().stripes(&route, &BucketSet::ALL).await.unwrap();
         assert_eq!(marks.len(), 2);
         let stripe = StripeId::of("orders", "a");
         let mark = marks.iter().find(|mark| mark.last.stripe == stripe).unwrap();
@@ -199,8 +199,11 @@ async fn marks_tell_what_is_committed_and_nothing_else() {
 
         let others: BucketSet =
             BucketSet::ALL.iter().filter(|bucket: &Bucket| *bucket != stripe.bucket()).collect();
-        assert_eq!(fixture.store.stripes(&route, &others).await.unwrap().len(), 1);
-        assert_eq!(fixture.store.stripes(&Route::new("audit").unwrap(), &BucketSet::ALL).await.unwrap(), []);
+        assert_eq!(fixture.store.frontier().stripes(&route, &others).await.unwrap().len(), 1);
+        assert_eq!(
+            fixture.store.frontier().stripes(&Route::new("audit").unwrap(), &BucketSet::ALL).await.unwrap(),
+            []
+        );
         fixture.store.rollback(open).await.unwrap();
     }
 }
@@ -227,7 +230,7 @@ async fn a_route_is_named_as_bytes() {
         let outgoing = Outgoing::from(message("a")).by(route.clone());
         fixture.store.append(&mut tx, &[outgoing]).await.unwrap();
         fixture.store.commit(tx).await.into_result().unwrap();
-        assert_eq!(fixture.store.stripes(&route, &BucketSet::ALL).await.unwrap().len(), 1);
+        assert_eq!(fixture.store.frontier().stripes(&route, &BucketSet::ALL).await.unwrap().len(), 1);
         assert_eq!(fixture.number("select count(*) from outbox_message").await, 1);
     }
 }

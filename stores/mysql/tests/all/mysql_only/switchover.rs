@@ -43,7 +43,7 @@ async fn after_a_switchover_everything_goes_where_new_connections_go() {
         assert_eq!(leased.leases.len(), 256, "at the new primary");
         // Those that only read were refused nothing.
         let buckets = outbox_contract::BucketSet::ALL;
-        assert_eq!(store.stripes(&Default::default(), &buckets).await.unwrap().len(), 1);
+        assert_eq!(store.frontier().stripes(&Default::default(), &buckets).await.unwrap().len(), 1);
         let request = FetchRequest::new(Default::default(), relay, buckets);
         let read = messages(&store.fetch(&request).await.unwrap());
         assert_eq!(read.iter().map(|stored| stored.message.id).collect::<Vec<_>>(), [here.id]);

@@ -108,7 +108,7 @@ async fn what_a_standby_answers_a_relay_is_refused() {
 
     let lagging = open(&standby.url(), options()).await;
     let request = FetchRequest::new(Route::default(), relay, BucketSet::ALL);
-    for refused in [lagging.fetch(&request).await.map(drop), lagging.writers().await.map(drop)] {
+    for refused in [lagging.fetch(&request).await.map(drop), lagging.frontier().writers().await.map(drop)] {
         let refused = refused.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Unavailable, "{refused}");
         assert!(refused.to_string().contains("a standby answered"), "{refused}");

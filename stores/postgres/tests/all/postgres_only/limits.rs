@@ -35,7 +35,7 @@ async fn all_of_it(store: &PostgresStore, relay: RelayId) {
     append(store, [message("a")]).await;
     let rows: Vec<_> = messages(&fetch(store, relay).await).iter().map(|stored| stored.row()).collect();
     store.fetch_below(&FetchRequest::new(route.clone(), relay, BucketSet::ALL)).await.unwrap();
-    store.writers().await.unwrap();
+    store.frontier().writers().await.unwrap();
     store.settle(&route, &rows).await.unwrap();
     store.backlog(&route).await.unwrap();
     store.elect("janitor", relay, LONG).await.unwrap();
@@ -76,7 +76,7 @@ async fn a_session_that_was_ended_while_it_was_idle_is_replaced_quietly() {
     let rows: Vec<_> = messages(&fetch(store, relay).await).iter().map(|stored| stored.row()).collect();
     for _ in 0..2 {
         store.settle(&request.route, &rows).await.unwrap();
-        store.writers().await.unwrap();
+        store.frontier().writers().await.unwrap();
         store.backlog(&request.route).await.unwrap();
         request.limit += 1;
         store.fetch(&request).await.unwrap();

@@ -22,7 +22,7 @@ async fn who_looks_at_dead_letters_holds_up_no_relay() {
     fixture.until_waiting(1).await;
     let measuring = tokio::spawn(async move { measuring.backlog(&Route::default()).await });
 
-    timeout(SOON, fixture.store.writers()).await.expect("a relay asks who is writing").unwrap();
+    timeout(SOON, fixture.store.frontier().writers()).await.expect("a relay asks who is writing").unwrap();
     timeout(SOON, fixture.store.due(&due_request(RelayId::new())))
         .await
         .expect("a relay asks what is due")

@@ -74,7 +74,7 @@ async fn whole_way(server: &PostgresServer, pooler: PgBouncer) {
     let mut tx = store.begin().await.unwrap();
     assert_eq!(store.deduplicate(&mut tx, &consumer, &[&first.message]).await.unwrap(), [Dedup::Duplicate]);
     store.rollback(tx).await.unwrap();
-    assert!(store.writers().await.unwrap().open.is_empty());
+    assert!(store.frontier().writers().await.unwrap().open.is_empty());
     assert_eq!(store.backlog(&Route::default()).await.unwrap().pending, 0);
 }
 

@@ -9,14 +9,14 @@ use super::support::{Fixture, append, message, options, run};
 async fn an_open_writer_is_known_until_it_is_over() {
     let Some(fixture) = Fixture::new().await else { return };
     let store = &fixture.store;
-    assert_eq!(store.writers().await.unwrap().last, Position::START);
+    assert_eq!(store.frontier().writers().await.unwrap().last, Position::START);
     let mut tx = store.begin().await.unwrap();
-    assert!(store.writers().await.unwrap().open.is_empty(), "it has not written yet");
+    assert!(store.frontier().writers().await.unwrap().open.is_empty(), "it has not written yet");
     store.append(&mut tx, &[message("a").into()]).await.unwrap();
-    let writers = store.writers().await.unwrap();
+    let writers = store.frontier().writers().await.unwrap();
     assert_eq!((writers.open.len(), writers.last), (1, Position(1)));
     store.rollback(tx).await.unwrap();
-    let writers = store.writers().await.unwrap();
+    let writers = store.frontier().writers().await.unwrap();
     assert_eq!((writers.open.len(), writers.last), (0, Position(1)), "the position is gone for good");
 }
 
@@ -31,11 +31,11 @@ async fn a_prepared_transaction_is_a_writer_until_it_is_decided() {
         .await;
     run(&mut connection, &format!("prepare transaction '{name}'")).await;
     drop(connection);
-    let before = fixture.store.writers().await.unwrap();
+    let before = fixture.store.frontier().writers().await.unwrap();
     assert_eq!((before.open.len(), before.last), (1, Position(1)), "{before:?}");
     let mut connection = fixture.connection().await;
     run(&mut connection, &format!("commit prepared '{name}'")).await;
-    let after = fixture.store.writers().await.unwrap();
+    let after = fixture.store.frontier().writers().await.unwrap();
     assert!(before.open.is_disjoint(&after.open), "{before:?} {after:?}");
 }
 
@@ -56,7 +56,7 @@ async fn writers_of_other_tables_schemas_and_databases_are_none() {
     let mut in_table = fixture.connection().await;
     run(&mut in_table, "begin; insert into orders values ('1')").await;
 
-    assert!(fixture.store.writers().await.unwrap().open.is_empty());
-    assert_eq!(other.writers().await.unwrap().open.len(), 1);
+    assert!(fixture.store.frontier().writers().await.unwrap().open.is_empty());
+    assert_eq!(other.frontier().writers().await.unwrap().open.len(), 1);
     append(&fixture.store, [message("a")]).await;
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outbox_contract::Rejection;
+use outbox_contract::backend::TransportLayer;
 use outbox_contract::subscription::{Received, Tag, Unit};
 use outbox_contract::{
-    Consumer, Deliveries, Message, Outcome, Outcomes, PublishBatch, Stored, Subscription, Topic, Transport,
+    Consumer, Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, Topic, Transport,
     TransportError, async_trait,
 };
 use outbox_testkit::transport_suite::Capabilities;
@@ -85,18 +85,15 @@ impl Broken {
     }
 }
 
-#[async_trait]
-impl Transport for Broken {
+impl TransportLayer for Broken {
+    type Inner = MemoryTransport;
+
+    fn inner(&self) -> &MemoryTransport {
+        &self.inner
+    }
+
     fn name(&self) -> &'static str {
         "broken"
-    }
-
-    async fn check(&self) -> Result<(), TransportError> {
-        self.inner.check().await
-    }
-
-    fn validate(&self, message: &Message) -> Result<(), Rejection> {
-        self.inner.validate(message)
     }
 
     async fn publish(&self, mut chunk: PublishBatch, outcomes: &Outcomes) {

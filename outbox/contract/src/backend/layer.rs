@@ -1,0 +1,380 @@
+//! Layers: stores and transports around another one, such as `Arc`, or one that measures or fails.
+//!
+//! Each method of the traits is one line in the lists below. From it come the method of the layer,
+//! which forwards, and the method of the trait, which calls the layer's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_core::stream::BoxStream;
+
+use super::{Archive, Frontier, KeyOperation, Listed, OpenWriters, Steered, StripeMarks, View};
+use crate::admin::{Admin, Edit, FailingKey, Filter};
+use crate::backlog::Backlog;
+use crate::bucket::BucketSet;
+use crate::error::{AppendError, StoreError, TransportError};
+use crate::failure::Rejection;
+use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId, Stored, Writers};
+use crate::id::{MessageId, RelayId};
+use crate::lease::{Lease, LeaseRequest, Leased, LowWater};
+use crate::maintain::Maintained;
+use crate::message::{Message, Outgoing};
+use crate::name::{Consumer, KeyId, Route, Topic};
+use crate::outcome::Outcomes;
+use crate::store::Store;
+use crate::stripe::StripeMark;
+use crate::subscription::{Deliveries, Subscription};
+use crate::transactional::{Blame, Committed, Dedup, Transactional};
+use crate::transition::{KeyTransition, Transitioned};
+use crate::transport::{PublishBatch, Transport};
+use crate::unserved::Unserved;
+use crate::wakeup::{Wakeup, WakeupSignal};
+
+/// The transaction of the store that a layer is around.
+type InnerTx<'t, L> = <<L as StoreLayer>::Inner as Transactional>::Tx<'t>;
+
+macro_rules! calls {
+    (
+        store { $($Store:ident $store:ident($($s:ident: $S:ty),*) -> $Sa:ty;)* }
+        frontier { $($Front:ident $front:ident($($f:ident: $F:ty),*) -> $Fa:ty;)* }
+        admin { $($Admin:ident $admin:ident($($a:ident: $A:ty),*) -> $Aa:ty;)* }
+        transactional { $($Tx:ident $tx:ident($($t:ident: $T:ty),*) -> Result<$Ta:ty, $Te:ty>;)* }
+    ) => {
+        /// A call of [`Store`], [`Admin`] or [`Transactional`] that can fail.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        #[expect(missing_docs, reason = "each is the method of that name")]
+        pub enum StoreCall {
+            $($Store,)* $($Front,)* $($Admin,)* $($Tx,)*
+            Commit,
+            /// Single wake-ups.
+            Wakeups,
+        }
+
+        /// A store around another one.
+        ///
+        /// Every method forwards through [`around`](Self::around), which sees each call by name:
+        /// override it for what concerns all calls, and single methods for what concerns these. A
+        /// layer is a [`Store`] by itself; with [`TransactionalLayer`], also [`Transactional`].
+        ///
+        /// ```
+        /// use outbox_contract::backend::{StoreCall, StoreLayer};
+        /// use outbox_contract::{Store, StoreError};
+        ///
+        /// /// Logs what fails.
+        /// struct Logged<S>(S);
+        ///
+        /// impl<S: Store> StoreLayer for Logged<S> {
+        ///     type Inner = S;
+        ///
+        ///     fn inner(&self) -> &S {
+        ///         &self.0
+        ///     }
+        ///
+        ///     async fn around<T: Send, E: From<StoreError> + Send>(
+        ///         &self,
+        ///         call: StoreCall,
+        ///         effect: impl Future<Output = Result<T, E>> + Send,
+        ///     ) -> Result<T, E> {
+        ///         effect.await.inspect_err(|_| eprintln!("{call:?} failed"))
+        ///     }
+        /// }
+        ///
+        /// fn is_store<S: Store>() {}
+        /// fn log_of<S: Store>() {
+        ///     is_store::<Logged<S>>();
+        /// }
+        /// ```
+        pub trait StoreLayer: Send + Sync + 'static {
+            /// The store inside.
+            type Inner: Store + ?Sized;
+
+            /// Returns the store inside.
+            fn inner(&self) -> &Self::Inner;
+
+            /// Performs a call whose effect is this future. The provided method awaits it.
+            fn around<T: Send, E: From<StoreError> + Send>(
+                &self,
+                call: StoreCall,
+                effect: impl Future<Output = Result<T, E>> + Send,
+            ) -> impl Future<Output = Result<T, E>> + Send {
+                let _ = call;
+                effect
+            }
+
+            /// Forwards [`Store::name`].
+            fn name(&self) -> &'static str {
+                self.inner().name()
+            }
+
+            /// Forwards [`Store::wakeup_signal`].
+            fn wakeup_signal(&self) -> &WakeupSignal {
+                self.inner().wakeup_signal()
+            }
+
+            /// Forwards [`Store::wakeups`].
+            fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+                self.inner().wakeups()
+            }
+
+            $(
+                #[doc = concat!("Forwards [`Store::", stringify!($store), "`].")]
+                fn $store(&self, $($s: $S),*) -> impl Future<Output = Result<$Sa, StoreError>> + Send {
+                    async move { self.around(StoreCall::$Store, self.inner().$store($($s),*)).await }
+                }
+            )*
+
+            $(
+                #[doc = concat!("Forwards [`Frontier::", stringify!($front), "`].")]
+                fn $front(&self, $($f: $F),*) -> impl Future<Output = Result<$Fa, StoreError>> + Send {
+                    async move { self.around(StoreCall::$Front, self.inner().frontier().$front($($f),*)).await }
+                }
+            )*
+
+            $(
+                #[doc = concat!("Forwards [`Admin::", stringify!($admin), "`].")]
+                fn $admin(&self, $($a: $A),*) -> impl Future<Output = Result<$Aa, StoreError>> + Send {
+                    async move { self.around(StoreCall::$Admin, self.inner().$admin($($a),*)).await }
+                }
+            )*
+        }
+
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<L: StoreLayer> Store for L {
+            fn name(&self) -> &'static str {
+                StoreLayer::name(self)
+            }
+
+            fn frontier(&self) -> Frontier<'_> {
+                match self.inner().frontier() {
+                    Frontier::Single => Frontier::Single,
+                    Frontier::Writers(_) => Frontier::Writers(self),
+                    Frontier::Stripes(_) => Frontier::Stripes(self),
+                }
+            }
+
+            fn wakeup_signal(&self) -> &WakeupSignal {
+                StoreLayer::wakeup_signal(self)
+            }
+
+            fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+                StoreLayer::wakeups(self)
+            }
+
+            $(
+                async fn $store(&self, $($s: $S),*) -> Result<$Sa, StoreError> {
+                    StoreLayer::$store(self, $($s),*).await
+                }
+            )*
+        }
+
+        // The other methods of `Admin` call these.
+        #[async_trait]
+        impl<L: StoreLayer> Admin for L {
+            $(
+                async fn $admin(&self, $($a: $A),*) -> Result<$Aa, StoreError> {
+                    StoreLayer::$admin(self, $($a),*).await
+                }
+            )*
+        }
+
+        /// A [`Transactional`] store around another one, whose transactions it uses.
+        pub trait TransactionalLayer: StoreLayer<Inner: Transactional> {
+            /// Forwards [`Transactional::commit`].
+            fn commit(&self, tx: InnerTx<'static, Self>) -> impl Future<Output = Committed> + Send {
+                async move { self.inner().commit(tx).await }
+            }
+
+            /// Forwards [`Transactional::commit_and_begin`].
+            fn commit_and_begin(
+                &self,
+                tx: InnerTx<'static, Self>,
+            ) -> impl Future<Output = (Committed, Option<InnerTx<'static, Self>>)> + Send {
+                async move { self.inner().commit_and_begin(tx).await }
+            }
+
+            $(
+                #[doc = concat!("Forwards [`Transactional::", stringify!($tx), "`].")]
+                fn $tx(&self, $($t: $T),*) -> impl Future<Output = Result<$Ta, $Te>> + Send {
+                    async move { self.around(StoreCall::$Tx, self.inner().$tx($($t),*)).await }
+                }
+            )*
+        }
+
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<L: TransactionalLayer> Transactional for L {
+            type Tx<'t> = InnerTx<'t, L>;
+
+            async fn commit(&self, tx: InnerTx<'static, Self>) -> Committed {
+                TransactionalLayer::commit(self, tx).await
+            }
+
+            async fn commit_and_begin(
+                &self,
+                tx: InnerTx<'static, Self>,
+            ) -> (Committed, Option<InnerTx<'static, Self>>) {
+                TransactionalLayer::commit_and_begin(self, tx).await
+            }
+
+            fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
+                self.inner().blame(error)
+            }
+
+            fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+                self.inner().is_conflict(error)
+            }
+
+            fn max_idle(&self) -> Option<Duration> {
+                self.inner().max_idle()
+            }
+
+            $(
+                async fn $tx(&self, $($t: $T),*) -> Result<$Ta, $Te> {
+                    TransactionalLayer::$tx(self, $($t),*).await
+                }
+            )*
+        }
+    };
+}
+
+calls! {
+    store {
+        Migrate migrate() -> ();
+        Check check() -> ();
+        Lease lease(request: &LeaseRequest) -> Leased;
+        GiveBack give_back(relay: RelayId, route: &Route, leases: &[Lease], low_water: &LowWater, leaving: bool) -> ();
+        Fetch fetch(request: &FetchRequest) -> Fetched;
+        FetchBelow fetch_below(request: &FetchRequest) -> Fetched;
+        Due due(request: &DueRequest) -> Due;
+        Settle settle(route: &Route, delivered: &[RowId]) -> ();
+        Transition transition(transitions: &[KeyTransition]) -> Vec<Transitioned>;
+        Elect elect(role: &str, relay: RelayId, lasts: Duration) -> bool;
+        Maintain maintain(limit: usize) -> Maintained;
+        Backlog backlog(route: &Route) -> Backlog;
+        Unserved unserved(after: Duration) -> Vec<Unserved>;
+    }
+    frontier {
+        Writers writers() -> Writers;
+        Stripes stripes(route: &Route, buckets: &BucketSet) -> Vec<StripeMark>;
+    }
+    admin {
+        FailingKeys failing_keys(filter: &Filter) -> Vec<FailingKey>;
+        Browse browse(view: View, filter: &Filter) -> Vec<Listed>;
+        Steer steer(route: &Route, key: &KeyId, operation: KeyOperation) -> Steered;
+        AppendAgain append_again(archive: Archive, filter: &Filter) -> u64;
+        RequeueEdited requeue_edited(filter: &Filter, edit: &Edit) -> Option<MessageId>;
+        Purge purge(filter: &Filter) -> u64;
+        SetPaused set_paused(route: &Route, topic: Option<&Topic>, paused: bool) -> ();
+        CancelScheduled cancel_scheduled(ids: &[MessageId]) -> u64;
+    }
+    transactional {
+        Begin begin() -> Result<InnerTx<'static, Self>, StoreError>;
+        Rollback rollback(tx: InnerTx<'static, Self>) -> Result<(), StoreError>;
+        Append append(tx: &mut InnerTx<'_, Self>, messages: &[Outgoing]) -> Result<(), AppendError>;
+        Fence fence(tx: &mut InnerTx<'_, Self>, route: &Route, stored: &[&Stored]) -> Result<Vec<bool>, StoreError>;
+        Deduplicate deduplicate(tx: &mut InnerTx<'_, Self>, consumer: &Consumer, messages: &[&Message]) -> Result<Vec<Dedup>, StoreError>;
+        IsHandled is_handled(consumer: &Consumer, id: MessageId) -> Result<bool, StoreError>;
+    }
+}
+
+#[async_trait]
+impl<L: StoreLayer> OpenWriters for L {
+    async fn writers(&self) -> Result<Writers, StoreError> {
+        StoreLayer::writers(self).await
+    }
+}
+
+#[async_trait]
+impl<L: StoreLayer> StripeMarks for L {
+    async fn stripes(&self, route: &Route, buckets: &BucketSet) -> Result<Vec<StripeMark>, StoreError> {
+        StoreLayer::stripes(self, route, buckets).await
+    }
+}
+
+macro_rules! transport_calls {
+    ($($call:ident($($c:ident: $C:ty),*) -> $answer:ty;)*) => {
+        /// A transport around another one. Override what it does otherwise; it is a [`Transport`] by
+        /// itself.
+        pub trait TransportLayer: Send + Sync + 'static {
+            /// The transport inside.
+            type Inner: Transport + ?Sized;
+
+            /// Returns the transport inside.
+            fn inner(&self) -> &Self::Inner;
+
+            /// Forwards [`Transport::name`].
+            fn name(&self) -> &'static str {
+                self.inner().name()
+            }
+
+            /// Forwards [`Transport::validate`].
+            ///
+            /// # Errors
+            ///
+            /// Those of the transport inside.
+            fn validate(&self, message: &Message) -> Result<(), Rejection> {
+                self.inner().validate(message)
+            }
+
+            $(
+                #[doc = concat!("Forwards [`Transport::", stringify!($call), "`].")]
+                fn $call(&self, $($c: $C),*) -> impl Future<Output = $answer> + Send {
+                    async move { self.inner().$call($($c),*).await }
+                }
+            )*
+        }
+
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<L: TransportLayer> Transport for L {
+            fn name(&self) -> &'static str {
+                TransportLayer::name(self)
+            }
+
+            fn validate(&self, message: &Message) -> Result<(), Rejection> {
+                TransportLayer::validate(self, message)
+            }
+
+            $(
+                async fn $call(&self, $($c: $C),*) -> $answer {
+                    TransportLayer::$call(self, $($c),*).await
+                }
+            )*
+        }
+    };
+}
+
+transport_calls! {
+    check() -> Result<(), TransportError>;
+    publish(batch: PublishBatch, outcomes: &Outcomes) -> ();
+    subscribe(subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError>;
+    close() -> ();
+}
+
+/// `Arc` and `Box` forward every method.
+macro_rules! forwards {
+    ($($pointer:ident)*) => { $(
+        impl<S: Store + ?Sized> StoreLayer for $pointer<S> {
+            type Inner = S;
+
+            fn inner(&self) -> &S {
+                self
+            }
+        }
+
+        impl<S: Transactional> TransactionalLayer for $pointer<S> {}
+
+        impl<T: Transport + ?Sized> TransportLayer for $pointer<T> {
+            type Inner = T;
+
+            fn inner(&self) -> &T {
+                self
+            }
+        }
+    )* };
+}
+
+forwards! { Arc Box }
