@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use outbox_contract::backend::TransportLayer;
-use outbox_contract::{Deliveries, Failure, Outcome, Outcomes, PublishBatch, Store, Transport};
+use outbox_contract::{Failure, Outcome, Outcomes, PublishBatch, Store, Transport};
 use outbox_testkit::{ChaosStore, StoreCall, StoreFault};
 use tokio::sync::watch;
 

@@ -1,7 +1,7 @@
 //! Layers: stores and transports around another one, such as `Arc`, or one that measures or fails.
 //!
 //! Each method of the traits is one line in the lists below. From it come the method of the layer,
-//! which forwards, and the method of the trait, which calls the layer's.
+//! which forwards, the method of the trait, which calls the layer's, and the method of `Arc`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +31,7 @@ use crate::transport::{PublishBatch, Transport};
 use crate::unserved::Unserved;
 use crate::wakeup::{Wakeup, WakeupSignal};
 
-/// The transaction of the store that a layer is around.
-type InnerTx<'t, L> = <<L as StoreLayer>::Inner as Transactional>::Tx<'t>;
+type TxOf<'t, S> = <S as Transactional>::Tx<'t>;
 
 macro_rules! calls {
     (
@@ -180,18 +179,53 @@ macro_rules! calls {
             )*
         }
 
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<S: Store + ?Sized> Store for Arc<S> {
+            fn name(&self) -> &'static str {
+                (**self).name()
+            }
+
+            fn frontier(&self) -> Frontier<'_> {
+                (**self).frontier()
+            }
+
+            fn wakeup_signal(&self) -> &WakeupSignal {
+                (**self).wakeup_signal()
+            }
+
+            fn wakeups(&self) -> BoxStream<'static, Wakeup> {
+                (**self).wakeups()
+            }
+
+            $(
+                async fn $store(&self, $($s: $S),*) -> Result<$Sa, StoreError> {
+                    (**self).$store($($s),*).await
+                }
+            )*
+        }
+
+        #[async_trait]
+        impl<S: Admin + ?Sized> Admin for Arc<S> {
+            $(
+                async fn $admin(&self, $($a: $A),*) -> Result<$Aa, StoreError> {
+                    (**self).$admin($($a),*).await
+                }
+            )*
+        }
+
         /// A [`Transactional`] store around another one, whose transactions it uses.
-        pub trait TransactionalLayer: StoreLayer<Inner: Transactional> {
+        pub trait TransactionalLayer: StoreLayer<Inner: Transactional> + Sized {
             /// Forwards [`Transactional::commit`].
-            fn commit(&self, tx: InnerTx<'static, Self>) -> impl Future<Output = Committed> + Send {
+            fn commit(&self, tx: TxOf<'static, Self>) -> impl Future<Output = Committed> + Send {
                 async move { self.inner().commit(tx).await }
             }
 
             /// Forwards [`Transactional::commit_and_begin`].
             fn commit_and_begin(
                 &self,
-                tx: InnerTx<'static, Self>,
-            ) -> impl Future<Output = (Committed, Option<InnerTx<'static, Self>>)> + Send {
+                tx: TxOf<'static, Self>,
+            ) -> impl Future<Output = (Committed, Option<TxOf<'static, Self>>)> + Send {
                 async move { self.inner().commit_and_begin(tx).await }
             }
 
@@ -206,16 +240,16 @@ macro_rules! calls {
         #[async_trait]
         #[deny(clippy::missing_trait_methods)]
         impl<L: TransactionalLayer> Transactional for L {
-            type Tx<'t> = InnerTx<'t, L>;
+            type Tx<'t> = TxOf<'t, L::Inner>;
 
-            async fn commit(&self, tx: InnerTx<'static, Self>) -> Committed {
+            async fn commit(&self, tx: TxOf<'static, Self>) -> Committed {
                 TransactionalLayer::commit(self, tx).await
             }
 
             async fn commit_and_begin(
                 &self,
-                tx: InnerTx<'static, Self>,
-            ) -> (Committed, Option<InnerTx<'static, Self>>) {
+                tx: TxOf<'static, Self>,
+            ) -> (Committed, Option<TxOf<'static, Self>>) {
                 TransactionalLayer::commit_and_begin(self, tx).await
             }
 
@@ -234,6 +268,38 @@ macro_rules! calls {
             $(
                 async fn $tx(&self, $($t: $T),*) -> Result<$Ta, $Te> {
                     TransactionalLayer::$tx(self, $($t),*).await
+                }
+            )*
+        }
+
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<S: Transactional> Transactional for Arc<S> {
+            type Tx<'t> = S::Tx<'t>;
+
+            async fn commit(&self, tx: S::Tx<'static>) -> Committed {
+                (**self).commit(tx).await
+            }
+
+            async fn commit_and_begin(&self, tx: S::Tx<'static>) -> (Committed, Option<S::Tx<'static>>) {
+                (**self).commit_and_begin(tx).await
+            }
+
+            fn blame(&self, error: &(dyn std::error::Error + 'static)) -> Blame {
+                (**self).blame(error)
+            }
+
+            fn is_conflict(&self, error: &(dyn std::error::Error + 'static)) -> bool {
+                (**self).is_conflict(error)
+            }
+
+            fn max_idle(&self) -> Option<Duration> {
+                (**self).max_idle()
+            }
+
+            $(
+                async fn $tx(&self, $($t: $T),*) -> Result<$Ta, $Te> {
+                    (**self).$tx($($t),*).await
                 }
             )*
         }
@@ -271,11 +337,11 @@ calls! {
         CancelScheduled cancel_scheduled(ids: &[MessageId]) -> u64;
     }
     transactional {
-        Begin begin() -> Result<InnerTx<'static, Self>, StoreError>;
-        Rollback rollback(tx: InnerTx<'static, Self>) -> Result<(), StoreError>;
-        Append append(tx: &mut InnerTx<'_, Self>, messages: &[Outgoing]) -> Result<(), AppendError>;
-        Fence fence(tx: &mut InnerTx<'_, Self>, route: &Route, stored: &[&Stored]) -> Result<Vec<bool>, StoreError>;
-        Deduplicate deduplicate(tx: &mut InnerTx<'_, Self>, consumer: &Consumer, messages: &[&Message]) -> Result<Vec<Dedup>, StoreError>;
+        Begin begin() -> Result<TxOf<'static, Self>, StoreError>;
+        Rollback rollback(tx: TxOf<'static, Self>) -> Result<(), StoreError>;
+        Append append(tx: &mut TxOf<'_, Self>, messages: &[Outgoing]) -> Result<(), AppendError>;
+        Fence fence(tx: &mut TxOf<'_, Self>, route: &Route, stored: &[&Stored]) -> Result<Vec<bool>, StoreError>;
+        Deduplicate deduplicate(tx: &mut TxOf<'_, Self>, consumer: &Consumer, messages: &[&Message]) -> Result<Vec<Dedup>, StoreError>;
         IsHandled is_handled(consumer: &Consumer, id: MessageId) -> Result<bool, StoreError>;
     }
 }
@@ -344,6 +410,24 @@ macro_rules! transport_calls {
                 }
             )*
         }
+
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<T: Transport + ?Sized> Transport for Arc<T> {
+            fn name(&self) -> &'static str {
+                (**self).name()
+            }
+
+            fn validate(&self, message: &Message) -> Result<(), Rejection> {
+                (**self).validate(message)
+            }
+
+            $(
+                async fn $call(&self, $($c: $C),*) -> $answer {
+                    (**self).$call($($c),*).await
+                }
+            )*
+        }
     };
 }
 
@@ -353,28 +437,3 @@ transport_calls! {
     subscribe(subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError>;
     close() -> ();
 }
-
-/// `Arc` and `Box` forward every method.
-macro_rules! forwards {
-    ($($pointer:ident)*) => { $(
-        impl<S: Store + ?Sized> StoreLayer for $pointer<S> {
-            type Inner = S;
-
-            fn inner(&self) -> &S {
-                self
-            }
-        }
-
-        impl<S: Transactional> TransactionalLayer for $pointer<S> {}
-
-        impl<T: Transport + ?Sized> TransportLayer for $pointer<T> {
-            type Inner = T;
-
-            fn inner(&self) -> &T {
-                self
-            }
-        }
-    )* };
-}
-
-forwards! { Arc Box }

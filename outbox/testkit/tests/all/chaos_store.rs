@@ -11,7 +11,8 @@ use outbox_contract::{
     BucketSet, FetchRequest, Message, RelayId, Route, Store, StoreErrorKind, Topic, Transactional,
 };
 use outbox_store_memory::MemoryStore;
-use outbox_testkit::chaos_store::{ChaosStore, CommitFault, StoreCall, StoreFault, StoreFaultRates};
+use outbox_testkit::StoreCall;
+use outbox_testkit::chaos_store::{ChaosStore, CommitFault, StoreFault, StoreFaultRates};
 use outbox_testkit::store_suite::{Capabilities, StoreHarness};
 use tokio::time::{Instant, timeout};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outbox_contract::backend::TransportLayer;
-use outbox_contract::{Deliveries, Exhausted, Failure, Message, Rejection, RetryPolicy};
+use outbox_contract::{Exhausted, Failure, Message, Rejection, RetryPolicy};
 use outbox_engine::{Relay, Status};
 use outbox_testkit::{ChaosTransport, Fault, FaultRates};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastrand::Rng;
 use outbox_contract::backend::TransportLayer;
-use outbox_contract::{Deliveries, Outcomes, PublishBatch, Stored, Transport, TransportError};
+use outbox_contract::{Outcomes, PublishBatch, Stored, Transport, TransportError};
 use tokio::sync::Notify;
 
 use super::tally::Tally;
