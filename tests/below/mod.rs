@@ -9,7 +9,8 @@ mod tables;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{Clock, KeyId, Message, Outgoing, Position, Store, Topic};
+use outbox_contract::backend::{Clock, Position};
+use outbox_contract::{KeyId, Message, Outgoing, Store, Topic};
 use outbox_engine::{RelayHandle, Status};
 use outbox_testkit::{RecordingTransport, TestClock, eventually};
 use outbox_tests::fresh::Fresh;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outbox_contract::transactional::Committed;
+use outbox_contract::backend::Committed;
 use outbox_contract::{Message, MessageId, Store, Topic, Transactional};
 use outbox_engine::{Relay, RelayHandle};
 use outbox_servers::{Galera, GaleraCluster, OrSkip};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::transactional::inbox_route;
-use outbox_contract::{Consumer, Message, RelayId, RetryPolicy, Store};
+use outbox_contract::backend::RelayId;
+use outbox_contract::{Consumer, Message, RetryPolicy, Store, inbox_route};
 use outbox_engine::{
     HandlerContext, HandlerError, HandlerFailure, Inbox, InboxHandle, Mode, Step, handler_fn,
 };

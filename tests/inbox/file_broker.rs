@@ -7,11 +7,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{
-    Deliveries, Delivery, Message, MessageId, Outcomes, PublishBatch, Rejection, Subscription, Transport,
-    TransportError, async_trait,
+use outbox_contract::backend::{
+    Deliveries, Delivery, Outcomes, PublishBatch, Received, Subscription, Tag, Unit,
 };
+use outbox_contract::{Message, MessageId, Rejection, Transport, TransportError, async_trait};
 use tokio::sync::Notify;
 
 /// A message of the file: its key, and its place within the key.

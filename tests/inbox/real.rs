@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{
-    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, RetryPolicy, Route, Store, Stored,
-    Timestamp, Transport,
-};
+use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
+use outbox_contract::{Message, RetryPolicy, Route, Store, Timestamp, Transport};
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use outbox_tests::record::PATIENCE;
@@ -108,7 +106,7 @@ pub(crate) async fn publish(transport: &dyn Transport, messages: &[Message]) {
                 let chunk = PublishBatch::new(
                     Route::default(),
                     RelayId::new(),
-                    outbox_contract::cloudevents::DEFAULT_SOURCE.into(),
+                    outbox_contract::backend::cloudevents::DEFAULT_SOURCE.into(),
                     stored.clone(),
                     PATIENCE,
                 );

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
-use outbox_contract::subscription::{Received, Tag};
-use outbox_contract::{Deliveries, Message, Subscription, Transport};
+use outbox_contract::backend::{Deliveries, Received, Subscription, Tag};
+use outbox_contract::{Message, Transport};
 use serde::{Deserialize, Serialize};
 use sqlx::Connection;
 use sqlx::postgres::PgConnection;

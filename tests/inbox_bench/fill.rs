@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use outbox_contract::{
-    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp, Transport,
-};
+use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
+use outbox_contract::{Message, Route, Timestamp, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{KEYS, topic, transport};

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fastrand::Rng;
-use outbox_contract::backend::TransportLayer;
-use outbox_contract::subscription::{Delivery, Received, Tag, Unit};
-use outbox_contract::{Deliveries, Subscription, Transport, TransportError};
+use outbox_contract::backend::{Deliveries, Delivery, Received, Subscription, Tag, TransportLayer, Unit};
+use outbox_contract::{Transport, TransportError};
 use outbox_tests::record::Record;
 
 /// Number of deliveries of a unit kept for later.

@@ -4,11 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::transactional::inbox_route;
-use outbox_contract::{
-    Message, MessageId, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp,
-    Transport,
-};
+use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
+use outbox_contract::{Message, MessageId, Route, Timestamp, Transport, inbox_route};
 use outbox_engine::Step;
 use outbox_tests::fresh::Fresh;
 use outbox_tests::kind::StoreKind::{self, MongoDb, MySql, Postgres};
@@ -181,7 +178,7 @@ async fn publish(transport: &dyn Transport, messages: &[Message]) {
             let chunk = PublishBatch::new(
                 Route::default(),
                 RelayId::new(),
-                outbox_contract::cloudevents::DEFAULT_SOURCE.into(),
+                outbox_contract::backend::cloudevents::DEFAULT_SOURCE.into(),
                 stored.clone(),
                 PATIENCE,
             );

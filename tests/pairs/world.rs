@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outbox_contract::subscription::Received;
-use outbox_contract::{Deliveries, Message, MessageId, Outgoing, Store as _, Subscription, Transport};
+use outbox_contract::backend::{Deliveries, Received, Subscription};
+use outbox_contract::{Message, MessageId, Outgoing, Store as _, Transport};
 use outbox_servers::{OrSkip as _, Postgres, PostgresServer, RabbitMq, RabbitMqServer};
 use outbox_store_postgres::PostgresStore;
 use outbox_tests::fresh::fresh_topic;

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use outbox_contract::{
-    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp, Topic, Transport,
-};
+use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
+use outbox_contract::{Message, Route, Timestamp, Topic, Transport};
 use subjects::Subject;
 
 /// Publishes messages of 300 bytes from memory, and reports the cost of each for this process:

@@ -10,8 +10,8 @@ use futures_util::future::try_join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, PublisherConfirm};
-use outbox_contract::Stored;
-use outbox_contract::cloudevents::{self, AMQP};
+use outbox_contract::backend::Stored;
+use outbox_contract::backend::cloudevents::{self, AMQP};
 
 use crate::bench::TOPIC;
 

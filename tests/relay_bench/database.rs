@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use outbox_contract::message::Outgoing;
-use outbox_contract::{Message, Store, StoreError, Transactional};
+use outbox_contract::{Message, Outgoing, Store, StoreError, Transactional};
 use outbox_servers::{
     MariaDb, Missing, MongoDb, MongoDbServer, MySql, MySqlServer, Postgres, PostgresServer,
 };

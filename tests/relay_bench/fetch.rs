@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use outbox_contract::fetch::FetchRequest;
-use outbox_contract::{BucketSet, LeaseRequest, LowWater, RelayId, Route, Store};
+use outbox_contract::backend::{BucketSet, FetchRequest, LeaseRequest, LowWater, RelayId};
+use outbox_contract::{Route, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, KEYS, TOPIC};

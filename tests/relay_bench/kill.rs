@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use outbox_contract::subscription::Received;
-use outbox_contract::{Subscription, Transport as _};
+use outbox_contract::Transport as _;
+use outbox_contract::backend::{Received, Subscription};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Bench, KEYS, TOPIC};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outbox_contract::subscription::Received;
-use outbox_contract::{Deliveries, Message, MessageId, Outbox, Subscription, Transport as _};
+use outbox_contract::backend::{Deliveries, Received, Subscription};
+use outbox_contract::{Message, MessageId, Outbox, Transport as _};
 use outbox_store_postgres::PostgresStore;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;

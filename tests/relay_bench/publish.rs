@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use futures_util::{Stream, StreamExt};
-use outbox_contract::{
-    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp, Transport,
-};
+use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
+use outbox_contract::{Message, Route, Timestamp, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::KEYS;

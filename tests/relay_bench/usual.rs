@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
-use outbox_contract::{Stored, Transport};
+use outbox_contract::Transport;
+use outbox_contract::backend::Stored;
 use serde::{Deserialize, Serialize};
 use sqlx::{MySqlConnection, PgConnection};
 

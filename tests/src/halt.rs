@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use outbox_contract::backend::TransportLayer;
-use outbox_contract::{Failure, Outcome, Outcomes, PublishBatch, Store, Transport};
+use outbox_contract::backend::{Outcome, Outcomes, PublishBatch, TransportLayer};
+use outbox_contract::{Failure, Store, Transport};
 use outbox_testkit::{ChaosStore, StoreCall, StoreFault};
 use tokio::sync::watch;
 

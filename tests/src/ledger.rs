@@ -10,7 +10,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox_contract::transactional::Committed;
+use outbox_contract::backend::Committed;
 use outbox_contract::{AppendError, MessageId, Outgoing, Store, StoreError, Transactional, Transport};
 use outbox_engine::{HandlerError, InboxHandle};
 use outbox_store_memory::MemoryStore;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use outbox_contract::{Message, RelayId, RetryPolicy, Transport};
+use outbox_contract::backend::RelayId;
+use outbox_contract::{Message, RetryPolicy, Transport};
 use outbox_engine::{
     HandlerContext, HandlerError, HandlerFailure, Inbox, InboxHandle, Mode, Step, handler_fn,
 };

@@ -9,7 +9,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use outbox_contract::{Backlog, DomainEvent, EventType, Outbox, Route};
+use outbox_contract::backend::Backlog;
+use outbox_contract::{DomainEvent, EventType, Outbox, Route};
 use outbox_engine::{HandlerError, Mediator, UnitOfWork, VersionMismatch, WorkError};
 use serde::Serialize;
 use tokio::sync::Barrier;

@@ -4,23 +4,24 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::backend::Stored;
 use crate::backend::{Archive, KeyOperation, Listed, Steered, View};
+pub use crate::backend::{Requeue, requeued};
 use crate::clock::Timestamp;
 pub use crate::edit::Edit;
 use crate::error::StoreError;
 use crate::failure::Failure;
-use crate::fetch::Stored;
 use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{Key, KeyId, Route, Topic};
-pub use crate::requeue::{Requeue, requeued};
 
 /// Selection of messages or keys. The default selects everything, **of every route**. This includes
 /// messages that wait or died in the inboxes of this database (routes `inbox/…`). To select only
 /// what a relay sends, set `route`:
 ///
 /// ```
-/// use outbox_contract::{Route, Topic, admin::Filter};
+/// use outbox_contract::{Route, Topic};
+/// use outbox_contract::admin::Filter;
 ///
 /// let topic = Some(Topic::new("invoices")?);
 /// let sent = Filter { route: Some(Route::default()), topic, ..Filter::default() };
@@ -305,7 +306,8 @@ pub trait Admin: Send + Sync + 'static {
     /// removed in the meantime:
     ///
     /// ```
-    /// # use outbox_contract::{Admin, StoreError, Timestamp, admin::Filter};
+    /// # use outbox_contract::{Admin, StoreError, Timestamp};
+    /// # use outbox_contract::admin::Filter;
     /// # async fn replay(store: impl Admin, since: Timestamp, before: Timestamp) -> Result<(), StoreError> {
     /// let mut filter = Filter { since: Some(since), before: Some(before), ..Filter::default() };
     /// loop {

@@ -4,18 +4,19 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use crate::backend::RawMessage;
 use crate::clock::Timestamp;
 use crate::headers::Headers;
 use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{Key, Topic};
-use crate::raw::RawMessage;
 
 /// Fields of a dead letter that an operator replaces. `None` keeps a field; the default changes
 /// nothing.
 ///
 /// ```
-/// use outbox_contract::{Key, admin::Edit};
+/// use outbox_contract::Key;
+/// use outbox_contract::admin::Edit;
 ///
 /// let edit = Edit { key: Some(Some(Key::new("order-1")?)), ..Edit::default() };
 /// # Ok::<(), outbox_contract::NameError>(())

@@ -14,7 +14,7 @@ use crate::name::{self, NameError};
 ///
 /// `content-type`, and names that begin with `ce_`, `ce-`, `cloudEvents:` or `cloudEvents_`, are
 /// reserved: protocols use them for data that a message already has
-/// ([`cloudevents`](crate::cloudevents)). [`Message::with_header`](crate::Message::with_header)
+/// ([`cloudevents`](crate::backend::cloudevents)). [`Message::with_header`](crate::Message::with_header)
 /// rejects them. A reserved header that is in a table anyway is not sent.
 ///
 /// ```

@@ -5,9 +5,8 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 
-use crate::bucket::Bucket;
+use crate::backend::{Bucket, cloudevents};
 use crate::clock::Timestamp;
-use crate::cloudevents;
 use crate::codec::CodecError;
 use crate::failure::Rejection;
 use crate::headers::Headers;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::bucket::Bucket;
+use crate::backend::Bucket;
 
 /// Reason why a name is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::backend::trace;
 use crate::clock::Timestamp;
 use crate::codec::{Codec, Json};
 use crate::error::AppendError;
@@ -11,9 +12,7 @@ use crate::event::DomainEvent;
 use crate::id::MessageId;
 use crate::message::{Message, MessageError, Outgoing};
 use crate::name::{NameError, Route, Topic};
-use crate::trace;
-use crate::transactional::Transactional;
-use crate::transport::Transport;
+use crate::{Transactional, Transport};
 
 /// Turns events into messages and appends them to a store, in the user's own transaction. A value,
 /// not a global: a process may have many.
@@ -216,7 +215,7 @@ impl<S: Transactional, C: Codec> Outbox<S, C> {
     }
 
     /// Turns an event into a message, without appending it. The message carries the
-    /// [`trace`](mod@crate::trace) of the current span.
+    /// [`trace`](mod@crate::backend::trace) of the current span.
     ///
     /// # Errors
     ///

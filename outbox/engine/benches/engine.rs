@@ -7,11 +7,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outbox_contract::fetch::{FetchRequest, FetchedRow, RowId};
-use outbox_contract::{
-    BucketSet, LeaseRequest, LowWater, Message, Outgoing, Position, RelayId, Route, Store, Topic,
-    Transactional,
+use outbox_contract::backend::{
+    BucketSet, FetchRequest, FetchedRow, LeaseRequest, LowWater, Position, RelayId, RowId,
 };
+use outbox_contract::{Message, Outgoing, Route, Store, Topic, Transactional};
 use outbox_engine::Relay;
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::NullTransport;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use opentelemetry::trace::{SpanId, TraceId, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
-use outbox_contract::subscription::Received;
-use outbox_contract::{Deliveries, Message, Outbox, Subscription, Transactional, Transport};
+use outbox_contract::backend::{Deliveries, Received, Subscription};
+use outbox_contract::{Message, Outbox, Transactional, Transport};
 use outbox_derive::DomainEvent;
 use outbox_engine::{Mediator, Relay, consume_span};
 use outbox_store_memory::MemoryStore;

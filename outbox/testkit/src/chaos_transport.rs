@@ -11,13 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use outbox_contract::backend::TransportLayer;
-use outbox_contract::fetch::Stored;
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{
-    Deliveries, Failure, KeyId, MessageId, Outcome, Outcomes, PublishBatch, Subscription, Topic, Transport,
-    TransportError, TransportErrorKind,
+use outbox_contract::backend::{
+    Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, TransportLayer, Unavailable,
 };
+use outbox_contract::{Failure, KeyId, MessageId, Topic, Transport, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep};
 
 /// Fault of a message.

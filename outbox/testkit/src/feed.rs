@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::subscription::{Origin, Received, Tag, Undecodable, Unit};
+use outbox_contract::backend::{
+    Deliveries, Delivery, Origin, Outcome, Outcomes, Problem, PublishBatch, Received, Subscription, Tag,
+    Undecodable, Unit,
+};
 use outbox_contract::{
-    Deliveries, Delivery, Failure, Message, MessageId, Outcome, Outcomes, Problem, PublishBatch, Rejection,
-    Subscription, Topic, Transport, TransportError, TransportErrorKind, async_trait,
+    Failure, Message, MessageId, Rejection, Topic, Transport, TransportError, TransportErrorKind, async_trait,
 };
 use tokio::sync::Notify;
 

@@ -3,11 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use outbox_contract::Rejection;
-use outbox_contract::{
-    Deliveries, Message, Outcome, Outcomes, PublishBatch, Subscription, Transport, TransportError,
-    TransportErrorKind,
-};
+use outbox_contract::backend::{Deliveries, Outcome, Outcomes, PublishBatch, Subscription};
+use outbox_contract::{Message, Rejection, Transport, TransportError, TransportErrorKind};
 
 /// Confirms every message at once, and counts.
 ///

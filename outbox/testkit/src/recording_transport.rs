@@ -3,11 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use outbox_contract::Rejection;
-use outbox_contract::{
-    Deliveries, Epoch, KeyId, Message, MessageId, Outcome, Outcomes, Position, PublishBatch, Subscription,
-    Transport, TransportError,
-};
+use outbox_contract::backend::{Deliveries, Epoch, Outcome, Outcomes, Position, PublishBatch, Subscription};
+use outbox_contract::{KeyId, Message, MessageId, Rejection, Transport, TransportError};
 use tokio::sync::watch;
 
 use crate::null_transport::nothing_to_receive;

@@ -9,12 +9,11 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::cloudevents::DEFAULT_SOURCE;
-use outbox_contract::subscription::Received;
-use outbox_contract::{
-    Consumer, Deliveries, Message, MessageId, Outcome, Outcomes, Position, PublishBatch, RelayId, Route,
-    Stored, Subscription, Timestamp, Topic, Transport,
+use outbox_contract::backend::cloudevents::DEFAULT_SOURCE;
+use outbox_contract::backend::{
+    Deliveries, Outcome, Outcomes, Position, PublishBatch, Received, RelayId, Stored, Subscription,
 };
+use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, Topic, Transport};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

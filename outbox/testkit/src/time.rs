@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use outbox_contract::{Clock, MessageId, RelayId, Timestamp};
+use outbox_contract::backend::{Clock, RelayId};
+use outbox_contract::{MessageId, Timestamp};
 use tokio::time::Instant;
 
 /// A clock that follows tokio's: in paused time it stands still until every task waits, and then
@@ -20,7 +21,7 @@ use tokio::time::Instant;
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
 /// use std::time::Duration;
-/// use outbox_contract::Clock;
+/// use outbox_contract::backend::Clock;
 /// use outbox_testkit::time::TestClock;
 ///
 /// let clock = TestClock::new(42);

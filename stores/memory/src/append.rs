@@ -3,11 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use outbox_contract::fetch::Ordering;
-use outbox_contract::transactional::{Blame, Committed, Dedup};
+use outbox_contract::backend::{Blame, Committed, Dedup, Ordering, Stored};
 use outbox_contract::{
-    AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
-    async_trait,
+    AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Transactional, async_trait,
 };
 
 use crate::locks::LockName;

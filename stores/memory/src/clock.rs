@@ -6,7 +6,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::{Clock, Timestamp};
+use outbox_contract::Timestamp;
+use outbox_contract::backend::Clock;
 use tokio::time::Instant;
 
 /// A clock that starts at an instant and follows tokio's time from there. Never goes back.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::Ordering;
-use outbox_contract::{Clock, Timestamp};
+use outbox_contract::Timestamp;
+use outbox_contract::backend::{Clock, Ordering};
 
 use crate::clock::RuntimeClock;
 use crate::store::MemoryStore;
@@ -38,7 +38,7 @@ impl MemoryStoreBuilder {
     }
 
     /// Lets several transactions write at once, as MySQL and MongoDB do: they wait for one another where they write the same
-    /// [stripe](outbox_contract::StripeId) of a route. Positions are in order within a stripe only; some stripes run ahead of others, as
+    /// [stripe](outbox_contract::backend::StripeId) of a route. Positions are in order within a stripe only; some stripes run ahead of others, as
     /// clocks do. Default: one writing transaction at a time, as SQLite does.
     pub fn stripes(mut self) -> Self {
         self.ordering = Ordering::Stripes;

@@ -8,8 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use outbox_contract::fetch::Ordering;
-use outbox_contract::{Consumer, KeyId, Message, MessageId, Route, StripeId};
+use outbox_contract::backend::{Ordering, StripeId};
+use outbox_contract::{Consumer, KeyId, Message, MessageId, Route};
 use tokio::sync::Notify;
 
 /// Identifies a transaction for the life of its store. Grows, and is never reused.

@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::backend::{Frontier, OpenWriters, StripeMarks};
-use outbox_contract::fetch::{Due, DueRequest, Ordering, RowId, Writers};
-use outbox_contract::lease::LeaseRequest;
-use outbox_contract::maintain::Maintained;
-use outbox_contract::{
-    Backlog, BucketSet, Clock, FetchRequest, Fetched, KeyTransition, Lease, Leased, LowWater, RelayId, Route,
-    Store, StoreError, Stored, StripeMark, Timestamp, Transitioned, Unserved, WakeupSignal, async_trait,
+use outbox_contract::backend::{
+    Backlog, BucketSet, Clock, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease,
+    LeaseRequest, Leased, LowWater, Maintained, OpenWriters, Ordering, RelayId, RowId, Stored, StripeMark,
+    StripeMarks, Transitioned, Unserved, WakeupSignal, Writers,
 };
+use outbox_contract::{Route, Store, StoreError, Timestamp, async_trait};
 
 use crate::clock::RuntimeClock;
 use crate::config::MemoryStoreBuilder;

@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{Ordering, RowId, Writers};
-use outbox_contract::{Message, Position, RelayId, Route, Stored, Timestamp};
+use outbox_contract::backend::{Ordering, Position, RelayId, RowId, Stored, Writers};
+use outbox_contract::{Message, Route, Timestamp};
 
 use crate::locks::{LockName, TxId};
 use crate::transaction::Written;

@@ -3,11 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use outbox_contract::fetch::Ordering;
-use outbox_contract::{
-    Consumer, Message, MessageId, Outgoing, Position, Route, StoreError, StoreErrorKind, Stored, StripeId,
-    StripeMark, Timestamp,
-};
+use outbox_contract::backend::{Ordering, Position, Stored, StripeId, StripeMark};
+use outbox_contract::{Consumer, Message, MessageId, Outgoing, Route, StoreError, StoreErrorKind, Timestamp};
 
 use crate::locks::{LockName, Requested, TxId};
 use crate::store::Shared;

@@ -4,8 +4,8 @@
 
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::admin::{Edit, FailingKey, Filter, Requeue};
-use outbox_contract::backend::{Archive, KeyOperation, Listed, Steered, View};
+use outbox_contract::admin::{Edit, FailingKey, Filter};
+use outbox_contract::backend::{Archive, KeyOperation, Listed, Requeue, Steered, View};
 use outbox_contract::{Admin, KeyId, MessageId, Route, StoreError, StoreErrorKind, Topic, async_trait};
 
 use crate::again::{Again, at_once};

@@ -5,7 +5,8 @@
 
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
-use outbox_contract::{StripeId, async_trait};
+use outbox_contract::async_trait;
+use outbox_contract::backend::StripeId;
 
 use crate::append::{self, Row};
 use crate::database::Database;

@@ -7,7 +7,8 @@ use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 use mongodb::error::ErrorKind;
 use mongodb::options::WriteConcern;
-use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind, StripeId};
+use outbox_contract::backend::StripeId;
+use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind};
 
 use crate::database::Database;
 use crate::error::{Failed, store_error};

@@ -5,7 +5,8 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::ReadConcern;
 use mongodb::{ClientSession, Collection};
-use outbox_contract::{Backlog, Bucket, BucketSet, Position, Route};
+use outbox_contract::Route;
+use outbox_contract::backend::{Backlog, Bucket, BucketSet, Position};
 
 use crate::database::Database;
 use crate::error::Failed;

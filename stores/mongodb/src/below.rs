@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
-use outbox_contract::Position;
+use outbox_contract::backend::Position;
 
 use crate::database::Database;
 use crate::error::Failed;

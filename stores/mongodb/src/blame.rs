@@ -3,7 +3,7 @@
 //! By the driver's labels, its kinds of errors, and the server's codes. What is not certain is the statement's, as is every code that is not named.
 
 use mongodb::error::{Error, ErrorKind, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR};
-use outbox_contract::transactional::Blame;
+use outbox_contract::backend::Blame;
 
 use crate::error::{code, is_away_or_exhausted, is_conflict, is_network};
 

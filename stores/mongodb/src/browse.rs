@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
-use outbox_contract::Failure;
 use outbox_contract::admin::{FailingKey, Filter, MAX_BYTES_PER_CALL};
 use outbox_contract::backend::{Death, Listed, View};
-use outbox_contract::{KeyId, MessageId, Route, Timestamp};
+use outbox_contract::{Failure, KeyId, MessageId, Route, Timestamp};
 
 use crate::database::Database;
 use crate::error::Failed;

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
-use outbox_contract::transactional::{Dedup, inbox_route};
-use outbox_contract::{Consumer, Message, MessageId, Position, Route, StoreError, StoreErrorKind, Stored};
+use outbox_contract::backend::{Dedup, Position, Stored};
+use outbox_contract::{Consumer, Message, MessageId, Route, StoreError, StoreErrorKind, inbox_route};
 
 use crate::append::require_transaction;
 use crate::database::{Database, IS_HANDLED};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
-use outbox_contract::fetch::{Due, DueKey, DueRequest, Scope};
-use outbox_contract::{Bucket, Failure, KeyId, Stored};
+use outbox_contract::backend::{Bucket, Due, DueKey, DueRequest, Scope, Stored};
+use outbox_contract::{Failure, KeyId};
 
 use crate::database::Database;
 use crate::error::Failed;

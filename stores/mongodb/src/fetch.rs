@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Scope};
-use outbox_contract::{BucketSet, KeyId, MessageId, Position};
+use outbox_contract::backend::{BucketSet, FetchRequest, Fetched, FetchedRow, Position, Scope};
+use outbox_contract::{KeyId, MessageId};
 use uuid::Uuid;
 
 use crate::database::Database;

@@ -2,9 +2,8 @@
 
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::fetch::RowId;
-use outbox_contract::transition::Then;
-use outbox_contract::{Bucket, Failure, KeyId, MessageId, Route};
+use outbox_contract::backend::{Bucket, RowId, Then};
+use outbox_contract::{Failure, KeyId, MessageId, Route};
 
 use crate::again::MAX_BYTES_AT_ONCE;
 use crate::database::Database;

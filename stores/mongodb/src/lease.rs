@@ -8,9 +8,8 @@ use std::time::Duration;
 use mongodb::ClientSession;
 use mongodb::bson::{self, Bson, doc};
 use mongodb::options::ReadConcern;
-use outbox_contract::{
-    BucketSet, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, StoreError, StoreErrorKind,
-};
+use outbox_contract::backend::{BucketSet, Lease, LeaseRequest, Leased, LowWater, RelayId};
+use outbox_contract::{Route, StoreError, StoreErrorKind};
 
 use crate::database::{Database, ROUTE};
 use crate::error::{Failed, is_duplicate};

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
-use outbox_contract::maintain::Maintained;
+use outbox_contract::backend::Maintained;
 use outbox_contract::{Route, StoreError};
 
 use crate::again::{Again, MAX_AT_ONCE, MAX_BYTES_AT_ONCE, at_once};

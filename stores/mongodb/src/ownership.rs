@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mongodb::bson::DateTime;
-use outbox_contract::lease::Paused;
-use outbox_contract::{
-    BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, LowWater, Position, RelayId, Route, Topic,
+use outbox_contract::backend::{
+    BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, LowWater, Paused, Position, RelayId,
 };
+use outbox_contract::{Route, Topic};
 use serde::{Deserialize, Serialize};
 
 /// A route: its relays, its buckets, and what operators have paused. Instants and spans are microseconds of the database's clock.

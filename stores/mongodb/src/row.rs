@@ -9,11 +9,8 @@ use std::sync::Arc;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document, doc};
 use outbox_contract::admin::Edit;
-use outbox_contract::fetch::{RowId, Stored, Waiting};
-use outbox_contract::raw::RawMessage;
-use outbox_contract::{
-    Bucket, Bytes, Headers, Key, KeyId, Message, MessageId, Position, Stripe, StripeId, Timestamp, Topic,
-};
+use outbox_contract::backend::{Bucket, Position, RawMessage, RowId, Stored, Stripe, StripeId, Waiting};
+use outbox_contract::{Bytes, Headers, Key, KeyId, Message, MessageId, Timestamp, Topic};
 use uuid::Uuid;
 
 /// The most bytes that a document may have on any server.

@@ -3,7 +3,7 @@
 use mongodb::ClientSession;
 use mongodb::bson::{Document, doc};
 use mongodb::options::WriteConcern;
-use outbox_contract::fetch::RowId;
+use outbox_contract::backend::RowId;
 use outbox_contract::{Route, StoreError, async_trait};
 
 use crate::database::Database;

@@ -8,16 +8,14 @@ use std::time::Duration;
 use futures_core::stream::BoxStream;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, ClientSession};
-use outbox_contract::backend::{Frontier, StripeMarks};
-use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId};
-use outbox_contract::maintain::Maintained;
-use outbox_contract::transactional::{Blame, Committed, Dedup};
-use outbox_contract::transition::{KeyTransition, Transitioned};
-use outbox_contract::wakeup::{Wakeup, WakeupSignal};
+use outbox_contract::backend::{
+    Backlog, Blame, BucketSet, Committed, Dedup, Due, DueRequest, FetchRequest, Fetched, Frontier,
+    KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, RelayId, RowId, Stored, StripeMark,
+    StripeMarks, Transitioned, Unserved, Wakeup, WakeupSignal,
+};
 use outbox_contract::{
-    AppendError, Backlog, BucketSet, Consumer, Lease, LeaseRequest, Leased, LowWater, Message, MessageId,
-    Outgoing, RelayId, Route, Store, StoreError, StoreErrorKind, Stored, StripeMark, Transactional, Unserved,
-    async_trait,
+    AppendError, Consumer, Message, MessageId, Outgoing, Route, Store, StoreError, StoreErrorKind,
+    Transactional, async_trait,
 };
 
 use tokio::sync::OnceCell;

@@ -9,9 +9,8 @@ use std::collections::BTreeMap;
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{ReadConcern, ReturnDocument};
-use outbox_contract::{
-    BucketSet, Position, Route, STRIPES, StoreError, StoreErrorKind, Stripe, StripeId, StripeMark,
-};
+use outbox_contract::backend::{BucketSet, Position, STRIPES, Stripe, StripeId, StripeMark};
+use outbox_contract::{Route, StoreError, StoreErrorKind};
 
 use crate::database::{Database, STRIPE, instant};
 use crate::error::{Failed, is_duplicate};

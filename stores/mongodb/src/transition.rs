@@ -5,8 +5,7 @@
 //! it is no attempt of a message. A step looks first and is refused before it has changed anything.
 
 use mongodb::ClientSession;
-use outbox_contract::fetch::RowId;
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
+use outbox_contract::backend::{KeyTransition, RowId, Step, Then, Transitioned};
 use outbox_contract::{Failure, Route, StoreError, async_trait};
 
 use crate::database::Database;

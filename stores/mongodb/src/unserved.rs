@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
-use outbox_contract::Unserved;
+use outbox_contract::backend::Unserved;
 
 use crate::database::Database;
 use crate::error::Failed;

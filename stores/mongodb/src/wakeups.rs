@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use mongodb::bson::doc;
-use outbox_contract::wakeup::{Wakeup, WakeupSignal};
+use outbox_contract::backend::{Wakeup, WakeupSignal};
 
 use crate::database::Database;
 use crate::error::has_no_change_streams;

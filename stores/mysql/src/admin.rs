@@ -3,10 +3,9 @@
 //! Each that changes something is one transaction; those on a key lock the key's row first and make the key's next version.
 
 use outbox_contract::admin::{Edit, FailingKey, Filter};
-use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View};
+use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, StripeId, View};
 use outbox_contract::{
-    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, StripeId, Timestamp, Topic,
-    async_trait,
+    Admin, KeyId, Message, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic, async_trait,
 };
 use sqlx::Row;
 use sqlx::mysql::MySqlConnection;

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use outbox_contract::StripeId;
+use outbox_contract::backend::StripeId;
 use sqlx::Row;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 

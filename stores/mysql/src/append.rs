@@ -6,7 +6,8 @@
 
 use std::sync::LazyLock;
 
-use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind, StripeId};
+use outbox_contract::backend::StripeId;
+use outbox_contract::{AppendError, Outgoing, StoreError, StoreErrorKind};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Executor, SqlStr};

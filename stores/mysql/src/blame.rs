@@ -2,7 +2,7 @@
 //!
 //! By the number of the error: SQLSTATEs say too little here. What is not certain is the statement's, as is every number that is not named.
 
-use outbox_contract::transactional::Blame;
+use outbox_contract::backend::Blame;
 
 use crate::error::{is_conflict, number};
 

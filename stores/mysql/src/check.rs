@@ -3,7 +3,8 @@
 //! Statements fail without a table or a column, and the server says so when it prepares them. Promises fail without an index, with another engine
 //! or with a text type that takes two keys for one, and nobody would say so: those are looked for.
 
-use outbox_contract::{STRIPES, StoreError, StoreErrorKind};
+use outbox_contract::backend::STRIPES;
+use outbox_contract::{StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Executor, Row, SqlSafeStr};
 

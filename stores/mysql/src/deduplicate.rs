@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use outbox_contract::transactional::{Dedup, inbox_route};
-use outbox_contract::{Consumer, Message, MessageId, Route, Stored};
+use outbox_contract::backend::{Dedup, Stored};
+use outbox_contract::{Consumer, Message, MessageId, Route, inbox_route};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{Executor, Row, SqlStr};
 use uuid::Uuid;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{Due, DueKey, DueRequest};
-use outbox_contract::{Bucket, BucketSet, Failure, KeyId, MessageId, Stored};
+use outbox_contract::backend::{Bucket, BucketSet, Due, DueKey, DueRequest, Stored};
+use outbox_contract::{Failure, KeyId, MessageId};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
@@ -206,7 +206,8 @@ async fn last_within(
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::{RelayId, Route};
+    use outbox_contract::Route;
+    use outbox_contract::backend::RelayId;
 
     use super::*;
 

@@ -4,8 +4,10 @@
 //! tables of their own would leave it to the optimiser to read everything and sort it.
 
 use futures_util::TryStreamExt;
-use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Scope};
-use outbox_contract::{Bucket, BucketSet, Position, RelayId, Route, StripeId};
+use outbox_contract::Route;
+use outbox_contract::backend::{
+    Bucket, BucketSet, FetchRequest, Fetched, FetchedRow, Position, RelayId, Scope, StripeId,
+};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row, ValueRef};
 

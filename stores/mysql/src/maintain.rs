@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::maintain::Maintained;
-use outbox_contract::{Backlog, Route};
+use outbox_contract::Route;
+use outbox_contract::backend::{Backlog, Maintained};
 use sqlx::Row;
 use sqlx::mysql::MySqlConnection;
 

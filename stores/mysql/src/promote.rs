@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use outbox_contract::StripeId;
+use outbox_contract::backend::StripeId;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Row};
 

@@ -1,6 +1,6 @@
 //! Dead letters and delivered messages on their way back, in one transaction. Dead letters that the database refuses stay.
 
-use outbox_contract::admin::Requeue;
+use outbox_contract::backend::Requeue;
 use outbox_contract::{MessageId, StoreError};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{MySql, QueryBuilder, Row};

@@ -5,9 +5,8 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::Edit;
-use outbox_contract::fetch::{RowId, Stored, Waiting};
-use outbox_contract::raw::RawMessage;
-use outbox_contract::{Message, Position, Stripe, StripeId, Timestamp};
+use outbox_contract::backend::{Position, RawMessage, RowId, Stored, Stripe, StripeId, Waiting};
+use outbox_contract::{Message, Timestamp};
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 

@@ -1,7 +1,7 @@
 //! Settling: removing what the broker confirmed, by position and id.
 
 use outbox_contract::Route;
-use outbox_contract::fetch::RowId;
+use outbox_contract::backend::RowId;
 use sqlx::mysql::MySqlConnection;
 
 use crate::line::in_transaction;

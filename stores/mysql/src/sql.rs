@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use outbox_contract::MessageId;
-use outbox_contract::fetch::RowId;
+use outbox_contract::backend::RowId;
 
 macro_rules! statements {
     ($($constant:ident = $file:literal;)*) => {
@@ -181,7 +181,7 @@ pub(crate) fn among<'r>(
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::Position;
+    use outbox_contract::backend::Position;
     use uuid::Uuid;
 
     use super::*;

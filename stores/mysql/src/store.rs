@@ -4,14 +4,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use outbox_contract::backend::{Frontier, StripeMarks};
-use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId};
-use outbox_contract::maintain::Maintained;
-use outbox_contract::transition::{KeyTransition, Transitioned};
-use outbox_contract::{
-    Backlog, BucketSet, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError,
-    StoreErrorKind, StripeMark, Unserved, WakeupSignal, async_trait,
+use outbox_contract::backend::{
+    Backlog, BucketSet, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest,
+    Leased, LowWater, Maintained, RelayId, RowId, StripeMark, StripeMarks, Transitioned, Unserved,
+    WakeupSignal,
 };
+use outbox_contract::{Route, Store, StoreError, StoreErrorKind, async_trait};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 
 use crate::cluster::Kind;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
-use outbox_contract::{BucketSet, Position, Route, STRIPES, Stripe, StripeId, StripeMark};
+use outbox_contract::Route;
+use outbox_contract::backend::{BucketSet, Position, STRIPES, Stripe, StripeId, StripeMark};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row};
 

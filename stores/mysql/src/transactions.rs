@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use outbox_contract::finished::{Finished, Rest};
-use outbox_contract::transactional::{Blame, Committed, Dedup};
+use outbox_contract::backend::{Blame, Committed, Dedup, Finished, Rest, Stored};
 use outbox_contract::{
-    AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Stored, Transactional,
-    async_trait,
+    AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, Transactional, async_trait,
 };
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, MySql, Row, SqlSafeStr};

@@ -6,8 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outbox_contract::Failure;
-use outbox_contract::fetch::RowId;
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
+use outbox_contract::backend::{KeyTransition, RowId, Step, Then, Transitioned};
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Row};
 

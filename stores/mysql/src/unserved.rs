@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use outbox_contract::Unserved;
+use outbox_contract::backend::Unserved;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{Executor, Row};
 

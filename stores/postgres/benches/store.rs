@@ -8,11 +8,10 @@
 
 use std::time::Duration;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::{
-    BucketSet, FetchRequest, FetchedRow, LeaseRequest, LowWater, Message, Outgoing, Position, RelayId, Route,
-    Store, Topic, Transactional,
+use outbox_contract::backend::{
+    BucketSet, FetchRequest, FetchedRow, LeaseRequest, LowWater, Position, RelayId, RowId,
 };
+use outbox_contract::{Message, Outgoing, Route, Store, Topic, Transactional};
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 

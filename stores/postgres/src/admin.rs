@@ -4,8 +4,8 @@
 //! key are functions in the database, which lock the key's row before they look, and make the key's
 //! next version.
 
-use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL, requeued};
-use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View};
+use outbox_contract::admin::{Edit, FailingKey, Filter, MAX_BYTES_PER_CALL};
+use outbox_contract::backend::{Archive, Death, KeyOperation, Listed, Steered, View, requeued};
 use outbox_contract::{
     Admin, Failure, KeyId, MessageId, Route, StoreError, StoreErrorKind, Timestamp, Topic, async_trait,
 };

@@ -4,7 +4,7 @@
 //! Every class of SQLSTATE has a decision, and so has every kind of error of the driver. An
 //! uncertain error is blamed on the statement.
 
-use outbox_contract::transactional::Blame;
+use outbox_contract::backend::Blame;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 use crate::error::{code, is_conflict_code};

@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::transactional::{Dedup, inbox_route};
-use outbox_contract::{Consumer, Message, MessageId, Route, Stored};
+use outbox_contract::backend::{Dedup, RowId, Stored};
+use outbox_contract::{Consumer, Message, MessageId, Route, inbox_route};
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;

@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::Failure;
-use outbox_contract::fetch::{Due, DueKey, DueRequest};
-use outbox_contract::{Bucket, KeyId, MessageId, Stored};
+use outbox_contract::backend::{Bucket, Due, DueKey, DueRequest, Stored};
+use outbox_contract::{Failure, KeyId, MessageId};
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, RowId, Scope, Stored};
-use outbox_contract::{BucketSet, Position};
+use outbox_contract::backend::{
+    BucketSet, FetchRequest, Fetched, FetchedRow, Position, RowId, Scope, Stored,
+};
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
@@ -277,7 +278,7 @@ impl<'s> Muted<'s> {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::Bucket;
+    use outbox_contract::backend::Bucket;
 
     use super::*;
 

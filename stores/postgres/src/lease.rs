@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use outbox_contract::lease::Paused;
-use outbox_contract::{
-    BUCKETS, Bucket, Epoch, Lease, LeaseRequest, Leased, LowWater, Position, RelayId, Route, Topic,
+use outbox_contract::backend::{
+    BUCKETS, Bucket, Epoch, Lease, LeaseRequest, Leased, LowWater, Paused, Position, RelayId,
 };
+use outbox_contract::{Route, Topic};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 

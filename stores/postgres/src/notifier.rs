@@ -7,8 +7,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use outbox_contract::WakeupSignal;
-use outbox_contract::wakeup::Wakeup;
+use outbox_contract::backend::{Wakeup, WakeupSignal};
 use tokio::task::JoinHandle;
 
 use crate::line::Line;

@@ -1,6 +1,6 @@
 //! Settling: removal of the messages that the broker confirmed, by position and id.
 
-use outbox_contract::fetch::RowId;
+use outbox_contract::backend::RowId;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 

@@ -6,15 +6,11 @@ use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use outbox_contract::backend::{Frontier, OpenWriters};
-use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId, Writers};
-use outbox_contract::maintain::Maintained;
-use outbox_contract::transition::{KeyTransition, Transitioned};
-use outbox_contract::wakeup::{Wakeup, WakeupSignal};
-use outbox_contract::{
-    Backlog, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError, StoreErrorKind,
-    Unserved, async_trait,
+use outbox_contract::backend::{
+    Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
+    LowWater, Maintained, OpenWriters, RelayId, RowId, Transitioned, Unserved, Wakeup, WakeupSignal, Writers,
 };
+use outbox_contract::{Route, Store, StoreError, StoreErrorKind, async_trait};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 use uuid::Uuid;

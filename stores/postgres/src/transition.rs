@@ -4,8 +4,7 @@
 //! program can be paused in the middle of it while the lease is locked. `0003_relay.sql` defines
 //! the steps and the fence.
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
+use outbox_contract::backend::{KeyTransition, RowId, Step, Then, Transitioned};
 use serde_json::{Value, json};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;

@@ -8,7 +8,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use outbox_contract::Unserved;
+use outbox_contract::backend::Unserved;
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use outbox_contract::wakeup::Wakeup;
+use outbox_contract::backend::Wakeup;
 use sqlx::Executor;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 

@@ -6,8 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use outbox_contract::Position;
-use outbox_contract::fetch::Writers;
+use outbox_contract::backend::{Position, Writers};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 

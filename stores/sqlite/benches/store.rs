@@ -6,12 +6,11 @@
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use outbox_contract::fetch::{RowId, Scope};
-use outbox_contract::transition::{KeyTransition, Step, Then};
-use outbox_contract::{
-    BucketSet, Failure, FetchRequest, Fetched, FetchedRow, LeaseRequest, LowWater, Message, Outgoing,
-    Position, RelayId, Route, Store, Topic, Transactional, Transitioned,
+use outbox_contract::backend::{
+    BucketSet, FetchRequest, Fetched, FetchedRow, KeyTransition, LeaseRequest, LowWater, Position, RelayId,
+    RowId, Scope, Step, Then, Transitioned,
 };
+use outbox_contract::{Failure, Message, Outgoing, Route, Store, Topic, Transactional};
 use outbox_store_sqlite::{Durability, SqliteOptions, SqliteStore};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -22,7 +21,7 @@ struct Bench {
     _directory: TempDir,
     store: SqliteStore,
     relay: RelayId,
-    epoch: outbox_contract::Epoch,
+    epoch: outbox_contract::backend::Epoch,
 }
 
 impl Bench {

@@ -4,7 +4,7 @@
 //! Every primary result code of SQLite has a decision. An uncertain error is blamed on the
 //! statement.
 
-use outbox_contract::transactional::Blame;
+use outbox_contract::backend::Blame;
 
 use crate::error::{self, code, is_conflict};
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::fetch::{Due, DueKey, DueRequest};
-use outbox_contract::{Bucket, MessageId, Stored};
-use outbox_contract::{Failure, KeyId};
+use outbox_contract::backend::{Bucket, Due, DueKey, DueRequest, Stored};
+use outbox_contract::{Failure, KeyId, MessageId};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Fetching: one statement, streamed, under a bound of rows and of bytes.
 
 use futures_util::TryStreamExt;
-use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Scope};
-use outbox_contract::{Bucket, BucketSet, Position, StoreError};
+use outbox_contract::StoreError;
+use outbox_contract::backend::{Bucket, BucketSet, FetchRequest, Fetched, FetchedRow, Position, Scope};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Row, ValueRef};
 

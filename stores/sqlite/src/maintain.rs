@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::maintain::Maintained;
-use outbox_contract::{Backlog, Route, Unserved};
+use outbox_contract::Route;
+use outbox_contract::backend::{Backlog, Maintained, Unserved};
 use sqlx::Row;
 use sqlx::sqlite::SqlitePool;
 

@@ -1,7 +1,7 @@
 //! Dead letters on their way back, in one transaction: those that the database refuses stay.
 
-use outbox_contract::admin::Requeue;
-use outbox_contract::{Bucket, MessageId, StoreError};
+use outbox_contract::backend::{Bucket, Requeue};
+use outbox_contract::{MessageId, StoreError};
 use sqlx::Row;
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqliteRow};

@@ -5,9 +5,8 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::Edit;
-use outbox_contract::fetch::{RowId, Stored, Waiting};
-use outbox_contract::raw::RawMessage;
-use outbox_contract::{Bucket, Message, Position, Timestamp};
+use outbox_contract::backend::{Bucket, Position, RawMessage, RowId, Stored, Waiting};
+use outbox_contract::{Message, Timestamp};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 

@@ -1,7 +1,7 @@
 //! Settling: removal of the messages that the broker confirmed, by position and id.
 
 use outbox_contract::StoreError;
-use outbox_contract::fetch::RowId;
+use outbox_contract::backend::RowId;
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 
 use crate::error::store_error;

@@ -5,14 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::backend::Frontier;
-use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId};
-use outbox_contract::maintain::Maintained;
-use outbox_contract::transition::{KeyTransition, Transitioned};
-use outbox_contract::{
-    Backlog, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store, StoreError, StoreErrorKind,
-    Unserved, WakeupSignal, async_trait,
+use outbox_contract::backend::{
+    Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
+    LowWater, Maintained, RelayId, RowId, Transitioned, Unserved, WakeupSignal,
 };
+use outbox_contract::{Route, Store, StoreError, StoreErrorKind, async_trait};
 use sqlx::sqlite::SqlitePool;
 
 use crate::config::SqliteOptions;

@@ -1,9 +1,9 @@
 //! The writing side: the user's transactions.
 
-use outbox_contract::transactional::{Blame, Committed, Dedup};
+use outbox_contract::backend::{Blame, Committed, Dedup, Stored};
 use outbox_contract::{
-    AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, StoreErrorKind, Stored,
-    Transactional, async_trait,
+    AppendError, Consumer, Message, MessageId, Outgoing, Route, StoreError, StoreErrorKind, Transactional,
+    async_trait,
 };
 use sqlx::Sqlite;
 use sqlx::sqlite::SqliteConnection;

@@ -4,8 +4,7 @@
 //! can take a lease, change a key or move a message while a step looks and acts. A step looks first
 //! and is refused before it has changed anything.
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
+use outbox_contract::backend::{KeyTransition, RowId, Step, Then, Transitioned};
 use outbox_contract::{Failure, KeyId, Route};
 use sqlx::Row;
 use sqlx::query::Query;

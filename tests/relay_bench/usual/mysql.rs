@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use outbox_contract::{Message, MessageId, Position, Stored, Timestamp};
+use outbox_contract::backend::{Position, Stored};
+use outbox_contract::{Message, MessageId, Timestamp};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Connection, Executor as _, Row};
 

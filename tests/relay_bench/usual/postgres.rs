@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use outbox_contract::{Message, MessageId, Position, Stored, Timestamp};
+use outbox_contract::backend::{Position, Stored};
+use outbox_contract::{Message, MessageId, Timestamp};
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection, Row};
 

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outbox_contract::{Outcome, Outcomes, Topic};
+use outbox_contract::Topic;
+use outbox_contract::backend::{Outcome, Outcomes};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use crate::flight::{Flight, Heard};

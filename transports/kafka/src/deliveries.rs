@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{Deliveries, Problem, Subscription, TransportError, TransportErrorKind};
+use outbox_contract::backend::{Deliveries, Problem, Received, Subscription, Tag, Unit};
+use outbox_contract::{TransportError, TransportErrorKind};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

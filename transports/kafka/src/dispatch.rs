@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{Delivery, Subscription, TransportError};
+use outbox_contract::TransportError;
+use outbox_contract::backend::{Delivery, Received, Subscription, Tag, Unit};
 
 use crate::offsets::Offsets;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::Stored;
-use outbox_contract::{Message, Position, Timestamp, Topic};
+use outbox_contract::backend::{Position, Stored};
+use outbox_contract::{Message, Timestamp, Topic};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Code};

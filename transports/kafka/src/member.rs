@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use outbox_contract::subscription::Unit;
-use outbox_contract::{Delivery, Topic, TransportError, TransportErrorKind};
+use outbox_contract::backend::{Delivery, Unit};
+use outbox_contract::{Topic, TransportError, TransportErrorKind};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};

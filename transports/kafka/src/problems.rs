@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outbox_contract::{Problem, Topic};
+use outbox_contract::Topic;
+use outbox_contract::backend::Problem;
 
 /// How often a topic is looked at behind an error that may be of it: the broker that was asked may learn of the cause later than the one that told.
 const LOOKS: u8 = 2;

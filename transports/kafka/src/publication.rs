@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Failure, Key, KeyId, Outcome, Outcomes, PublishBatch, Topic, TransportError};
+use outbox_contract::backend::{Outcome, Outcomes, PublishBatch, Unavailable};
+use outbox_contract::{Failure, Key, KeyId, Topic, TransportError};
 use tokio::time::Instant;
 
 use crate::attempt::{Attempt, Entry, Line, Quiet};

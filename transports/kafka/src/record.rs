@@ -4,9 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outbox_contract::cloudevents::{self, RawRecord};
-use outbox_contract::fetch::Stored;
-use outbox_contract::subscription::{Origin, Undecodable};
+use outbox_contract::backend::cloudevents;
+use outbox_contract::backend::{Origin, RawRecord, Stored, Undecodable};
 use outbox_contract::{Key, KeyId, Message, Topic};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use outbox_contract::outcome::Unavailable;
+use outbox_contract::backend::Unavailable;
 use outbox_contract::{Failure, Topic, TransportError};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};

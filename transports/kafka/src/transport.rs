@@ -5,11 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{
-    Deliveries, Message, Outcomes, Problem, PublishBatch, Rejection, Subscription, Transport, TransportError,
-    TransportErrorKind,
-};
+use outbox_contract::backend::{Deliveries, Outcomes, Problem, PublishBatch, Subscription, Unavailable};
+use outbox_contract::{Message, Rejection, Transport, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::builder::KafkaTransportBuilder;

@@ -138,7 +138,8 @@ impl Turns {
 mod tests {
     use std::sync::Arc;
 
-    use outbox_contract::{Message, Position, Stored, Timestamp, Topic};
+    use outbox_contract::backend::{Position, Stored};
+    use outbox_contract::{Message, Timestamp, Topic};
 
     use super::*;
 

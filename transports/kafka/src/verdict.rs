@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Failure, KeyId, Outcome};
+use outbox_contract::backend::{Outcome, Unavailable};
+use outbox_contract::{Failure, KeyId};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use crate::flight::Heard;

@@ -8,7 +8,7 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use outbox_contract::Topic;
-use outbox_contract::subscription::Unit;
+use outbox_contract::backend::Unit;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};

@@ -7,8 +7,8 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use outbox_contract::subscription::Received;
-use outbox_contract::{Consumer, Subscription, Transport};
+use outbox_contract::backend::{Received, Subscription};
+use outbox_contract::{Consumer, Transport};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 use support::{PATIENCE, deliver, fresh_topic, numbered, stored};

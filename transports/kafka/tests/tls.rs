@@ -9,9 +9,8 @@ mod support;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::subscription::Received;
-use outbox_contract::{Consumer, Outcome, Subscription, Transport, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Received, Subscription, Unavailable};
+use outbox_contract::{Consumer, Transport, TransportErrorKind};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::{KafkaTransport, KafkaTransportBuilder, Mechanism};
 use pkcs8::LineEnding;

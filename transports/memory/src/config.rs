@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outbox_contract::Rejection;
-use outbox_contract::{BUCKETS, Consumer, Failure, Message, Topic};
+use outbox_contract::backend::BUCKETS;
+use outbox_contract::{Consumer, Failure, Message, Rejection, Topic};
 
 use crate::load::Load;
 use crate::transport::MemoryTransport;

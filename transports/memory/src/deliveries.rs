@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{Deliveries, TransportError};
+use outbox_contract::TransportError;
+use outbox_contract::backend::{Deliveries, Received, Tag, Unit};
 use tokio::sync::Notify;
 
 use crate::state::{MemberId, Taken};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::load::Load;
 use crate::partition::{Entry, Partition};
 use crate::state::MemberId;
-use outbox_contract::Bucket;
+use outbox_contract::backend::Bucket;
 
 /// State of a member with respect to its partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outbox_contract::MessageId;
-use outbox_contract::fetch::Stored;
+use outbox_contract::backend::Stored;
 
 use crate::load::Load;
 use crate::publication::PublicationId;
@@ -133,7 +133,8 @@ impl Partition {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::{Message, Position, Timestamp, Topic};
+    use outbox_contract::backend::Position;
+    use outbox_contract::{Message, Timestamp, Topic};
 
     use super::*;
 

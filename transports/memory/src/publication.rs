@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outbox_contract::fetch::Stored;
-use outbox_contract::{KeyId, Outcome, Outcomes, PublishBatch};
+use outbox_contract::KeyId;
+use outbox_contract::backend::{Outcome, Outcomes, PublishBatch, Stored};
 use tokio::sync::Notify;
 
 /// Identifies a publication during its life.

@@ -8,12 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::subscription::{Origin, Tag, Unit};
-use outbox_contract::{
-    Consumer, Delivery, Failure, Outcome, Outcomes, PublishBatch, Subscription, Topic, TransportError,
-    TransportErrorKind,
+use outbox_contract::backend::{
+    Delivery, Origin, Outcome, Outcomes, PublishBatch, Subscription, Tag, Unavailable, Unit,
 };
+use outbox_contract::{Consumer, Failure, Topic, TransportError, TransportErrorKind};
 use tokio::sync::Notify;
 
 use crate::config::{Config, Confirm};

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use outbox_contract::Rejection;
-use outbox_contract::{Deliveries, Message, Outcomes, PublishBatch, Subscription, Transport, TransportError};
+use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Subscription};
+use outbox_contract::{Message, Rejection, Transport, TransportError};
 
 use crate::config::{Config, MemoryTransportBuilder};
 use crate::deliveries::MemoryDeliveries;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::types::ShortString;
-use outbox_contract::{BUCKETS, Consumer, Topic};
+use outbox_contract::backend::BUCKETS;
+use outbox_contract::{Consumer, Topic};
 
 use crate::address::Address;
 use crate::config::{Config, ConfigError, Topology};

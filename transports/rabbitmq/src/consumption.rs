@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outbox_contract::subscription::{Tag, Unit};
-use outbox_contract::{Delivery, Subscription};
+use outbox_contract::backend::{Delivery, Subscription, Tag, Unit};
 
 use crate::error::Fault;
 

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
-use outbox_contract::subscription::Undecodable;
+use outbox_contract::backend::Undecodable;
 use outbox_contract::{Consumer, Topic, TransportErrorKind};
 
 use super::*;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lapin::options::BasicAckOptions;
-use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{Deliveries, Problem, Subscription, TransportError};
+use outbox_contract::TransportError;
+use outbox_contract::backend::{Deliveries, Problem, Received, Subscription, Tag, Unit};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 

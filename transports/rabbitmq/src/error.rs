@@ -7,8 +7,8 @@ use std::time::Duration;
 use lapin::ErrorKind;
 use lapin::protocol::{AMQPError, AMQPErrorKind, AMQPHardError};
 use lapin::types::ShortString;
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Failure, Outcome, TransportError, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Unavailable};
+use outbox_contract::{Failure, TransportError, TransportErrorKind};
 use tokio::time::timeout;
 
 use crate::address::Address;

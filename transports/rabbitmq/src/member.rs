@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lapin::Channel;
-use outbox_contract::subscription::Unit;
-use outbox_contract::{Problem, Subscription};
+use outbox_contract::backend::{Problem, Subscription, Unit};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::sleep;
 

@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Failure, MessageId, Outcome, Position, Stored};
+use outbox_contract::backend::{Outcome, Position, Stored, Unavailable};
+use outbox_contract::{Failure, MessageId};
 
 use crate::error::Fault;
 

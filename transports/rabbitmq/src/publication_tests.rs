@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use lapin::protocol::AMQPError;
-use outbox_contract::{Message, Position, Timestamp, Topic};
+use outbox_contract::backend::Position;
+use outbox_contract::{Message, Timestamp, Topic};
 use proptest::prelude::*;
 
 use super::*;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Outcome, Outcomes, PublishBatch, Rejection, Topic, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Outcomes, PublishBatch, Unavailable};
+use outbox_contract::{Rejection, Topic, TransportErrorKind};
 
 use crate::channel::{Channel, Word};
 use crate::config::Config;

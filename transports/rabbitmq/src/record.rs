@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::AMQPValue;
-use outbox_contract::cloudevents::{self, AMQP, RawRecord};
-use outbox_contract::subscription::{Origin, Undecodable};
-use outbox_contract::{Message, MessageId, Position, Rejection, Stored, Topic};
+use outbox_contract::backend::cloudevents::{self, AMQP};
+use outbox_contract::backend::{Origin, Position, RawRecord, Stored, Undecodable};
+use outbox_contract::{Message, MessageId, Rejection, Topic};
 
 use crate::frames::{counted, short};
 

@@ -8,7 +8,8 @@
 //! | queue | `consumer:topic` | `consumer:topic.N` |
 
 use lapin::types::ShortString;
-use outbox_contract::{Bucket, Consumer, Topic};
+use outbox_contract::backend::Bucket;
+use outbox_contract::{Consumer, Topic};
 
 /// The most bytes that AMQP lets a name have.
 pub(crate) const MAX_NAME_BYTES: usize = 255;

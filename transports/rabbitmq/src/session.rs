@@ -9,8 +9,8 @@ use lapin::message::Delivery as Raw;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Consumer as Handle};
-use outbox_contract::subscription::{Tag, Undecodable};
-use outbox_contract::{Delivery, Message, Subscription};
+use outbox_contract::Message;
+use outbox_contract::backend::{Delivery, Subscription, Tag, Undecodable};
 use tokio::time::sleep;
 
 use crate::config::{Config, Topology};

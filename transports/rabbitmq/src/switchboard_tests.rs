@@ -7,7 +7,8 @@ use std::task::Wake;
 use amq_protocol::frame::AMQPContentHeader;
 use amq_protocol::protocol::{BasicProperties, confirm};
 use lapin::types::{AMQPValue, FieldTable};
-use outbox_contract::{MessageId, Position};
+use outbox_contract::MessageId;
+use outbox_contract::backend::Position;
 
 use super::*;
 use crate::frames::Incoming;

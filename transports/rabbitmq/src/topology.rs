@@ -2,7 +2,7 @@
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lapin::types::{FieldTable, ShortString};
-use outbox_contract::subscription::Unit;
+use outbox_contract::backend::Unit;
 use outbox_contract::{Consumer, Topic, TransportErrorKind};
 
 use crate::arguments::Arguments;

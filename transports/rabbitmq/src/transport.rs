@@ -4,9 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox_contract::{
-    Deliveries, Message, Outcomes, PublishBatch, Rejection, Subscription, Transport, TransportError,
-};
+use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Subscription};
+use outbox_contract::{Message, Rejection, Transport, TransportError};
 use tokio::sync::watch;
 
 use crate::builder::RabbitMqTransportBuilder;

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use outbox_contract::{BUCKETS, TransportError, TransportErrorKind};
+use outbox_contract::backend::BUCKETS;
+use outbox_contract::{TransportError, TransportErrorKind};
 
 use crate::transport::RedisTransport;
 

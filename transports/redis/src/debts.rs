@@ -3,7 +3,7 @@
 //! at the latest when the unit is given back.
 
 use outbox_contract::TransportErrorKind;
-use outbox_contract::subscription::Tag;
+use outbox_contract::backend::Tag;
 use redis::{Pipeline, Value};
 
 use crate::connection::{Connection, number};

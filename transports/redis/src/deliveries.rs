@@ -5,10 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{
-    Clock, Consumer, Deliveries, Problem, Subscription, SystemClock, Topic, TransportError,
-};
+use outbox_contract::backend::{Clock, Deliveries, Problem, Received, Subscription, SystemClock, Tag, Unit};
+use outbox_contract::{Consumer, Topic, TransportError};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 

@@ -1,7 +1,7 @@
 //! What Redis says when it refuses, and what that means: for one message, for a topic, for everything.
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Failure, Outcome, TransportError, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Unavailable};
+use outbox_contract::{Failure, TransportError, TransportErrorKind};
 use redis::{ErrorKind, RedisError};
 
 /// How far something reaches.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::subscription::Unit;
-use outbox_contract::{Clock, Topic, TransportErrorKind};
+use outbox_contract::backend::{Clock, Unit};
+use outbox_contract::{Topic, TransportErrorKind};
 use redis::{Pipeline, Value};
 use tokio::time::timeout;
 

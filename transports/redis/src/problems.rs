@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use outbox_contract::{Problem, Topic};
+use outbox_contract::Topic;
+use outbox_contract::backend::Problem;
 
 #[derive(Debug, Default)]
 pub(crate) struct Problems(BTreeMap<(Topic, Option<u32>), Problem>);

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::subscription::Unit;
-use outbox_contract::{Bucket, Failure, Outcome, Outcomes, PublishBatch, Stored, Topic};
+use outbox_contract::backend::{Bucket, Outcome, Outcomes, PublishBatch, Stored, Unavailable, Unit};
+use outbox_contract::{Failure, Topic};
 use redis::Value;
 
 use crate::connection::{list, number, text};
@@ -132,7 +131,8 @@ fn fenced(bucket: Bucket, unit: &Unit) -> Failure {
 mod tests {
     use std::time::Duration;
 
-    use outbox_contract::{Message, Position, RelayId, Route, Timestamp, TransportErrorKind};
+    use outbox_contract::backend::{Position, RelayId};
+    use outbox_contract::{Message, Route, Timestamp, TransportErrorKind};
 
     use super::*;
 

@@ -14,8 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use outbox_contract::Clock;
-use outbox_contract::subscription::Unit;
+use outbox_contract::backend::{Clock, Unit};
 use redis::{Pipeline, Value};
 use tokio::time::{Instant, sleep, timeout};
 

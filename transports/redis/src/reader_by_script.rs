@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use outbox_contract::subscription::Unit;
+use outbox_contract::backend::Unit;
 use redis::{Pipeline, Value};
 use tokio::time::{Instant, sleep};
 

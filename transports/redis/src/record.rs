@@ -4,9 +4,9 @@
 //! message's headers under their own names. The order of fields is always the same, so that Redis stores their names once for many entries.
 
 use bytes::Bytes;
-use outbox_contract::cloudevents::{self, RawRecord};
-use outbox_contract::subscription::{Origin, Undecodable};
-use outbox_contract::{Failure, Message, Rejection, Stored, Topic};
+use outbox_contract::backend::cloudevents;
+use outbox_contract::backend::{Origin, RawRecord, Stored, Undecodable};
+use outbox_contract::{Failure, Message, Rejection, Topic};
 
 /// The field of the payload. A header may have the same name: the first field is the payload.
 const DATA: &str = "data";
@@ -73,7 +73,8 @@ pub(crate) fn validate(message: &Message, max_bytes: usize) -> Result<(), Reject
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::{Position, Timestamp};
+    use outbox_contract::Timestamp;
+    use outbox_contract::backend::Position;
 
     use super::*;
 

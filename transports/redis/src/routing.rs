@@ -2,8 +2,8 @@
 //!
 //! Everything of a unit carries the same hash tag, so that one script may touch all of it on a cluster, and units spread over its nodes.
 
-use outbox_contract::subscription::Unit;
-use outbox_contract::{Bucket, Consumer, Route, Topic};
+use outbox_contract::backend::{Bucket, Unit};
+use outbox_contract::{Consumer, Route, Topic};
 
 /// Names the keys, under one prefix.
 ///

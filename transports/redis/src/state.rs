@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{Delivery, Subscription, Topic};
+use outbox_contract::Topic;
+use outbox_contract::backend::{Delivery, Received, Subscription, Tag, Unit};
 
 use crate::error::Trouble;
 use crate::pace::Pace;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::{BUCKETS, Topic, TransportErrorKind};
+use outbox_contract::backend::BUCKETS;
+use outbox_contract::{Topic, TransportErrorKind};
 use redis::{Pipeline, Value};
 
 use crate::config;

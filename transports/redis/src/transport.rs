@@ -5,11 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox_contract::subscription::Unit;
-use outbox_contract::{
-    Bucket, Consumer, Deliveries, Message, Outcomes, PublishBatch, Rejection, Subscription, Topic, Transport,
-    TransportError, TransportErrorKind, cloudevents,
-};
+use outbox_contract::backend::{Bucket, Deliveries, Outcomes, PublishBatch, Subscription, Unit, cloudevents};
+use outbox_contract::{Consumer, Message, Rejection, Topic, Transport, TransportError, TransportErrorKind};
 use redis::{Client, IntoConnectionInfo, Pipeline, ProtocolVersion, TlsCertificates};
 
 use crate::config::{Config, RedisTransportBuilder, Start};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::subscription::Unit;
+use outbox_contract::backend::Unit;
 use redis::Pipeline;
 use tokio::time::Instant;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use outbox_contract::Message;
-use outbox_contract::subscription::{Origin, Undecodable};
+use outbox_contract::backend::{Origin, Undecodable};
 
 use crate::stream_id::StreamId;
 

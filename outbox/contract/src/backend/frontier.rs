@@ -4,11 +4,9 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-use crate::bucket::BucketSet;
+use crate::backend::{BucketSet, Ordering, StripeMark, Writers};
 use crate::error::StoreError;
-use crate::fetch::{Ordering, Writers};
 use crate::name::Route;
-use crate::stripe::StripeMark;
 
 /// Relation between a store's positions and its commits, with the means to ask for it. A store that
 /// names an [`Ordering`] can thus not forget the question that belongs to it.

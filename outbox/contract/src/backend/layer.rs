@@ -11,25 +11,17 @@ use futures_core::stream::BoxStream;
 
 use super::{Archive, Frontier, KeyOperation, Listed, OpenWriters, Steered, StripeMarks, View};
 use crate::admin::{Admin, Edit, FailingKey, Filter};
-use crate::backlog::Backlog;
-use crate::bucket::BucketSet;
+use crate::backend::{
+    Backlog, Blame, BucketSet, Committed, Dedup, Deliveries, Due, DueRequest, FetchRequest, Fetched,
+    KeyTransition, Lease, LeaseRequest, Leased, LowWater, Maintained, Outcomes, PublishBatch, RelayId, RowId,
+    Stored, StripeMark, Subscription, Transitioned, Unserved, Wakeup, WakeupSignal, Writers,
+};
 use crate::error::{AppendError, StoreError, TransportError};
 use crate::failure::Rejection;
-use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId, Stored, Writers};
-use crate::id::{MessageId, RelayId};
-use crate::lease::{Lease, LeaseRequest, Leased, LowWater};
-use crate::maintain::Maintained;
+use crate::id::MessageId;
 use crate::message::{Message, Outgoing};
 use crate::name::{Consumer, KeyId, Route, Topic};
-use crate::outcome::Outcomes;
-use crate::store::Store;
-use crate::stripe::StripeMark;
-use crate::subscription::{Deliveries, Subscription};
-use crate::transactional::{Blame, Committed, Dedup, Transactional};
-use crate::transition::{KeyTransition, Transitioned};
-use crate::transport::{PublishBatch, Transport};
-use crate::unserved::Unserved;
-use crate::wakeup::{Wakeup, WakeupSignal};
+use crate::{Store, Transactional, Transport};
 
 type TxOf<'t, S> = <S as Transactional>::Tx<'t>;
 
@@ -58,8 +50,8 @@ macro_rules! calls {
         /// layer is a [`Store`] by itself; with [`TransactionalLayer`], also [`Transactional`].
         ///
         /// ```
-        /// use outbox_contract::backend::{StoreCall, StoreLayer};
         /// use outbox_contract::{Store, StoreError};
+        /// use outbox_contract::backend::{StoreCall, StoreLayer};
         ///
         /// /// Logs what fails.
         /// struct Logged<S>(S);

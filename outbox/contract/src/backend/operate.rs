@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::admin::{DeadLetter, Past};
+use crate::backend::Stored;
 use crate::clock::Timestamp;
 use crate::failure::Failure;
-use crate::fetch::Stored;
 use crate::id::MessageId;
 use crate::name::Route;
 
@@ -42,7 +42,7 @@ pub struct Listed {
     /// The route.
     pub route: Route,
     /// The message, with its present or former position; a scheduled one has none yet, and
-    /// [`Position::START`](crate::Position::START) in its place.
+    /// [`Position::START`](crate::backend::Position::START) in its place.
     pub stored: Arc<Stored>,
     /// Time at which it was parked, died or was settled; of a scheduled one, the time at which it is
     /// due. The instants of a [`Filter`](crate::admin::Filter) are compared with it.

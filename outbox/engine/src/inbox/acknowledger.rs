@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outbox_contract::TransportError;
-use outbox_contract::subscription::{Tag, Unit};
+use outbox_contract::backend::{Tag, Unit};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
 use super::context::Context;

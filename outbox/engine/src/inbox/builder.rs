@@ -4,10 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{
-    Clock, Codec, DomainEvent, Json, Message, Outbox, RelayId, RetryPolicy, SystemClock, Transactional,
-    Transport,
-};
+use outbox_contract::backend::{Clock, RelayId, SystemClock};
+use outbox_contract::{Codec, DomainEvent, Json, Message, Outbox, RetryPolicy, Transactional, Transport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

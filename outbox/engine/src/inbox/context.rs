@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::lease::Paused;
-use outbox_contract::{Clock, Subscription, Transport};
+use outbox_contract::Transport;
+use outbox_contract::backend::{Clock, Paused, Subscription};
 
 use super::absence::Absence;
 use super::config::InboxConfig;

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::lease::Paused;
-use outbox_contract::subscription::{Tag, Unit};
+use outbox_contract::backend::{Paused, Tag, Unit};
 use outbox_contract::{KeyId, Message};
 
 use super::conflicts::MAX_CONFLICTS;

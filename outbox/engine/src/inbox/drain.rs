@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::outcome::Unavailable;
+use outbox_contract::backend::{
+    Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, Unavailable,
+};
 use outbox_contract::{
-    Deliveries, Failure, Message, MessageId, Outcome, Outcomes, PublishBatch, Rejection, Stored,
-    Subscription, Transport, TransportError, TransportErrorKind, async_trait,
+    Failure, Message, MessageId, Rejection, Transport, TransportError, TransportErrorKind, async_trait,
 };
 use tokio::time::Instant;
 

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join;
-use outbox_contract::{Backlog, Consumer, Problem, Route, Store, StoreError};
+use outbox_contract::backend::{Backlog, Problem};
+use outbox_contract::{Consumer, Route, Store, StoreError};
 use ractor::{ActorRef, ActorStatus};
 
 use super::context::Context;

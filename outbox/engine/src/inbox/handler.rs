@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
+use outbox_contract::backend::trace;
 use outbox_contract::{
-    Codec, Consumer, DomainEvent, Failure, Headers, Json, Message, MessageError, MessageId, Topic, trace,
+    Codec, Consumer, DomainEvent, Failure, Headers, Json, Message, MessageError, MessageId, Topic,
 };
 use serde::Serialize;
 

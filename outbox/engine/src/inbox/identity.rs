@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
-use outbox_contract::subscription::Origin;
-use outbox_contract::{Message, cloudevents};
+use outbox_contract::Message;
+use outbox_contract::backend::{Origin, cloudevents};
 
 /// The header that has the id that the producer wrote, where the inbox knows the message by another one.
 pub(crate) const EVENT_ID: &str = "outbox-event-id";

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outbox_contract::transactional::Dedup;
+use outbox_contract::backend::Dedup;
 use outbox_contract::{KeyId, Message, MessageId};
 
 /// The first message that is behind others while a later one of its key is not: each is asked about with what is committed by then, and what was

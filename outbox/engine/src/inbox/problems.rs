@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use outbox_contract::{Consumer, Problem, Topic, metric};
+use outbox_contract::backend::Problem;
+use outbox_contract::{Consumer, Topic, metric};
 
 /// How many problems the health check names, each in a reason of its own.
 const MAX_NAMED: usize = 20;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outbox_contract::{Message, Stored};
+use outbox_contract::Message;
+use outbox_contract::backend::Stored;
 use tokio::time::Instant;
 
 use super::verdict::{Broken, Verdict};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, TryFutureExt};
-use outbox_contract::transactional::{Blame, Dedup, inbox_route};
+use outbox_contract::backend::{Blame, Dedup, Stored};
 use outbox_contract::{
-    AppendError, Codec, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Stored,
-    Transactional,
+    AppendError, Codec, Consumer, Failure, KeyId, Message, MessageId, Outbox, Outgoing, Route, Transactional,
+    inbox_route,
 };
 use tokio::time::{Instant, timeout};
 use tracing::Instrument;

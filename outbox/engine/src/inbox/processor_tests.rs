@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use outbox_contract::transition::Step;
-use outbox_contract::{
-    BucketSet, FetchRequest, FetchedRow, Json, KeyTransition, LeaseRequest, LowWater, RelayId, Store,
-    Transitioned,
+use outbox_contract::backend::{
+    BucketSet, FetchRequest, FetchedRow, KeyTransition, LeaseRequest, LowWater, RelayId, Step, Transitioned,
 };
+use outbox_contract::{Json, Store};
 use outbox_store_memory::MemoryStore;
 
 use super::*;

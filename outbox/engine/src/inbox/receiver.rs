@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::Message;
-use outbox_contract::subscription::{Delivery, Received, Tag};
+use outbox_contract::backend::{Delivery, Received, Tag};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
 use super::acknowledger::AcknowledgerMsg;

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::subscription::{Received, Tag};
-use outbox_contract::{Deliveries, Problem, TransportError, TransportErrorKind};
+use outbox_contract::backend::{Deliveries, Problem, Received, Tag};
+use outbox_contract::{TransportError, TransportErrorKind};
 use tokio::sync::RwLock;
 use tokio::time::timeout;
 

@@ -1,6 +1,6 @@
 //! Messages that stand for what can't be handled or kept as it is: no handler gets them, and they become dead letters.
 
-use outbox_contract::subscription::{Delivery, Tag, Undecodable};
+use outbox_contract::backend::{Delivery, Tag, Undecodable};
 use outbox_contract::{Headers, Key, Message, Topic};
 
 use super::handlers::{UNDECODABLE, UNDECODABLE_REASON};

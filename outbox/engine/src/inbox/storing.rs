@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use outbox_contract::transactional::Dedup;
+use outbox_contract::backend::Dedup;
 use outbox_contract::{AppendError, Codec, Failure, Message, Outgoing, StoreErrorKind, Transactional};
 
 use tokio::time::Instant;

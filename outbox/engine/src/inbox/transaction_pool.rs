@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::transactional::Committed;
+use outbox_contract::backend::Committed;
 use outbox_contract::{Consumer, Failure, MessageId, StoreError, StoreErrorKind, Transactional};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout, timeout_at};

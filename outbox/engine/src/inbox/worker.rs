@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use outbox_contract::Message;
-use outbox_contract::subscription::Tag;
+use outbox_contract::backend::Tag;
 use ractor::{ActorId, ActorProcessingErr, ActorRef};
 use tracing::Instrument;
 

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::transactional::Blame;
+use outbox_contract::backend::Blame;
 use outbox_contract::{Codec, DomainEvent, Json, Outbox, Transactional};
 
 pub(crate) use cascade::{Cascade, Limits, Overrun};

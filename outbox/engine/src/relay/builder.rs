@@ -5,9 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{
-    Clock, RelayId, RetryPolicy, Route, Store, StoreError, SystemClock, Topic, Transport, TransportError,
-};
+use outbox_contract::backend::{Clock, RelayId, SystemClock};
+use outbox_contract::{RetryPolicy, Route, Store, StoreError, Topic, Transport, TransportError};
 use ractor::{Actor, ActorRef};
 
 use super::config::RelayConfig;

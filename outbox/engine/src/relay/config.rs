@@ -87,7 +87,7 @@ impl Default for RelayConfig {
         let seconds = Duration::from_secs;
         Self {
             label: "relay".to_owned(),
-            source: outbox_contract::cloudevents::DEFAULT_SOURCE.to_owned(),
+            source: outbox_contract::backend::cloudevents::DEFAULT_SOURCE.to_owned(),
             lease: seconds(15),
             heartbeat: seconds(5),
             publish_timeout: seconds(5),

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::lease::Paused;
-use outbox_contract::{Clock, RelayId, Route, Store, StoreError, StoreErrorKind, Transport};
+use outbox_contract::backend::{Clock, Paused, RelayId};
+use outbox_contract::{Route, Store, StoreError, StoreErrorKind, Transport};
 
 use super::config::RelayConfig;
 use super::core::breaker::Breaker;

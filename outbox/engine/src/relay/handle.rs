@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outbox_contract::lease::Paused;
-use outbox_contract::{Backlog, RelayId, Route, Unserved};
+use outbox_contract::Route;
+use outbox_contract::backend::{Backlog, Paused, RelayId, Unserved};
 use ractor::{ActorCell, ActorRef};
 
 use super::context::Context;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use outbox_contract::{Backlog, Unserved};
+use outbox_contract::backend::{Backlog, Unserved};
 
 use super::context::Context;
 use super::maintenance::advice;

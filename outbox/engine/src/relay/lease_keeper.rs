@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use outbox_contract::{BucketSet, Lease, LeaseRequest, Leased, LowWater};
+use outbox_contract::backend::{BucketSet, Lease, LeaseRequest, Leased, LowWater};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
 use super::context::{Broken, Context, in_time};
@@ -173,7 +173,8 @@ fn surplus(leased: &Leased, yielding: &BucketSet) -> BucketSet {
 mod tests {
     use std::time::Duration;
 
-    use outbox_contract::{BUCKETS, Bucket, Epoch, Position, RelayId, Route, Store, SystemClock};
+    use outbox_contract::backend::{BUCKETS, Bucket, Epoch, Position, RelayId, SystemClock};
+    use outbox_contract::{Route, Store};
     use outbox_store_memory::MemoryStore;
     use outbox_testkit::NullTransport;
     use ractor::Actor;

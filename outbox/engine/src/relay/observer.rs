@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use outbox_contract::{Backlog, RelayId, Route, Unserved};
+use outbox_contract::Route;
+use outbox_contract::backend::{Backlog, RelayId, Unserved};
 
 use super::context::Context;
 use super::health::Health;

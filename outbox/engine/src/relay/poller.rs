@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use outbox_contract::StripeMark;
-use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow};
+use outbox_contract::backend::{FetchRequest, Fetched, FetchedRow, StripeMark};
 use ractor::{ActorProcessingErr, ActorRef};
 use tokio::task::JoinHandle;
 

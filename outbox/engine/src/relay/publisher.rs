@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outbox_contract::{Bucket, Epoch, Outcome, Outcomes, PublishBatch, Stored};
+use outbox_contract::backend::{Bucket, Epoch, Outcome, Outcomes, PublishBatch, Stored};
 use ractor::{ActorProcessingErr, ActorRef};
 use tracing::Instrument;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outbox_contract::{Bucket, BucketSet, Epoch, Leased, LowWater, Outcome, Outcomes, Timestamp};
+use outbox_contract::Timestamp;
+use outbox_contract::backend::{Bucket, BucketSet, Epoch, Leased, LowWater, Outcome, Outcomes};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
 use super::context::Context;

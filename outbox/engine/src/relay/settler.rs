@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::RowId;
+use outbox_contract::backend::RowId;
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
 use super::context::{Context, in_time};

@@ -6,7 +6,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use outbox_contract::{Backlog, Route, metric};
+use outbox_contract::backend::Backlog;
+use outbox_contract::{Route, metric};
 
 use super::core::{Cause, Counts};
 

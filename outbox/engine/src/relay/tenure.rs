@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use outbox_contract::{BUCKETS, Bucket, Epoch, Lease};
+use outbox_contract::backend::{BUCKETS, Bucket, Epoch, Lease};
 
 /// An instant on the relay's own clock that lies well before the leases run out. The lease keeper moves it on, publishers look at it before
 /// each batch: a relay that slept, or could not renew, stops by itself (promise P7).
@@ -87,7 +87,7 @@ fn micros(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::Position;
+    use outbox_contract::backend::Position;
 
     use super::*;
 

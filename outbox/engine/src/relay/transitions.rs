@@ -6,8 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use outbox_contract::KeyTransition;
-use outbox_contract::transition::Step;
+use outbox_contract::backend::{KeyTransition, Step};
 use ractor::{ActorProcessingErr, ActorRef};
 
 use super::context::{Context, in_time};
@@ -111,8 +110,8 @@ fn rows_of(step: &Step) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::fetch::RowId;
-    use outbox_contract::{Bucket, Epoch, MessageId, Position, RelayId, Route};
+    use outbox_contract::backend::{Bucket, Epoch, Position, RelayId, RowId};
+    use outbox_contract::{MessageId, Route};
 
     use super::*;
 

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use outbox_contract::{Message, Route, Stored};
+use outbox_contract::backend::Stored;
+use outbox_contract::{Message, Route};
 use tracing::Span;
 
 /// Creates the span of a relay that publishes these messages, linked to the spans that appended
@@ -25,7 +26,7 @@ pub(crate) fn publish_span(route: &Route, messages: &[Arc<Stored>]) -> Span {
         if !span.is_disabled() {
             let appended = messages
                 .iter()
-                .filter_map(|stored| outbox_contract::trace::span_context(&stored.message.headers));
+                .filter_map(|stored| outbox_contract::backend::trace::span_context(&stored.message.headers));
             appended.for_each(|context| span.add_link(context));
         }
     }
@@ -61,7 +62,7 @@ pub fn consume_span(message: &Message) -> Span {
         use opentelemetry::trace::TraceContextExt;
         use tracing_opentelemetry::OpenTelemetrySpanExt;
         if !span.is_disabled()
-            && let Some(appended) = outbox_contract::trace::span_context(&message.headers)
+            && let Some(appended) = outbox_contract::backend::trace::span_context(&message.headers)
         {
             // Refused if no OpenTelemetry layer listens: then there is no trace to continue.
             let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(appended));

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use outbox_contract::transactional::Blame;
+use outbox_contract::backend::Blame;
 use outbox_contract::{AppendError, MessageError, StoreError, StoreErrorKind};
 
 use super::version::VersionMismatch;

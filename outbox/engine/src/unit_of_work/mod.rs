@@ -7,7 +7,7 @@ mod version;
 use std::any::Any;
 use std::fmt;
 
-use outbox_contract::transactional::Committed;
+use outbox_contract::backend::Committed;
 use outbox_contract::{Codec, DomainEvent, Json, Message, Transactional};
 use serde::Serialize;
 
@@ -111,7 +111,7 @@ impl<S: Transactional, C: Codec> UnitOfWork<S, C> {
     /// commit it yourself.
     ///
     /// A relay of this process then looks a little later than after `commit`, unless you call
-    /// [`wakeup_signal().committed()`](outbox_contract::WakeupSignal::committed) of the store.
+    /// [`wakeup_signal().committed()`](outbox_contract::backend::WakeupSignal::committed) of the store.
     ///
     /// *Cancellation*: rolled back.
     ///

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::stream::BoxStream;
-use outbox_contract::backend::{StoreCall, StoreLayer, TransactionalLayer};
-use outbox_contract::fetch::{FetchRequest, Fetched};
-use outbox_contract::transactional::Committed;
-use outbox_contract::wakeup::Wakeup;
+use outbox_contract::backend::{
+    Committed, FetchRequest, Fetched, StoreCall, StoreLayer, TransactionalLayer, Wakeup,
+};
 use outbox_contract::{AppendError, Outgoing, Store, StoreError, Transactional};
 
 use super::{ChaosStore, CommitFault, StoreFault, injected, lock};

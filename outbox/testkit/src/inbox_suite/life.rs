@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use outbox_contract::RelayId;
+use outbox_contract::backend::RelayId;
 use outbox_engine::{Mode, Step};
 use tokio::sync::Notify;
 

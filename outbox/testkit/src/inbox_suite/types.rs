@@ -1,7 +1,7 @@
 //! Messages without a handler, and undecodable records.
 
 use outbox_contract::Bytes;
-use outbox_contract::subscription::Undecodable;
+use outbox_contract::backend::Undecodable;
 use outbox_engine::{HandlerOptions, InboxBuilder, UnknownType};
 
 use super::InboxHarness;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use outbox_contract::admin::{DeadLetter, Filter};
-use outbox_contract::transactional::inbox_route;
+use outbox_contract::backend::{Backlog, Clock};
 use outbox_contract::{
-    Admin, Backlog, Clock, Consumer, KeyId, Message, MessageId, RetryPolicy, Route, Store, Timestamp, Topic,
+    Admin, Consumer, KeyId, Message, MessageId, RetryPolicy, Route, Store, Timestamp, Topic, inbox_route,
 };
 use outbox_engine::{
     HandlerContext, HandlerError, HandlerFailure, Inbox, InboxBuilder, InboxHandle, Mode, handler_fn,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use outbox_contract::{DomainEvent, Json, Message, codec::Codec};
+use outbox_contract::{Codec, DomainEvent, Json, Message};
 use serde::Serialize;
 use serde_json::Value;
 

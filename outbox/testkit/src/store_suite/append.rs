@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::{
-    AppendError, Bytes, Headers, Message, MessageId, Outgoing, Stored, Timestamp, Transactional,
-};
+use outbox_contract::backend::Stored;
+use outbox_contract::{AppendError, Bytes, Headers, Message, MessageId, Outgoing, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{

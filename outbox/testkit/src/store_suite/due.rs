@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::fetch::Scope;
-use outbox_contract::transition::Then;
-use outbox_contract::{Admin, Bucket, BucketSet, KeyId, Store};
+use outbox_contract::backend::{Bucket, BucketSet, Scope, Then};
+use outbox_contract::{Admin, KeyId, Store};
 
 use super::StoreHarness;
 use super::support::{LATER, NOW, OVER, Relay, SHORT, messages, prepared, stored_ids, topic, write};
@@ -25,7 +24,7 @@ async fn failing<S: outbox_contract::Transactional>(
     key
 }
 
-fn keys(due: &outbox_contract::fetch::Due) -> Vec<KeyId> {
+fn keys(due: &outbox_contract::backend::Due) -> Vec<KeyId> {
     due.keys.iter().map(|due| due.key.clone()).collect()
 }
 

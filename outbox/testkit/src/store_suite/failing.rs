@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::{FailingKey, Filter};
-use outbox_contract::fetch::{DueKey, RowId};
-use outbox_contract::transition::{Step, Then, Transitioned};
-use outbox_contract::{Admin, FetchedRow, KeyId, Message, MessageId, Store, Stored};
+use outbox_contract::backend::{DueKey, FetchedRow, RowId, Step, Stored, Then, Transitioned};
+use outbox_contract::{Admin, KeyId, Message, MessageId, Store};
 
 use super::StoreHarness;
 use super::support::{

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::transactional::{Committed, Dedup, inbox_route};
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
+use outbox_contract::backend::{
+    BucketSet, Committed, Dedup, Epoch, KeyTransition, RelayId, Step, Stored, Then, Transitioned,
+};
 use outbox_contract::{
-    Admin, BucketSet, Consumer, Epoch, KeyId, MessageId, Outgoing, RelayId, Route, Store, Stored,
-    Transactional,
+    Admin, Consumer, KeyId, MessageId, Outgoing, Route, Store, Transactional, inbox_route,
 };
 
 use super::StoreHarness;
@@ -45,8 +45,8 @@ async fn everything<S: Store>(relay: &Relay<S>) -> Everything {
             .collect(),
         hot: hot
             .map(|row| match row {
-                outbox_contract::FetchedRow::Message(stored) => stored.message.id,
-                outbox_contract::FetchedRow::Failing(row) => row.at.id,
+                outbox_contract::backend::FetchedRow::Message(stored) => stored.message.id,
+                outbox_contract::backend::FetchedRow::Failing(row) => row.at.id,
                 other => panic!("unexpected row {other:?}"),
             })
             .collect(),

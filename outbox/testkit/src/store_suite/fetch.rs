@@ -1,8 +1,8 @@
 //! Fetching: limits, windows, parts, flags; only under the caller's unexpired lease; never a
 //! message that was settled before.
 
-use outbox_contract::fetch::{Ordering, Scope};
-use outbox_contract::{Bucket, BucketSet, FetchedRow, Position, RelayId, Store};
+use outbox_contract::Store;
+use outbox_contract::backend::{Bucket, BucketSet, FetchedRow, Ordering, Position, RelayId, Scope};
 
 use super::StoreHarness;
 use super::support::{
@@ -292,7 +292,11 @@ pub async fn routes_do_not_see_each_other<H: StoreHarness>(harness: &H) {
     let default = Relay::start(&store).await;
     write(&*store, messages("orders", "a", 1)).await;
     let audit = Relay::on(&store, route("audit"), LONG).await;
-    assert_eq!(audit.leases.len(), outbox_contract::BUCKETS, "the other route's relay is no competition");
+    assert_eq!(
+        audit.leases.len(),
+        outbox_contract::backend::BUCKETS,
+        "the other route's relay is no competition"
+    );
     assert!(audit.fetch().await.is_empty());
     let mut foreign = default.fetch_request();
     foreign.route = route("audit");

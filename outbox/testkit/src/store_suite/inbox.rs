@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
-use outbox_contract::transactional::{Committed, Dedup, inbox_route};
-use outbox_contract::{Admin, Consumer, Message, Outgoing, StoreError, StoreErrorKind, Transactional};
+use outbox_contract::backend::{Committed, Dedup};
+use outbox_contract::{
+    Admin, Consumer, Message, Outgoing, StoreError, StoreErrorKind, Transactional, inbox_route,
+};
 
 use super::StoreHarness;
 use super::support::{

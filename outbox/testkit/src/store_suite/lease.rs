@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::fetch::Ordering;
-use outbox_contract::{Admin, BUCKETS, Bucket, BucketSet, Epoch, Lease, Position, Store};
+use outbox_contract::backend::{BUCKETS, Bucket, BucketSet, Epoch, Lease, Ordering, Position};
+use outbox_contract::{Admin, Store};
 
 use super::StoreHarness;
 use super::support::{

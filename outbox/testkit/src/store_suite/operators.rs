@@ -1,9 +1,8 @@
 //! Admin operations on keys and routes: hold, release, skip, discard, pause, resume.
 
 use outbox_contract::admin::{FailingKey, Filter};
-use outbox_contract::fetch::RowId;
-use outbox_contract::transition::{Step, Then};
-use outbox_contract::{Admin, FetchedRow, KeyId, MessageId, Store, StoreErrorKind, Transactional};
+use outbox_contract::backend::{FetchedRow, RowId, Step, Then};
+use outbox_contract::{Admin, KeyId, MessageId, Store, StoreErrorKind, Transactional};
 
 use super::StoreHarness;
 use super::support::{

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::Ordering;
-use outbox_contract::{FetchedRow, KeyId, Message, Outgoing, Position, Store, Transactional};
+use outbox_contract::backend::{FetchedRow, Ordering, Position};
+use outbox_contract::{KeyId, Message, Outgoing, Store, Transactional};
 
 use super::StoreHarness;
 use super::support::{

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::maintain::Maintained;
+use outbox_contract::backend::Maintained;
 use outbox_contract::{Admin, Message, Outgoing, Store, Timestamp, Transactional};
 
 use super::StoreHarness;
@@ -211,7 +211,7 @@ pub async fn a_message_due_on_a_failing_key_waits_behind_it<H: StoreHarness>(har
     maintain(&*store, 100).await;
     let rows = relay.fetch().await;
     assert!(
-        matches!(&rows[..], [outbox_contract::FetchedRow::Failing(row)] if row.at.id == scheduled.id),
+        matches!(&rows[..], [outbox_contract::backend::FetchedRow::Failing(row)] if row.at.id == scheduled.id),
         "{rows:?}"
     );
 }

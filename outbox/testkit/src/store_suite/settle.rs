@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::fetch::RowId;
-use outbox_contract::{Admin, MessageId, Position, Store};
+use outbox_contract::backend::{Position, RowId};
+use outbox_contract::{Admin, MessageId, Store};
 
 use super::StoreHarness;
 use super::support::{NO_HISTORY, OVER, Relay, SHORT, ids, message, messages, prepared, stored_ids, write};

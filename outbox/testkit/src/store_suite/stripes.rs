@@ -10,11 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::fetch::Ordering;
-use outbox_contract::{
-    Admin, BucketSet, Message, Outgoing, Position, Route, Store, Stored, Stripe, StripeId, StripeMark,
-    Timestamp, Transactional,
-};
+use outbox_contract::backend::{BucketSet, Ordering, Position, Stored, Stripe, StripeId, StripeMark};
+use outbox_contract::{Admin, Message, Outgoing, Route, Store, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{

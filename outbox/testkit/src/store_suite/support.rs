@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{Due, DueRequest, RowId, Scope};
-use outbox_contract::lease::{LeaseRequest, Leased, LowWater};
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
+use outbox_contract::backend::{
+    BucketSet, Due, DueRequest, Epoch, FetchRequest, Fetched, FetchedRow, KeyTransition, Lease, LeaseRequest,
+    Leased, LowWater, Position, RelayId, RowId, Scope, Step, Stored, Then, Transitioned,
+};
 use outbox_contract::{
-    AppendError, BucketSet, Epoch, Failure, FetchRequest, Fetched, FetchedRow, KeyId, Lease, Message,
-    Outgoing, Position, RelayId, Route, Store, StoreError, Stored, Timestamp, Topic, Transactional,
+    AppendError, Failure, KeyId, Message, Outgoing, Route, Store, StoreError, Timestamp, Topic, Transactional,
 };
 
 use super::StoreHarness;

@@ -3,10 +3,8 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use outbox_contract::wakeup::Wakeup;
-use outbox_contract::{
-    Admin, Consumer, Outgoing, RelayId, Store, StoreErrorKind, Timestamp, Transactional, Unserved,
-};
+use outbox_contract::backend::{RelayId, Unserved, Wakeup};
+use outbox_contract::{Admin, Consumer, Outgoing, Store, StoreErrorKind, Timestamp, Transactional};
 
 use super::StoreHarness;
 use super::support::{

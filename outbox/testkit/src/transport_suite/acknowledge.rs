@@ -1,6 +1,6 @@
 //! Redelivery: which messages arrive again, and which do not.
 
-use outbox_contract::subscription::{Received, Tag};
+use outbox_contract::backend::{Received, Tag};
 use tokio::time::timeout;
 
 use super::TransportHarness;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use outbox_contract::{Message, Stored, Timestamp};
+use outbox_contract::backend::Stored;
+use outbox_contract::{Message, Timestamp};
 
 use super::TransportHarness;
 use super::receiver::{Log, Receiver, received, subscription};

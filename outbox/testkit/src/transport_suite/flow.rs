@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::Delivery;
-use outbox_contract::subscription::Received;
+use outbox_contract::backend::{Delivery, Received};
 
 use super::TransportHarness;
 use super::receiver::{Log, Receiver, received, stored_ids, subscription};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::subscription::Received;
-use outbox_contract::{Delivery, MessageId};
+use outbox_contract::MessageId;
+use outbox_contract::backend::{Delivery, Received};
 use tokio::time::{sleep, timeout};
 
 use super::receiver::{Log, Receiver, ids, stored_ids, subscription};

@@ -14,7 +14,7 @@
 //! crate's compatibility: a minor version may add some, for promises that existed before.
 //!
 //! [`Transport`]: outbox_contract::Transport
-//! [`Deliveries`]: outbox_contract::Deliveries
+//! [`Deliveries`]: outbox_contract::backend::Deliveries
 
 pub mod acknowledge;
 pub mod fidelity;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{Outcome, Outcomes, TransportErrorKind};
+use outbox_contract::TransportErrorKind;
+use outbox_contract::backend::{Outcome, Outcomes};
 use tokio::time::{sleep, timeout};
 
 use super::receiver::{Log, Receiver, stored_ids, subscription};

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use outbox_contract::{
-    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp, Topic, Transport,
-};
+use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
+use outbox_contract::{Message, Route, Timestamp, Topic, Transport};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 

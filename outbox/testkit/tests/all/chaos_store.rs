@@ -6,10 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use outbox_contract::transactional::Committed;
-use outbox_contract::{
-    BucketSet, FetchRequest, Message, RelayId, Route, Store, StoreErrorKind, Topic, Transactional,
-};
+use outbox_contract::backend::{BucketSet, Committed, FetchRequest, RelayId};
+use outbox_contract::{Message, Route, Store, StoreErrorKind, Topic, Transactional};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::StoreCall;
 use outbox_testkit::chaos_store::{ChaosStore, CommitFault, StoreFault, StoreFaultRates};

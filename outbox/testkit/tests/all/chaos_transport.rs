@@ -6,11 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{
-    KeyId, Message, MessageId, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp,
-    Topic, Transport,
-};
+use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored, Unavailable};
+use outbox_contract::{KeyId, Message, MessageId, Route, Timestamp, Topic, Transport};
 use outbox_testkit::{ChaosTransport, Fault, FaultCounts, FaultRates, RecordingTransport};
 use tokio::time::{Instant, timeout};
 

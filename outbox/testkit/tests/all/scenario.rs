@@ -6,8 +6,8 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::subscription::Received;
-use outbox_contract::{Outbox, Subscription, Timestamp, Transactional, Transport};
+use outbox_contract::backend::{Received, Subscription};
+use outbox_contract::{Outbox, Timestamp, Transactional, Transport};
 use outbox_derive::DomainEvent;
 use outbox_engine::{Relay, RelayHandle};
 use outbox_store_memory::MemoryStore;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::Clock;
+use outbox_contract::backend::Clock;
 use outbox_testkit::time::{Ids, TestClock, eventually};
 use tokio::time::Instant;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::{DeadLetter, Filter, Past};
-use outbox_contract::backend::Listed;
-use outbox_contract::{Failure, Message, Route, Stored, Timestamp};
+use outbox_contract::backend::{Listed, Stored};
+use outbox_contract::{Failure, Message, Route, Timestamp};
 
 use super::{Appendable, Tables};
 use crate::locks::LockName;

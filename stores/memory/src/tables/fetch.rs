@@ -4,8 +4,10 @@ use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{Due, DueKey, DueRequest, Scope, Waiting};
-use outbox_contract::{FetchRequest, Fetched, FetchedRow, KeyId, Message, Position, Stored, Timestamp};
+use outbox_contract::backend::{
+    Due, DueKey, DueRequest, FetchRequest, Fetched, FetchedRow, Position, Scope, Stored, Waiting,
+};
+use outbox_contract::{KeyId, Message, Timestamp};
 
 use super::Tables;
 use super::keys::KeyRow;

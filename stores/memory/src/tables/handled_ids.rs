@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use outbox_contract::transactional::{Dedup, inbox_route};
-use outbox_contract::{Consumer, Message, MessageId, Route, Stored, Timestamp};
+use outbox_contract::backend::{Dedup, Stored};
+use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, inbox_route};
 
 use super::Tables;
 use crate::transaction::Written;

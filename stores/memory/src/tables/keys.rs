@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::{Failure, KeyId, Position, Stored, Timestamp};
+use outbox_contract::backend::{Position, RowId, Stored};
+use outbox_contract::{Failure, KeyId, Timestamp};
 
 /// The failing keys of a route.
 #[derive(Debug, Default)]

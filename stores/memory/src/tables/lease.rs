@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use outbox_contract::lease::{LeaseRequest, Paused};
-use outbox_contract::{
-    BUCKETS, Bucket, BucketSet, Epoch, Lease, Leased, LowWater, Position, RelayId, Route, Timestamp,
+use outbox_contract::backend::{
+    BUCKETS, Bucket, BucketSet, Epoch, Lease, LeaseRequest, Leased, LowWater, Paused, Position, RelayId,
 };
+use outbox_contract::{Route, Timestamp};
 
 use super::Tables;
 use super::route::RouteTables;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::maintain::Maintained;
-use outbox_contract::{Backlog, Route, Timestamp, Unserved};
+use outbox_contract::backend::{Backlog, Maintained, Unserved};
+use outbox_contract::{Route, Timestamp};
 
 use super::{Appendable, Tables};
 

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::{
-    BUCKETS, Backlog, Bucket, KeyId, MessageId, Position, RelayId, Stored, StripeId, StripeMark, Timestamp,
-    Topic,
+use outbox_contract::backend::{
+    BUCKETS, Backlog, Bucket, Position, RelayId, RowId, Stored, StripeId, StripeMark,
 };
+use outbox_contract::{KeyId, MessageId, Timestamp, Topic};
 
 use super::keys::FailingKeys;
 use super::lease::{Ownership, Relay};

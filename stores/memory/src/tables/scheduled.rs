@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::backend::Listed;
-use outbox_contract::{Message, MessageId, Position, Route, Stored, Timestamp};
+use outbox_contract::backend::{Listed, Position, Stored};
+use outbox_contract::{Message, MessageId, Route, Timestamp};
 
 use super::archive::{covers, page};
 use super::{Appendable, Tables};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use outbox_contract::{RelayId, Route, Stored};
+use outbox_contract::Route;
+use outbox_contract::backend::{RelayId, Stored};
 
 use super::Tables;
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use outbox_contract::{BucketSet, Position, Route, Stored, Stripe, StripeId, StripeMark};
+use outbox_contract::Route;
+use outbox_contract::backend::{BucketSet, Position, Stored, Stripe, StripeId, StripeMark};
 
 use super::Tables;
 use crate::transaction::Written;

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::transition::{Step, Then};
-use outbox_contract::{KeyId, KeyTransition, Stored, Timestamp, Transitioned};
+use outbox_contract::backend::{KeyTransition, RowId, Step, Stored, Then, Transitioned};
+use outbox_contract::{KeyId, Timestamp};
 
 use super::Tables;
 use super::archive::Death;

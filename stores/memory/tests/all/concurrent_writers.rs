@@ -9,13 +9,8 @@ use crate::support::{
     START, append, beat, builder, commit, fetch, hot, key, message, published, relay, waits, write,
 };
 use outbox_contract::admin::Filter;
-use outbox_contract::fetch::Ordering;
-use outbox_contract::transactional::Committed;
-use outbox_contract::transition::Step;
-use outbox_contract::{
-    Admin, AppendError, Failure, KeyTransition, Outgoing, Position, Route, Store, StoreErrorKind,
-    Transactional, Transitioned,
-};
+use outbox_contract::backend::{Committed, KeyTransition, Ordering, Position, Step, Transitioned};
+use outbox_contract::{Admin, AppendError, Failure, Outgoing, Route, Store, StoreErrorKind, Transactional};
 use outbox_store_memory::MemoryStore;
 
 fn store() -> MemoryStore {
@@ -139,7 +134,7 @@ async fn a_requeued_message_waits_for_an_open_writer_of_its_key() {
     write(&store, message("a", 1)).await;
     let fetched = fetch(&store, relay(1)).await;
     let row = match &fetched.rows[..] {
-        [outbox_contract::FetchedRow::Message(stored)] => stored.row(),
+        [outbox_contract::backend::FetchedRow::Message(stored)] => stored.row(),
         other => panic!("{other:?}"),
     };
     let bury = KeyTransition {

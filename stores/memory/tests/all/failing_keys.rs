@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use crate::support::{beat, builder, fetch, hot, key, message, published, relay, write};
-use outbox_contract::fetch::{Due, DueRequest, RowId, Scope};
-use outbox_contract::transition::{Step, Then};
-use outbox_contract::{
-    Admin, BucketSet, Failure, KeyId, KeyTransition, Position, Route, Store, Transitioned,
+use outbox_contract::backend::{
+    BucketSet, Due, DueRequest, KeyTransition, Position, RowId, Scope, Step, Then, Transitioned,
 };
+use outbox_contract::{Admin, Failure, KeyId, Route, Store};
 use outbox_store_memory::MemoryStore;
 
 const LATER: Then = Then::RetryAfter(Duration::from_secs(5));

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::support::{LEASE, beat, builder, fetch, message, published, relay, request, write};
-use outbox_contract::{BUCKETS, Bucket, BucketSet, Clock, Epoch, Store, Timestamp};
+use outbox_contract::backend::{BUCKETS, Bucket, BucketSet, Clock, Epoch};
+use outbox_contract::{Store, Timestamp};
 use outbox_store_memory::MemoryStore;
 
 #[tokio::test(start_paused = true)]
@@ -82,6 +83,6 @@ async fn relays_that_are_long_gone_are_removed() {
     assert_eq!(left, [relay(2), relay(3)]);
 }
 
-fn leases_epoch(leased: &outbox_contract::Leased, bucket: Bucket) -> Epoch {
+fn leases_epoch(leased: &outbox_contract::backend::Leased, bucket: Bucket) -> Epoch {
     leased.leases.iter().find(|lease| lease.bucket == bucket).unwrap().epoch
 }

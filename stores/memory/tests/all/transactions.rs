@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::support::{append, builder, commit, hot, message, waits, write};
 use futures_util::{FutureExt, StreamExt};
-use outbox_contract::transactional::{Committed, Dedup, inbox_route};
-use outbox_contract::wakeup::Wakeup;
-use outbox_contract::{Admin, AppendError, Consumer, Outgoing, Route, Store, StoreErrorKind, Transactional};
+use outbox_contract::backend::{Committed, Dedup, Wakeup};
+use outbox_contract::{
+    Admin, AppendError, Consumer, Outgoing, Route, Store, StoreErrorKind, Transactional, inbox_route,
+};
 use outbox_store_memory::MemoryStore;
 
 #[tokio::test(start_paused = true)]

@@ -8,8 +8,8 @@ use crate::support::{
     PATIENCE, counts_nothing, deliver, first_of_key, fresh_name, leader, log, make_topic,
     make_topic_of_copies, numbered, publish, stored,
 };
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Consumer, Failure, Outcome, Subscription, Transport, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Subscription, Unavailable};
+use outbox_contract::{Consumer, Failure, Transport, TransportErrorKind};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 

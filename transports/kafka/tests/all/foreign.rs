@@ -9,9 +9,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use outbox_contract::cloudevents::ADAPTED;
-use outbox_contract::subscription::Received;
-use outbox_contract::{Consumer, Message, Subscription, Topic, Transport};
+use outbox_contract::backend::{ADAPTED, Received, Subscription};
+use outbox_contract::{Consumer, Message, Topic, Transport};
 use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 

@@ -9,12 +9,10 @@ use std::time::Duration;
 use crate::support::{
     PATIENCE, counts_nothing, deliver, first_of_key, fresh_name, log, numbered, publish, stored,
 };
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::subscription::Received;
-use outbox_contract::{
-    Consumer, Deliveries, Outcome, Outcomes, PublishBatch, RelayId, Route, Stored, Subscription, Topic,
-    Transport,
+use outbox_contract::backend::{
+    Deliveries, Outcome, Outcomes, PublishBatch, Received, RelayId, Stored, Subscription, Unavailable,
 };
+use outbox_contract::{Consumer, Route, Topic, Transport};
 use outbox_transport_kafka::KafkaTransport;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
@@ -264,7 +262,7 @@ async fn what_was_given_up_is_not_started_later() {
     assert_eq!(first_of_key(&mock.log().await, "given-up"), [0; 0]);
 }
 
-async fn receive(deliveries: &dyn Deliveries, count: usize) -> Vec<outbox_contract::Delivery> {
+async fn receive(deliveries: &dyn Deliveries, count: usize) -> Vec<outbox_contract::backend::Delivery> {
     let mut all = Vec::new();
     let receiving = async {
         while all.len() < count {

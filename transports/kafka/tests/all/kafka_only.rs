@@ -11,9 +11,8 @@ use crate::support::{
     publish, stored, topics,
 };
 use bytes::Bytes;
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::subscription::Received;
-use outbox_contract::{Consumer, Message, Outcome, Stored, Subscription, Transport, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Received, Stored, Subscription, Unavailable};
+use outbox_contract::{Consumer, Message, Transport, TransportErrorKind};
 use outbox_servers::{Kafka, OrSkip, Proxy};
 use outbox_transport_kafka::{KafkaTransport, Mechanism};
 use rdkafka::ClientConfig;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::support::{PATIENCE, deliver, fresh_topic, log, numbered, stored};
 use futures_util::future::join_all;
-use outbox_contract::{Message, Outcomes, PublishBatch, RelayId, Route, Topic, Transport};
+use outbox_contract::backend::{Outcomes, PublishBatch, RelayId};
+use outbox_contract::{Message, Route, Topic, Transport};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 

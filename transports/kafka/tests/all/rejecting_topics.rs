@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, first_of_key, fresh_topic, log, numbered, publish, stored};
 use futures_util::future::join_all;
-use outbox_contract::{Message, Outcome, Stored, Topic};
+use outbox_contract::backend::{Outcome, Stored};
+use outbox_contract::{Message, Topic};
 use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::{KafkaTransport, Mechanism};
 

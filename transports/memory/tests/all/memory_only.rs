@@ -6,12 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::subscription::Received;
-use outbox_contract::{
-    Consumer, Deliveries, Delivery, Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route,
-    Stored, Subscription, Timestamp, Topic, Transport,
+use outbox_contract::backend::{
+    Deliveries, Delivery, Outcome, Outcomes, Position, PublishBatch, Received, RelayId, Stored, Subscription,
+    Unavailable,
 };
+use outbox_contract::{Consumer, Message, Route, Timestamp, Topic, Transport};
 use outbox_transport_memory::{MemoryTransport, MemoryTransportBuilder};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;

@@ -3,9 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use outbox_contract::fetch::Ordering;
-use outbox_contract::transactional::inbox_route;
-use outbox_contract::{Consumer, Store, Subscription, Topic};
+use outbox_contract::backend::{Ordering, Subscription};
+use outbox_contract::{Consumer, Store, Topic, inbox_route};
 use ractor::Actor;
 
 use super::super::absence::Absence;

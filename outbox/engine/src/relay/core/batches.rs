@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{BucketSet, Epoch};
+use outbox_contract::backend::{BucketSet, Epoch};
 
 use super::breaker::Permission;
 use super::event::{Command, PublishCommand};

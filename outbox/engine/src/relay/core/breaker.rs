@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use outbox_contract::Outcome;
+use outbox_contract::backend::Outcome;
 
 /// What a batch that is back says of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

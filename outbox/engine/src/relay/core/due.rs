@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use outbox_contract::fetch::{Due, DueKey, DueRequest};
-use outbox_contract::{Bucket, BucketSet, KeyId};
+use outbox_contract::KeyId;
+use outbox_contract::backend::{Bucket, BucketSet, Due, DueKey, DueRequest};
 
 use super::Core;
 use super::event::Question;

@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId, Writers};
-use outbox_contract::transition::Transitioned;
-use outbox_contract::wakeup::Wakeup;
-use outbox_contract::{
-    Bucket, BucketSet, Epoch, Failure, KeyTransition, Leased, LowWater, Outcome, Position, Stored,
-    StripeMark, Topic,
+use outbox_contract::backend::{
+    Bucket, BucketSet, Due, DueRequest, Epoch, FetchRequest, Fetched, KeyTransition, Leased, LowWater,
+    Outcome, Position, RowId, Stored, StripeMark, Transitioned, Wakeup, Writers,
 };
+use outbox_contract::{Failure, Topic};
 
 use super::lines::Line;
 use super::reading::Cause;

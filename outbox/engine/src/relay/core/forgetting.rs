@@ -1,6 +1,7 @@
 //! Forgetting: what is dropped from memory unsent, and is read again.
 
-use outbox_contract::{BucketSet, Failure, Position, Topic};
+use outbox_contract::backend::{BucketSet, Position};
+use outbox_contract::{Failure, Topic};
 
 use super::Core;
 use super::key::{Doing, KeyState, Verdict};

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::{Bucket, Epoch, Failure, KeyId, MessageId, Position, Stored};
+use outbox_contract::backend::{Bucket, Epoch, Position, RowId, Stored};
+use outbox_contract::{Failure, KeyId, MessageId};
 
 use super::lines::Line;
 use super::mailbox::Mailbox;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use outbox_contract::lease::Paused;
-use outbox_contract::{BUCKETS, Bucket, BucketSet, Epoch, Lease, Leased, LowWater, Position};
+use outbox_contract::backend::{
+    BUCKETS, Bucket, BucketSet, Epoch, Lease, Leased, LowWater, Paused, Position,
+};
 
 use super::event::{Command, Report};
 use super::{Core, Drain, sabotaged};

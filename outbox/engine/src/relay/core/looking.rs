@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::wakeup::Wakeup;
+use outbox_contract::backend::Wakeup;
 
 use super::due::PAUSE;
 use super::event::{Answer, Command, Question, Report};

@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outbox_contract::fetch::Waiting;
-use outbox_contract::transition::{Step, Transitioned};
-use outbox_contract::{BucketSet, Epoch, Failure, KeyTransition};
+use outbox_contract::Failure;
+use outbox_contract::backend::{BucketSet, Epoch, KeyTransition, Step, Transitioned, Waiting};
 
 use super::Core;
 use super::event::Command;

@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{Fetched, Ordering};
-use outbox_contract::{KeyId, Position, RelayId, Route};
+use outbox_contract::backend::{Fetched, Ordering, Position, RelayId};
+use outbox_contract::{KeyId, Route};
 
 use super::policies::Policies;
 use batches::Batches;
@@ -140,7 +140,7 @@ enum Purpose {
 
 #[derive(Debug)]
 struct Drain {
-    low_water: outbox_contract::LowWater,
+    low_water: outbox_contract::backend::LowWater,
     is_said: bool,
 }
 

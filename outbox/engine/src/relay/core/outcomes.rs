@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Failure, KeyId, Outcome, Topic};
+use outbox_contract::backend::{Outcome, RowId, Unavailable};
+use outbox_contract::{Failure, KeyId, Topic};
 
 use super::batches::Sent;
 use super::breaker::Word;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::wakeup::Wakeup;
+use outbox_contract::backend::Wakeup;
 
 /// The wait between looks.
 #[derive(Debug)]

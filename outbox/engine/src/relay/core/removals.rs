@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::{BucketSet, Position};
+use outbox_contract::backend::{BucketSet, Position, RowId};
 
 use super::Core;
 use super::event::Command;

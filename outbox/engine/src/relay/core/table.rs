@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
-use outbox_contract::fetch::Scope;
-use outbox_contract::{Bucket, BucketSet, Epoch, KeyId, Position};
+use outbox_contract::KeyId;
+use outbox_contract::backend::{Bucket, BucketSet, Epoch, Position, Scope};
 
 use super::credit::Credit;
 use super::key::{Held, KeyState};

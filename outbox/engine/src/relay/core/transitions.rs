@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::transition::{Step, Then, Transitioned};
-use outbox_contract::{BucketSet, Exhausted, Failure, KeyTransition, RetryPolicy};
+use outbox_contract::backend::{BucketSet, KeyTransition, RowId, Step, Then, Transitioned};
+use outbox_contract::{Exhausted, Failure, RetryPolicy};
 
 use super::event::Command;
 use super::key::{Doing, Kind, MAX_ROWS_PER_TRANSITION, Verdict};

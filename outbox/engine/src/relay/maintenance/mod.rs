@@ -125,7 +125,8 @@ impl Maintenance {
 
 #[cfg(test)]
 mod tests {
-    use outbox_contract::{RelayId, Route, SystemClock};
+    use outbox_contract::Route;
+    use outbox_contract::backend::{RelayId, SystemClock};
     use outbox_store_memory::MemoryStore;
     use outbox_testkit::NullTransport;
 

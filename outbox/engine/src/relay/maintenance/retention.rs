@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::maintain::Maintained;
+use outbox_contract::backend::Maintained;
 use ractor::{ActorProcessingErr, ActorRef};
 
 use crate::relay::context::{Context, in_time};

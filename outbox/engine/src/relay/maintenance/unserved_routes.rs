@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outbox_contract::{Route, Unserved, metric};
+use outbox_contract::backend::Unserved;
+use outbox_contract::{Route, metric};
 
 use super::unserved::EVERY;
 

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use outbox_contract::backend::TransportLayer;
-use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{Deliveries, Subscription, Transport, TransportError, TransportErrorKind, async_trait};
+use outbox_contract::backend::{Deliveries, Received, Subscription, Tag, TransportLayer, Unit};
+use outbox_contract::{Transport, TransportError, TransportErrorKind, async_trait};
 use outbox_engine::{Inbox, Mode, Step};
 use outbox_testkit::Feed;
 

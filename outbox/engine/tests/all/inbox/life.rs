@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::subscription::Undecodable;
+use outbox_contract::backend::Undecodable;
 use outbox_contract::{Admin, Bytes, StoreErrorKind};
 use outbox_engine::{HandlerFailure, Inbox, Mode, StartError, Status, UnknownType};
 use outbox_testkit::{StoreCall, StoreFault};

@@ -4,11 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
-use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{
-    Deliveries, Message, Outcomes, PublishBatch, Rejection, Subscription, Transport, TransportError,
-    async_trait,
-};
+use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Received, Subscription, Tag, Unit};
+use outbox_contract::{Message, Rejection, Transport, TransportError, async_trait};
 use outbox_engine::Status;
 use outbox_testkit::{Feed, StoreCall, StoreFault};
 

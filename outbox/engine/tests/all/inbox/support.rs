@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use outbox_contract::admin::{DeadLetter, Filter};
-use outbox_contract::transactional::inbox_route;
-use outbox_contract::{Admin, Clock, Consumer, Message, MessageId, Route, Timestamp, Transport};
+use outbox_contract::backend::Clock;
+use outbox_contract::{Admin, Consumer, Message, MessageId, Route, Timestamp, Transport, inbox_route};
 use outbox_engine::{HandlerContext, HandlerError, Inbox, InboxBuilder, handler_fn};
 use outbox_store_memory::{MemoryStore, MemoryTx};
 use outbox_testkit::{ChaosStore, Feed, TestClock};

@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt;
 use outbox_contract::admin::Filter;
-use outbox_contract::subscription::Undecodable;
+use outbox_contract::backend::Undecodable;
 use outbox_contract::{Admin, Bytes};
 use outbox_engine::{HandlerFailure, InboxHandle, Mode, Status, UnknownType};
 

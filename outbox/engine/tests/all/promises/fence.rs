@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outbox_contract::Clock;
+use outbox_contract::backend::Clock;
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{Fault, StoreCall, StoreFault, StoreFaultRates, TestClock};
 

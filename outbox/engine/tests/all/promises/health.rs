@@ -4,11 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::lease::LeaseRequest;
-use outbox_contract::{
-    Admin, BucketSet, Exhausted, LowWater, Outgoing, RelayId, RetryPolicy, Route, Store, Timestamp,
-    Transactional,
-};
+use outbox_contract::backend::{BucketSet, LeaseRequest, LowWater, RelayId};
+use outbox_contract::{Admin, Exhausted, Outgoing, RetryPolicy, Route, Store, Timestamp, Transactional};
 use outbox_engine::{RelayHandle, Status};
 use outbox_testkit::{Fault, StoreCall, StoreFaultRates};
 use tokio::time::Instant;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use outbox_contract::{BucketSet, LeaseRequest, LowWater, Position, RelayId, Store};
+use outbox_contract::Store;
+use outbox_contract::backend::{BucketSet, LeaseRequest, LowWater, Position, RelayId};
 use outbox_engine::RelayHandle;
 use outbox_testkit::{Fault, StoreCall};
 

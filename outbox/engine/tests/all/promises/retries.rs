@@ -144,7 +144,8 @@ async fn a_dead_letter_that_is_requeued_goes_to_the_end_of_its_key() {
 /// A scheduled message is sent when it is due, not sooner, and not a poll interval later.
 #[tokio::test(start_paused = true)]
 async fn a_scheduled_message_is_sent_when_it_is_due() {
-    use outbox_contract::{Clock, Outgoing, Transactional};
+    use outbox_contract::backend::Clock;
+    use outbox_contract::{Outgoing, Transactional};
     let rig_world = World::new();
     let clock = std::sync::Arc::new(outbox_testkit::TestClock::new(1));
     let store = outbox_store_memory::MemoryStore::builder()

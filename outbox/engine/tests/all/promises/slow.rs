@@ -6,10 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outbox_contract::{
-    Deliveries, Message, MessageId, Outcome, Outcomes, PublishBatch, Rejection, Stored, Subscription,
-    Transport, TransportError,
-};
+use outbox_contract::backend::{Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription};
+use outbox_contract::{Message, MessageId, Rejection, Transport, TransportError};
 use outbox_engine::{Relay, RelayBuilder};
 use outbox_testkit::{Fault, TestClock};
 use tokio::sync::Notify;

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::transactional::Committed;
-use outbox_contract::wakeup::Wakeup;
+use outbox_contract::backend::{Committed, Wakeup};
 use outbox_contract::{AppendError, Json, Outbox, Store, Transactional};
 use outbox_engine::{Aggregate, EventLog, HandlerError, Mediator, UnitOfWork, WorkError};
 use outbox_store_memory::MemoryStore;

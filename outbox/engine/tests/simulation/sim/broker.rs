@@ -2,11 +2,8 @@
 
 use std::sync::Arc;
 
-use outbox_contract::Rejection;
-use outbox_contract::{
-    Deliveries, Message, Outcome, Outcomes, PublishBatch, Subscription, Transport, TransportError,
-    TransportErrorKind, async_trait,
-};
+use outbox_contract::backend::{Deliveries, Outcome, Outcomes, PublishBatch, Subscription};
+use outbox_contract::{Message, Rejection, Transport, TransportError, TransportErrorKind, async_trait};
 use outbox_testkit::History;
 use outbox_testkit::history::ConsumerId;
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, MessageId, Position};
+use outbox_contract::backend::Position;
+use outbox_contract::{Admin, MessageId};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::History;
 use outbox_testkit::history::Moment;

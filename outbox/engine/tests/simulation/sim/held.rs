@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use outbox_contract::Stored;
-use outbox_contract::fetch::{Due, FetchedRow};
+use outbox_contract::backend::{Due, FetchedRow, Stored};
 
 /// Of one relay: now, and at the most so far.
 #[derive(Default)]

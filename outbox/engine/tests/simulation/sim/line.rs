@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fastrand::Rng;
-use outbox_contract::backend::TransportLayer;
-use outbox_contract::{Outcomes, PublishBatch, Stored, Transport, TransportError};
+use outbox_contract::backend::{Outcomes, PublishBatch, Stored, TransportLayer};
+use outbox_contract::{Transport, TransportError};
 use tokio::sync::Notify;
 
 use super::tally::Tally;

@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use outbox_contract::backend::{StoreCall, StoreLayer};
-use outbox_contract::fetch::{Due, DueRequest, FetchedRow, RowId};
-use outbox_contract::transition::Step;
-use outbox_contract::{
-    FetchRequest, Fetched, KeyTransition, Lease, LeaseRequest, Leased, LowWater, RelayId, Route, Store,
-    StoreError, StoreErrorKind, Transitioned,
+use outbox_contract::backend::{
+    Due, DueRequest, FetchRequest, Fetched, FetchedRow, KeyTransition, Lease, LeaseRequest, Leased, LowWater,
+    RelayId, RowId, Step, StoreCall, StoreLayer, Transitioned,
 };
+use outbox_contract::{Route, Store, StoreError, StoreErrorKind};
 use outbox_store_memory::MemoryStore;
 
 use super::deaths::Deaths;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use outbox_contract::fetch::Ordering;
+use outbox_contract::backend::Ordering;
 use outbox_contract::{Exhausted, RetryPolicy};
 use outbox_engine::RelayConfig;
 use outbox_testkit::{FaultRates, StoreFaultRates};

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use outbox_contract::Clock;
-use outbox_contract::fetch::Ordering;
+use outbox_contract::backend::{Clock, Ordering};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, History, Ids, TestClock};
 use tokio::time::Instant;

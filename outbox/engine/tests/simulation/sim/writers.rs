@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use outbox_contract::transactional::Committed;
-use outbox_contract::{Clock, Key, Message, Outgoing, Timestamp, Topic, Transactional};
+use outbox_contract::backend::{Clock, Committed};
+use outbox_contract::{Key, Message, Outgoing, Timestamp, Topic, Transactional};
 use outbox_store_memory::MemoryStore;
 use outbox_testkit::{ChaosStore, History, Ids, TestClock};
 

@@ -5,16 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outbox_contract::admin::{Edit, Filter};
-use outbox_contract::backend::{Archive, KeyOperation, Steered, StoreLayer};
-use outbox_contract::fetch::{Due, DueRequest, RowId, Writers};
-use outbox_contract::lease::{LeaseRequest, Leased};
-use outbox_contract::transactional::{Committed, Dedup};
-use outbox_contract::transition::Step;
+use outbox_contract::backend::{
+    Archive, Bucket, BucketSet, Committed, Dedup, Due, DueRequest, Epoch, FetchRequest, Fetched, FetchedRow,
+    KeyOperation, KeyTransition, Lease, LeaseRequest, Leased, LowWater, Position, RelayId, RowId, Steered,
+    Step, StoreLayer, Stored, Stripe, StripeMark, Transitioned, Unserved, WakeupSignal, Writers,
+};
 use outbox_contract::{
-    Admin, AppendError, Bucket, BucketSet, Consumer, Epoch, FetchRequest, Fetched, FetchedRow, KeyId,
-    KeyTransition, Lease, LowWater, Message, MessageId, Outgoing, Position, RelayId, Route, Store,
-    StoreError, StoreErrorKind, Stored, Stripe, StripeMark, Timestamp, Topic, Transactional, Transitioned,
-    Unserved, WakeupSignal, async_trait,
+    Admin, AppendError, Consumer, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
+    StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
 };
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder};
 use outbox_testkit::TestClock;

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use outbox_contract::lease::LeaseRequest;
-use outbox_contract::{
-    BucketSet, FetchRequest, Fetched, FetchedRow, KeyId, Leased, LowWater, Message, MessageId, RelayId,
-    Route, Store, Timestamp, Topic, Transactional,
+use outbox_contract::backend::{
+    BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, LowWater, RelayId,
 };
+use outbox_contract::{KeyId, Message, MessageId, Route, Store, Timestamp, Topic, Transactional};
 use outbox_store_memory::{MemoryStore, MemoryStoreBuilder, MemoryTx};
 
 pub(crate) const START: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);

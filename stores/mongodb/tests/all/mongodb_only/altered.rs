@@ -60,7 +60,7 @@ async fn nothing_is_done_in_a_database_that_was_never_migrated() {
     let mut tx = store.begin().await.unwrap();
     let error = store.append(&mut tx, &[message("a").into()]).await.unwrap_err();
     assert!(error.to_string().contains("call `migrate`"), "{error}");
-    let leased = store.lease(&lease_request(outbox_contract::RelayId::new())).await;
+    let leased = store.lease(&lease_request(outbox_contract::backend::RelayId::new())).await;
     assert_says(leased.map(drop), StoreErrorKind::NotMigrated, "call `migrate`");
     let there = store.client().default_database().unwrap().list_collection_names().await.unwrap();
     assert!(there.is_empty(), "{there:?}");
@@ -72,8 +72,8 @@ async fn a_route_that_was_damaged_is_no_panic() {
     let routes = fixture.collection("outbox_route");
     let damage = doc! { "$set": { "epochs": [1_i64] } };
     routes.update_one(doc! { "_id": "default" }, damage).await.unwrap();
-    let leased = fixture.store.lease(&lease_request(outbox_contract::RelayId::new())).await;
+    let leased = fixture.store.lease(&lease_request(outbox_contract::backend::RelayId::new())).await;
     assert_says(leased.map(drop), StoreErrorKind::SchemaAltered, "default");
     routes.replace_one(doc! { "_id": "default" }, Document::new()).await.unwrap();
-    fixture.store.lease(&lease_request(outbox_contract::RelayId::new())).await.unwrap_err();
+    fixture.store.lease(&lease_request(outbox_contract::backend::RelayId::new())).await.unwrap_err();
 }

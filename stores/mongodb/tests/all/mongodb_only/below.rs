@@ -1,7 +1,8 @@
 //! Positions and numbers that came back, as after a restore or an import: of the stripes, or of messages.
 
 use mongodb::bson::{Document, doc};
-use outbox_contract::{LeaseRequest, LowWater, Position, RelayId, Route, Store};
+use outbox_contract::backend::{LeaseRequest, LowWater, Position, RelayId};
+use outbox_contract::{Route, Store};
 use outbox_store_mongodb::MongoDbStore;
 
 use super::heard::Heard;

@@ -3,7 +3,7 @@
 use mongodb::Client;
 use mongodb::bson::doc;
 use mongodb::error::Error;
-use outbox_contract::transactional::Blame;
+use outbox_contract::backend::Blame;
 use outbox_contract::{Store, Transactional};
 use outbox_servers::mongo_front::{Fault, Happens};
 use outbox_store_mongodb::MongoDbStore;

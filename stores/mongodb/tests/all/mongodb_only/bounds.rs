@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 use outbox_contract::admin::Filter;
-use outbox_contract::fetch::{Due, DueRequest, FetchedRow};
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
-use outbox_contract::{
-    Admin, BucketSet, Failure, KeyId, Message, MessageId, Outgoing, RelayId, Route, Store, Transactional,
+use outbox_contract::backend::{
+    BucketSet, Due, DueRequest, FetchedRow, KeyTransition, RelayId, Step, Then, Transitioned,
 };
+use outbox_contract::{Admin, Failure, KeyId, Message, MessageId, Outgoing, Route, Store, Transactional};
 use outbox_store_mongodb::MongoDbStore;
 
 use super::commands::{name, noting, of_transactions};

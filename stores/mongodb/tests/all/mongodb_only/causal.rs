@@ -7,12 +7,10 @@ use mongodb::bson::{Document, Timestamp};
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::ClientOptions;
-use outbox_contract::fetch::{DueRequest, RowId};
-use outbox_contract::transition::{Step, Then};
-use outbox_contract::{
-    BucketSet, Consumer, Failure, KeyTransition, LeaseRequest, Outgoing, RelayId, Route, Store, Stored,
-    Transactional,
+use outbox_contract::backend::{
+    BucketSet, DueRequest, KeyTransition, LeaseRequest, RelayId, RowId, Step, Stored, Then,
 };
+use outbox_contract::{Consumer, Failure, Outgoing, Route, Store, Transactional};
 use outbox_store_mongodb::MongoDbStore;
 
 use super::support::{Fixture, everything, fetch, lease_request, message, messages};
@@ -85,7 +83,7 @@ fn assert_reads_wait(noted: &Mutex<Vec<Said>>, what: &str) -> usize {
 }
 
 /// A step in which a message fails and is due again at once.
-fn fails(request: &LeaseRequest, epoch: outbox_contract::Epoch, stored: &Stored) -> KeyTransition {
+fn fails(request: &LeaseRequest, epoch: outbox_contract::backend::Epoch, stored: &Stored) -> KeyTransition {
     let failure = Failure::new("refused", "no");
     KeyTransition {
         route: Route::default(),

@@ -7,7 +7,8 @@ use mongodb::bson::{Document, doc};
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
 use mongodb::options::{ClientOptions, ReadPreference, SelectionCriteria, WriteConcern};
-use outbox_contract::{BucketSet, Outgoing, Route, Store, Transactional};
+use outbox_contract::backend::BucketSet;
+use outbox_contract::{Outgoing, Route, Store, Transactional};
 use outbox_store_mongodb::MongoDbStore;
 
 use super::support::{Fixture, append, fetch, message, messages, relay};

@@ -154,7 +154,7 @@ async fn a_server_that_was_killed_is_used_again_when_it_is_back() {
 
     fixture.server.start_again();
     let outcome = store.commit(lost).await;
-    assert!(!matches!(outcome, outbox_contract::transactional::Committed::Yes), "{outcome:?}");
+    assert!(!matches!(outcome, outbox_contract::backend::Committed::Yes), "{outcome:?}");
     let read = messages(wait_for(store, relay).await);
     assert_eq!(read.len(), 1, "what was committed is there, and nothing else");
     store.settle(&Route::default(), &[read[0].row()]).await.unwrap();
@@ -163,7 +163,10 @@ async fn a_server_that_was_killed_is_used_again_when_it_is_back() {
 }
 
 /// The driver notices within seconds that a server is back.
-async fn wait_for(store: &MongoDbStore, relay: outbox_contract::RelayId) -> Vec<outbox_contract::FetchedRow> {
+async fn wait_for(
+    store: &MongoDbStore,
+    relay: outbox_contract::backend::RelayId,
+) -> Vec<outbox_contract::backend::FetchedRow> {
     let request = super::support::everything(relay);
     let back = async {
         loop {

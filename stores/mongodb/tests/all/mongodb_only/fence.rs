@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mongodb::bson::doc;
-use outbox_contract::fetch::FetchedRow;
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
-use outbox_contract::{Admin, Failure, LowWater, RelayId, Route, Store, StoreErrorKind, Stored};
+use outbox_contract::backend::{
+    FetchedRow, KeyTransition, LowWater, RelayId, Step, Stored, Then, Transitioned,
+};
+use outbox_contract::{Admin, Failure, Route, Store, StoreErrorKind};
 use outbox_servers::mongo_front::{Fault, Happens};
 
 use super::commands::{name, noting, of_transactions};

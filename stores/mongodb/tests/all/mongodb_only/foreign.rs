@@ -7,12 +7,11 @@ use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId};
 use mongodb::options::ReturnDocument;
 use outbox_contract::admin::{Edit, Filter};
-use outbox_contract::fetch::{DueRequest, FetchedRow, Scope};
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
-use outbox_contract::{
-    Admin, BucketSet, Failure, Headers, Key, KeyId, MessageId, RelayId, Route, Store, StoreErrorKind, Stored,
-    StripeId, Topic,
+use outbox_contract::backend::{
+    BucketSet, DueRequest, FetchedRow, KeyTransition, RelayId, Scope, Step, Stored, StripeId, Then,
+    Transitioned,
 };
+use outbox_contract::{Admin, Failure, Headers, Key, KeyId, MessageId, Route, Store, StoreErrorKind, Topic};
 
 use super::support::{Fixture, append, epoch, everything, fetch, message, messages, open, options, relay};
 
@@ -115,8 +114,11 @@ async fn what_the_readme_tells_other_languages_is_a_message() {
         (&foreign.payload[..], foreign.headers.get("tenant")),
         (&br#"{"total_cents":4200}"#[..], Some("acme"))
     );
-    let mark =
-        store.frontier().stripes(&Default::default(), &outbox_contract::BucketSet::ALL).await.unwrap()[0];
+    let mark = store
+        .frontier()
+        .stripes(&Default::default(), &outbox_contract::backend::BucketSet::ALL)
+        .await
+        .unwrap()[0];
     assert_eq!((mark.last.number, mark.position, mark.first_number), (3, read[2].position, 3));
 }
 
@@ -176,7 +178,7 @@ fn fails(stored: &Stored) -> Step {
     }
 }
 
-fn bury(row: outbox_contract::fetch::RowId) -> Step {
+fn bury(row: outbox_contract::backend::RowId) -> Step {
     let failure = || Failure::new("test", "last");
     Step::Bury { row, reason: "exhausted", attempts: 1, first: failure(), last: failure() }
 }

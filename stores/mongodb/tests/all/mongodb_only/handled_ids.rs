@@ -1,7 +1,7 @@
 //! HandledIds: a duplicate ends no transaction, and a conflict is no duplicate.
 
 use mongodb::bson::doc;
-use outbox_contract::transactional::Dedup;
+use outbox_contract::backend::Dedup;
 use outbox_contract::{Consumer, StoreErrorKind, Transactional};
 
 use super::support::{Fixture, collection_of, message};

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use mongodb::bson::Document;
 use mongodb::{ClientSession, Collection};
-use outbox_contract::{
-    BucketSet, Epoch, FetchRequest, FetchedRow, KeyId, LeaseRequest, LowWater, Message, Outgoing, RelayId,
-    Route, Store, Stored, Topic, Transactional,
+use outbox_contract::backend::{
+    BucketSet, Epoch, FetchRequest, FetchedRow, LeaseRequest, LowWater, RelayId, Stored,
 };
+use outbox_contract::{KeyId, Message, Outgoing, Route, Store, Topic, Transactional};
 use outbox_servers::{MongoDb, MongoDbServer, OrSkip};
 use outbox_store_mongodb::{MongoDbOptions, MongoDbStore};
 

@@ -2,9 +2,9 @@
 
 use mongodb::bson::doc;
 use mongodb::options::WriteConcern;
-use outbox_contract::transactional::Committed;
+use outbox_contract::backend::{Committed, StripeId};
 use outbox_contract::{
-    AppendError, Consumer, Message, Outgoing, Route, Store, StoreErrorKind, StripeId, Topic, Transactional,
+    AppendError, Consumer, Message, Outgoing, Route, Store, StoreErrorKind, Topic, Transactional,
 };
 use outbox_servers::mongo_front::{Fault, Happens};
 
@@ -147,7 +147,7 @@ async fn a_route_that_is_new_is_at_most_a_conflict() {
     let mut session = fixture.session().await;
     store.append(&mut session, &to_audit).await.unwrap();
     session.commit_transaction().await.unwrap();
-    let marks = store.frontier().stripes(&audit, &outbox_contract::BucketSet::ALL).await.unwrap();
+    let marks = store.frontier().stripes(&audit, &outbox_contract::backend::BucketSet::ALL).await.unwrap();
     assert_eq!(marks.len(), 1);
 }
 
@@ -224,11 +224,11 @@ async fn a_topic_that_looks_like_an_expression_is_a_topic() {
     append(store, [strange("$key"), strange("$$NOW"), message("a")]).await;
     let mut request = super::support::everything(relay);
     request.muted = vec![
-        outbox_contract::fetch::Scope::Topic(Topic::new("$other").unwrap()),
-        outbox_contract::fetch::Scope::Key(strange("$key").key_id()),
+        outbox_contract::backend::Scope::Topic(Topic::new("$other").unwrap()),
+        outbox_contract::backend::Scope::Key(strange("$key").key_id()),
     ];
     let rows = store.fetch(&request).await.unwrap().rows;
     let muted: Vec<bool> =
-        rows.iter().map(|row| matches!(row, outbox_contract::FetchedRow::Muted(_))).collect();
+        rows.iter().map(|row| matches!(row, outbox_contract::backend::FetchedRow::Muted(_))).collect();
     assert_eq!(muted, [true, false, false]);
 }

@@ -115,7 +115,7 @@ async fn a_commit_is_refused_with_all_that_was_appended() {
     let store = &nodes.stores[0];
     let tx = aborted(&nodes, &[message("a").into()]).await;
     let refused = store.commit(tx).await;
-    assert!(matches!(refused, outbox_contract::transactional::Committed::No(_)), "{refused:?}");
+    assert!(matches!(refused, outbox_contract::backend::Committed::No(_)), "{refused:?}");
     assert_eq!(refused.into_result().unwrap_err().kind(), StoreErrorKind::Conflict);
     assert_nothing_is_left(&nodes).await;
     assert_settings_are_back(store).await;

@@ -1,6 +1,6 @@
 //! Two nodes handle one message at once: its effect is there once (promise P4).
 
-use outbox_contract::transactional::{Committed, Dedup};
+use outbox_contract::backend::{Committed, Dedup};
 use outbox_contract::{Consumer, StoreErrorKind, Transactional};
 
 use super::support::{Nodes, message};

@@ -1,7 +1,7 @@
 //! A node that lags behind: what another one has confirmed is not taken for settled, nor for never there.
 
-use outbox_contract::transactional::{Dedup, inbox_route};
-use outbox_contract::{BucketSet, Consumer, FetchRequest, Outgoing, RelayId, Route, Store, Transactional};
+use outbox_contract::backend::{BucketSet, Dedup, FetchRequest, RelayId};
+use outbox_contract::{Consumer, Outgoing, Route, Store, Transactional, inbox_route};
 use sqlx::mysql::MySqlConnectOptions;
 
 use super::support::{Lag, Nodes, append, heartbeat, message, messages};

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use outbox_contract::{Bucket, Epoch, RelayId, Store, StoreErrorKind};
+use outbox_contract::backend::{Bucket, Epoch, RelayId};
+use outbox_contract::{Store, StoreErrorKind};
 use outbox_store_mysql::MySqlStore;
 
 use super::support::{Nodes, heartbeat, options};

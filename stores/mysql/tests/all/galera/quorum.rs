@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use outbox_contract::transactional::Committed;
-use outbox_contract::{AppendError, MessageId, RelayId, Store, StoreErrorKind, Transactional};
+use outbox_contract::backend::{Committed, RelayId};
+use outbox_contract::{AppendError, MessageId, Store, StoreErrorKind, Transactional};
 use outbox_testkit::eventually;
 
 use super::support::{LONG, Nodes, append, heartbeat, message};

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{Fetched, FetchedRow};
-use outbox_contract::{
-    BucketSet, LeaseRequest, LowWater, Message, Outgoing, RelayId, Route, Store, Stored, Topic, Transactional,
-};
+use outbox_contract::backend::{BucketSet, Fetched, FetchedRow, LeaseRequest, LowWater, RelayId, Stored};
+use outbox_contract::{Message, Outgoing, Route, Store, Topic, Transactional};
 use outbox_servers::{Galera, GaleraCluster, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
 use outbox_testkit::eventually;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use outbox_contract::transactional::Committed;
+use outbox_contract::backend::Committed;
 use outbox_contract::{MessageId, Transactional};
 use outbox_store_mysql::MySqlStore;
 

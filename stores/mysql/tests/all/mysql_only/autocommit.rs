@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use outbox_contract::transactional::Committed;
-use outbox_contract::{
-    AppendError, BucketSet, Consumer, Outgoing, Route, Store, StoreErrorKind, Stored, Transactional,
-};
+use outbox_contract::backend::{BucketSet, Committed, Stored};
+use outbox_contract::{AppendError, Consumer, Outgoing, Route, Store, StoreErrorKind, Transactional};
 use outbox_servers::{MariaDb, MySql, OrSkip};
 use sqlx::{Connection, MySqlConnection};
 
@@ -45,7 +43,9 @@ async fn the_stores_own_work_is_committed_and_sees_what_others_commit() {
         let relay = relay(&fixture.store).await;
         let marks =
             async || fixture.store.frontier().stripes(&Route::default(), &BucketSet::ALL).await.unwrap();
-        let last = |marks: Vec<outbox_contract::StripeMark>| marks.iter().map(|mark| mark.last.number).max();
+        let last = |marks: Vec<outbox_contract::backend::StripeMark>| {
+            marks.iter().map(|mark| mark.last.number).max()
+        };
         assert_eq!(last(marks().await).unwrap_or(0), 0);
         for count in 1..=3 {
             append(&another, [message("a")]).await;

@@ -1,6 +1,7 @@
 //! Positions and numbers that came back, as after a restore or an import: of the stripes, or of messages.
 
-use outbox_contract::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId, Route, Store};
+use outbox_contract::backend::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId};
+use outbox_contract::{Route, Store};
 use outbox_store_mysql::MySqlStore;
 
 use super::heard::Heard;

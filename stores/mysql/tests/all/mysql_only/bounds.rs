@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::fetch::{Due, DueRequest};
-use outbox_contract::{Admin, BucketSet, RelayId, Route, Store, StoreErrorKind};
+use outbox_contract::backend::{BucketSet, Due, DueRequest, RelayId};
+use outbox_contract::{Admin, Route, Store, StoreErrorKind};
 use outbox_store_mysql::MySqlStore;
 use sqlx::{Connection, Row};
 
@@ -57,7 +57,8 @@ async fn a_long_key_is_discarded_in_steps() {
         let store = &fixture.store;
         append(store, (0..2_500).map(|_| message("long"))).await;
         let relay = relay(store).await;
-        let mut request = outbox_contract::FetchRequest::new(Route::default(), relay, BucketSet::ALL);
+        let mut request =
+            outbox_contract::backend::FetchRequest::new(Route::default(), relay, BucketSet::ALL);
         request.limit = 2_500;
         let read = messages(&store.fetch(&request).await.unwrap());
         store.transition(&[fails(relay, &read)]).await.unwrap();

@@ -210,10 +210,10 @@ async fn a_server_that_comes_back_is_used_again() {
         let waiting = async {
             while fixture
                 .store
-                .fetch(&outbox_contract::FetchRequest::new(
+                .fetch(&outbox_contract::backend::FetchRequest::new(
                     Default::default(),
                     relay,
-                    outbox_contract::BucketSet::ALL,
+                    outbox_contract::backend::BucketSet::ALL,
                 ))
                 .await
                 .is_err()

@@ -1,7 +1,8 @@
 //! Programs in other languages: the statements of the README, run by the server's own command line client, and what they get wrong.
 
 use outbox_contract::admin::{Edit, Filter};
-use outbox_contract::{Admin, FetchedRow, Key, Route, Store, StoreErrorKind};
+use outbox_contract::backend::FetchedRow;
+use outbox_contract::{Admin, Key, Route, Store, StoreErrorKind};
 
 use super::support::{append, both, fetch, message, messages, relay};
 
@@ -49,7 +50,7 @@ async fn the_statements_of_the_readme_make_the_stripe_of_a_new_route() {
         let marks = fixture
             .store
             .frontier()
-            .stripes(&Route::new("new").unwrap(), &outbox_contract::BucketSet::ALL)
+            .stripes(&Route::new("new").unwrap(), &outbox_contract::backend::BucketSet::ALL)
             .await;
         assert_eq!(marks.unwrap()[0].last.number, 1);
     }

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::fetch::{DueRequest, RowId};
-use outbox_contract::{
-    Admin, BucketSet, Message, MessageId, Outgoing, Position, Route, Store, Timestamp, Transactional,
-};
+use outbox_contract::backend::{BucketSet, DueRequest, Position, RowId};
+use outbox_contract::{Admin, Message, MessageId, Outgoing, Route, Store, Timestamp, Transactional};
 use outbox_store_mysql::MySqlStore;
 use sqlx::Connection;
 use tokio::time::timeout;

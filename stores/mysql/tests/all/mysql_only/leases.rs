@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::transition::Step;
-use outbox_contract::{RelayId, Store, StoreErrorKind, Transitioned};
+use outbox_contract::backend::{RelayId, Step, Transitioned};
+use outbox_contract::{Store, StoreErrorKind};
 use outbox_servers::Proxy;
 use sqlx::Connection;
 

@@ -1,7 +1,7 @@
 //! Settings of the server's, or of a session's own, that would change what a statement does.
 
-use outbox_contract::transactional::Dedup;
-use outbox_contract::{BucketSet, Consumer, FetchRequest, Message, Outgoing, Store, Transactional};
+use outbox_contract::backend::{BucketSet, Dedup, FetchRequest};
+use outbox_contract::{Consumer, Message, Outgoing, Store, Transactional};
 use outbox_servers::{MariaDb, MySql, OrSkip};
 
 use super::support::{Fixture, append, fails, fetch, message, messages, options, relay};
@@ -23,8 +23,9 @@ async fn settings_that_cut_answers_or_begin_transactions_change_nothing() {
         let relay = relay(store).await;
         let many: Vec<Message> = (0..MANY).map(|n| message(&format!("key-{n}"))).collect();
         append(store, many.clone()).await;
-        let stripes =
-            many.iter().map(|message| outbox_contract::StripeId::of("orders", message.order_key().as_str()));
+        let stripes = many
+            .iter()
+            .map(|message| outbox_contract::backend::StripeId::of("orders", message.order_key().as_str()));
         let stripes = stripes.collect::<std::collections::BTreeSet<_>>().len();
         assert!(stripes > 100);
         let marks = store.frontier().stripes(&Default::default(), &BucketSet::ALL).await.unwrap();
@@ -68,8 +69,10 @@ async fn a_log_by_statement_is_refused_with_the_remedy() {
         let fixture = Fixture::on(server, options()).await;
         fixture.server.query(&fixture.url, "set global binlog_format = 'STATEMENT'");
         let another = fixture.another().await;
-        let error =
-            another.lease(&super::support::heartbeat(outbox_contract::RelayId::new())).await.unwrap_err();
+        let error = another
+            .lease(&super::support::heartbeat(outbox_contract::backend::RelayId::new()))
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains("binlog_format"), "{error}");
     }
 }

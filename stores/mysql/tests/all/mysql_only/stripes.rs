@@ -1,9 +1,8 @@
 //! Order by stripes: numbers and positions are taken under a lock, in the current state of the stripe, whatever the transaction has seen and
 //! whatever the clock says.
 
-use outbox_contract::{
-    AppendError, Bucket, BucketSet, Message, Outgoing, Route, Store, StripeId, Transactional,
-};
+use outbox_contract::backend::{Bucket, BucketSet, StripeId};
+use outbox_contract::{AppendError, Message, Outgoing, Route, Store, Transactional};
 use sqlx::Connection;
 
 use super::support::{

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::transition::{Step, Then};
-use outbox_contract::{
-    BucketSet, Epoch, Failure, FetchRequest, Fetched, FetchedRow, KeyTransition, LeaseRequest, LowWater,
-    Message, Outgoing, RelayId, Route, Store, Stored, Topic, Transactional,
+use outbox_contract::backend::{
+    BucketSet, Epoch, FetchRequest, Fetched, FetchedRow, KeyTransition, LeaseRequest, LowWater, RelayId,
+    RowId, Step, Stored, Then,
 };
+use outbox_contract::{Failure, Message, Outgoing, Route, Store, Topic, Transactional};
 use outbox_servers::{MariaDb, MySql, MySqlServer, OrSkip};
 use outbox_store_mysql::{MySqlOptions, MySqlStore};
 use sqlx::mysql::MySqlConnection;

@@ -1,6 +1,7 @@
 //! A primary that becomes a replica and cuts no connection: what is open goes to where new connections go.
 
-use outbox_contract::{FetchRequest, Store, StoreErrorKind};
+use outbox_contract::backend::FetchRequest;
+use outbox_contract::{Store, StoreErrorKind};
 use outbox_servers::{MariaDb, MySql, OrSkip};
 use sqlx::mysql::MySqlConnectOptions;
 
@@ -42,7 +43,7 @@ async fn after_a_switchover_everything_goes_where_new_connections_go() {
         let leased = store.lease(&heartbeat(relay)).await.unwrap();
         assert_eq!(leased.leases.len(), 256, "at the new primary");
         // Those that only read were refused nothing.
-        let buckets = outbox_contract::BucketSet::ALL;
+        let buckets = outbox_contract::backend::BucketSet::ALL;
         assert_eq!(store.frontier().stripes(&Default::default(), &buckets).await.unwrap().len(), 1);
         let request = FetchRequest::new(Default::default(), relay, buckets);
         let read = messages(&store.fetch(&request).await.unwrap());

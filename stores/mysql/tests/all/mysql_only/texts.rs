@@ -1,7 +1,8 @@
 //! Texts are bytes: no collation takes two keys for one, or two topics.
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, FetchedRow, Key, KeyId, Message, Route, Topic};
+use outbox_contract::backend::FetchedRow;
+use outbox_contract::{Admin, Key, KeyId, Message, Route, Topic};
 
 use super::support::{append, both, fetch, message, relay};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use outbox_contract::transactional::Committed;
+use outbox_contract::backend::Committed;
 use outbox_contract::{AppendError, Consumer, StoreErrorKind, Transactional};
 use outbox_store_mysql::MySqlStore;
 use outbox_testkit::eventually;

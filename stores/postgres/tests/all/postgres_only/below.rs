@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use outbox_contract::fetch::Scope;
-use outbox_contract::{
-    BucketSet, FetchRequest, FetchedRow, LeaseRequest, Leased, LowWater, Position, Route, Store,
+use outbox_contract::backend::{
+    BucketSet, FetchRequest, FetchedRow, LeaseRequest, Leased, LowWater, Position, Scope,
 };
+use outbox_contract::{Route, Store};
 use outbox_store_postgres::PostgresStore;
 
 use super::support::{Fixture, append, lease, lease_request, message, messages};
@@ -22,7 +22,7 @@ async fn save(store: &PostgresStore, request: LeaseRequest, leased: &Leased, mar
 async fn what_stands_below_a_saved_mark_is_read_counted_and_told_of() {
     let Some(fixture) = Fixture::new().await else { return };
     let (store, route) = (&fixture.store, Route::default());
-    let request = lease_request(outbox_contract::RelayId::new());
+    let request = lease_request(outbox_contract::backend::RelayId::new());
     let leased = lease(store, request.relay).await;
     assert_eq!(leased.leases.len(), 256);
     append(store, (0..30).map(|n| message(&format!("key-{n}")))).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::transactional::Blame;
+use outbox_contract::backend::Blame;
 use outbox_contract::{Store, Transactional};
 use outbox_servers::{OrSkip, Postgres};
 use outbox_store_postgres::PostgresStore;

@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use outbox_contract::fetch::RowId;
-use outbox_contract::wakeup::Wakeup;
-use outbox_contract::{MessageId, RelayId, Route, Store, StoreErrorKind};
+use outbox_contract::backend::{RelayId, RowId, Wakeup};
+use outbox_contract::{MessageId, Route, Store, StoreErrorKind};
 use outbox_servers::{OrSkip, Postgres, Proxy};
 use outbox_store_postgres::PostgresStore;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};

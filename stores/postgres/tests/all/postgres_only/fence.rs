@@ -4,12 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use outbox_contract::fetch::RowId;
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
-use outbox_contract::{
-    Admin, Failure, Lease, Leased, LowWater, Outgoing, Position, RelayId, Route, Store, Stored, Timestamp,
-    Transactional,
+use outbox_contract::backend::{
+    KeyTransition, Lease, Leased, LowWater, Position, RelayId, RowId, Step, Stored, Then, Transitioned,
 };
+use outbox_contract::{Admin, Failure, Outgoing, Route, Store, Timestamp, Transactional};
 
 use super::support::{Fixture, append, fetch, lease, lease_request, message, messages, run, text};
 

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::{BucketSet, FetchRequest, FetchedRow, Position, RelayId, Route, Store, StoreErrorKind};
+use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, Position, RelayId};
+use outbox_contract::{Route, Store, StoreErrorKind};
 use outbox_servers::{OrSkip, Postgres};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use sqlx::postgres::{PgConnectOptions, PgPool};

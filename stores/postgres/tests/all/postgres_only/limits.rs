@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::transactional::Dedup;
-use outbox_contract::{
-    BucketSet, Consumer, FetchRequest, RelayId, Route, Store, StoreError, StoreErrorKind, Transactional,
-};
+use outbox_contract::backend::{BucketSet, Dedup, FetchRequest, RelayId};
+use outbox_contract::{Consumer, Route, Store, StoreError, StoreErrorKind, Transactional};
 use outbox_servers::{OrSkip, PgBouncer, Postgres};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{Admin, RelayId, Route, Store};
+use outbox_contract::backend::RelayId;
+use outbox_contract::{Admin, Route, Store};
 use tokio::time::timeout;
 
 use super::support::{Fixture, due_request, run};

@@ -1,7 +1,8 @@
 //! Query plans: rows that a statement scans, whatever the tables hold and whatever the server's
 //! statistics say.
 
-use outbox_contract::{BucketSet, FetchRequest, FetchedRow, Position, Route, Store};
+use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, Position};
+use outbox_contract::{Route, Store};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
 

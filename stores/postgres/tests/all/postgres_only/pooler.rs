@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::transactional::Dedup;
-use outbox_contract::transition::{KeyTransition, Step, Then, Transitioned};
-use outbox_contract::{Admin, Consumer, Failure, RelayId, Route, Store, Transactional};
+use outbox_contract::backend::{Dedup, KeyTransition, RelayId, Step, Then, Transitioned};
+use outbox_contract::{Admin, Consumer, Failure, Route, Store, Transactional};
 use outbox_servers::{OrSkip, PgBouncer, Postgres, PostgresServer};
 
 use super::support::{append, fetch, lease, message, messages, open, options};

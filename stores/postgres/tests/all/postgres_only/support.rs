@@ -4,11 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::DueRequest;
-use outbox_contract::{
-    BucketSet, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, LowWater, Message, Outgoing, RelayId,
-    Route, Store, Stored, Topic, Transactional,
+use outbox_contract::backend::{
+    BucketSet, DueRequest, FetchRequest, Fetched, FetchedRow, LeaseRequest, Leased, LowWater, RelayId, Stored,
 };
+use outbox_contract::{Message, Outgoing, Route, Store, Topic, Transactional};
 use outbox_servers::{OrSkip, Postgres, PostgresServer};
 use outbox_store_postgres::{PostgresOptions, PostgresStore};
 use sqlx::postgres::{PgConnection, PgPool};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::transactional::{Committed, Dedup};
+use outbox_contract::backend::{Committed, Dedup};
 use outbox_contract::{AppendError, Consumer, Store, StoreErrorKind, Transactional};
 use outbox_servers::{OrSkip, Postgres, Proxy};
 use tokio::time::timeout;

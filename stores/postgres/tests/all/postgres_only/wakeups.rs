@@ -4,7 +4,7 @@
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use outbox_contract::Store;
-use outbox_contract::wakeup::Wakeup;
+use outbox_contract::backend::Wakeup;
 
 use super::support::{Fixture, LONG, append, message};
 

@@ -1,7 +1,8 @@
 //! Writers that may still commit below a position: by the locks on the table of this outbox,
 //! sessions or not.
 
-use outbox_contract::{Position, Store, Transactional};
+use outbox_contract::backend::Position;
+use outbox_contract::{Store, Transactional};
 
 use super::support::{Fixture, append, message, options, run};
 

@@ -1,6 +1,6 @@
 //! Faulty files: each error names the fault and the remedy.
 
-use outbox_contract::transactional::Committed;
+use outbox_contract::backend::Committed;
 use outbox_contract::{AppendError, Consumer, Store, StoreError, StoreErrorKind, Transactional};
 use outbox_store_sqlite::{SqliteOptions, SqliteStore};
 
@@ -239,7 +239,7 @@ async fn a_file_that_was_replaced_under_an_open_store_is_noticed() {
     let (fixture, other) = (Fixture::new().await, Fixture::new().await);
     let users = sqlx::SqlitePool::connect_lazy(&format!("sqlite://{}", fixture.path().display())).unwrap();
     let beside = SqliteStore::new(users);
-    let lease = super::support::lease_request(outbox_contract::RelayId::new());
+    let lease = super::support::lease_request(outbox_contract::backend::RelayId::new());
     for store in [&fixture.store, &beside] {
         store.lease(&lease).await.unwrap();
         store.check().await.unwrap();

@@ -1,7 +1,8 @@
 //! Messages below a saved mark, as after a restore, an import, or a sequence of positions that was
 //! set back.
 
-use outbox_contract::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId, Route, Store};
+use outbox_contract::backend::{BucketSet, FetchRequest, LeaseRequest, LowWater, Position, RelayId};
+use outbox_contract::{Route, Store};
 
 use super::support::{Fixture, append, lease, lease_request, message, messages};
 

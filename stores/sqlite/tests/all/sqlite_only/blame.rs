@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use outbox_contract::Transactional;
-use outbox_contract::transactional::Blame;
+use outbox_contract::backend::Blame;
 use outbox_store_sqlite::SqliteStore;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};

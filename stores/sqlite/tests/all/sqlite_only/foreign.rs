@@ -2,7 +2,8 @@
 //! messages.
 
 use outbox_contract::admin::{Edit, Filter};
-use outbox_contract::{Admin, Bucket, FetchedRow, Key, MessageId, Store, StoreErrorKind};
+use outbox_contract::backend::{Bucket, FetchedRow};
+use outbox_contract::{Admin, Key, MessageId, Store, StoreErrorKind};
 use outbox_store_sqlite::SqliteStore;
 use sqlx::Row;
 
@@ -70,8 +71,11 @@ async fn a_row_without_a_bucket_is_not_overtaken() {
     insert(store, "topic, key, event_type, payload", "'orders', 'a', 'order.placed', '1'").await.unwrap();
     append(store, [message("a", "2")]).await;
     let relay = relay(store).await;
-    let mut request =
-        outbox_contract::FetchRequest::new(Default::default(), relay, outbox_contract::BucketSet::ALL);
+    let mut request = outbox_contract::backend::FetchRequest::new(
+        Default::default(),
+        relay,
+        outbox_contract::backend::BucketSet::ALL,
+    );
     request.limit = 1;
     let first = messages(&store.fetch(&request).await.unwrap());
     assert_eq!(first[0].position.0, 1);
@@ -98,8 +102,11 @@ async fn many_rows_without_a_bucket_are_all_read_in_order() {
     .unwrap();
     append(store, [message("k1", "last")]).await;
     let relay = relay(store).await;
-    let mut request =
-        outbox_contract::FetchRequest::new(Default::default(), relay, outbox_contract::BucketSet::ALL);
+    let mut request = outbox_contract::backend::FetchRequest::new(
+        Default::default(),
+        relay,
+        outbox_contract::backend::BucketSet::ALL,
+    );
     let mut read = 0;
     loop {
         let fetched = store.fetch(&request).await.unwrap();
@@ -188,8 +195,11 @@ async fn a_text_with_nul_in_it_is_measured_whole() {
         insert(store, "topic, key, event_type, payload", text).await.unwrap();
     }
     let relay = relay(store).await;
-    let mut request =
-        outbox_contract::FetchRequest::new(Default::default(), relay, outbox_contract::BucketSet::ALL);
+    let mut request = outbox_contract::backend::FetchRequest::new(
+        Default::default(),
+        relay,
+        outbox_contract::backend::BucketSet::ALL,
+    );
     request.bytes = 2_500_000;
     let fetched = store.fetch(&request).await.unwrap();
     let sizes: Vec<usize> = messages(&fetched).iter().map(|stored| stored.message.payload.len()).collect();
@@ -229,20 +239,20 @@ async fn a_row_that_is_no_message_is_malformed_and_holds_nobody_up() {
 /// Buries a malformed row, as a relay does.
 async fn bury(
     store: &SqliteStore,
-    relay: outbox_contract::RelayId,
-    row: &outbox_contract::fetch::Waiting,
+    relay: outbox_contract::backend::RelayId,
+    row: &outbox_contract::backend::Waiting,
     reason: &str,
 ) {
     let leased = super::support::lease(store, relay).await;
     let failure = outbox_contract::Failure::new("malformed", reason);
-    let transition = outbox_contract::KeyTransition {
+    let transition = outbox_contract::backend::KeyTransition {
         route: Default::default(),
         relay,
         bucket: row.bucket,
         epoch: leased.leases[usize::from(row.bucket.0)].epoch,
         key: row.key.clone(),
         version: None,
-        step: outbox_contract::transition::Step::Bury {
+        step: outbox_contract::backend::Step::Bury {
             row: row.at,
             reason: "malformed",
             attempts: 1,
@@ -251,7 +261,7 @@ async fn bury(
         },
     };
     let answer = store.transition(&[transition]).await.unwrap();
-    assert_eq!(answer, [outbox_contract::Transitioned::Done(None)]);
+    assert_eq!(answer, [outbox_contract::backend::Transitioned::Done(None)]);
 }
 
 #[tokio::test]

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use outbox_contract::admin::Filter;
-use outbox_contract::{
-    Admin, AppendError, Bucket, Outgoing, RelayId, Route, Store, StoreErrorKind, Transactional,
-};
+use outbox_contract::backend::{Bucket, RelayId};
+use outbox_contract::{Admin, AppendError, Outgoing, Route, Store, StoreErrorKind, Transactional};
 use outbox_store_sqlite::{SqliteOptions, SqliteStore};
 
 use super::support::{Fixture, append, fetch, lease_request, message, messages, relay};
@@ -111,8 +110,11 @@ async fn a_fetch_that_stops_early_leaves_nothing_open() {
     let store = &fixture.store;
     append(store, (0..200).map(|n| message("a", &format!("{n:01000}")))).await;
     let relay = relay(store).await;
-    let mut request =
-        outbox_contract::FetchRequest::new(Default::default(), relay, outbox_contract::BucketSet::ALL);
+    let mut request = outbox_contract::backend::FetchRequest::new(
+        Default::default(),
+        relay,
+        outbox_contract::backend::BucketSet::ALL,
+    );
     request.bytes = 5_000;
     for _ in 0..4 {
         let fetched = store.fetch(&request).await.unwrap();

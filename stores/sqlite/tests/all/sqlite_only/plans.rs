@@ -1,6 +1,7 @@
 //! Query plans: rows that a statement scans, whatever the tables hold.
 
-use outbox_contract::{BucketSet, FetchRequest, FetchedRow, Position, Route, Store};
+use outbox_contract::backend::{BucketSet, FetchRequest, FetchedRow, Position};
+use outbox_contract::{Route, Store};
 
 use super::support::Fixture;
 

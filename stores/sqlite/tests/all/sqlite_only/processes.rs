@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use outbox_contract::{FetchRequest, FetchedRow, RelayId, Route, Store, StoreErrorKind, Transactional};
+use outbox_contract::backend::{FetchRequest, FetchedRow, RelayId};
+use outbox_contract::{Route, Store, StoreErrorKind, Transactional};
 use outbox_store_sqlite::SqliteStore;
 
 use super::support::{lease_request, message};

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use outbox_contract::{
-    Message, Outcome, Outcomes, Position, PublishBatch, RelayId, Route, Stored, Timestamp, Topic, Transport,
-};
+use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
+use outbox_contract::{Message, Route, Timestamp, Topic, Transport};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outbox_contract::backend::TransportLayer;
-use outbox_contract::subscription::{Received, Tag, Unit};
-use outbox_contract::{
-    Consumer, Deliveries, Outcome, Outcomes, PublishBatch, Stored, Subscription, Topic, Transport,
-    TransportError, async_trait,
+use outbox_contract::backend::{
+    Deliveries, Outcome, Outcomes, PublishBatch, Received, Stored, Subscription, Tag, TransportLayer, Unit,
 };
+use outbox_contract::{Consumer, Topic, Transport, TransportError, async_trait};
 use outbox_testkit::transport_suite::Capabilities;
 use outbox_transport_memory::MemoryTransport;
 

@@ -2,7 +2,7 @@
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use outbox_contract::cloudevents::ADAPTED;
+use outbox_contract::backend::ADAPTED;
 use outbox_contract::{Key, Message};
 
 use crate::rabbitmq_only::support::{declared, deliveries, subscribe, vhost};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outbox_contract::subscription::Received;
-use outbox_contract::{Consumer, Deliveries, Outcome, Stored, Subscription, Transport};
+use outbox_contract::backend::{Deliveries, Outcome, Received, Stored, Subscription};
+use outbox_contract::{Consumer, Transport};
 use outbox_transport_rabbitmq::{RabbitMqTransport, RabbitMqTransportBuilder, Topology};
 
 use crate::rabbitmq_only::support::{

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outbox_contract::{KeyId, MessageId, Outcome, Stored, Transport};
+use outbox_contract::backend::{Outcome, Stored};
+use outbox_contract::{KeyId, MessageId, Transport};
 use outbox_servers::{OrSkip, Proxy, RabbitMq};
 use tokio::sync::watch;
 use tokio::time::timeout;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::types::AMQPValue;
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Outcome, Stored, Transport, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Stored, Unavailable};
+use outbox_contract::{Transport, TransportErrorKind};
 use outbox_servers::{OrSkip, RabbitMq, RabbitMqServer};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 

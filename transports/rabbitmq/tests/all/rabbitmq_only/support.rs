@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use lapin::options::{QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use outbox_contract::subscription::Received;
-use outbox_contract::{
-    Consumer, Deliveries, Delivery, Message, MessageId, Outcome, Outcomes, Position, PublishBatch, RelayId,
-    Route, Stored, Subscription, Timestamp, Topic, Transport,
+use outbox_contract::backend::{
+    Deliveries, Delivery, Outcome, Outcomes, Position, PublishBatch, Received, RelayId, Stored, Subscription,
 };
+use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, Topic, Transport};
 use outbox_servers::{OrSkip, RabbitMq, RabbitMqServer};
 use outbox_transport_rabbitmq::{RabbitMqTransport, RabbitMqTransportBuilder, Topology};
 use tokio::time::{sleep, timeout};

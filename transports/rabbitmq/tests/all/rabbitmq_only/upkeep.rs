@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use lapin::options::{ExchangeDeleteOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
-use outbox_contract::{Consumer, Deliveries, Outcome, Transport};
+use outbox_contract::backend::{Deliveries, Outcome};
+use outbox_contract::{Consumer, Transport};
 use outbox_servers::RabbitMqServer;
 use outbox_transport_rabbitmq::{RabbitMqTransport, RabbitMqTransportBuilder, Topology};
 

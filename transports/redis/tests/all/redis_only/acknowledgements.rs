@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use outbox_contract::subscription::Tag;
-use outbox_contract::{Deliveries, Delivery};
+use outbox_contract::backend::{Deliveries, Delivery, Tag};
 use outbox_servers::{OrSkip as _, Proxy, Redis, RedisServer};
 use outbox_transport_redis::RedisTransport;
 use tokio::time::timeout;

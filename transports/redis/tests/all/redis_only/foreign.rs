@@ -1,6 +1,6 @@
 //! What other programs add to a stream: read as far as it goes, and noted where it is not as it was sent.
 
-use outbox_contract::cloudevents::ADAPTED;
+use outbox_contract::backend::ADAPTED;
 use outbox_contract::{Key, Message};
 use outbox_servers::{OrSkip as _, Redis};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::subscription::Received;
-use outbox_contract::{Consumer, Subscription, Topic, Transport};
+use outbox_contract::backend::{Received, Subscription};
+use outbox_contract::{Consumer, Topic, Transport};
 use outbox_servers::{OrSkip as _, Proxy, Redis};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use outbox_contract::{Outcome, Transport};
+use outbox_contract::Transport;
+use outbox_contract::backend::Outcome;
 use outbox_servers::{OrSkip as _, Proxy, Redis, RedisServer};
 use outbox_transport_redis::Start;
 use tokio::time::sleep;

@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::subscription::Received;
-use outbox_contract::{
-    Consumer, Deliveries, MessageId, Outcome, Stored, Subscription, Topic, Transport, TransportErrorKind,
-};
+use outbox_contract::backend::{Deliveries, Outcome, Received, Stored, Subscription};
+use outbox_contract::{Consumer, MessageId, Topic, Transport, TransportErrorKind};
 use outbox_servers::{OrSkip as _, Redis};
 use outbox_transport_redis::{RedisTransport, Retention};
 use tokio::time::{Instant, timeout};
@@ -329,7 +327,7 @@ async fn a_topic_that_was_not_made_is_missing_where_topics_must_be_made() {
     let messages = messages(&["a"], 1);
     assert_eq!(class(&publish(&transport, &messages).await[0]), "topic unknown-topic");
     let consumer = outbox_contract::Consumer::new("reader").unwrap();
-    let subscription = outbox_contract::Subscription::new(consumer, [topic()]);
+    let subscription = outbox_contract::backend::Subscription::new(consumer, [topic()]);
     let error = transport.subscribe(subscription).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::Missing);
     assert_eq!(transport.create_topic(&topic()).await.unwrap(), 3);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::{Bucket, Outcome, Transport};
+use outbox_contract::Transport;
+use outbox_contract::backend::{Bucket, Outcome};
 use outbox_servers::{OrSkip as _, Redis, RedisServer};
 use outbox_transport_redis::Retention;
 use tokio::time::sleep;

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::subscription::Received;
-use outbox_contract::{
-    Bucket, Consumer, Deliveries, Delivery, Epoch, Message, MessageId, Outcome, Outcomes, Position,
-    PublishBatch, RelayId, Route, Stored, Subscription, Timestamp, Topic, Transport,
+use outbox_contract::backend::{
+    Bucket, Deliveries, Delivery, Epoch, Outcome, Outcomes, Position, PublishBatch, Received, RelayId,
+    Stored, Subscription, Unavailable,
 };
+use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, Topic, Transport};
 use outbox_servers::RedisServer;
 use outbox_transport_redis::{RedisTransport, RedisTransportBuilder};
 use tokio::time::{Instant, sleep, timeout};

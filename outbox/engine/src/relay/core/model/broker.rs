@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outbox_contract::outcome::Unavailable;
-use outbox_contract::{Failure, MessageId, Outcome};
+use outbox_contract::backend::{Outcome, Unavailable};
+use outbox_contract::{Failure, MessageId};
 
 use super::cast::{Judged, KEYS, TOPICS, topic_of};
 use super::store::Store;

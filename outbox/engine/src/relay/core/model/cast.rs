@@ -4,9 +4,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use outbox_contract::{
-    Bucket, BucketSet, Key, KeyId, Message, MessageId, Position, Stored, Timestamp, Topic,
-};
+use outbox_contract::backend::{Bucket, BucketSet, Position, Stored};
+use outbox_contract::{Key, KeyId, Message, MessageId, Timestamp, Topic};
 
 pub(super) const TOPICS: usize = 2;
 pub(super) const KEYS: usize = 8;

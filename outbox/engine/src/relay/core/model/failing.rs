@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{Due, DueKey, DueRequest, RowId};
-use outbox_contract::transition::{Step, Then, Transitioned};
-use outbox_contract::{Failure, KeyTransition, Position, Stored};
+use outbox_contract::Failure;
+use outbox_contract::backend::{
+    Due, DueKey, DueRequest, KeyTransition, Position, RowId, Step, Stored, Then, Transitioned,
+};
 
 use super::cast::{bucket, number_of, the_key};
 use super::store::Store;

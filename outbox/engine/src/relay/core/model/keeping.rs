@@ -1,6 +1,6 @@
 //! The lease keepers of the model: heartbeats, and what is given back.
 
-use outbox_contract::{BucketSet, Leased, LowWater, Outcome};
+use outbox_contract::backend::{BucketSet, Leased, LowWater, Outcome};
 
 use super::super::Event;
 use super::cast::{Judged, TOPICS, the_topic};

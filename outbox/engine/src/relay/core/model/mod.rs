@@ -17,9 +17,7 @@ mod world;
 
 use std::time::Duration;
 
-use outbox_contract::KeyTransition;
-use outbox_contract::fetch::Ordering;
-use outbox_contract::transition::Step;
+use outbox_contract::backend::{KeyTransition, Ordering, Step};
 
 use cast::{Judged, KEYS, TOPICS, first_failure, holds};
 use world::World;

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use outbox_contract::fetch::{FetchRequest, RowId};
-use outbox_contract::{BucketSet, KeyTransition, Lease, LowWater, Outcome, RelayId};
+use outbox_contract::backend::{
+    BucketSet, FetchRequest, KeyTransition, Lease, LowWater, Outcome, RelayId, RowId,
+};
 
 use super::super::{Command, Core, Event, PublishCommand, Question};
 

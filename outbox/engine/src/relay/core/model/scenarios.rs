@@ -4,14 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{
-    Due, DueKey, FetchRequest, Fetched, FetchedRow, Ordering, RowId, Scope, Waiting,
+use outbox_contract::backend::{
+    BucketSet, Due, DueKey, Epoch, FetchRequest, Fetched, FetchedRow, KeyTransition, Lease, Leased, Ordering,
+    Outcome, Position, RelayId, RowId, Scope, Step, Stored, Transitioned, Waiting,
 };
-use outbox_contract::transition::{Step, Transitioned};
-use outbox_contract::{
-    BucketSet, Epoch, Failure, KeyTransition, Lease, Leased, MessageId, Outcome, Position, RelayId, Route,
-    Stored,
-};
+use outbox_contract::{Failure, MessageId, Route};
 
 use super::super::breaker::Breaker;
 use super::super::{Answer, Command, Core, Event, Limits, PublishCommand, Question};

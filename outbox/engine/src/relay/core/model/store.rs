@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow, Ordering, RowId, Waiting, Writers};
-use outbox_contract::{
-    BucketSet, Epoch, Lease, LowWater, MessageId, Position, RelayId, Stored, Stripe, StripeId, StripeMark,
+use outbox_contract::MessageId;
+use outbox_contract::backend::{
+    BucketSet, Epoch, FetchRequest, Fetched, FetchedRow, Lease, LowWater, Ordering, Position, RelayId, RowId,
+    Stored, Stripe, StripeId, StripeMark, Waiting, Writers,
 };
 
 use super::cast::{KEYS, bucket, keys_in, stored, the_key};

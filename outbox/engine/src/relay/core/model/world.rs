@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::fetch::Ordering;
-use outbox_contract::wakeup::Wakeup;
-use outbox_contract::{Exhausted, RelayId, RetryPolicy, Route};
+use outbox_contract::backend::{Ordering, RelayId, Wakeup};
+use outbox_contract::{Exhausted, RetryPolicy, Route};
 
 use super::super::breaker::Breaker;
 use super::super::{Answer, Core, Event, Limits, Question};
@@ -276,8 +275,10 @@ impl World {
             out.carried += ids.len();
             out.outcomes[first..first + ids.len()].clone_from_slice(&outcomes);
             if self.random.u32(0..4) == 0 {
-                let delivered =
-                    out.outcomes.iter().map(|outcome| *outcome == Some(outbox_contract::Outcome::Delivered));
+                let delivered = out
+                    .outcomes
+                    .iter()
+                    .map(|outcome| *outcome == Some(outbox_contract::backend::Outcome::Delivered));
                 let event = Event::Heard { batch: out.batch.number, delivered: delivered.collect() };
                 let source = Source::Publisher(out.batch.number);
                 relay.answer(source, event);

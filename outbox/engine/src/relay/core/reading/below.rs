@@ -11,8 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use outbox_contract::fetch::{FetchRequest, Fetched, FetchedRow};
-use outbox_contract::{BucketSet, Position, Stripe, StripeId, StripeMark};
+use outbox_contract::backend::{
+    BucketSet, FetchRequest, Fetched, FetchedRow, Position, Stripe, StripeId, StripeMark,
+};
 
 use super::marks::{Marks, stripe_of};
 use super::{Plan, Turn};

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use outbox_contract::Position;
-use outbox_contract::fetch::Writers;
+use outbox_contract::backend::{Position, Writers};
 
 /// What is known of transactions that may still commit.
 #[derive(Debug, Default)]

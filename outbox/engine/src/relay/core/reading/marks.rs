@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use outbox_contract::fetch::FetchedRow;
-use outbox_contract::{Bucket, BucketSet, Position, Stripe, StripeId, StripeMark};
+use outbox_contract::backend::{Bucket, BucketSet, FetchedRow, Position, Stripe, StripeId, StripeMark};
 
 /// The marks of one question, by stripe. Cheap to clone: windows share what they have seen.
 #[derive(Clone, Debug, Default)]

@@ -35,8 +35,10 @@
 
 use std::collections::VecDeque;
 
-use outbox_contract::fetch::{FetchRequest, Ordering, Scope, Writers};
-use outbox_contract::{Bucket, BucketSet, Position, RelayId, Route, StripeMark, Topic};
+use outbox_contract::backend::{
+    Bucket, BucketSet, FetchRequest, Ordering, Position, RelayId, Scope, StripeMark, Writers,
+};
+use outbox_contract::{Route, Topic};
 
 use super::table::{KeyRef, Table};
 use horizon::{Claim, Horizon};

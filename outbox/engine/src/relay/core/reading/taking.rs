@@ -1,7 +1,6 @@
 //! Taking the rows of a fetch into the table.
 
-use outbox_contract::fetch::{Fetched, FetchedRow, Ordering, RowId};
-use outbox_contract::{Bucket, Position};
+use outbox_contract::backend::{Bucket, Fetched, FetchedRow, Ordering, Position, RowId};
 
 use super::window::Shown;
 use super::{Part, Plan, Turn};

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use outbox_contract::Position;
-use outbox_contract::fetch::{Ordering, Writers};
+use outbox_contract::backend::{Ordering, Position, Writers};
 
 use super::horizon::Claim;
 use super::marks::Marks;

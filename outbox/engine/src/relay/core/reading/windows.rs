@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use outbox_contract::fetch::{Ordering, Scope, Writers};
-use outbox_contract::{Bucket, BucketSet, KeyId, Position, Topic};
+use outbox_contract::backend::{Bucket, BucketSet, Ordering, Position, Scope, Writers};
+use outbox_contract::{KeyId, Topic};
 
 use super::marks::Marks;
 use super::window::Window;

@@ -9,13 +9,13 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use crate::backend::cloudevents::{Binding, CONTENT_TYPE, foreign_id};
+use crate::backend::{Origin, Undecodable};
 use crate::clock::Timestamp;
-use crate::cloudevents::{Binding, CONTENT_TYPE, foreign_id};
 use crate::headers::Headers;
 use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{self, Key, Topic};
-use crate::subscription::{Origin, Undecodable};
 
 /// The header that names what a message does not have as its producer sent it, and why. Only the
 /// reader of records writes it.
@@ -50,11 +50,12 @@ type Raw<'r> = Cow<'r, [u8]>;
 /// CloudEvents tells events apart by source *and* id, so the id of what has no number as
 /// `sequence`, or that is no UUID, becomes one that is computed from both: the same event has the
 /// same id again, and those of two producers never have. What has a number keeps its id, as an
-/// outbox wrote it; whoever remembers ids goes by the [`identity`](crate::cloudevents::identity).
+/// outbox wrote it; whoever remembers ids goes by the [`identity`](crate::backend::cloudevents::identity).
 ///
 /// ```
-/// use outbox_contract::cloudevents::{KAFKA, RawRecord};
 /// use outbox_contract::{Bytes, Topic};
+/// use outbox_contract::backend::RawRecord;
+/// use outbox_contract::backend::cloudevents::KAFKA;
 ///
 /// let mut record = RawRecord::new(KAFKA, Bytes::from_static(b"{}")).with_key(Some(b"\x00\x07"));
 /// for (name, value) in [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "order.placed")] {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::Store;
+use crate::backend::Stored;
 use crate::error::{AppendError, StoreError};
-use crate::fetch::Stored;
 use crate::id::MessageId;
 use crate::message::{Message, Outgoing};
 use crate::name::{Consumer, Route};
-use crate::store::Store;
 
 /// A store that can append to a transaction.
 ///
@@ -29,7 +29,7 @@ pub trait Transactional: Store {
     async fn begin(&self) -> Result<Self::Tx<'static>, StoreError>;
 
     /// Commits, and signals [`wakeup_signal`](Store::wakeup_signal) with
-    /// [`committed`](crate::WakeupSignal::committed).
+    /// [`committed`](crate::backend::WakeupSignal::committed).
     ///
     /// - *Cancellation*: unknown. Ask with [`is_handled`](Self::is_handled).
     async fn commit(&self, tx: Self::Tx<'static>) -> Committed;
@@ -61,7 +61,7 @@ pub trait Transactional: Store {
     ///
     /// - *Effect*: the messages exist if and only if the transaction commits (promise P1). Messages
     ///   with a due time are scheduled; the others join their keys. Signals [`wakeup_signal`](Store::wakeup_signal)
-    ///   with [`appended`](crate::WakeupSignal::appended).
+    ///   with [`appended`](crate::backend::WakeupSignal::appended).
     /// - *Ordering*: messages of one key take positions in the order given, under a lock on the key
     ///   that is held until the transaction ends. Position order is therefore commit order, also
     ///   against writers that take no lock of their own.

@@ -6,17 +6,12 @@ use async_trait::async_trait;
 use futures_core::stream::BoxStream;
 
 use crate::admin::Admin;
-use crate::backend::Frontier;
-use crate::backlog::Backlog;
+use crate::backend::{
+    Backlog, Due, DueRequest, FetchRequest, Fetched, Frontier, KeyTransition, Lease, LeaseRequest, Leased,
+    LowWater, Maintained, RelayId, RowId, Transitioned, Unserved, Wakeup, WakeupSignal,
+};
 use crate::error::StoreError;
-use crate::fetch::{Due, DueRequest, FetchRequest, Fetched, RowId};
-use crate::id::RelayId;
-use crate::lease::{Lease, LeaseRequest, Leased, LowWater};
-use crate::maintain::Maintained;
 use crate::name::Route;
-use crate::transition::{KeyTransition, Transitioned};
-use crate::unserved::Unserved;
-use crate::wakeup::{Wakeup, WakeupSignal};
 
 /// A database that holds an outbox. Object-safe: the relay holds an `Arc<dyn Store>`.
 ///
@@ -101,7 +96,7 @@ pub trait Store: Admin {
     /// - *Units and limits*: `limit` rows of any kind, `bytes` of content, the first row always.
     ///   Rows in `except` do not count; the statement itself excludes them.
     /// - *Errors*: `Unavailable`: nothing happened, but discard what is known and read again. An
-    ///   undecodable row is not an error but [`Malformed`](crate::FetchedRow::Malformed).
+    ///   undecodable row is not an error but [`Malformed`](crate::backend::FetchedRow::Malformed).
     /// - *Cancellation*: safe. *Concurrency*: any. *Repeat*: the same rows, unless settled.
     async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError>;
 

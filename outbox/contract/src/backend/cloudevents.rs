@@ -27,9 +27,10 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::id::{MessageId, Position};
+use crate::backend::Position;
+pub use crate::backend::{ADAPTED, RawRecord};
+use crate::id::MessageId;
 use crate::message::Message;
-pub use crate::raw_record::{ADAPTED, RawRecord};
 
 /// Mapping of attributes to a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,8 @@ pub(crate) fn is_reserved(name: &str) -> bool {
 /// the message's own headers. Omits a header whose name the wire format reserves.
 ///
 /// ```
-/// use outbox_contract::{Message, Position, Topic, cloudevents};
+/// use outbox_contract::{Message, Topic};
+/// use outbox_contract::backend::{Position, cloudevents};
 ///
 /// let message = Message::new(Topic::new("orders")?, "order.placed").with_key("order-1")?;
 /// let headers = cloudevents::encode(&message, "/shop", Position(7), cloudevents::KAFKA);
@@ -164,9 +166,9 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::backend::{Origin, Undecodable};
     use crate::clock::Timestamp;
     use crate::name::Topic;
-    use crate::subscription::{Origin, Undecodable};
 
     fn topic() -> Topic {
         Topic::new("orders").unwrap()

@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use crate::bucket::Bucket;
+use crate::backend::{Bucket, Epoch, RelayId, RowId};
 use crate::failure::Failure;
-use crate::fetch::RowId;
-use crate::id::{Epoch, RelayId};
 use crate::name::{KeyId, Route};
 
 /// One step of the state machine of a failing key.

@@ -23,7 +23,7 @@ const LATELY: Duration = Duration::from_secs(10);
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// use outbox_contract::{WakeupSignal, wakeup::Wakeup};
+/// use outbox_contract::backend::{Wakeup, WakeupSignal};
 ///
 /// let wakeup_signal = WakeupSignal::new();
 /// let mut listener = wakeup_signal.listen();

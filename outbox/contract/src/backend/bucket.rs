@@ -15,7 +15,7 @@ pub const BUCKETS: usize = 256;
 /// can check what it wrote.
 ///
 /// ```
-/// use outbox_contract::Bucket;
+/// use outbox_contract::backend::Bucket;
 ///
 /// assert_eq!(Bucket::of("orders", "order-1"), Bucket(62));
 /// ```
@@ -45,7 +45,7 @@ impl fmt::Display for Bucket {
 /// A set of buckets, as 256 bits.
 ///
 /// ```
-/// use outbox_contract::{Bucket, BucketSet};
+/// use outbox_contract::backend::{Bucket, BucketSet};
 ///
 /// let mut set = BucketSet::EMPTY;
 /// set.insert(Bucket(7));

@@ -19,7 +19,7 @@ use crate::name::{Key, NameError, Topic};
 /// unreadable.
 ///
 /// ```
-/// use outbox_contract::raw::RawMessage;
+/// use outbox_contract::backend::RawMessage;
 ///
 /// let row = RawMessage { topic: Some(b"orders"), ..RawMessage::default() };
 /// assert_eq!(row.message().unwrap_err(), "its id is not a UUID of 16 bytes");
@@ -60,7 +60,7 @@ impl RawMessage<'_> {
     /// # Errors
     ///
     /// The fault of an invalid row: the reason of
-    /// [`FetchedRow::Malformed`](crate::FetchedRow::Malformed).
+    /// [`FetchedRow::Malformed`](crate::backend::FetchedRow::Malformed).
     pub fn message(&self) -> Result<Message, String> {
         self.message_like(None)
     }

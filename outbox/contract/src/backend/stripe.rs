@@ -4,20 +4,19 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::bucket::Bucket;
-use crate::id::Position;
+use crate::backend::{Bucket, Position};
 
 /// Number of stripes of a route. A constant of the wire format: tables carry their numbers.
 pub const STRIPES: u16 = 1_024;
 
 /// A share of all keys whose writers queue for one lock, on stores that order by
-/// [`Ordering::Stripes`](crate::fetch::Ordering::Stripes).
+/// [`Ordering::Stripes`](crate::backend::Ordering::Stripes).
 ///
 /// It is the first ten bits of the hash whose first eight bits are the [`Bucket`]: each bucket has
 /// four stripes, and two buckets never share one.
 ///
 /// ```
-/// use outbox_contract::{Bucket, StripeId};
+/// use outbox_contract::backend::{Bucket, StripeId};
 ///
 /// let stripe = StripeId::of("orders", "order-1");
 /// assert_eq!(stripe.bucket(), Bucket::of("orders", "order-1"));

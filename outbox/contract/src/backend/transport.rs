@@ -6,15 +6,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::bucket::Bucket;
+use crate::backend::{Bucket, Deliveries, Epoch, Outcomes, RelayId, Stored, Subscription};
 use crate::error::TransportError;
 use crate::failure::Rejection;
-use crate::fetch::Stored;
-use crate::id::{Epoch, RelayId};
 use crate::message::Message;
 use crate::name::Route;
-use crate::outcome::Outcomes;
-use crate::subscription::{Deliveries, Subscription};
 
 /// Messages to be published together.
 ///
@@ -109,7 +105,7 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Publishes the messages of a batch and reports an outcome for each, as soon as it is known.
     ///
-    /// - *Effect*: each message is on the broker when [`Delivered`](crate::Outcome::Delivered) is
+    /// - *Effect*: each message is on the broker when [`Delivered`](crate::backend::Outcome::Delivered) is
     ///   reported for it, as safely as this broker keeps what it confirmed. A message that reached
     ///   no queue was not delivered.
     /// - *Ordering*: messages of one key appear in the order of the batch, under the key-prefix

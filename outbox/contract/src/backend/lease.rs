@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::bucket::{Bucket, BucketSet};
-use crate::id::{Epoch, Position, RelayId};
+use crate::backend::{Bucket, BucketSet, Epoch, Position, RelayId};
 use crate::name::{Route, Topic};
 
 /// One heartbeat of a relay.

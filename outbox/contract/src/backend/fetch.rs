@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::bucket::{Bucket, BucketSet};
+use crate::backend::{Bucket, BucketSet, Position, RelayId, Stripe};
 use crate::clock::Timestamp;
-use crate::id::{MessageId, Position, RelayId};
+use crate::id::MessageId;
 use crate::message::Message;
 use crate::name::{KeyId, Route, Topic};
-use crate::stripe::Stripe;
 
 /// Relation between a store's positions and its commits: the rule that keeps a reader from passing
 /// a message that is yet to be committed.

@@ -1,7 +1,7 @@
 //! What other programs write, and what is made of it.
 
 use super::*;
-use crate::cloudevents::{AMQP, DEFAULT_SOURCE, HTTP, KAFKA, identity};
+use crate::backend::cloudevents::{AMQP, DEFAULT_SOURCE, HTTP, KAFKA, identity};
 
 const ATTRIBUTES: [(&str, &str); 4] =
     [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "x")];

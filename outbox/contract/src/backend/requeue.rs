@@ -12,8 +12,8 @@ const MAX_NAMED: usize = 10;
 /// that is refused is alone.
 ///
 /// ```
-/// use outbox_contract::admin::Requeue;
 /// use outbox_contract::{StoreError, StoreErrorKind};
+/// use outbox_contract::backend::Requeue;
 ///
 /// let mut requeue = Requeue::new(vec![1, 2, 3, 4]);
 /// let mut appended = Vec::new();
