@@ -1,20 +1,65 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[doc(no_inline)]
-pub use outbox_contract::*;
+#[doc(inline)]
+pub use outbox_contract::{
+    Admin, AppendError, Codec, Consumer, DomainEvent, EventKey, Exhausted, Headers, Json, Key, KeyId,
+    Message, MessageId, Outbox, RetryPolicy, Route, Store, StoreError, StoreErrorKind, Timestamp, Topic,
+    Transactional, Transport, admin, async_trait, backend, inbox_route,
+};
 pub use outbox_derive::DomainEvent;
-#[doc(no_inline)]
-pub use outbox_engine::*;
+#[doc(inline)]
+pub use outbox_engine::{
+    Aggregate, EventHandler, EventLog, HandlerContext, HandlerError, Health, Inbox, InboxHandle, Mediator,
+    MessageHandler, Mode, Relay, RelayHandle, StartError, Status, UnitOfWork, UnknownType, VersionMismatch,
+    WorkError, handler_fn,
+};
 
 // Names used by derived code: see the crate `outbox-derive`.
 #[doc(hidden)]
 pub use outbox_contract::__private;
 
+/// Errors of single parts, and the kinds of those that a store or a transport returns.
+pub mod error {
+    pub use outbox_contract::{
+        AppendError, CodecError, Failure, MessageError, NameError, Rejection, StoreError, StoreErrorKind,
+        TransportError, TransportErrorKind,
+    };
+    pub use outbox_engine::{HandlerError, HandlerFailure, StartError, VersionMismatch, WorkError};
+}
+
+/// The inbox: its builder, configuration and figures.
+pub mod inbox {
+    pub use outbox_engine::{
+        HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig, InboxHandle,
+        InboxStats, MessageHandler, Mode, UnknownType, handler_fn,
+    };
+}
+
+/// Messages and events: the parts that most programs need not name.
+pub mod message {
+    pub use outbox_contract::{Bytes, EventType, Headers, Message, MessageId, Outgoing};
+    pub use outbox_engine::EventHandlerFn;
+}
+
+/// The relay: its builder, configuration, figures and observer.
+pub mod relay {
+    pub use outbox_engine::{
+        Health, Relay, RelayBuilder, RelayConfig, RelayHandle, RelayObserver, RelayStats, StartError, Status,
+    };
+}
+
+/// Names of all metrics, and the spans of consumers.
+pub mod telemetry {
+    pub use outbox_contract::metric::{ALL, Kind, Metric};
+    pub use outbox_engine::consume_span;
+}
+
 /// Publishes to and consumes from Apache Kafka.
 #[cfg(feature = "kafka")]
+#[cfg_attr(docsrs, doc(cfg(feature = "kafka")))]
 pub mod kafka {
-    pub use outbox_transport_kafka::*;
+    pub use outbox_transport_kafka::{GroupProtocol, KafkaTransport, KafkaTransportBuilder, Mechanism};
 }
 
 /// In-memory backends: for tests and experiments. The transport also connects modules of one
@@ -26,42 +71,49 @@ pub mod memory {
 
 /// An outbox in MongoDB.
 #[cfg(feature = "mongodb")]
+#[cfg_attr(docsrs, doc(cfg(feature = "mongodb")))]
 pub mod mongodb {
-    pub use outbox_store_mongodb::*;
+    pub use outbox_store_mongodb::{MongoDbOptions, MongoDbStore};
 }
 
 /// An outbox in MySQL or MariaDB.
 #[cfg(feature = "mysql")]
+#[cfg_attr(docsrs, doc(cfg(feature = "mysql")))]
 pub mod mysql {
-    pub use outbox_store_mysql::*;
+    pub use outbox_store_mysql::{Migration, MySqlOptions, MySqlStore};
 }
 
 /// An outbox in PostgreSQL.
 #[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
 pub mod postgres {
-    pub use outbox_store_postgres::*;
+    pub use outbox_store_postgres::{Migration, PostgresOptions, PostgresStore};
 }
 
 /// Publishes to and consumes from RabbitMQ.
 #[cfg(feature = "rabbitmq")]
+#[cfg_attr(docsrs, doc(cfg(feature = "rabbitmq")))]
 pub mod rabbitmq {
-    pub use outbox_transport_rabbitmq::*;
+    pub use outbox_transport_rabbitmq::{ConfigError, RabbitMqTransport, RabbitMqTransportBuilder, Topology};
 }
 
 /// Publishes to and consumes from Redis Streams.
 #[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub mod redis {
-    pub use outbox_transport_redis::*;
+    pub use outbox_transport_redis::{RedisTransport, RedisTransportBuilder, Retention, Start};
 }
 
 /// An outbox in SQLite: on one machine, with nothing to install.
 #[cfg(feature = "sqlite")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sqlite")))]
 pub mod sqlite {
-    pub use outbox_store_sqlite::*;
+    pub use outbox_store_sqlite::{Durability, Migration, SqliteOptions, SqliteStore};
 }
 
 /// Common imports of most programs: `use outbox::prelude::*;`.
 pub mod prelude {
+    pub use crate::backend::{Deliveries, Subscription};
     #[cfg(feature = "kafka")]
     pub use crate::kafka::KafkaTransport;
     pub use crate::memory::{MemoryStore, MemoryTransport};
@@ -78,9 +130,8 @@ pub mod prelude {
     #[cfg(feature = "sqlite")]
     pub use crate::sqlite::SqliteStore;
     pub use crate::{
-        Admin, Aggregate, Consumer, Deliveries, DomainEvent, EventHandler, EventLog, Exhausted,
-        HandlerContext, HandlerError, Inbox, InboxHandle, Key, KeyId, Mediator, Message, Outbox, Relay,
-        RelayHandle, RetryPolicy, Route, Store, Subscription, Topic, Transactional, Transport, UnitOfWork,
-        VersionMismatch, WorkError,
+        Admin, Aggregate, Consumer, DomainEvent, EventHandler, EventLog, Exhausted, HandlerContext,
+        HandlerError, Inbox, InboxHandle, Key, KeyId, Mediator, Message, Outbox, Relay, RelayHandle,
+        RetryPolicy, Route, Store, Topic, Transactional, Transport, UnitOfWork, VersionMismatch, WorkError,
     };
 }

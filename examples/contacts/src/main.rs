@@ -12,8 +12,8 @@ mod contact;
 use std::error::Error;
 use std::time::Duration;
 
+use outbox::backend::Received;
 use outbox::prelude::*;
-use outbox::subscription::Received;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

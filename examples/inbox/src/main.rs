@@ -7,7 +7,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use outbox::HandlerFailure;
+use outbox::inbox::HandlerFailure;
 use outbox::prelude::*;
 use outbox_testkit::eventually;
 use serde::{Deserialize, Serialize};

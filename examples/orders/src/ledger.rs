@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use examples_shared::transports::Failed;
 use outbox::Transport;
+use outbox::backend::{Dedup, Received, Tag};
 use outbox::prelude::*;
-use outbox::subscription::{Received, Tag};
-use outbox::transactional::Dedup;
 use outbox::{Codec, Json, MessageId};
 use tokio::task::JoinHandle;
 
@@ -198,7 +197,7 @@ impl std::error::Error for Behind {}
 
 #[cfg(test)]
 mod tests {
-    use outbox::transactional::inbox_route;
+    use outbox::inbox_route;
 
     use super::*;
 

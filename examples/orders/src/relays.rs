@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outbox::prelude::*;
-use outbox::{RelayStats, StartError, Transport};
+use outbox::relay::RelayStats;
+use outbox::{StartError, Transport};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 

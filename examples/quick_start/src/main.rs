@@ -7,8 +7,8 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
+use outbox::backend::Received;
 use outbox::prelude::*;
-use outbox::subscription::Received;
 use serde::Serialize;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use outbox::admin::Filter;
 use outbox::prelude::*;
-use outbox::transactional::inbox_route;
-use outbox::{MessageId, StoreError, Timestamp, UnknownType};
+use outbox::{MessageId, StoreError, Timestamp, UnknownType, inbox_route};
 use outbox_testkit::eventually;
 use serde::{Deserialize, Serialize};
 use sqlx::{Sqlite, SqlitePool, Transaction};

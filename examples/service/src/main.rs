@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use metrics_exporter_prometheus::PrometheusBuilder;
+use outbox::backend::Received;
 use outbox::prelude::*;
-use outbox::subscription::Received;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};

@@ -7,9 +7,11 @@ mod relay;
 mod telemetry;
 mod unit_of_work;
 
+#[cfg(feature = "test-util")]
+pub use inbox::Step;
 pub use inbox::{
     HandlerContext, HandlerFailure, HandlerOptions, Inbox, InboxBuilder, InboxConfig, InboxHandle,
-    InboxStats, MessageHandler, Mode, Step, UnknownType, handler_fn,
+    InboxStats, MessageHandler, Mode, UnknownType, handler_fn,
 };
 pub use mediator::{EventHandler, EventHandlerFn, HandlerError, Mediator};
 pub use relay::{

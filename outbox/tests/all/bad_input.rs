@@ -4,9 +4,10 @@
 
 use std::error::Error as _;
 
+use outbox::AppendError;
+use outbox::error::MessageError;
 use outbox::memory::MemoryTransport;
 use outbox::prelude::*;
-use outbox::{AppendError, MessageError};
 use serde::{Serialize, Serializer};
 
 #[derive(Serialize, DomainEvent)]

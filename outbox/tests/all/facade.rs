@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
+use outbox::backend::Received;
+use outbox::message::EventType;
 use outbox::prelude::*;
-use outbox::subscription::Received;
-use outbox::{Codec, EventType, Json};
+use outbox::{Codec, Json};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize, DomainEvent)]
@@ -30,7 +31,7 @@ fn the_derive_works_without_saying_where_the_crate_is() {
 /// Each backend's main type is in the prelude, and what stands in a signature can be named.
 #[test]
 fn what_programs_name_is_there() {
-    let mut names = vec![std::any::type_name::<(MemoryStore, MemoryTransport, outbox::Step)>()];
+    let mut names = vec![std::any::type_name::<(MemoryStore, MemoryTransport, outbox::Mode)>()];
     #[cfg(feature = "postgres")]
     names.push(std::any::type_name::<PostgresStore>());
     #[cfg(feature = "mysql")]

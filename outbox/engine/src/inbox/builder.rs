@@ -273,25 +273,33 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         retry: RetryPolicy,
     }
 
-    /// The clock that leases and pauses are measured with. A seam for tests.
+    /// Sets the clock that leases and pauses are measured with. A seam for tests.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// The seed of all randomness (jitter). A seam for tests.
+    /// Sets the seed of all randomness (jitter). A seam for tests.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// The id of this life of the inbox in the store. A seam for tests.
+    /// Sets the id of this life of the inbox in the store. A seam for tests.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn id(mut self, id: RelayId) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// Tells of each step that is over. A seam for tests, which end the process there.
+    /// Calls this after each step that is over. A seam for tests, which end the process there.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn on_step(mut self, told: impl Fn(Step) + Send + Sync + 'static) -> Self {
         self.steps = Steps::new(told);
         self

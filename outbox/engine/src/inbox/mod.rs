@@ -50,4 +50,5 @@ pub use config::{HandlerOptions, InboxConfig, Mode, UnknownType};
 pub use handle::InboxHandle;
 pub use handler::{HandlerContext, HandlerFailure, MessageHandler, handler_fn};
 pub use stats::InboxStats;
+#[cfg(feature = "test-util")]
 pub use steps::Step;

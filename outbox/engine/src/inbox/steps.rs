@@ -6,6 +6,7 @@ use std::sync::Arc;
 /// A step that is over. A process that dies right behind any of them must leave each effect done once, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
+#[cfg_attr(not(feature = "test-util"), expect(unreachable_pub, reason = "public with the feature only"))]
 pub enum Step {
     /// Messages came in.
     Received,
@@ -25,6 +26,7 @@ pub enum Step {
 
 impl Step {
     /// Every step, in order.
+    #[cfg(feature = "test-util")]
     pub const ALL: [Self; 7] = [
         Self::Received,
         Self::Begun,
@@ -41,6 +43,7 @@ impl Step {
 pub(crate) struct Steps(Option<Arc<dyn Fn(Step) + Send + Sync>>);
 
 impl Steps {
+    #[cfg(feature = "test-util")]
     pub(crate) fn new(told: impl Fn(Step) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(told)))
     }

@@ -167,20 +167,32 @@ impl RelayBuilder {
         retry: RetryPolicy,
     }
 
-    /// The clock that leases are measured with. A seam for tests.
+    /// Sets what an inbox has set for the relay that it runs.
+    pub(crate) fn of_inbox(mut self, clock: Arc<dyn Clock>, seed: u64, id: Option<RelayId>) -> Self {
+        (self.clock, self.seed, self.id) = (clock, Some(seed), id);
+        self
+    }
+
+    /// Sets the clock that leases are measured with. A seam for tests.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// The seed of all randomness (jitter). A seam for tests: with a seed, an id, a clock under control, the memory backends and one thread, a run is
+    /// Sets the seed of all randomness (jitter). A seam for tests: with a seed, an id, a clock under control, the memory backends and one thread, a run is
     /// the same again to the last step.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// The id of this life of the relay. A seam for tests: an id that was used before is a relay that was never gone.
+    /// Sets the id of this life of the relay. A seam for tests: an id that was used before is a relay that was never gone.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn id(mut self, id: RelayId) -> Self {
         self.id = Some(id);
         self

@@ -88,11 +88,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
                 Arc::new(Drain::new(process, counters, config.store_timeout, mode == Mode::Direct));
             let mut relay = Relay::of_route(&route, Arc::clone(&store), transport)
                 .config(config.drain(slowest))
-                .clock(Arc::clone(&self.clock))
-                .seed(seed);
-            if let Some(id) = self.id {
-                relay = relay.id(id);
-            }
+                .of_inbox(Arc::clone(&self.clock), seed, self.id);
             for (topic, policy) in self.policies {
                 relay = relay.topic_retry(topic, policy);
             }
