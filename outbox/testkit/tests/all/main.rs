@@ -13,3 +13,4 @@ mod inbox;
 mod scenario;
 mod suite_catches;
 mod time;
+mod toy;

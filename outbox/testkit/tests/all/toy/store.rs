@@ -1,0 +1,997 @@
+//! A store in one mutex, as small as one can be that keeps every promise: the example of the book's
+//! page on writing a backend. It keeps no history, and is gone with the process.
+//!
+//! A real store has statements where this one has loops; the rules are the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use outbox_contract::admin::{Admin, Edit, FailingKey, Filter};
+use outbox_contract::backend::{
+    Archive, BUCKETS, Backlog, Blame, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest,
+    Epoch, FetchRequest, Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest,
+    Leased, Listed, LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored,
+    Then, Transitioned, Unserved, View, Waiting, WakeupSignal, inbox_route,
+};
+use outbox_contract::{
+    AppendError, Consumer, Failure, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
+    StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
+};
+use tokio::time::Instant;
+
+/// Time for which ids of handled messages are kept.
+const HANDLED_KEPT: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+// ANCHOR: tables
+/// The store. A statement locks the tables, does all of its work and unlocks them: nobody sees a part
+/// of it.
+pub(crate) struct ToyStore {
+    tables: Mutex<Tables>,
+    started: (Timestamp, Instant),
+    signal: WakeupSignal,
+}
+
+#[derive(Default)]
+struct Tables {
+    routes: BTreeMap<Route, RouteTables>,
+    dead: Vec<Listed>,
+    /// By due time, then by their scheduling.
+    scheduled: BTreeMap<(Timestamp, i64), (Route, Message)>,
+    handled: BTreeMap<(Consumer, MessageId), Timestamp>,
+    roles: BTreeMap<String, (RelayId, Timestamp)>,
+    /// The last position, version or number given out. It never goes back.
+    last: i64,
+}
+
+#[derive(Default)]
+struct RouteTables {
+    /// The hot table: what is here has not been confirmed.
+    hot: BTreeMap<Position, Arc<Stored>>,
+    /// Failing and held keys, with what is parked behind them.
+    keys: BTreeMap<KeyId, KeyRow>,
+    relays: BTreeMap<RelayId, Relay>,
+    owners: BTreeMap<Bucket, Owner>,
+    paused: Paused,
+}
+
+#[derive(Clone)]
+struct KeyRow {
+    version: i64,
+    held: bool,
+    next_attempt_at: Timestamp,
+    /// The message that the attempts and failures are about.
+    failing: Option<RowId>,
+    attempts: u32,
+    first: Option<Failure>,
+    last: Option<Failure>,
+    since: Timestamp,
+    /// When each was parked, and the message.
+    parked: BTreeMap<Position, (Timestamp, Arc<Stored>)>,
+}
+
+struct Relay {
+    expires_at: Timestamp,
+    lasts: Duration,
+    unavailable_since: Option<Timestamp>,
+    fingerprint: i64,
+}
+
+#[derive(Default)]
+struct Owner {
+    relay: Option<RelayId>,
+    epoch: Epoch,
+    low_water: Position,
+    /// End of a bucket that is being given up, whatever its owner's heartbeats.
+    until: Option<Timestamp>,
+}
+// ANCHOR_END: tables
+
+impl ToyStore {
+    pub(crate) fn new() -> Self {
+        let started = (Timestamp::now(), Instant::now());
+        Self { tables: Mutex::default(), started, signal: WakeupSignal::new() }
+    }
+
+    /// Runs a statement, at one instant of the database's clock.
+    fn run<T>(&self, statement: impl FnOnce(&mut Tables, Timestamp) -> T) -> T {
+        let now = self.started.0.plus(self.started.1.elapsed());
+        statement(&mut self.tables.lock().unwrap_or_else(PoisonError::into_inner), now)
+    }
+
+    fn ring_if_any(&self, appended: u64) -> u64 {
+        if appended > 0 {
+            self.signal.committed();
+        }
+        appended
+    }
+}
+
+// ANCHOR: store
+#[async_trait]
+impl Store for ToyStore {
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+
+    /// Positions are given out at the commit, one transaction after the other.
+    fn frontier(&self) -> Frontier<'_> {
+        Frontier::Single
+    }
+
+    fn wakeup_signal(&self) -> &WakeupSignal {
+        &self.signal
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Leased, StoreError> {
+        Ok(self.run(|tables, now| tables.route(&request.route).lease(request, now)))
+    }
+
+    async fn give_back(
+        &self,
+        relay: RelayId,
+        route: &Route,
+        leases: &[Lease],
+        low_water: &LowWater,
+        leaving: bool,
+    ) -> Result<(), StoreError> {
+        self.run(|tables, _| tables.route(route).give_back(relay, leases, low_water, leaving));
+        Ok(())
+    }
+
+    async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, StoreError> {
+        Ok(self.run(|tables, now| tables.route(&request.route).fetch(request, now)))
+    }
+
+    async fn due(&self, request: &DueRequest) -> Result<Due, StoreError> {
+        Ok(self.run(|tables, now| tables.route(&request.route).due(request, now)))
+    }
+
+    /// By position *and* id: a position may be used again after a restore.
+    async fn settle(&self, route: &Route, delivered: &[RowId]) -> Result<(), StoreError> {
+        self.run(|tables, _| {
+            let hot = &mut tables.route(route).hot;
+            for row in delivered {
+                take(hot, *row);
+            }
+        });
+        Ok(())
+    }
+
+    async fn transition(&self, transitions: &[KeyTransition]) -> Result<Vec<Transitioned>, StoreError> {
+        Ok(self.run(|tables, now| transitions.iter().map(|step| tables.transition(step, now)).collect()))
+    }
+
+    async fn elect(&self, role: &str, relay: RelayId, lasts: Duration) -> Result<bool, StoreError> {
+        Ok(self.run(|tables, now| {
+            let free = tables.roles.get(role).is_none_or(|(holder, until)| *holder == relay || *until <= now);
+            if free {
+                tables.roles.insert(role.to_owned(), (relay, now.plus(lasts)));
+            }
+            free
+        }))
+    }
+
+    async fn maintain(&self, limit: usize) -> Result<Maintained, StoreError> {
+        let maintained = self.run(|tables, now| tables.maintain(limit, now));
+        self.ring_if_any(maintained.promoted);
+        Ok(maintained)
+    }
+
+    async fn backlog(&self, route: &Route) -> Result<Backlog, StoreError> {
+        Ok(self.run(|tables, now| tables.backlog(route, now)))
+    }
+
+    async fn unserved(&self, after: Duration) -> Result<Vec<Unserved>, StoreError> {
+        Ok(self.run(|tables, now| tables.unserved(after, now)))
+    }
+}
+// ANCHOR_END: store
+
+// ANCHOR: transactional
+/// A transaction: what it has written, and what it has seen that must still be true at its commit.
+/// Dropping it rolls it back.
+#[derive(Default)]
+pub(crate) struct ToyTx {
+    appended: Vec<(Timestamp, Outgoing)>,
+    handled: BTreeSet<(Consumer, MessageId)>,
+    fenced: Vec<(Route, Stored)>,
+}
+
+#[async_trait]
+impl Transactional for ToyStore {
+    type Tx<'t> = ToyTx;
+
+    async fn begin(&self) -> Result<ToyTx, StoreError> {
+        Ok(ToyTx::default())
+    }
+
+    async fn commit(&self, tx: ToyTx) -> Committed {
+        let rings = !tx.appended.is_empty();
+        let committed = self.run(|tables, now| tables.commit(tx, now));
+        if rings && matches!(committed, Committed::Yes) {
+            self.signal.committed();
+        }
+        committed
+    }
+
+    async fn append(&self, tx: &mut ToyTx, messages: &[Outgoing]) -> Result<(), AppendError> {
+        for outgoing in messages {
+            outgoing.message.validate()?;
+        }
+        if !messages.is_empty() {
+            let now = self.run(|_, now| now);
+            tx.appended.extend(messages.iter().map(|outgoing| (now, outgoing.clone())));
+            self.signal.appended();
+        }
+        Ok(())
+    }
+
+    async fn fence(
+        &self,
+        tx: &mut ToyTx,
+        route: &Route,
+        stored: &[&Stored],
+    ) -> Result<Vec<bool>, StoreError> {
+        let waits: Vec<bool> =
+            self.run(|tables, _| stored.iter().map(|stored| tables.waits(route, stored)).collect());
+        let waiting = stored.iter().zip(&waits).filter(|(_, waits)| **waits);
+        tx.fenced.extend(waiting.map(|(stored, _)| (route.clone(), (*stored).clone())));
+        Ok(waits)
+    }
+
+    async fn deduplicate(
+        &self,
+        tx: &mut ToyTx,
+        consumer: &Consumer,
+        messages: &[&Message],
+    ) -> Result<Vec<Dedup>, StoreError> {
+        Ok(self.run(|tables, _| {
+            messages.iter().map(|message| tables.deduplicate(tx, consumer, message)).collect()
+        }))
+    }
+
+    async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
+        Ok(self.run(|tables, _| tables.handled.contains_key(&(consumer.clone(), id))))
+    }
+
+    fn blame(&self, _error: &(dyn std::error::Error + 'static)) -> Blame {
+        Blame::Handler
+    }
+}
+
+impl Tables {
+    fn commit(&mut self, tx: ToyTx, now: Timestamp) -> Committed {
+        let gone = tx.fenced.iter().any(|(route, stored)| !self.waits(route, stored));
+        if gone || tx.handled.iter().any(|id| self.handled.contains_key(id)) {
+            let words = "a message that this transaction handles was finished meanwhile";
+            return Committed::No(StoreError::new(StoreErrorKind::Conflict, "commit", words));
+        }
+        for (at, outgoing) in tx.appended {
+            match outgoing.due_at {
+                Some(due_at) => self.schedule(due_at, outgoing.route, outgoing.message),
+                None => self.append(&outgoing.route, outgoing.message, at),
+            }
+        }
+        self.handled.extend(tx.handled.into_iter().map(|id| (id, now)));
+        Committed::Yes
+    }
+
+    /// A message goes behind those of its key that wait for the consumer and are not handled.
+    fn deduplicate(&self, tx: &mut ToyTx, consumer: &Consumer, message: &Message) -> Dedup {
+        let id = (consumer.clone(), message.id);
+        let is_handled =
+            |id: &(Consumer, MessageId)| self.handled.contains_key(id) || tx.handled.contains(id);
+        if is_handled(&id) {
+            return Dedup::Duplicate;
+        }
+        let (route, key) = (inbox_route(consumer), message.key_id());
+        let tables = self.routes.get(&route);
+        let row = tables.and_then(|tables| tables.keys.get(&key));
+        let parked = row.into_iter().flat_map(|row| row.parked.values().map(|(_, stored)| &stored.message));
+        let hot = tables.into_iter().flat_map(|tables| tables.hot.values().map(|stored| &stored.message));
+        let own = tx.appended.iter().filter(|(_, outgoing)| outgoing.route == route);
+        let behind = hot.chain(own.map(|(_, outgoing)| &outgoing.message));
+        let mut waiting = parked.chain(behind.filter(|waiting| waiting.key_id() == key));
+        let dedup = match waiting.find(|waiting| !is_handled(&(consumer.clone(), waiting.id))) {
+            Some(first) if first.id == message.id => Dedup::New,
+            Some(_) => Dedup::OutOfTurn,
+            None if row.is_some_and(|row| row.held) => Dedup::OutOfTurn,
+            None => Dedup::New,
+        };
+        if dedup == Dedup::New {
+            tx.handled.insert(id);
+        }
+        dedup
+    }
+}
+// ANCHOR_END: transactional
+
+impl Tables {
+    fn route(&mut self, route: &Route) -> &mut RouteTables {
+        self.routes.entry(route.clone()).or_default()
+    }
+
+    fn next(&mut self) -> i64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn append(&mut self, route: &Route, message: Message, at: Timestamp) {
+        let position = Position(self.next());
+        self.route(route).hot.insert(position, Arc::new(Stored::new(position, at, message)));
+    }
+
+    fn schedule(&mut self, due_at: Timestamp, route: Route, message: Message) {
+        let number = self.next();
+        self.scheduled.insert((due_at, number), (route, message));
+    }
+
+    /// Says whether a message still waits on a route, hot or parked, where it was read.
+    fn waits(&self, route: &Route, stored: &Stored) -> bool {
+        let Some(tables) = self.routes.get(route) else { return false };
+        let key = tables.keys.get(&stored.message.key_id());
+        let parked = key.and_then(|row| row.parked.get(&stored.position)).map(|(_, stored)| stored);
+        let there = tables.hot.get(&stored.position).or(parked);
+        there.is_some_and(|there| there.message.id == stored.message.id)
+    }
+
+    fn bury(&mut self, route: &Route, stored: Arc<Stored>, death: Death, now: Timestamp) {
+        self.dead.push(Listed::new(route.clone(), stored, now).with_death(death));
+    }
+}
+
+/// Removes a row, if exactly it is there.
+fn take(hot: &mut BTreeMap<Position, Arc<Stored>>, row: RowId) -> Option<Arc<Stored>> {
+    hot.get(&row.position).filter(|stored| stored.message.id == row.id)?;
+    hot.remove(&row.position)
+}
+
+fn content_bytes(message: &Message) -> usize {
+    let headers = message.headers.iter().map(|(name, value)| name.len() + value.len());
+    message.payload.len() + headers.sum::<usize>()
+}
+
+// ANCHOR: leases
+impl Relay {
+    /// A life that ends later than twice its length from now was given by another clock.
+    fn is_live(&self, now: Timestamp) -> bool {
+        self.expires_at > now && self.expires_at.since(now) <= self.lasts.saturating_mul(2)
+    }
+
+    /// Says whether it counts when shares are computed, while another's transport is available.
+    fn is_of_use(&self, now: Timestamp) -> bool {
+        self.unavailable_since.is_none_or(|since| now.since(since) <= self.lasts)
+    }
+}
+
+impl RouteTables {
+    fn owner(&self, bucket: Bucket, now: Timestamp) -> Option<RelayId> {
+        let owner = self.owners.get(&bucket)?;
+        let relay = owner.relay.filter(|_| owner.until.is_none_or(|until| until > now))?;
+        self.relays.get(&relay).is_some_and(|row| row.is_live(now)).then_some(relay)
+    }
+
+    fn owned(&self, relay: RelayId, now: Timestamp) -> BucketSet {
+        self.owners.keys().copied().filter(|bucket| self.owner(*bucket, now) == Some(relay)).collect()
+    }
+
+    fn lease(&mut self, request: &LeaseRequest, now: Timestamp) -> Leased {
+        let mut owned = self.owned(request.relay, now);
+        let before = self.relays.remove(&request.relay);
+        let away = before.as_ref().and_then(|relay| relay.unavailable_since).unwrap_or(now);
+        let ended_at = before.filter(|relay| relay.is_live(now)).map(|relay| relay.expires_at);
+        let relay = Relay {
+            expires_at: now.plus(request.lasts),
+            lasts: request.lasts,
+            unavailable_since: (!request.transport_available).then_some(away),
+            fingerprint: request.fingerprint,
+        };
+        self.relays.insert(request.relay, relay);
+        for (bucket, owner) in &mut self.owners {
+            if owned.contains(*bucket) {
+                owner.low_water = request.low_water.of(*bucket, owner.epoch).unwrap_or(owner.low_water);
+                // Given up: it ends when it would have ended, and later heartbeats do not prolong it.
+                let yields = request.yielding.contains(*bucket);
+                owner.until = yields.then(|| owner.until.or(ended_at)).flatten();
+            } else if owner.relay == Some(request.relay) {
+                // What ran out comes back, if at all, under another epoch.
+                owner.relay = None;
+            }
+        }
+        let (relays, fair_share) = self.fair_share(request.relay, now);
+        for bucket in BucketSet::ALL.without(&owned).without(&request.yielding).iter() {
+            if owned.len() >= fair_share {
+                break;
+            }
+            if self.owner(bucket, now).is_none() {
+                let owner = self.owners.entry(bucket).or_default();
+                (owner.relay, owner.until) = (Some(request.relay), None);
+                owner.epoch = Epoch(owner.epoch.0 + 1);
+                owned.insert(bucket);
+            }
+        }
+        let held = self.owners.iter().filter(|(bucket, _)| owned.contains(**bucket));
+        let lease = |(bucket, owner): (&Bucket, &Owner)| Lease {
+            bucket: *bucket,
+            epoch: owner.epoch,
+            low_water: owner.low_water,
+        };
+        let mut live = self.relays.values().filter(|relay| relay.is_live(now));
+        Leased {
+            leases: held.map(lease).collect(),
+            fair_share,
+            relays,
+            paused: self.paused.clone(),
+            fingerprints_agree: live.all(|relay| relay.fingerprint == request.fingerprint),
+            life: 0,
+        }
+    }
+
+    /// The number of live relays, and of the buckets that are this one's share.
+    fn fair_share(&self, relay: RelayId, now: Timestamp) -> (usize, usize) {
+        let live = || self.relays.iter().filter(|(_, relay)| relay.is_live(now));
+        let any_available = live().any(|(_, relay)| relay.unavailable_since.is_none());
+        let counts = |relay: &Relay| !any_available || relay.is_of_use(now);
+        let counted = live().filter(|(_, relay)| counts(relay)).count();
+        let is_counted = live().any(|(id, row)| *id == relay && counts(row));
+        (live().count(), if is_counted { BUCKETS.div_ceil(counted) } else { 0 })
+    }
+
+    fn give_back(&mut self, relay: RelayId, leases: &[Lease], low_water: &LowWater, leaving: bool) {
+        for lease in leases {
+            if let Some(owner) = self.owners.get_mut(&lease.bucket)
+                && (owner.relay, owner.epoch) == (Some(relay), lease.epoch)
+            {
+                owner.relay = None;
+                owner.low_water = low_water.of(lease.bucket, lease.epoch).unwrap_or(owner.low_water);
+            }
+        }
+        if leaving {
+            self.relays.remove(&relay);
+        }
+    }
+}
+// ANCHOR_END: leases
+
+// ANCHOR: fetch
+impl RouteTables {
+    fn fetch(&self, request: &FetchRequest, now: Timestamp) -> Fetched {
+        let mut fetched = Fetched::default();
+        let buckets = request.buckets.intersection(&self.owned(request.relay, now));
+        let mut bytes = 0;
+        for (position, stored) in &self.hot {
+            let key = stored.message.key_id();
+            let is_asked = *position > request.after
+                && *position <= request.until
+                && buckets.contains(stored.bucket)
+                && request.scope.covers(&key)
+                && request.except.binary_search(position).is_err();
+            if !is_asked {
+                continue;
+            }
+            let row = if is_muted(&request.muted, &key) {
+                FetchedRow::Muted(*position)
+            } else if self.keys.contains_key(&key) {
+                FetchedRow::Failing(Waiting { at: stored.row(), key, bucket: stored.bucket, stripe: None })
+            } else {
+                bytes += content_bytes(&stored.message);
+                FetchedRow::Message(Arc::clone(stored))
+            };
+            if bytes > request.bytes && !fetched.rows.is_empty() {
+                fetched.full = true;
+                break;
+            }
+            fetched.rows.push(row);
+            if fetched.rows.len() == request.limit.max(1) {
+                fetched.full = true;
+                break;
+            }
+        }
+        if !fetched.full && buckets == request.buckets {
+            let last = self.hot.keys().next_back().copied().unwrap_or(Position::START);
+            fetched.reached = last.min(request.until);
+        }
+        fetched
+    }
+
+    fn due(&self, request: &DueRequest, now: Timestamp) -> Due {
+        let mut due = Due::default();
+        let buckets = request.buckets.intersection(&self.owned(request.relay, now));
+        let mut keys: Vec<(&KeyId, &KeyRow)> = self
+            .keys
+            .iter()
+            .filter(|(key, row)| {
+                let is_asked = buckets.contains(key.bucket()) && !request.except.contains(key);
+                is_asked && !row.held && !is_muted(&request.muted, key)
+            })
+            .collect();
+        keys.sort_by_key(|(_, row)| row.next_attempt_at);
+        let mut room = request.bytes;
+        for (key, row) in keys {
+            if row.next_attempt_at > now || due.keys.len() >= request.keys.max(1) {
+                due.next = Some(row.next_attempt_at.since(now));
+                break;
+            }
+            let mut parked = Vec::new();
+            for (_, stored) in row.parked.values().take(request.messages.max(1)) {
+                let bytes = content_bytes(&stored.message);
+                if bytes > room && !(due.keys.is_empty() && parked.is_empty()) {
+                    break;
+                }
+                room = room.saturating_sub(bytes);
+                parked.push(Arc::clone(stored));
+            }
+            if parked.is_empty() && !row.parked.is_empty() {
+                due.next = Some(Duration::ZERO);
+                break;
+            }
+            due.keys.push(DueKey {
+                key: key.clone(),
+                bucket: key.bucket(),
+                version: row.version,
+                failing: row.failing.filter(|failing| row.first() == Some(*failing)).map(|row| row.id),
+                attempts: row.attempts,
+                first_failure: row.first.clone(),
+                parked,
+            });
+        }
+        due
+    }
+}
+
+fn is_muted(muted: &[Scope], key: &KeyId) -> bool {
+    muted.iter().any(|scope| scope.covers(key))
+}
+// ANCHOR_END: fetch
+
+// ANCHOR: transition
+impl KeyRow {
+    fn opened(now: Timestamp) -> Self {
+        Self {
+            version: 0,
+            held: false,
+            next_attempt_at: now,
+            failing: None,
+            attempts: 0,
+            first: None,
+            last: None,
+            since: now,
+            parked: BTreeMap::new(),
+        }
+    }
+
+    fn first(&self) -> Option<RowId> {
+        self.parked.values().next().map(|(_, stored)| stored.row())
+    }
+
+    fn unpark(&mut self, row: RowId) -> Option<Arc<Stored>> {
+        self.parked.get(&row.position).filter(|(_, stored)| stored.message.id == row.id)?;
+        self.parked.remove(&row.position).map(|(_, stored)| stored)
+    }
+
+    /// Forgets the attempts of a message that is first no more; the next one is tried now.
+    fn forget_departed(&mut self, now: Timestamp) {
+        if self.failing.is_some() && self.failing != self.first() {
+            (self.failing, self.attempts, self.first, self.last) = (None, 0, None, None);
+            self.next_attempt_at = now;
+        }
+    }
+
+    /// The end of a message by an operator: with its attempts, if it is the one that was tried.
+    fn death(&self, row: RowId, reason: &str) -> Death {
+        let reason = reason.to_owned();
+        if self.failing == Some(row) {
+            let (first_failure, last_failure) = (self.first.clone(), self.last.clone());
+            return Death { reason, attempts: self.attempts, first_failure, last_failure };
+        }
+        Death { reason, ..Death::default() }
+    }
+}
+
+impl Tables {
+    /// Checks the lease and the version, and takes the step whole or not at all.
+    fn transition(&mut self, transition: &KeyTransition, now: Timestamp) -> Transitioned {
+        let KeyTransition { route, relay, bucket, epoch, key, version, step } = transition;
+        let next = self.last + 1;
+        let tables = self.route(route);
+        let is_of_epoch = tables.owners.get(bucket).is_some_and(|owner| owner.epoch == *epoch);
+        if !is_of_epoch || tables.owner(*bucket, now) != Some(*relay) {
+            return Transitioned::LeaseLost;
+        }
+        let there = tables.keys.get(key).map(|row| row.version);
+        if version.is_some() && *version != there {
+            return Transitioned::Stale;
+        }
+        let mut dead = None;
+        let Some(version) = tables.step(key, step, next, now, &mut dead) else { return Transitioned::Stale };
+        self.last = next;
+        if let Some((stored, death)) = dead {
+            self.bury(route, stored, death, now);
+        }
+        Transitioned::Done(version)
+    }
+}
+
+impl RouteTables {
+    /// Takes a step; `None` if it starts from something that is no more. Returns the row's version.
+    fn step(
+        &mut self,
+        key: &KeyId,
+        step: &Step,
+        next: i64,
+        now: Timestamp,
+        dead: &mut Option<(Arc<Stored>, Death)>,
+    ) -> Option<Option<i64>> {
+        match step {
+            Step::Fail { row, attempts, first, last, then, behind } => {
+                if !self.keys.get(key).is_some_and(|failing| failing.has(*row)) {
+                    self.take_hot(key, *row).map(|stored| self.park_one(key, stored, now))?;
+                }
+                self.park(key, behind, now);
+                let failing = self.keys.get_mut(key)?;
+                failing.version = next;
+                // The first one decides the key's state; a later one waits behind it.
+                if failing.first() == Some(*row) {
+                    (failing.failing, failing.attempts) = (Some(*row), *attempts);
+                    (failing.first, failing.last) = (Some(first.clone()), Some(last.clone()));
+                    match then {
+                        Then::RetryAfter(delay) => failing.next_attempt_at = now.plus(*delay),
+                        Then::Hold => failing.held = true,
+                    }
+                }
+                Some(Some(next))
+            }
+            Step::Park { rows } => {
+                let version = self.keys.get(key)?.version;
+                self.park(key, rows, now);
+                Some(Some(version))
+            }
+            Step::Bury { row, reason, attempts, first, last } => {
+                let parked = self.keys.get_mut(key).and_then(|failing| failing.unpark(*row));
+                let stored = parked.or_else(|| self.take_hot(key, *row))?;
+                let (first_failure, last_failure) = (Some(first.clone()), Some(last.clone()));
+                let reason = (*reason).to_owned();
+                *dead = Some((stored, Death { reason, attempts: *attempts, first_failure, last_failure }));
+                Some(self.keys.get_mut(key).map(|left| {
+                    left.version = next;
+                    left.forget_departed(now);
+                    next
+                }))
+            }
+            Step::Resume { delivered } => {
+                let Some(row) = self.keys.get_mut(key) else { return Some(None) };
+                for delivered in delivered {
+                    row.unpark(*delivered);
+                }
+                if row.parked.is_empty() && !row.held {
+                    self.keys.remove(key);
+                    return Some(None);
+                }
+                row.version = next;
+                row.forget_departed(now);
+                row.next_attempt_at = now;
+                Some(Some(next))
+            }
+        }
+    }
+
+    /// Removes a hot row, if it is there and of this key.
+    fn take_hot(&mut self, key: &KeyId, row: RowId) -> Option<Arc<Stored>> {
+        self.hot.get(&row.position).filter(|stored| stored.message.key_id() == *key)?;
+        take(&mut self.hot, row)
+    }
+
+    /// Moves hot rows behind those parked, and passes over those that are not there.
+    fn park(&mut self, key: &KeyId, rows: &[RowId], now: Timestamp) {
+        for row in rows {
+            if let Some(stored) = self.take_hot(key, *row) {
+                self.park_one(key, stored, now);
+            }
+        }
+    }
+
+    fn park_one(&mut self, key: &KeyId, stored: Arc<Stored>, now: Timestamp) {
+        let row = self.keys.entry(key.clone()).or_insert_with(|| KeyRow::opened(now));
+        row.parked.insert(stored.position, (now, stored));
+    }
+}
+
+impl KeyRow {
+    fn has(&self, row: RowId) -> bool {
+        self.parked.get(&row.position).is_some_and(|(_, stored)| stored.message.id == row.id)
+    }
+}
+// ANCHOR_END: transition
+
+// ANCHOR: admin
+#[async_trait]
+impl Admin for ToyStore {
+    async fn failing_keys(&self, filter: &Filter) -> Result<Vec<FailingKey>, StoreError> {
+        let mut found = self.run(|tables, _| {
+            let mut found = Vec::new();
+            for (route, key, row) in tables.keys() {
+                let ids = row.parked.values().map(|(_, stored)| stored.message.id);
+                if selects(filter, route, key, ids, row.since) {
+                    let mut failing = FailingKey::new(route.clone(), key.clone(), row.since);
+                    failing.held = row.held;
+                    failing.next_attempt_at = (!row.held).then_some(row.next_attempt_at);
+                    failing.attempts = row.attempts;
+                    failing.first_failure = row.first.clone();
+                    failing.last_failure = row.last.clone();
+                    failing.parked = row.parked.len() as u64;
+                    failing.first = row.first().map(|first| first.id);
+                    found.push(failing);
+                }
+            }
+            found
+        });
+        found.sort_by_key(|key| key.since);
+        Ok(page(found, filter))
+    }
+
+    async fn browse(&self, view: View, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        let found: Vec<Listed> = self.run(|tables, _| match view {
+            View::Parked => {
+                let parked = tables.keys().flat_map(|(route, _, row)| {
+                    row.parked
+                        .values()
+                        .map(|(at, stored)| Listed::new(route.clone(), Arc::clone(stored), *at))
+                });
+                parked.collect()
+            }
+            View::DeadLetters => tables.dead.clone(),
+            View::History => Vec::new(),
+            View::Scheduled => {
+                let scheduled = tables.scheduled.iter().map(|((due_at, _), (route, message))| {
+                    let stored = Stored::new(Position::START, *due_at, message.clone());
+                    Listed::new(route.clone(), Arc::new(stored), *due_at)
+                });
+                scheduled.collect()
+            }
+        });
+        Ok(page(found.into_iter().filter(|listed| selects_listed(filter, listed)), filter))
+    }
+
+    async fn steer(
+        &self,
+        route: &Route,
+        key: &KeyId,
+        operation: KeyOperation,
+    ) -> Result<Steered, StoreError> {
+        self.run(|tables, now| tables.steer(route, key, operation, now)).ok_or_else(|| {
+            let words = format!("the key {key} on the route {route} is neither failing nor held");
+            StoreError::new(StoreErrorKind::Invalid, operation.name(), words)
+        })
+    }
+
+    async fn append_again(&self, archive: Archive, filter: &Filter) -> Result<u64, StoreError> {
+        if archive == Archive::History {
+            return Ok(0);
+        }
+        let appended = self.run(|tables, now| {
+            let mut letters = tables.take_dead(filter);
+            letters.sort_by_key(|letter| letter.stored.position);
+            for letter in &letters {
+                tables.append(&letter.route, letter.stored.message.clone(), now);
+            }
+            letters.len() as u64
+        });
+        Ok(self.ring_if_any(appended))
+    }
+
+    async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
+        let id = self.run(|tables, now| {
+            let first = filter.first();
+            let Some(letter) = tables.dead.iter().find(|letter| selects_listed(&first, letter)) else {
+                return Ok(None);
+            };
+            let message = edit.of_message(&letter.stored.message)?;
+            let id = message.id;
+            if let Some(letter) = tables.take_dead(&first).pop() {
+                tables.append(&letter.route, message, now);
+            }
+            Ok(Some(id))
+        });
+        let id =
+            id.map_err(|wrong: String| StoreError::new(StoreErrorKind::Invalid, "requeue_edited", wrong))?;
+        self.ring_if_any(u64::from(id.is_some()));
+        Ok(id)
+    }
+
+    async fn purge(&self, filter: &Filter) -> Result<u64, StoreError> {
+        Ok(self.run(|tables, _| tables.take_dead(filter).len() as u64))
+    }
+
+    async fn set_paused(&self, route: &Route, topic: Option<&Topic>, paused: bool) -> Result<(), StoreError> {
+        self.run(|tables, _| {
+            let now_paused = &mut tables.route(route).paused;
+            let Some(topic) = topic else {
+                now_paused.route = paused;
+                return;
+            };
+            now_paused.topics.retain(|there| there != topic);
+            if paused {
+                now_paused.topics.push(topic.clone());
+            }
+        });
+        Ok(())
+    }
+
+    async fn cancel_scheduled(&self, ids: &[MessageId]) -> Result<u64, StoreError> {
+        Ok(self.run(|tables, _| {
+            let before = tables.scheduled.len();
+            tables.scheduled.retain(|_, (_, message)| !ids.contains(&message.id));
+            (before - tables.scheduled.len()) as u64
+        }))
+    }
+}
+
+impl Tables {
+    fn keys(&self) -> impl Iterator<Item = (&Route, &KeyId, &KeyRow)> {
+        self.routes
+            .iter()
+            .flat_map(|(route, tables)| tables.keys.iter().map(move |(key, row)| (route, key, row)))
+    }
+
+    /// Does what an operator asks; `None` if the key is neither failing nor held.
+    fn steer(
+        &mut self,
+        route: &Route,
+        key: &KeyId,
+        operation: KeyOperation,
+        now: Timestamp,
+    ) -> Option<Steered> {
+        let next = self.next();
+        let keys = &mut self.route(route).keys;
+        if operation == KeyOperation::Hold {
+            let row = keys.entry(key.clone()).or_insert_with(|| KeyRow::opened(now));
+            if !row.held {
+                (row.held, row.version) = (true, next);
+            }
+            return Some(Steered::NOTHING);
+        }
+        let row = keys.get_mut(key)?;
+        match operation {
+            KeyOperation::Hold | KeyOperation::Release => {
+                (row.held, row.version, row.next_attempt_at) = (false, next, now);
+                (row.attempts, row.first) = (0, None);
+                Some(Steered::NOTHING)
+            }
+            KeyOperation::Skip => {
+                let Some(first) = row.first() else { return Some(Steered::NOTHING) };
+                let death = row.death(first, "skipped");
+                let stored = row.unpark(first)?;
+                row.forget_departed(now);
+                (row.held, row.version, row.next_attempt_at) = (false, next, now);
+                self.bury(route, stored, death, now);
+                Some(Steered::skipped(Some(first.id)))
+            }
+            KeyOperation::Discard => {
+                let row = keys.remove(key)?;
+                for (_, stored) in row.parked.values() {
+                    let death = row.death(stored.row(), "discarded");
+                    self.bury(route, Arc::clone(stored), death, now);
+                }
+                Some(Steered::discarded(row.parked.len() as u64))
+            }
+        }
+    }
+
+    /// Takes the oldest dead letters that a filter selects.
+    fn take_dead(&mut self, filter: &Filter) -> Vec<Listed> {
+        let mut left = filter.limit();
+        let is_taken = |letter: &mut Listed| {
+            let takes = left > 0 && selects_listed(filter, letter);
+            left -= usize::from(takes);
+            takes
+        };
+        self.dead.extract_if(.., is_taken).collect()
+    }
+}
+
+fn selects_listed(filter: &Filter, listed: &Listed) -> bool {
+    let message = &listed.stored.message;
+    selects(filter, &listed.route, &message.key_id(), [message.id], listed.at)
+}
+
+fn selects(
+    filter: &Filter,
+    route: &Route,
+    key: &KeyId,
+    ids: impl IntoIterator<Item = MessageId>,
+    at: Timestamp,
+) -> bool {
+    filter.route.as_ref().is_none_or(|wanted| wanted == route)
+        && filter.topic.as_ref().is_none_or(|wanted| *wanted == key.topic)
+        && filter.key.as_ref().is_none_or(|wanted| *wanted == key.key)
+        && filter.ids.as_ref().is_none_or(|wanted| ids.into_iter().any(|id| wanted.contains(&id)))
+        && filter.since.is_none_or(|since| at >= since)
+        && filter.before.is_none_or(|before| at < before)
+}
+
+fn page<T>(found: impl IntoIterator<Item = T>, filter: &Filter) -> Vec<T> {
+    found.into_iter().skip(filter.offset).take(filter.limit()).collect()
+}
+// ANCHOR_END: admin
+
+// ANCHOR: upkeep
+impl Tables {
+    fn maintain(&mut self, limit: usize, now: Timestamp) -> Maintained {
+        let mut done = Maintained::default();
+        let due: Vec<_> =
+            self.scheduled.range(..=(now, i64::MAX)).take(limit).map(|(when, _)| *when).collect();
+        for when in due {
+            if let Some((route, message)) = self.scheduled.remove(&when) {
+                self.append(&route, message, now);
+                done.promoted += 1;
+            }
+        }
+        let next_due = self.scheduled.keys().next().map(|(due_at, _)| *due_at);
+        done.next_due = next_due.map(|due_at| due_at.since(now));
+        let mut left = limit;
+        let mut is_removed = |is_over: bool| {
+            let is_removed = is_over && left > 0;
+            left -= usize::from(is_removed);
+            is_removed
+        };
+        let before = self.handled.len();
+        self.handled.retain(|_, at| !is_removed(at.plus(HANDLED_KEPT) <= now));
+        done.handled_ids_removed = (before - self.handled.len()) as u64;
+        for tables in self.routes.values_mut() {
+            let before = tables.relays.len();
+            tables.relays.retain(|_, relay| {
+                let gone_for = now.since(relay.expires_at);
+                !is_removed(!relay.is_live(now) && gone_for > relay.lasts.saturating_mul(10))
+            });
+            done.relays_removed += (before - tables.relays.len()) as u64;
+        }
+        done.more = left == 0 || next_due.is_some_and(|due_at| due_at <= now);
+        done
+    }
+
+    fn backlog(&mut self, route: &Route, now: Timestamp) -> Backlog {
+        let mut backlog = Backlog::default();
+        backlog.dead = self.dead.iter().filter(|letter| letter.route == *route).count() as u64;
+        let of_route = self.scheduled.iter().filter(|(_, (of, _))| of == route);
+        let due_times: Vec<Timestamp> = of_route.map(|((due_at, _), _)| *due_at).collect();
+        backlog.scheduled = due_times.len() as u64;
+        let tables = self.route(route);
+        let parked = || tables.keys.values().flat_map(|row| row.parked.values().map(|(_, stored)| stored));
+        backlog.pending = tables.hot.len() as u64;
+        backlog.parked = parked().count() as u64;
+        backlog.held_keys = tables.keys.values().filter(|row| row.held).count() as u64;
+        backlog.retrying_keys = tables.keys.len() as u64 - backlog.held_keys;
+        let waiting = || tables.hot.values().chain(parked());
+        let buckets: BTreeSet<Bucket> = waiting().map(|stored| stored.bucket).collect();
+        let unowned = buckets.iter().filter(|bucket| tables.owner(**bucket, now).is_none());
+        backlog.unowned_buckets = unowned.count() as u64;
+        let overdue = due_times.into_iter().filter(|due_at| *due_at <= now);
+        let oldest = waiting().map(|stored| stored.appended_at).chain(overdue).min();
+        backlog.oldest_age = oldest.map(|oldest| now.since(oldest));
+        backlog
+    }
+
+    fn unserved(&self, after: Duration, now: Timestamp) -> Vec<Unserved> {
+        let is_served = |route: &Route| {
+            let relays = self.routes.get(route).into_iter().flat_map(|tables| tables.relays.values());
+            relays.into_iter().any(|relay| relay.is_live(now))
+        };
+        let due = self.scheduled.range(..=(now, i64::MAX)).map(|((due_at, _), (route, _))| (route, *due_at));
+        let there = self.routes.iter().flat_map(|(route, tables)| {
+            let parked = tables.keys.values().flat_map(|row| row.parked.values().map(|(_, stored)| stored));
+            tables.hot.values().chain(parked).map(move |stored| (route, stored.appended_at))
+        });
+        let found = there.chain(due).filter(|(route, _)| !is_served(route));
+        Unserved::gather(found.map(|(route, since)| (route.as_str(), now.since(since))), after)
+    }
+}
+// ANCHOR_END: upkeep
