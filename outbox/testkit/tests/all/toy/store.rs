@@ -223,7 +223,7 @@ impl Transactional for ToyStore {
         committed
     }
 
-    async fn append(&self, tx: &mut ToyTx, messages: &[Outgoing]) -> Result<(), AppendError> {
+    async fn append(&self, tx: &mut Self::Tx<'_>, messages: &[Outgoing]) -> Result<(), AppendError> {
         for outgoing in messages {
             outgoing.message.validate()?;
         }
@@ -237,7 +237,7 @@ impl Transactional for ToyStore {
 
     async fn fence(
         &self,
-        tx: &mut ToyTx,
+        tx: &mut Self::Tx<'_>,
         route: &Route,
         stored: &[&Stored],
     ) -> Result<Vec<bool>, StoreError> {
@@ -250,7 +250,7 @@ impl Transactional for ToyStore {
 
     async fn deduplicate(
         &self,
-        tx: &mut ToyTx,
+        tx: &mut Self::Tx<'_>,
         consumer: &Consumer,
         messages: &[&Message],
     ) -> Result<Vec<Dedup>, StoreError> {
