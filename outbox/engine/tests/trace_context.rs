@@ -1,4 +1,5 @@
-//! One trace: from the span that appends, through the store, the relay and the transport, to the span that handles.
+//! One trace: from the span that appends, through store, relay and transport, to the span that
+//! handles.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -54,7 +55,8 @@ async fn appending_relaying_and_handling_are_one_trace() {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
-    // For the whole process: the relay's actors run on tasks of their own. This test is alone in its program.
+    // For the whole process, because the relay's actors run on tasks of their own. This test is
+    // alone in its program.
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).unwrap();
 
     let (store, transport) = (MemoryStore::new(), MemoryTransport::new());

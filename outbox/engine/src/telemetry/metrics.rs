@@ -3,8 +3,8 @@
 use metrics::Unit;
 use outbox_contract::metric::{ALL, Kind};
 
-/// Registers units and descriptions of all metrics with the recorder of this program. No effect if
-/// it knows them, or if none is installed.
+/// Registers units and descriptions of all metrics with the recorder of this program. Idempotent,
+/// and without effect if no recorder is installed.
 pub(crate) fn describe_metrics() {
     for metric in ALL {
         let unit = unit(metric.unit);
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
     use crate::{Inbox, Mode};
 
-    /// Records the descriptions it receives.
+    /// Recorder that collects the descriptions.
     #[derive(Default)]
     struct Told(Mutex<Vec<(String, Option<Unit>, String)>>);
 
@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// Every mode of an inbox describes them, because the process may have no other part that does.
+    /// Every mode of an inbox registers them, because the process may have no other part that does.
     #[tokio::test]
     async fn an_inbox_of_every_mode_describes_them() {
         for mode in [Mode::Direct, Mode::Stored, Mode::Receive, Mode::Handle] {

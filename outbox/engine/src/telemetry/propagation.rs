@@ -1,8 +1,8 @@
 //! Spans that continue a message's trace.
 //!
-//! The span that appended an event is in the message's headers, and stays there. The relay adds a
-//! link and no parent, because its span covers many messages of many traces. A consumer's span is
-//! therefore a child of the span that appended, whatever lies between.
+//! The headers of a message hold the span that appended it. The relay adds a link to it and no
+//! parent, because its own span covers many messages of many traces. A consumer's span is therefore
+//! a child of the span that appended, whatever lies between.
 
 use std::sync::Arc;
 
@@ -33,10 +33,10 @@ pub(crate) fn publish_span(route: &Route, messages: &[Arc<Stored>]) -> Span {
     span
 }
 
-/// Creates a span for handling a message: with the feature `opentelemetry`, a child of the span
-/// that appended it, possibly in another process.
+/// Creates a span for handling a message. With the feature `opentelemetry`, it is a child of the
+/// span that appended the message, possibly in another process.
 ///
-/// The inbox enters one for each message. A subscriber without an inbox does so by hand:
+/// An inbox creates one for each message. A subscriber without an inbox does so itself:
 ///
 /// ```
 /// use outbox_contract::{Message, Topic};
@@ -44,7 +44,8 @@ pub(crate) fn publish_span(route: &Route, messages: &[Arc<Stored>]) -> Span {
 ///
 /// # fn handle(_: &Message) {}
 /// let message = Message::new(Topic::new("orders")?, "order.placed");
-/// consume_span(&message).in_scope(|| handle(&message)); // a future: `.instrument(consume_span(&message)).await`
+/// consume_span(&message).in_scope(|| handle(&message));
+/// // A future: `handling.instrument(consume_span(&message)).await`.
 /// # Ok::<(), outbox_contract::NameError>(())
 /// ```
 #[must_use]

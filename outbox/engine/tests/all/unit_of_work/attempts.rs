@@ -1,4 +1,4 @@
-//! Others in the way, errors of all kinds, and what is done again.
+//! Conflicts, errors of all kinds, and retries.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use outbox_testkit::{ChaosStore, StoreCall, StoreFault};
 
 use crate::unit_of_work::support::{appended, mediator, placed};
 
-/// A table of versions, beside the store: a statement checks, a commit writes.
+/// Table of versions beside the store. A statement checks, and a commit writes.
 #[derive(Clone, Default)]
 struct Versions(Arc<Mutex<BTreeMap<u32, i64>>>);
 
@@ -20,7 +20,8 @@ impl Versions {
         *self.0.lock().unwrap().entry(id).or_default()
     }
 
-    /// `update … set version = version + 1 where id = ? and version = ?`, and how many rows that is.
+    /// Runs `update … set version = version + 1 where id = ? and version = ?`. Returns the number
+    /// of rows.
     fn update(&self, tx: &mut MemoryTx, id: u32, expected: i64) -> u64 {
         if self.read(id) != expected {
             return 0;
@@ -38,7 +39,7 @@ async fn who_meets_another_version_begins_again_with_what_is_there_now() {
         .run(async |work| {
             let read = versions.read(7);
             if attempts.fetch_add(1, Ordering::SeqCst) < 2 {
-                // Somebody else is faster.
+                // Another writer is faster.
                 *versions.0.lock().unwrap().get_mut(&7).unwrap() += 1;
             }
             work.record(placed("a"))?;
@@ -84,7 +85,8 @@ async fn a_statement_that_changes_several_rows_is_a_mistake_and_not_tried_again(
 
 #[tokio::test(start_paused = true)]
 async fn a_deadlock_begins_again_as_a_whole() {
-    // Appends in between take keys early: here they can deadlock, and one of the two is ended by the store.
+    // Appends in between lock keys early. So these can deadlock, and the store aborts one of the
+    // two.
     let store = MemoryStore::builder().concurrent_writers().build();
     let mediator = Mediator::new(Outbox::new(store.clone()));
     let attempts = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! What handlers get and do, what is appended, and what rolls back.
+//! Handlers: what they receive and do, what is appended, and what rolls back.
 
 use std::time::Duration;
 
@@ -75,13 +75,13 @@ async fn a_panic_in_a_handler_rolls_everything_back() {
     work.record(placed("a")).unwrap();
     assert!(tokio::spawn(work.commit()).await.unwrap_err().is_panic());
     assert_eq!(book.committed(), 0);
-    // Nothing is locked either: the next one gets through.
+    // Nothing stays locked, so the next unit of work succeeds.
     let mut work = mediator.begin().await.unwrap();
     work.record(StockRanLow { item: 1 }).unwrap();
     work.commit().await.unwrap();
 }
 
-/// Goes in a circle, and hides that from whoever called it.
+/// Handler that runs in a circle, and hides the error of that.
 async fn circles(event: &OrderEvent, work: &mut UnitOfWork<MemoryStore>) -> Result<(), HandlerError> {
     let next = match event.clone() {
         OrderEvent::Placed { order, step } => OrderEvent::Paid { order, step: step + 1 },
@@ -139,7 +139,8 @@ async fn events_are_appended_in_the_order_of_keys_and_within_a_key_as_they_were_
     assert_eq!(messages.last().unwrap().topic, "purchases");
 }
 
-/// A handler writes to the other keys, so that units take theirs in opposite orders unless somebody sorts over the whole.
+/// Handler that writes to the other keys. Units take keys in opposite orders unless they are sorted
+/// across the whole unit.
 async fn touches_all(event: &StockRanLow, work: &mut UnitOfWork<MemoryStore>) -> Result<(), HandlerError> {
     let keys = ["a", "b", "c", "d"];
     for step in 0..keys.len() {
@@ -250,7 +251,7 @@ async fn an_event_that_can_not_be_a_message_is_refused_at_once_and_the_unit_goes
     assert_eq!(appended(mediator.outbox().store()).len(), 1);
 }
 
-/// What a task of a server does: everything of it can move between threads.
+/// As in a task of a server: all parts can move between threads.
 #[tokio::test]
 async fn units_of_work_run_on_tasks_of_their_own() {
     let mediator = mediator().on(runs_low);
@@ -273,7 +274,7 @@ async fn units_of_work_run_on_tasks_of_their_own() {
     assert_eq!(appended(mediator.outbox().store()).len(), 4);
 }
 
-/// A mediator that has been cloned can still get handlers; the clone keeps what it had.
+/// A clone of a mediator can get further handlers, and the original keeps its own.
 #[tokio::test]
 async fn a_clone_does_not_get_the_handlers_that_are_registered_later() {
     let book = Book::default();

@@ -1,4 +1,4 @@
-//! Units of work: what commits together, what rolls back, who is told, and what happens when others are in the way.
+//! Units of work: commit, rollback, wake-ups and conflicts.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Events, a book of what handlers saw, and a look at what was appended.
+//! Fixture: events, a record of what handlers saw, and access to appended messages.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ pub(crate) fn mediator() -> Mediator<MemoryStore> {
     Mediator::new(Outbox::new(MemoryStore::new()))
 }
 
-/// What is to be sent, in the order of positions: event type and key.
+/// Returns the messages to be sent, in the order of positions: event type and key.
 pub(crate) fn appended(store: &MemoryStore) -> Vec<(String, String)> {
     let snapshot = store.snapshot();
     let messages = snapshot.hot.iter().map(|(_, stored)| &stored.message);
@@ -50,7 +50,7 @@ pub(crate) fn pair(event_type: &str, key: &str) -> (String, String) {
     (event_type.to_owned(), key.to_owned())
 }
 
-/// What handlers saw, in order, and what committed with them.
+/// Record of what handlers saw, in order, and of what committed with them.
 #[derive(Clone, Default)]
 pub(crate) struct Book {
     seen: Arc<Mutex<Vec<String>>>,
@@ -66,7 +66,7 @@ impl Book {
         self.seen.lock().unwrap().clone()
     }
 
-    /// A write of the user's: there if and only if the transaction commits.
+    /// Makes a user's write, which takes effect only if the transaction commits.
     pub(crate) fn write(&self, tx: &mut MemoryTx) {
         let committed = Arc::clone(&self.committed);
         tx.on_commit(move || _ = committed.fetch_add(1, Ordering::SeqCst));
@@ -77,7 +77,7 @@ impl Book {
     }
 }
 
-/// A handler that notes each event under its name.
+/// Handler that notes each event under its name.
 pub(crate) struct Notes(pub(crate) &'static str, pub(crate) Book);
 
 #[async_trait]
