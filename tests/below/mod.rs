@@ -102,7 +102,7 @@ async fn messages_alone(kind: StoreKind) {
     world.tables.put_back().await;
     world.published(200).await;
     world.assert_in_order_since(100);
-    world.assert_told(&relay, "outbox_message with positions of before").await;
+    world.assert_told(&relay, "rows with old positions were inserted into outbox_message").await;
     assert_eq!(relay.stats().resets, 0);
 }
 

@@ -1,4 +1,4 @@
-//! How a relay is put together and started.
+//! Builder of a relay: collects the settings, checks them, starts the relay.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,8 @@ use super::policies::Policies;
 use super::supervisor::{RouteMsg, RouteSupervisor};
 use crate::telemetry::describe_metrics;
 
-/// Moves committed messages from a store to a transport: in the order of their commits, key by key, at least once.
+/// Moves committed messages from a store to a transport: in the order of their commits, key by key,
+/// at least once.
 ///
 /// ```no_run
 /// # async fn run(store: impl outbox_contract::Store, transport: impl outbox_contract::Transport)
@@ -35,12 +36,14 @@ use crate::telemetry::describe_metrics;
 pub struct Relay;
 
 impl Relay {
-    /// A relay that sends the route `default` of a store to a transport. Both are cheap to clone, or shared in an `Arc`.
+    /// Returns the builder of a relay that sends the route `default` of a store to a transport.
+    ///
+    /// Both are cheap to clone, or shared in an `Arc`.
     pub fn builder(store: impl Store, transport: impl Transport) -> RelayBuilder {
         Self::of_route(&Route::default(), Arc::new(store), Arc::new(transport))
     }
 
-    /// A relay of one route.
+    /// Returns the builder of a relay of one route.
     pub(crate) fn of_route(
         route: &Route,
         store: Arc<dyn Store>,
@@ -58,7 +61,9 @@ impl Relay {
     }
 }
 
-/// Sets a relay up. Nothing is checked before [`start`](Self::start), which then reports everything that is wrong at once.
+/// Builder of a relay.
+///
+/// Checks nothing before [`start`](Self::start), which reports everything that is wrong at once.
 #[must_use = "nothing runs before `start`"]
 pub struct RelayBuilder {
     store: Arc<dyn Store>,
@@ -92,7 +97,7 @@ macro_rules! settings {
 }
 
 impl RelayBuilder {
-    /// Sends another route of the store to a transport of its own.
+    /// Adds another route of the store, with a transport of its own.
     pub fn route(mut self, name: impl Into<String>, transport: impl Transport) -> Self {
         self.routes.push((name.into(), Arc::new(transport)));
         self
@@ -104,66 +109,69 @@ impl RelayBuilder {
         self
     }
 
-    /// What people call this relay. See [`RelayConfig::label`].
+    /// Name of this relay in logs and in the database. See [`RelayConfig::label`].
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.config.label = label.into();
         self
     }
 
-    /// The `source` of CloudEvents. See [`RelayConfig::source`].
+    /// `source` attribute of CloudEvents. See [`RelayConfig::source`].
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.config.source = source.into();
         self
     }
 
-    /// Retries failing messages of a topic by a policy of its own.
+    /// Retry policy of a topic, in place of the one of the route.
     pub fn topic_retry(mut self, topic: impl Into<String>, retry: RetryPolicy) -> Self {
         self.policies.push((topic.into(), retry));
         self
     }
 
     settings! {
-        /// How long leases last. See [`RelayConfig::lease`].
+        /// Duration of a lease. See [`RelayConfig::lease`].
         lease: Duration,
-        /// How often leases are renewed. See [`RelayConfig::heartbeat`].
+        /// Interval of heartbeats, which renew the leases. See [`RelayConfig::heartbeat`].
         heartbeat: Duration,
-        /// How long a batch may take. See [`RelayConfig::publish_timeout`].
+        /// Timeout of a publish batch. See [`RelayConfig::publish_timeout`].
         publish_timeout: Duration,
-        /// How long a call to the store may take. See [`RelayConfig::store_timeout`].
+        /// Timeout of a call to the store. See [`RelayConfig::store_timeout`].
         store_timeout: Duration,
-        /// The most messages of one fetch. See [`RelayConfig::fetch_batch`].
+        /// Maximum number of messages of one fetch. See [`RelayConfig::fetch_batch`].
         fetch_batch: usize,
-        /// The most bytes of one fetch. See [`RelayConfig::fetch_batch_bytes`].
+        /// Maximum number of bytes of one fetch. See [`RelayConfig::fetch_batch_bytes`].
         fetch_batch_bytes: usize,
-        /// The most messages in memory. See [`RelayConfig::max_in_flight`].
+        /// Maximum number of messages in memory. See [`RelayConfig::max_in_flight`].
         max_in_flight: usize,
-        /// The most bytes of messages in memory. See [`RelayConfig::max_in_flight_bytes`].
+        /// Maximum number of bytes of messages in memory. See [`RelayConfig::max_in_flight_bytes`].
         max_in_flight_bytes: usize,
-        /// The most messages of one key in memory. See [`RelayConfig::per_key`].
+        /// Maximum number of messages of one key in memory. See [`RelayConfig::per_key`].
         per_key: usize,
-        /// Number of batches that a full fetch is divided into. See [`RelayConfig::lanes`].
+        /// Number of publish batches that a full fetch is divided into. See [`RelayConfig::lanes`].
         lanes: usize,
-        /// Number of unconfirmed batches in times of `lanes`. See [`RelayConfig::max_unconfirmed_batches`].
+        /// Maximum number of unconfirmed batches, as a multiple of `lanes`. See
+        /// [`RelayConfig::max_unconfirmed_batches`].
         max_unconfirmed_batches: usize,
-        /// The most messages of a batch. See [`RelayConfig::publish_batch`].
+        /// Maximum number of messages of a publish batch. See [`RelayConfig::publish_batch`].
         publish_batch: usize,
-        /// The most bytes of a batch. See [`RelayConfig::publish_batch_bytes`].
+        /// Maximum number of bytes of a publish batch. See [`RelayConfig::publish_batch_bytes`].
         publish_batch_bytes: usize,
-        /// How often an idle relay looks by itself. See [`RelayConfig::idle_poll`].
+        /// Polling interval of an idle relay. See [`RelayConfig::idle_poll`].
         idle_poll: Duration,
-        /// How often failing keys are looked for. See [`RelayConfig::due_poll`].
+        /// Polling interval for failing keys. See [`RelayConfig::due_poll`].
         due_poll: Duration,
-        /// How often scheduled messages are looked for. See [`RelayConfig::maintain_every`].
+        /// Polling interval for scheduled messages and expired rows. See
+        /// [`RelayConfig::maintain_every`].
         maintain_every: Duration,
-        /// How often the backlog is measured. See [`RelayConfig::observe_every`].
+        /// Interval at which the backlog is measured. See [`RelayConfig::observe_every`].
         observe_every: Duration,
-        /// The first wait for an unavailable transport. See [`RelayConfig::outage_first_delay`].
+        /// First delay while a transport is unavailable. See [`RelayConfig::outage_first_delay`].
         outage_first_delay: Duration,
-        /// The longest such wait. See [`RelayConfig::outage_max_delay`].
+        /// Maximum delay while a transport is unavailable. See [`RelayConfig::outage_max_delay`].
         outage_max_delay: Duration,
-        /// The age of the oldest waiting message from which on the relay is unhealthy. See [`RelayConfig::unhealthy_age`].
+        /// Age of the oldest waiting message from which the relay is unhealthy. See
+        /// [`RelayConfig::unhealthy_age`].
         unhealthy_age: Duration,
-        /// How failing messages are tried again. See [`RelayConfig::retry`].
+        /// Retry policy of failing messages. See [`RelayConfig::retry`].
         retry: RetryPolicy,
     }
 
@@ -173,7 +181,7 @@ impl RelayBuilder {
         self
     }
 
-    /// Sets the clock that leases are measured with. A seam for tests.
+    /// Clock that leases are measured with. A seam for tests.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -181,8 +189,10 @@ impl RelayBuilder {
         self
     }
 
-    /// Sets the seed of all randomness (jitter). A seam for tests: with a seed, an id, a clock under control, the memory backends and one thread, a run is
-    /// the same again to the last step.
+    /// Seed of all randomness (jitter). A seam for tests.
+    ///
+    /// With a seed, an id, a controlled clock, the memory backends and one thread, a run is
+    /// reproducible to the last step.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn seed(mut self, seed: u64) -> Self {
@@ -190,7 +200,8 @@ impl RelayBuilder {
         self
     }
 
-    /// Sets the id of this life of the relay. A seam for tests: an id that was used before is a relay that was never gone.
+    /// Id of this run of the relay. A seam for tests: with the id of an earlier run, the store
+    /// takes the relay for that one, still running.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn id(mut self, id: RelayId) -> Self {
@@ -198,15 +209,16 @@ impl RelayBuilder {
         self
     }
 
-    /// Checks everything, then starts the relay on the current Tokio runtime.
+    /// Checks the configuration and the store, then starts the relay on the current Tokio runtime.
     ///
-    /// A transport that can't be reached now does not keep the relay from starting: it waits for it.
+    /// A transport that is unreachable now does not prevent the start: the relay keeps retrying.
     ///
     /// # Errors
     ///
-    /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached, does not answer within
-    /// [`store_timeout`](Self::store_timeout), or was not migrated; [`StartError::Transport`] when the transport says that it will never work as
-    /// it is.
+    /// - [`StartError::Config`] with everything that is wrong;
+    /// - [`StartError::Store`] when the store is unreachable, does not answer within
+    ///   [`store_timeout`](Self::store_timeout), or was not migrated;
+    /// - [`StartError::Transport`] when the transport reports an error that no retry can cure.
     pub async fn start(self) -> Result<RelayHandle, StartError> {
         let (routes, policies) = self.checked()?;
         warn_of_abort();
@@ -217,7 +229,7 @@ impl RelayBuilder {
                 if !error.is_retryable() {
                     return Err(StartError::Transport(route.clone(), error));
                 }
-                tracing::warn!(%route, %error, "the transport is not to be had yet; starting all the same");
+                tracing::warn!(%route, %error, "transport unreachable; starting anyway, will keep retrying");
             }
         }
         let relay = self.id.unwrap_or_else(RelayId::new);
@@ -261,7 +273,7 @@ impl RelayBuilder {
         for (name, transport) in &self.routes {
             match Route::new(name) {
                 Ok(route) if routes.contains_key(&route) => {
-                    problems.push(format!("there are two routes named {route}; give each a name of its own"));
+                    problems.push(format!("route {route} is configured twice; give it one transport"));
                 }
                 Ok(route) => {
                     routes.insert(route, Arc::clone(transport));
@@ -275,7 +287,7 @@ impl RelayBuilder {
             match Topic::new(name) {
                 Ok(topic) => {
                     if policies.by_topic.insert(topic, policy.clone()).is_some() {
-                        problems.push(format!("topic {name} has two policies; give it one"));
+                        problems.push(format!("topic {name} has two retry policies; give it one"));
                     }
                 }
                 Err(error) => problems.push(error.to_string()),
@@ -289,16 +301,17 @@ impl RelayBuilder {
     }
 }
 
-/// Says that a panic anywhere ends the whole process, where it was built so.
+/// Warns that a panic anywhere ends the whole process, if it was built so.
 pub(crate) fn warn_of_abort() {
     if cfg!(panic = "abort") {
         tracing::warn!(
-            "built with panic = \"abort\": a panic of a transport or a handler ends the process, and does so again with the same message"
+            "built with panic = \"abort\": a panic in a transport or a handler ends the process, and \
+             the same message ends it again after a restart; build with panic = \"unwind\""
         );
     }
 }
 
-/// A number that two relays share if they treat failing messages alike.
+/// Returns a number that two relays share if they retry failing messages alike.
 fn fingerprint(policies: &Policies) -> i64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
@@ -306,17 +319,17 @@ fn fingerprint(policies: &Policies) -> i64 {
     hasher.finish().cast_signed()
 }
 
-/// Why a relay or an inbox was not started. Nothing runs.
+/// Error of a relay or an inbox that was not started. Nothing runs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The configuration makes no sense: everything that is wrong with it.
+    /// The configuration is invalid. Holds every problem.
     Config(Vec<String>),
-    /// The store can't be reached, or is not ready.
+    /// The store is unreachable or not ready.
     Store(StoreError),
-    /// The transport of a route will never work as it is.
+    /// The transport of a route reported an error that no retry can cure.
     Transport(Route, TransportError),
-    /// The parts of it could not be started.
+    /// An actor could not be started.
     Runtime(String),
 }
 
@@ -324,12 +337,12 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Config(problems) => {
-                f.write_str("nothing was started, since the configuration makes no sense:")?;
+                f.write_str("not started, invalid configuration:")?;
                 problems.iter().try_for_each(|problem| write!(f, "\n- {problem}"))
             }
-            Self::Store(error) => write!(f, "nothing was started: {error}"),
-            Self::Transport(route, error) => write!(f, "nothing was started: route {route}: {error}"),
-            Self::Runtime(error) => write!(f, "nothing was started: {error}"),
+            Self::Store(error) => write!(f, "not started: {error}"),
+            Self::Transport(route, error) => write!(f, "not started: route {route}: {error}"),
+            Self::Runtime(error) => write!(f, "not started: {error}"),
         }
     }
 }

@@ -1,17 +1,17 @@
-//! How a relay is set up: every number with its unit, its default, and why.
+//! Configuration of a relay: every value with its unit, its default, and the reason for it.
 
 use std::time::Duration;
 
 use outbox_contract::RetryPolicy;
 
-/// The most that may be asked for where messages are counted: a typing error is more, and nobody's memory is.
+/// Maximum of a setting that counts messages: more is a typing error, and no memory holds it.
 pub(crate) const MAX_MESSAGES: usize = 1_000_000;
-/// The same, where bytes are.
+/// Maximum of a setting that counts bytes.
 pub(crate) const MAX_BYTES: usize = usize::MAX >> 2;
 /// Maximum number of unconfirmed batches: each has an actor of its own.
-const MAX_CHUNKS: usize = 10_000;
+const MAX_UNCONFIRMED: usize = 10_000;
 
-/// What is wrong with a number: none at all, or more than there can be.
+/// Returns the problem of a number: zero, or above its maximum.
 pub(crate) fn problem_of_count(name: &str, value: usize, most: usize) -> Option<String> {
     match value {
         0 => Some(format!("{name} is 0; give it at least 1")),
@@ -20,65 +20,98 @@ pub(crate) fn problem_of_count(name: &str, value: usize, most: usize) -> Option<
     }
 }
 
-/// The configuration of a relay. [`RelayBuilder`](super::RelayBuilder) has a method of the same name for each field. Times are 1 ms to a
-/// day, numbers of messages 1 to 1,000,000, if nothing else is said.
+/// Configuration of a relay.
+///
+/// [`RelayBuilder`](super::RelayBuilder) has a method of the same name for each field. Unless a
+/// field says otherwise, durations are 1 ms to a day, and numbers of messages 1 to 1,000,000.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RelayConfig {
-    /// What people call this relay, in logs and in the database. It decides nothing. Default `relay`.
+    /// Name of this relay in logs and in the database. It has no effect. Default `relay`.
     pub label: String,
-    /// The `source` attribute of CloudEvents: a URI reference that names this service. Default `/outbox`. Give each outbox its own: consumers tell
-    /// positions apart by it (so give it another one after a restore of its database, as positions come back then), and Redis, which refuses what a late relay sends, owners of buckets. Under the default, Redis refuses nothing of
-    /// that kind; two outboxes under another one that they share hold each other up there (`fenced`).
+    /// `source` attribute of CloudEvents: a URI reference that names this service. Default
+    /// `/outbox`.
+    ///
+    /// Give each outbox its own, because others tell outboxes apart by it:
+    ///
+    /// - Consumers compare positions only within a source. Change it after a restore of the
+    ///   database, as positions are reused then.
+    /// - Redis refuses what a late relay sends, by the owners of the buckets of a source. Under the
+    ///   default source, it refuses nothing of that kind. Two outboxes that share another source
+    ///   block each other there (`fenced`).
     pub source: String,
-    /// How long leases last. Another relay takes over at most this long, and a heartbeat, after this one was killed. Default 15 s.
+    /// Duration of a lease. Default 15 s.
+    ///
+    /// After a relay was killed, another one takes over within a lease and a heartbeat.
     pub lease: Duration,
-    /// How often leases are renewed. Default 5 s. A renewal that fails is tried again until `publish_timeout` before the leases run out; then publishing
-    /// stops, and everything in memory is dropped and read again.
+    /// Interval of heartbeats, which renew the leases. Default 5 s.
+    ///
+    /// A failed heartbeat is retried until `publish_timeout` before the leases expire. Then
+    /// publishing stops, and the relay drops everything in memory and reads it again.
     pub heartbeat: Duration,
-    /// How long a batch may take before its messages count as unknown and are sent again. Default 5 s. It is up to twelve times as long for a batch that
-    /// is being confirmed bit by bit, or whose turn has not come while those before it are: a slow broker gets nothing twice for being slow.
+    /// Timeout of a publish batch, after which its unconfirmed messages count as unknown and are
+    /// sent again. Default 5 s.
+    ///
+    /// It is up to twelve times as long for a batch that is being confirmed bit by bit, or that
+    /// waits behind batches that are: a slow broker receives no message twice for being slow.
     pub publish_timeout: Duration,
-    /// How long a call to the store may take before it counts as failed. Default 5 s: as long as twice this and a `publish_timeout` fit into the lease,
-    /// heartbeats that are answered so late still come in time. With more, publishing pauses while the database is as slow as that.
+    /// Timeout of a call to the store. Default 5 s.
+    ///
+    /// As long as twice this timeout and a `publish_timeout` fit into the lease, a heartbeat that
+    /// is answered as late as that still renews in time. With a longer timeout, publishing pauses
+    /// while the database is that slow.
     pub store_timeout: Duration,
-    /// The most messages of one fetch. Default 1,000: from 500 to 2,000 the cost per message is flat.
+    /// Maximum number of messages of one fetch. Default 1,000: the cost per message is flat from
+    /// 500 to 2,000.
     pub fetch_batch: usize,
-    /// The most bytes of one fetch. Default 8 MiB. A message that has more is fetched alone.
+    /// Maximum number of bytes of one fetch. Default 8 MiB. A larger message is fetched alone.
     pub fetch_batch_bytes: usize,
-    /// The most messages in memory. Default 2,000: one batch is published while the next is fetched. It bounds what can be repeated after a kill.
+    /// Maximum number of messages in memory. Default 2,000: one fetch is published while the next
+    /// one is read. It bounds the number of repeats after a kill.
     pub max_in_flight: usize,
-    /// The most bytes of messages in memory. Default 16 MiB; one message may exceed it.
+    /// Maximum number of bytes of messages in memory. Default 16 MiB; a single message may exceed
+    /// it.
     pub max_in_flight_bytes: usize,
-    /// The most messages of one key in memory, so that one key can't take all credit. Default 500; whatever is set, no more than half of
-    /// [`max_in_flight`](Self::max_in_flight), since nothing is fetched before the other half is free. A key has an eighth of it until the first of its messages has gone: it
-    /// may hang, and many such must fit.
+    /// Maximum number of messages of one key in memory, so that one key can't use up
+    /// [`max_in_flight`](Self::max_in_flight). Default 500.
+    ///
+    /// It is never more than half of `max_in_flight`, because nothing is fetched before the other
+    /// half is free. Until the first message of a key is delivered, the key gets an eighth of this
+    /// limit: it may hang, and many such keys must fit.
     pub per_key: usize,
-    /// Number of batches that a full fetch is divided into. Default 4.
+    /// Number of publish batches that a full fetch is divided into. Default 4.
     pub lanes: usize,
-    /// Number of unconfirmed batches in times of [`lanes`](Self::lanes), of different keys. Default 2. At most 10,000 batches in all. Besides these, `lanes` batches
-    /// may be out of keys of which nothing was heard the last time: for those no other waits.
+    /// Maximum number of unconfirmed batches of different keys, as a multiple of
+    /// [`lanes`](Self::lanes). Default 2. The product is at most 10,000.
+    ///
+    /// Another `lanes` batches may be unconfirmed for keys whose last batch got no answer, so that
+    /// no other key waits for those.
     pub max_unconfirmed_batches: usize,
-    /// The most messages of a batch. Default 500: twice a full fetch divided by `lanes`, so that a share goes out in one piece; a small rest would
-    /// cost brokers as much as a full batch.
+    /// Maximum number of messages of a publish batch. Default 500: twice a full fetch divided by
+    /// `lanes`, so that a share is sent in one piece. A small rest would cost brokers as much as a
+    /// full batch.
     pub publish_batch: usize,
-    /// The most bytes of a batch. Default 1 MiB, Kafka's own default for a batch. One message may have more.
+    /// Maximum number of bytes of a publish batch. Default 1 MiB, as in Kafka. A single message may
+    /// exceed it.
     pub publish_batch_bytes: usize,
-    /// How often an idle relay looks by itself; wake-ups come in between. Default 1 s.
+    /// Polling interval of an idle relay; wake-ups come in between. Default 1 s.
     pub idle_poll: Duration,
-    /// How often failing keys are looked for that an operator released, or that another relay left. Those of its own it looks for when they are due. Default 5 s.
+    /// Polling interval for failing keys that an operator released or another relay left behind.
+    /// Default 5 s. The relay retries its own failing keys when they are due.
     pub due_poll: Duration,
-    /// How often the relay looks for scheduled messages, and for what is over its time. Default 5 s; what it knows to be due it moves when it is.
+    /// Polling interval for scheduled messages and expired rows. Default 5 s. Messages whose due
+    /// time the relay knows are promoted at that time.
     pub maintain_every: Duration,
-    /// How often the backlog is measured, for metrics and health. Default 5 s.
+    /// Interval at which the backlog is measured, for metrics and health. Default 5 s.
     pub observe_every: Duration,
-    /// The age of the oldest waiting message from which on the relay is unhealthy. Default 60 s.
+    /// Age of the oldest waiting message from which the relay is unhealthy. Default 60 s.
     pub unhealthy_age: Duration,
-    /// How long to wait first when a transport or topic is unavailable. Default 200 ms.
+    /// First delay before a retry when a transport or topic is unavailable. Default 200 ms.
     pub outage_first_delay: Duration,
-    /// The longest such wait. Default 5 s: the relay is back at most this long after the transport.
+    /// Maximum delay before such a retry. Default 5 s: the relay resumes at most this long after
+    /// the transport.
     pub outage_max_delay: Duration,
-    /// How failing messages are tried again, where their topic has no policy of its own.
+    /// Retry policy of failing messages whose topic has none of its own.
     pub retry: RetryPolicy,
 }
 
@@ -114,12 +147,12 @@ impl Default for RelayConfig {
 }
 
 impl RelayConfig {
-    /// How many messages of one key may be in memory.
+    /// Returns the maximum number of messages of one key in memory.
     pub(crate) fn max_per_key(&self) -> usize {
         self.per_key.min((self.max_in_flight / 2).max(1))
     }
 
-    /// Everything that is wrong, each with its value and the remedy; empty when nothing is.
+    /// Returns everything that is wrong, each problem with its value and the remedy.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -151,31 +184,33 @@ impl RelayConfig {
             ("per_key", self.per_key, MAX_MESSAGES),
             // One for each bucket.
             ("lanes", self.lanes, 256),
-            ("max_unconfirmed_batches", self.max_unconfirmed_batches, MAX_CHUNKS),
+            ("max_unconfirmed_batches", self.max_unconfirmed_batches, MAX_UNCONFIRMED),
             ("publish_batch", self.publish_batch, MAX_MESSAGES),
             ("publish_batch_bytes", self.publish_batch_bytes, MAX_BYTES),
         ];
         problems
             .extend(counts.into_iter().filter_map(|(name, value, most)| problem_of_count(name, value, most)));
         if self.lanes <= 256
-            && self.max_unconfirmed_batches <= MAX_CHUNKS
-            && self.lanes * self.max_unconfirmed_batches > MAX_CHUNKS
+            && self.max_unconfirmed_batches <= MAX_UNCONFIRMED
+            && self.lanes * self.max_unconfirmed_batches > MAX_UNCONFIRMED
         {
             problems.push(format!(
-                "max_unconfirmed_batches is {}, for each of {} lanes; give all together at most {MAX_CHUNKS}",
+                "max_unconfirmed_batches is {}, for each of {} lanes; give them a product of at most \
+                 {MAX_UNCONFIRMED}",
                 self.max_unconfirmed_batches, self.lanes
             ));
         }
         if self.heartbeat.saturating_mul(2).saturating_add(self.publish_timeout) > self.lease {
             problems.push(format!(
-                "lease ({:?}) is too short for two heartbeats ({:?} each) and a publish_timeout ({:?}): one late heartbeat would stop \
-                 the relay; lengthen the lease or shorten the others",
+                "lease ({:?}) is too short for two heartbeats ({:?} each) and a publish_timeout ({:?}): \
+                 one late heartbeat would stop the relay; lengthen the lease or shorten the others",
                 self.lease, self.heartbeat, self.publish_timeout
             ));
         }
         if self.max_in_flight < self.fetch_batch {
             problems.push(format!(
-                "max_in_flight ({}) is less than fetch_batch ({}): a full batch would never fit; raise max_in_flight, best to twice the batch",
+                "max_in_flight ({}) is less than fetch_batch ({}): a full fetch would never fit; \
+                 raise max_in_flight, best to twice fetch_batch",
                 self.max_in_flight, self.fetch_batch
             ));
         }

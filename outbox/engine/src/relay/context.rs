@@ -1,4 +1,4 @@
-//! What all actors of a route share.
+//! Context of a route: shared by all its actors.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use super::config::RelayConfig;
 use super::core::breaker::Breaker;
 use super::maintenance::UnservedRoutes;
 use super::policies::Policies;
-use super::publish_timeout::Out;
+use super::publish_timeout::UnconfirmedBatches;
 use super::stats::Counters;
 use super::tenure::Tenure;
 
@@ -26,28 +26,29 @@ pub(crate) struct Context {
     pub(crate) source: Arc<str>,
     pub(crate) fingerprint: i64,
     pub(crate) clock: Arc<dyn Clock>,
-    /// When the relay was started, on its own clock.
+    /// Instant of the relay's start, on its own clock.
     pub(crate) started: Duration,
     pub(crate) seed: u64,
     pub(crate) config: RelayConfig,
     pub(crate) policies: Arc<Policies>,
     pub(crate) counters: Counters,
-    /// Routes that no relay serves. Used of the first route of a relay alone.
+    /// Routes that no running relay serves. Used only of the first route of a relay.
     pub(crate) unserved: UnservedRoutes,
     pub(crate) tenure: Tenure,
-    /// Whether an operator paused the route. Written by the route, read by the health check.
+    /// True while an operator pauses the route. Written by the route, read by the health check.
     pub(crate) paused: AtomicBool,
-    // Messages and bytes in memory. Written by the route, read as numbers.
+    // Messages and bytes in memory. Written by the route, read for metrics.
     in_flight: (AtomicUsize, AtomicUsize),
-    // What operators paused, and when the heartbeat began that told of it. Written by the route, read by who handles beside this relay; held
-    // while it is copied.
-    told_of_pauses: Mutex<(Paused, Duration)>,
-    // Whether the transport is there, as the core has it. Locked for a few instructions, never across an await.
+    // Operators' pauses, and the instant at which the heartbeat that reported them began. Written
+    // by the route, read by an inbox that handles messages beside this relay. Locked only to copy.
+    pauses: Mutex<(Paused, Duration)>,
+    // The core's circuit breaker of the transport. Locked for a few instructions, never across an
+    // await.
     breaker: Mutex<Breaker>,
-    // The transport answered a check. Written by the backlog job, taken by the route.
+    // Set when the transport answered a check. Written by the backlog job, taken by the route.
     transport_answers: AtomicBool,
-    // As the breaker; asked by publishers before and behind each batch.
-    out: Mutex<Out>,
+    // Locked like the breaker, by publishers before and after each batch.
+    out: Mutex<UnconfirmedBatches>,
 }
 
 impl Context {
@@ -80,7 +81,7 @@ impl Context {
             paused: AtomicBool::new(false),
             in_flight: Default::default(),
             transport_answers: AtomicBool::new(false),
-            told_of_pauses: Mutex::default(),
+            pauses: Mutex::default(),
             breaker: Mutex::new(Breaker::new(config.outage_first_delay, config.outage_max_delay)),
             out: Mutex::default(),
             route,
@@ -92,55 +93,59 @@ impl Context {
         self.clock.elapsed()
     }
 
-    /// What operators have paused, as of a heartbeat that began at this instant. The tenure's instant may be of a later heartbeat than the poller has heard of.
+    /// Returns what operators have paused, as of a heartbeat that began at this instant.
+    ///
+    /// [`Tenure::renewed`] may belong to a later heartbeat, which the route has not processed yet.
     pub(crate) fn paused(&self) -> (Paused, Duration) {
-        self.told_of_pauses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn pause(&self, paused: &Paused, asked: Duration) {
         self.paused.store(paused.route, Ordering::Release);
-        *self.told_of_pauses.lock().unwrap_or_else(PoisonError::into_inner) = (paused.clone(), asked);
+        *self.pauses.lock().unwrap_or_else(PoisonError::into_inner) = (paused.clone(), asked);
     }
 
     pub(crate) fn breaker(&self) -> MutexGuard<'_, Breaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows what the core has.
+    /// Publishes the state of the core to the other actors.
     pub(crate) fn show(&self, breaker: Breaker, in_flight: (usize, usize)) {
         *self.breaker() = breaker;
         self.in_flight.0.store(in_flight.0, Ordering::Relaxed);
         self.in_flight.1.store(in_flight.1, Ordering::Relaxed);
     }
 
-    /// Messages and bytes in memory.
+    /// Returns the number of messages and bytes in memory.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
         (self.in_flight.0.load(Ordering::Relaxed), self.in_flight.1.load(Ordering::Relaxed))
     }
 
-    /// The transport, which was thought away, answered a check. Says whether that is news.
+    /// Records that a transport that counted as unavailable answered a check. Returns false if that
+    /// was known.
     pub(crate) fn transport_answers(&self) -> bool {
         self.transport_answers.store(true, Ordering::Release);
         self.breaker().heard()
     }
 
-    /// Whether the transport answered a check since this was asked last.
+    /// Returns true if the transport answered a check since the last call.
     pub(crate) fn take_transport_answers(&self) -> bool {
         self.transport_answers.load(Ordering::Acquire) && self.transport_answers.swap(false, Ordering::AcqRel)
     }
 
-    /// The batches that are out.
-    pub(crate) fn out(&self) -> MutexGuard<'_, Out> {
+    /// Returns the unconfirmed batches.
+    pub(crate) fn out(&self) -> MutexGuard<'_, UnconfirmedBatches> {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the transport has been away for longer than a lease.
+    /// Returns true if the transport has been unavailable for longer than a lease.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.breaker().away_since().is_some_and(|since| self.now().saturating_sub(since) > self.config.lease)
     }
 }
 
-/// Why a part of a relay stopped: everything known is dropped and read again.
+/// Failure of a part of a relay. It restarts the route: everything in memory is dropped and read
+/// again.
 #[derive(Debug)]
 pub(crate) struct Broken(pub(crate) String);
 
@@ -152,25 +157,25 @@ impl std::fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Asks a store, before anything is started on it, whether it can be worked with.
+/// Checks a store before anything is started on it.
 pub(crate) async fn checked_in_time(limit: Duration, store: &dyn Store) -> Result<(), StoreError> {
     tokio::time::timeout(limit, store.check()).await.unwrap_or_else(|_| {
-        let words = format!("no answer within {limit:?}; start again, or give store_timeout more time");
-        Err(StoreError::new(StoreErrorKind::Unavailable, "check", words))
+        let cause = format!("timeout, no answer within {limit:?}; check the store, or raise store_timeout");
+        Err(StoreError::new(StoreErrorKind::Unavailable, "check", cause))
     })
 }
 
-/// Waits for a call to a backend, but no longer than the configuration allows. One that panics has failed.
+/// Waits for a call to a backend, at most for `limit`. A panic of the call is a failure.
 pub(crate) async fn in_time<T, E: std::fmt::Display>(
     limit: Duration,
     what: &str,
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Broken> {
-    // Nothing of the engine is touched by the call, so nothing can be left half done by a panic.
+    // The call shares no state with the engine, so a panic can't leave any half changed.
     match tokio::time::timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
         Ok(Ok(Ok(value))) => Ok(value),
         Ok(Ok(Err(error))) => Err(Broken(error.to_string())),
-        Ok(Err(_)) => Err(Broken(format!("{what}: it panicked; its message was printed"))),
-        Err(_) => Err(Broken(format!("{what}: no answer within {limit:?}"))),
+        Ok(Err(_)) => Err(Broken(format!("{what}: panicked; the panic message is on standard error"))),
+        Err(_) => Err(Broken(format!("{what}: timeout, no answer within {limit:?}"))),
     }
 }

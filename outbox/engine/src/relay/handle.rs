@@ -15,8 +15,10 @@ use super::observer::RelayObserver;
 use super::stats::RelayStats;
 use super::supervisor::RouteMsg;
 
-/// A running relay. Dropping it ends the relay at once, without a drain, as a crash would: what was in flight is sent again by
-/// whoever takes over. Call [`stop`](Self::stop) to end it in order.
+/// A running relay.
+///
+/// Call [`stop`](Self::stop) to end it in order. Dropping the handle ends the relay at once,
+/// without a drain, as a crash would: the relay that takes over sends again what was in flight.
 #[must_use = "dropping the handle ends the relay"]
 pub struct RelayHandle {
     relay: RelayId,
@@ -41,59 +43,69 @@ impl RelayHandle {
         Self { relay, routes, cells }
     }
 
-    /// The id of this life of the relay, as it stands in the store.
+    /// Returns the id of this run of the relay, as recorded in the store.
     #[must_use]
     pub fn id(&self) -> RelayId {
         self.relay
     }
 
-    /// Takes no more, finishes what is in flight, removes it from the store, gives the leases back, then stops (promise P8).
+    /// Stops the relay in order: reads nothing more, waits for what is in flight, removes it from
+    /// the store, gives the leases back (promise P8).
     ///
-    /// Returns whether all of that was done within the deadline. If not, the relay was ended as by a kill: what is left is sent again by whoever
-    /// takes over, within a lease and a heartbeat. Dropping the future half-way does the same.
+    /// Returns true if all of that was done within the deadline. If not, the relay was ended as by
+    /// a kill: the relay that takes over sends the rest again, within a lease and a heartbeat.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future ends the relay as by a kill, too.
     pub async fn stop(self, deadline: Duration) -> bool {
         let stops = self.routes.iter().map(|(_, route)| async move {
             let answer = route.call(RouteMsg::Stop, Some(deadline)).await;
             matches!(answer, Ok(ractor::rpc::CallResult::Success(true)))
         });
-        // What remains of the relay ends with `self`.
+        // The maintenance jobs end when `self` is dropped.
         join_all(stops).await.into_iter().all(|drained| drained)
     }
 
-    /// Sees the relay, and can do nothing to it: cheap to clone, for a handler of a web server, say. It outlives the relay, and says then that
-    /// nothing is published.
+    /// Returns a read-only view of the relay, cheap to clone, for example for a handler of a web
+    /// server.
+    ///
+    /// It outlives the relay, and reports then that nothing is published.
     #[must_use]
     pub fn observer(&self) -> RelayObserver {
         RelayObserver::new(self.relay, self.routes.iter().map(|(context, _)| Arc::clone(context)).collect())
     }
 
-    /// What the relay has done since it was started.
+    /// Returns counters of what the relay has done since its start.
     #[must_use]
     pub fn stats(&self) -> RelayStats {
         self.observer().stats()
     }
 
-    /// Tells what operators have paused of its first route, as of a heartbeat; and when that heartbeat had begun.
+    /// Returns a function that tells what operators have paused of the first route, and when the
+    /// heartbeat that reported it began.
     pub(crate) fn pauses(&self) -> impl Fn() -> (Paused, Duration) + Send + Sync + 'static {
         let route = self.routes.first().map(|(context, _)| Arc::clone(context));
         move || route.as_ref().map(|context| context.paused()).unwrap_or_default()
     }
 
-    /// What waits, as last measured, for each route.
+    /// Returns the backlog of each route, as last measured.
     #[must_use]
     pub fn backlog(&self) -> Vec<(Route, Backlog)> {
         self.observer().backlog()
     }
 
-    /// Routes of this store that no relay serves. See [`RelayObserver::unserved`].
+    /// Returns routes of this store that no running relay serves. See [`RelayObserver::unserved`].
     #[must_use]
     pub fn unserved(&self) -> Vec<Unserved> {
         self.observer().unserved()
     }
 
-    /// Whether the relay does its work (promise P9): it turns on the age of what waits and the state of the leases, not on errors alone.
+    /// Returns the health of the relay (promise P9). It depends on the age of waiting messages and
+    /// on the leases, not on errors alone.
     ///
-    /// For alarms, not for probes: when the broker is away, a probe that asks this takes down all instances.
+    /// Use it for alerts, not for liveness or readiness probes: while the broker is unavailable,
+    /// such a probe would take down all instances.
     #[must_use]
     pub fn health(&self) -> Health {
         self.observer().health()

@@ -1,4 +1,4 @@
-//! Whether a relay does its work, in a word and with reasons.
+//! Health of a relay: a status with its reasons.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,28 +8,29 @@ use outbox_contract::backend::{Backlog, Unserved};
 use super::context::Context;
 use super::maintenance::advice;
 
-/// How many routes without a relay are named, each in a reason of its own.
+/// Maximum number of unserved routes that get a reason of their own.
 const MAX_NAMED: usize = 20;
 
-/// How a relay is.
+/// Health status of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// It does its work.
+    /// The relay works.
     Healthy,
-    /// It works, but something waits for somebody: a held key, a dead letter, a broken topic, a transport that is away for a moment, messages of a route that no
-    /// relay serves, messages that stood below what had been read.
+    /// The relay works, but something needs attention: a held key, a dead letter, a topic or
+    /// transport that is unavailable, messages of a route that no running relay serves, or messages
+    /// below the position up to which the relay had read.
     Degraded,
-    /// Messages are not getting out.
+    /// Messages are not delivered.
     Unhealthy,
 }
 
-/// The health of a relay, with every reason in words.
+/// Health of a relay, with every reason as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// The worst of the reasons.
+    /// Worst status of the reasons.
     pub status: Status,
-    /// What is not as it should be. Empty when the relay is healthy.
+    /// One text for each problem. Empty when the relay is healthy.
     pub reasons: Vec<String>,
 }
 
@@ -58,7 +59,7 @@ impl Health {
         }
         if counters.keeps_failing(now) {
             let error = counters.last_error().unwrap_or_default();
-            self.add(Status::Unhealthy, format!("route {route}: the relay keeps failing: {error}"));
+            self.add(Status::Unhealthy, format!("route {route}: the relay keeps restarting: {error}"));
         }
         if let Some(since) = context.breaker().away_since() {
             let away = now.saturating_sub(since);
@@ -66,11 +67,11 @@ impl Health {
             self.add(status, format!("route {route}: the transport has been unavailable for {away:.1?}"));
         }
         if context.paused.load(Ordering::Relaxed) {
-            self.add(Status::Degraded, format!("route {route}: an operator paused it; nothing is published"));
+            self.add(Status::Degraded, format!("route {route}: paused by an operator; nothing is published"));
         }
         for (topic, failure) in counters.broken_topics() {
-            let why = failure.unwrap_or_else(|| "an operator paused it".to_owned());
-            let reason = format!("topic {topic} is not published now: {why}");
+            let why = failure.unwrap_or_else(|| "paused by an operator".to_owned());
+            let reason = format!("topic {topic} is not published: {why}");
             self.add(Status::Degraded, format!("route {route}: {reason}"));
         }
         if counters.disagreeing.load(Ordering::Relaxed) {
@@ -79,12 +80,12 @@ impl Health {
         }
         let is_long = |since: Duration, every| now.saturating_sub(since) > every * 3 + config.store_timeout;
         let backlog = counters.backlog();
-        // An answer that never comes is no error, and neither is that nobody asks: so the age of the last figures counts.
+        // A call that never returns yields no error. So the age of the last measurement counts.
         let measured = backlog.as_ref().map_or(context.started, |(at, _)| *at);
         if is_long(measured, config.observe_every) {
             let (span, error) = (now.saturating_sub(measured), counters.unmeasured());
             let error = error.unwrap_or_else(|| "no answer".to_owned());
-            let reason = format!("the backlog could not be measured for {span:.1?}: {error}");
+            let reason = format!("measuring the backlog has been failing for {span:.1?}: {error}");
             self.add(Status::Unhealthy, format!("route {route}: {reason}"));
         }
         match &backlog {
@@ -99,13 +100,15 @@ impl Health {
             let (span, error) = (now.saturating_sub(maintained), counters.unmaintained());
             let error = error.unwrap_or_else(|| "no answer".to_owned());
             let reason = format!(
-                "maintenance has failed for {span:.1?}, scheduled messages and retention wait: {error}"
+                "maintenance has been failing for {span:.1?}, scheduled messages and expired rows \
+                 wait: {error}"
             );
             self.add(Status::Degraded, format!("route {route}: {reason}"));
         }
     }
 
-    /// What stood where the relay believed that nothing does. It is delivered; what brought it there may come again.
+    /// Reports messages below the position up to which the relay had read. They are delivered, but
+    /// their cause may recur.
     fn examine_below(&mut self, context: &Context) {
         let now = context.now();
         let Some(found) = context.counters.below(now) else { return };
@@ -114,8 +117,9 @@ impl Health {
         self.add(
             Status::Degraded,
             format!(
-                "route {route}: messages stood below the position up to which the relay had read, found first {first:.1?} ago and last {last:.1?} ago, by \
-                 {looks} looks; they are delivered; {cause}"
+                "route {route}: messages stood below the position up to which the relay had read, found \
+                 first {first:.1?} ago and last {last:.1?} ago, by {looks} checks; they are delivered; \
+                 {cause}"
             ),
         );
     }
@@ -127,7 +131,7 @@ impl Health {
         {
             self.add(
                 Status::Unhealthy,
-                format!("route {route}: the oldest message has waited for {age:.1?}"),
+                format!("route {route}: the oldest message has been waiting for {age:.1?}"),
             );
         }
         if backlog.held_keys > 0 {
@@ -137,7 +141,8 @@ impl Health {
         if backlog.dead > 0 {
             let (dead, new) = (backlog.dead, context.counters.buried());
             let reason = format!(
-                "{dead} dead letters wait for an operator, to requeue or to purge them; {new} since this relay started"
+                "{dead} dead letters wait for an operator to requeue or purge them; \
+                 {new} since this relay started"
             );
             self.add(Status::Degraded, format!("route {route}: {reason}"));
         }
@@ -150,12 +155,12 @@ impl Health {
         }
     }
 
-    /// Routes of others that are nobody's. What was found stands with the first route of the relay.
+    /// Reports routes that no running relay serves. The findings are kept with the relay's first
+    /// route.
     fn examine_unserved(&mut self, context: &Context) {
         let now = context.now();
         if let Some((span, error)) = context.unserved.unknown(now) {
-            let reason =
-                format!("whether every route has a relay could not be found out for {span:.1?}: {error}");
+            let reason = format!("check for unserved routes has been failing for {span:.1?}: {error}");
             self.add(Status::Degraded, reason);
         }
         let unserved = context.unserved.routes(now);
@@ -165,13 +170,15 @@ impl Health {
             self.add(
                 Status::Degraded,
                 format!(
-                    "route {route}: no relay serves it, and its oldest message has waited for {oldest_age:.1?}; {advice}"
+                    "route {route}: no running relay serves it, and its oldest message has been \
+                     waiting for {oldest_age:.1?}; {advice}"
                 ),
             );
         }
         if unserved.len() > MAX_NAMED {
             let more = unserved.len() - MAX_NAMED;
-            self.add(Status::Degraded, format!("{more} more routes have messages that wait, and no relay"));
+            let reason = format!("{more} more routes have waiting messages and no running relay");
+            self.add(Status::Degraded, reason);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The lease keeper: heartbeats, and nothing else, so that no load can starve them.
+//! Lease keeper: sends heartbeats and does nothing else, so that no load can starve them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,15 +15,15 @@ pub(crate) struct LeaseKeeper {
 }
 
 pub(crate) enum LeaseKeeperMsg {
-    /// Renew.
+    /// Renew the leases.
     Beat,
-    /// How far reading has come.
+    /// Record the position below which everything is settled.
     LowWater(LowWater),
-    /// These buckets are quiet and settled: give them back.
+    /// Give these buckets back: they are idle and settled.
     Release { buckets: BucketSet, low_water: LowWater },
-    /// Keep what there is until it is finished, and take nothing more.
+    /// Keep the present leases until the relay has finished, and acquire no more.
     Finish,
-    /// Give everything back and leave.
+    /// Give everything back and sign off.
     Leave { low_water: LowWater, reply: RpcReplyPort<()> },
 }
 
@@ -31,9 +31,10 @@ pub(crate) enum LeaseKeeperMsg {
 pub(crate) struct LeaseKeeperState {
     leases: Vec<Lease>,
     yielding: BucketSet,
-    /// What the core said last. It stays true of the leases that it covers, however old it is.
+    /// Latest low-water mark of the core. It stays true of the leases that it covers, however old
+    /// it is.
     low_water: LowWater,
-    /// Which life of the database the last answer was of.
+    /// Life of the database that the last answer belonged to.
     life: Option<i64>,
     finishing: bool,
     left: bool,
@@ -71,7 +72,8 @@ impl LeaseKeeper {
                 let leases: Vec<Lease> = state.leases.clone();
                 let (given, kept) = leases.into_iter().partition(|lease| buckets.contains(lease.bucket));
                 state.leases = kept;
-                // From here on nothing of them is published, whoever did not hear of it yet.
+                // From here on nothing of them is published, even by actors that have not been
+                // notified yet.
                 self.context.tenure.own(&state.leases);
                 self.release(&given, &low_water, false).await?;
                 state.yielding = state.yielding.without(&buckets);
@@ -84,7 +86,7 @@ impl LeaseKeeper {
                 self.release(&state.leases, &low_water, true).await?;
                 state.leases.clear();
                 self.context.counters.buckets.store(0, Ordering::Relaxed);
-                // Whoever asked may have given up waiting.
+                // The caller may have given up waiting.
                 let _ = reply.send(());
             }
         }
@@ -101,7 +103,8 @@ impl LeaseKeeper {
         let context = &self.context;
         let config = &context.config;
         let owned: BucketSet = state.leases.iter().map(|lease| lease.bucket).collect();
-        // Who is finishing takes nothing: the core reads no more, and what waits there would have to wait for this relay's end.
+        // A relay that is finishing acquires nothing: its core reads no more, so the messages of a
+        // new bucket would wait until this relay has ended.
         let refused = if state.finishing { BucketSet::ALL.without(&owned) } else { BucketSet::EMPTY };
         let request = LeaseRequest {
             relay: context.relay,
@@ -113,27 +116,33 @@ impl LeaseKeeper {
             low_water: state.low_water.clone(),
             yielding: state.yielding.union(&refused),
         };
-        // From before the request was sent: the answer may have been long under way.
+        // Taken before the request is sent: the answer may have been under way for long.
         let asked = context.now();
         let leased = match in_time(config.store_timeout, "lease", context.store.lease(&request)).await {
             Ok(leased) => leased,
-            // Whether it was renewed or not: the next answer tells all that is owned, and under which epochs. Until then nothing is published that
-            // the last one did not grant.
+            // The lease may have been renewed or not. The next answer lists all leases and their
+            // epochs; until then, only what the last answer granted is published.
             Err(error) if context.tenure.left(context.now()) > config.outage_first_delay => {
-                tracing::warn!(route = %context.route, %error, "a heartbeat failed; trying again while the leases last");
+                tracing::warn!(
+                    route = %context.route,
+                    %error,
+                    "lease heartbeat failed; retrying until the leases expire"
+                );
                 myself.send_after(config.outage_first_delay, || LeaseKeeperMsg::Beat);
                 return Ok(());
             }
             Err(error) => return Err(error.into()),
         };
         if state.life.is_some_and(|life| life != leased.life) {
-            let words = "the connection was opened anew, or leads to another server: what was read before may be lost";
-            return Err(Broken(words.to_owned()).into());
+            let cause = "the database connection was reopened or leads to another server (failover); \
+                         what was read before may be lost";
+            return Err(Broken(cause.to_owned()).into());
         }
         state.life = Some(leased.life);
-        // What was lost first: once the tenure is renewed, nothing else keeps what is in memory of it from being published.
+        // Revoke lost buckets before renewing the tenure. After the renewal, nothing else would
+        // keep their messages in memory from being published.
         context.tenure.own(&leased.leases);
-        // A batch that starts at the last moment is over before the lease is.
+        // A batch that starts at the last moment times out before the lease expires.
         let until = asked + config.lease - config.publish_timeout;
         context.tenure.renew(asked, until);
         state.leases.clone_from(&leased.leases);
@@ -144,7 +153,8 @@ impl LeaseKeeper {
         let surplus = surplus(&leased, &state.yielding);
         state.yielding = state.yielding.union(&surplus);
         self.route.cast(CoreMsg::Leased { asked, leased, surplus, until })?;
-        // From when this one was sent: what is slow must not come ever later.
+        // Counted from the time of sending, so that slow answers do not delay heartbeats further
+        // and further.
         let taken = context.now().saturating_sub(asked);
         myself.send_after(config.heartbeat.saturating_sub(taken), || LeaseKeeperMsg::Beat);
         Ok(())
@@ -162,7 +172,8 @@ impl LeaseKeeper {
     }
 }
 
-/// What is owned beyond the fair share and is not being given up yet: the highest buckets, so that every relay decides alike.
+/// Returns the leases beyond the fair share that are not being given up yet. It picks the highest
+/// buckets, so that every relay decides alike.
 fn surplus(leased: &Leased, yielding: &BucketSet) -> BucketSet {
     let kept: Vec<_> =
         leased.leases.iter().map(|lease| lease.bucket).filter(|bucket| !yielding.contains(*bucket)).collect();
@@ -184,7 +195,7 @@ mod tests {
     use crate::relay::config::RelayConfig;
     use crate::relay::policies::Policies;
 
-    /// A route that says nothing by itself: it passes on what it is told.
+    /// Route that forwards each lease answer to the test.
     struct Listener(UnboundedSender<Leased>);
 
     #[ractor::actor(message = CoreMsg, state = ())]
@@ -200,7 +211,7 @@ mod tests {
             _state: &mut (),
         ) -> Result<(), ActorProcessingErr> {
             if let CoreMsg::Leased { leased, .. } = message {
-                // The test is over.
+                // The receiver is gone when the test is over.
                 let _ = self.0.send(leased);
             }
             Ok(())
@@ -239,7 +250,8 @@ mod tests {
         (keeper, hears)
     }
 
-    /// The route was busy: it speaks of what it was told before the last heartbeat, which acquired more.
+    /// The busy route sends a mark that it computed before the last heartbeat, which acquired more
+    /// buckets.
     #[tokio::test(start_paused = true)]
     async fn a_mark_that_comes_late_is_not_said_of_what_was_acquired_meanwhile() {
         let (store, other, next) = (MemoryStore::new(), RelayId::new(), RelayId::new());
@@ -259,7 +271,7 @@ mod tests {
         let expected = |bucket| if half.contains(bucket) { Position(10_000) } else { Position::START };
         assert!(third.leases.iter().all(|lease| lease.low_water == expected(lease.bucket)), "{third:?}");
 
-        // Killed in that very moment.
+        // Killed at that moment.
         keeper.kill();
         tokio::time::sleep(Duration::from_secs(16)).await;
         let taken = store.lease(&request(next)).await.unwrap().leases;
@@ -267,7 +279,8 @@ mod tests {
         assert!(taken.iter().all(|lease| lease.low_water == expected(lease.bucket)), "{taken:?}");
     }
 
-    /// What it has, it keeps: steps of failing keys and batches under way still need the leases.
+    /// A finishing relay keeps its leases: transitions of failing keys and batches in flight need
+    /// them.
     #[tokio::test(start_paused = true)]
     async fn a_relay_that_finishes_keeps_what_it_has_and_takes_nothing_more() {
         let (store, other) = (MemoryStore::new(), RelayId::new());

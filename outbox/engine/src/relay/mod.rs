@@ -1,11 +1,12 @@
 //! The relay: moves committed messages from a store to a transport.
 //!
 //! ```text
-//! RouteSupervisor ─┬─ LeaseKeeper   heartbeats, and nothing else
-//!                  ├─ RouteCore     carries events to the Core, which decides everything ── Publisher × lanes × max_unconfirmed_batches
-//!                  ├─ Poller        asks the store
-//!                  ├─ Transitions   takes transitions of failing keys to the store
-//!                  └─ Settler       removes what was delivered; outlives the others
+//! RouteSupervisor ─┬─ LeaseKeeper   sends heartbeats, and does nothing else
+//!                  ├─ RouteCore     passes events to the Core, which decides everything
+//!                  │   └─ Publisher × (lanes × max_unconfirmed_batches + lanes for silent keys)
+//!                  ├─ Poller        queries the store
+//!                  ├─ Transitions   writes transitions of failing keys to the store
+//!                  └─ Settler       removes delivered messages; outlives the others
 //! Maintenance     ─┬─ RetentionJob  scheduled messages, expired rows
 //!                  ├─ BacklogJob    figures of the backlog
 //!                  └─ UnservedJob   routes without a running relay

@@ -1,4 +1,4 @@
-//! What can be seen of a relay from beside it.
+//! Read-only view of a running relay.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,14 @@ use super::context::Context;
 use super::health::Health;
 use super::stats::RelayStats;
 
-/// Sees a relay, and can do nothing to it; cheap to clone. Made by [`RelayHandle::observer`](super::RelayHandle::observer).
+/// Read-only view of a relay, cheap to clone. Made by
+/// [`RelayHandle::observer`](super::RelayHandle::observer).
 ///
 /// ```no_run
 /// # async fn run(relay: outbox_engine::RelayHandle) {
 /// let observer = relay.observer();
-/// let ready = move || observer.health().status < outbox_engine::Status::Unhealthy; // in a handler of a web server
+/// // In a handler of a web server:
+/// let ready = move || observer.health().status < outbox_engine::Status::Unhealthy;
 /// # }
 /// ```
 #[derive(Clone)]
@@ -36,13 +38,13 @@ impl RelayObserver {
         Self { relay, routes: routes.into() }
     }
 
-    /// The id of this life of the relay, as it stands in the store.
+    /// Returns the id of this run of the relay, as recorded in the store.
     #[must_use]
     pub fn id(&self) -> RelayId {
         self.relay
     }
 
-    /// What the relay has done since it was started.
+    /// Returns counters of what the relay has done since its start.
     #[must_use]
     pub fn stats(&self) -> RelayStats {
         let mut sum = RelayStats::default();
@@ -52,22 +54,25 @@ impl RelayObserver {
         sum
     }
 
-    /// What waits, as last measured, for each route.
+    /// Returns the backlog of each route, as last measured.
     #[must_use]
     pub fn backlog(&self) -> Vec<(Route, Backlog)> {
         let measured = |context: &Arc<Context>| Some((context.route.clone(), context.counters.backlog()?.1));
         self.routes.iter().filter_map(measured).collect()
     }
 
-    /// Routes of this store with messages that have waited for over a minute, and no live relay in any program, the longest waiting first: their names
-    /// were changed or mistyped, or nobody has started their relays. Of routes of this relay the others tell. Looked for once a minute; empty when
-    /// nothing is known, which [`health`](Self::health) says.
+    /// Returns routes of this store whose messages have been waiting for over a minute without a
+    /// running relay in any process, the longest waiting first.
+    ///
+    /// Their names were changed or mistyped, or their relays were never started. Routes of this
+    /// relay are not included. The relay checks once a minute. The list is empty while the checks
+    /// fail, which [`health`](Self::health) reports.
     #[must_use]
     pub fn unserved(&self) -> Vec<Unserved> {
         self.routes.first().map(|context| context.unserved.routes(context.now())).unwrap_or_default()
     }
 
-    /// Whether the relay does its work. See [`RelayHandle::health`](super::RelayHandle::health).
+    /// Returns the health of the relay. See [`RelayHandle::health`](super::RelayHandle::health).
     #[must_use]
     pub fn health(&self) -> Health {
         Health::of(self.routes.iter().map(|context| &**context))

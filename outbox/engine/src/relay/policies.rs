@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use outbox_contract::{RetryPolicy, Topic};
 
-/// The policy of a route, and of topics that have their own.
+/// Retry policy of a route, and those of topics that have their own.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policies {
     pub(crate) default: RetryPolicy,
@@ -12,7 +12,7 @@ pub(crate) struct Policies {
 }
 
 impl Policies {
-    /// The policy of a topic.
+    /// Returns the policy of a topic.
     pub(crate) fn of(&self, topic: &Topic) -> &RetryPolicy {
         self.by_topic.get(topic).unwrap_or(&self.default)
     }

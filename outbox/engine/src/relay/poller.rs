@@ -1,6 +1,8 @@
-//! The poller: asks the store, one question at a time. What to ask, and what the answer means, the core decides.
+//! Poller: queries the store, one query at a time. The core decides what to ask and what the
+//! answers mean.
 //!
-//! Looks below what is read go on beside all other questions: a saved mark is a hint, and nobody waits for them.
+//! Checks below the read position run beside all other queries. A saved mark is a hint, and nothing
+//! waits for these checks.
 
 use std::sync::Arc;
 
@@ -18,13 +20,13 @@ pub(crate) struct Poller {
 }
 
 pub(crate) enum PollerMsg {
-    /// Ask the store.
+    /// Query the store.
     Ask { number: u64, question: Question },
-    /// Look below what is read.
+    /// Check for messages below the read position.
     LookBelow { number: u64, request: FetchRequest, with_marks: bool },
 }
 
-/// A look that is under way; dropping this ends it.
+/// Running check below the read position; dropping this aborts it.
 #[derive(Debug, Default)]
 pub(crate) struct LookBelow(Option<JoinHandle<()>>);
 
@@ -51,7 +53,7 @@ impl Poller {
         match message {
             PollerMsg::Ask { number, question } => {
                 let answer = self.ask(question).await?;
-                // A route that is gone was stopped with everything it knew.
+                // A route that is gone was stopped with all its state.
                 let _ = self.route.cast(CoreMsg::Event(Event::Answered { number, answer }));
             }
             PollerMsg::LookBelow { number, request, with_marks } => {
@@ -90,7 +92,11 @@ impl Poller {
             let took = context.now().saturating_sub(asked);
             let answer = answer
                 .inspect_err(|error| {
-                    tracing::debug!(route = %context.route, %error, "a look below the saved mark failed; trying again later");
+                    tracing::debug!(
+                        route = %context.route,
+                        %error,
+                        "check below the saved mark failed; will retry later"
+                    );
                 })
                 .ok();
             let _ = route.cast(CoreMsg::Event(Event::LookedBelow { number, took, answer }));
@@ -98,7 +104,8 @@ impl Poller {
     }
 }
 
-/// Asks the store what stands there. Where there are shards, and anything does, then how far they are committed: what was there is within that.
+/// Fetches messages below the saved mark. If there are any and the store has sequence shards, it
+/// then reads the shards' committed marks, which cover everything that the fetch saw.
 async fn below(
     context: &Context,
     request: &FetchRequest,

@@ -1,70 +1,77 @@
-//! The publish timeout: for how long a batch is waited for. Pure.
+//! Publish timeout: decides how long a batch is waited for. Pure.
 //!
-//! Whatever is given up is sent again, so giving up on a broker that is slow makes it slower: it has each message twice to carry, then three times.
-//! But what hangs is not waited for either, since its publisher is wanted for others. So a batch is given up after its time, unless it
-//! can be seen to come to an end: it is being confirmed bit by bit, fast enough; or its turn has not come, and those before it go on.
+//! A batch that is given up is sent again. So giving up on a slow broker makes it slower: it has to
+//! carry each message twice, then three times. A batch that hangs is not waited for either, because
+//! other batches need its publisher. Therefore a batch is given up after its timeout, unless it can
+//! be seen to finish: it is being confirmed bit by bit, fast enough; or it waits behind earlier
+//! batches that are making progress.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Number of times in a `publish_timeout` that a batch that is out is looked at.
+/// Number of checks of an unconfirmed batch in one `publish_timeout`.
 pub(crate) const LOOKS: u32 = 8;
-/// By how many looks the pace is judged. One fewer than there are before its time is over: then what was answered at once says nothing of the rest.
+/// Number of recent checks that the rate of confirmations is measured over. One fewer than there
+/// are in a timeout, so that confirmations at the very start say nothing about the rest.
 const PACE: usize = LOOKS as usize - 1;
-/// The longest that a batch is waited for, in `publish_timeout`s, whatever is heard of it.
+/// Longest wait for a batch, in `publish_timeout`s, whatever progress it makes.
 pub(crate) const MAX: u32 = 12;
 
-/// The batches of a route that are out, in the order in which they went: when each, or one before it, was heard of last.
+/// Unconfirmed batches of a route, in the order of sending. Each has the instant of the last answer
+/// for it or for an earlier batch.
 #[derive(Debug, Default)]
-pub(crate) struct Out {
+pub(crate) struct UnconfirmedBatches {
     batches: BTreeMap<u64, Option<Duration>>,
     next: u64,
 }
 
-impl Out {
-    /// A batch goes out.
+impl UnconfirmedBatches {
+    /// Adds a batch that is sent now. Returns its number.
     pub(crate) fn begin(&mut self) -> u64 {
         self.next += 1;
         self.batches.insert(self.next, None);
         self.next
     }
 
-    /// Something was said of messages of a batch.
+    /// Records that the broker answered for messages of a batch.
     pub(crate) fn heard(&mut self, batch: u64, now: Duration) {
         self.batches.range_mut(batch..).for_each(|(_, heard)| *heard = Some(now));
     }
 
-    /// A batch is back, or given up.
+    /// Removes a batch that is finished or given up.
     pub(crate) fn end(&mut self, batch: u64) {
         self.batches.remove(&batch);
     }
 
-    /// Whether this batch, or one that went before it, was heard of since then.
+    /// Returns true if the broker answered for this batch or an earlier one since that instant.
     pub(crate) fn is_heard_since(&self, batch: u64, since: Duration) -> bool {
         self.batches.get(&batch).copied().flatten().is_some_and(|heard| heard > since)
     }
 }
 
-/// How one batch comes along.
+/// Progress of one batch, from which it is decided whether to keep waiting.
 #[derive(Debug)]
-pub(crate) struct Vigil {
+pub(crate) struct BatchProgress {
     messages: usize,
-    /// How many messages were answered at the last looks, the latest last.
+    /// Numbers of answered messages at the last checks, the latest last.
     answered: [usize; PACE],
     looks: u32,
-    /// How many looks there were since the first that found something answered.
+    /// Number of checks since the first that found an answer.
     answering: usize,
 }
 
-impl Vigil {
+impl BatchProgress {
     pub(crate) const fn new(messages: usize) -> Self {
         Self { messages, answered: [0; PACE], looks: 0, answering: 0 }
     }
 
-    /// Looks at the batch, each eighth of its time. Says whether to wait on.
+    /// Records a check, one each eighth of the timeout. Returns true if waiting should continue.
     ///
-    /// `others_go_on`: of batches before it something was heard within a `publish_timeout`. `may_wait`: nobody needs what it holds, and it could still be begun.
-    /// `overdue`: its time is over by the clock, whatever looks there were: a relay may have slept.
+    /// - `others_go_on`: an earlier batch made progress within a `publish_timeout`.
+    /// - `may_wait`: nothing else needs the batch's publisher or buckets, and the batch could still
+    ///   be started now.
+    /// - `overdue`: the timeout is over by the clock, whatever the number of checks: the relay may
+    ///   have been suspended.
     pub(crate) fn look(
         &mut self,
         answered: usize,
@@ -86,15 +93,15 @@ impl Vigil {
             return false;
         }
         if over == 0 {
-            // Its turn may just have come: the next look tells its pace.
+            // Its turn may just have come: the next check shows its rate.
             return answered > 0 || others_go_on;
         }
-        // At the pace of the last looks, the rest is answered before the longest wait is over.
+        // At the recent rate, the rest is answered before the longest wait is over.
         let rest = self.messages.saturating_sub(answered);
         lately > 0 && rest.saturating_mul(over) <= lately.saturating_mul(left as usize)
     }
 
-    /// Whether something was answered since the look before the last.
+    /// Returns true if the last check found new answers.
     pub(crate) fn is_news(&self) -> bool {
         let [.., before, last] = self.answered;
         last > before
@@ -107,10 +114,11 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    /// How many looks a batch of 100 is given, of which so many are answered at each look.
+    /// Returns the number of checks granted to a batch of 100 messages of which so many are
+    /// answered at each check.
     fn looks(answered: impl Fn(u32) -> usize, others_go_on: bool, may_wait: bool) -> u32 {
-        let mut vigil = Vigil::new(100);
-        (1..).find(|look| !vigil.look(answered(*look), others_go_on, may_wait, false)).unwrap()
+        let mut progress = BatchProgress::new(100);
+        (1..).find(|look| !progress.look(answered(*look), others_go_on, may_wait, false)).unwrap()
     }
 
     #[test]
@@ -122,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_relay_that_slept_goes_on_only_with_what_is_still_its_own() {
-        let slept = |may_wait| Vigil::new(100).look(10, true, may_wait, true);
+        let slept = |may_wait| BatchProgress::new(100).look(10, true, may_wait, true);
         assert!(slept(true) && !slept(false));
     }
 
@@ -146,7 +154,7 @@ mod tests {
 
     #[test]
     fn only_those_before_it_say_that_a_turn_is_still_to_come() {
-        let mut out = Out::default();
+        let mut out = UnconfirmedBatches::default();
         let (first, second, third) = (out.begin(), out.begin(), out.begin());
         out.heard(second, S * 5);
         assert!(

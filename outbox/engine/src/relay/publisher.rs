@@ -1,7 +1,8 @@
-//! A publisher: sends one batch at a time.
+//! Publisher: sends one batch at a time.
 //!
-//! A route has as many as it may have batches unconfirmed. A publisher runs code that is not ours; if that panics, the route sees its publisher
-//! fail, takes what was reported by then, and starts another.
+//! A route has as many publishers as it may have unconfirmed batches. A publisher runs the code of
+//! the transport. If that panics, the route sees its publisher fail, takes the outcomes reported so
+//! far, and starts another publisher.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,18 +15,19 @@ use tracing::Instrument;
 
 use super::context::Context;
 use super::core::{Line, PublishCommand};
-use super::publish_timeout::{LOOKS, Vigil};
+use super::publish_timeout::{BatchProgress, LOOKS};
 use super::route::CoreMsg;
 use crate::telemetry::publish_span;
 
 pub(crate) struct Publisher {
     pub(crate) context: Arc<Context>,
     pub(crate) route: ActorRef<CoreMsg>,
-    /// Whether somebody waits until nothing is in flight: then no batch is waited for beyond its time.
-    pub(crate) hurry: Arc<AtomicBool>,
+    /// True while the route waits until nothing is in flight: then no batch gets more than its
+    /// timeout.
+    pub(crate) strict_timeout: Arc<AtomicBool>,
 }
 
-/// A batch to send.
+/// Batch to send.
 pub(crate) struct Publish {
     pub(crate) batch: PublishCommand,
     pub(crate) outcomes: Outcomes,
@@ -47,24 +49,26 @@ impl Publisher {
         let number = batch.number;
         let span = publish_span(&self.context.route, &batch.messages);
         let refused = self.publish(batch, &outcomes).instrument(span).await;
-        // The route is gone only when all of this is over; then nobody needs the outcome.
+        // The route is gone only when all its actors stop; then nothing needs the outcome.
         let _ = self.route.cast(CoreMsg::Published { publisher: myself.get_id(), number, refused });
         Ok(())
     }
 }
 
 impl Publisher {
-    /// Sends a batch. Returns what was refused without asking the broker.
+    /// Sends a batch. Returns the slots of messages that were refused without asking the broker.
     async fn publish(&self, batch: PublishCommand, outcomes: &Outcomes) -> BTreeSet<usize> {
         let context = &self.context;
-        // This is what keeps a relay that slept past its lease from doing harm: it looks at the clock, not at what it was told.
+        // This check makes a relay harmless that slept past its lease: it compares with the clock,
+        // and needs no message from another actor.
         if !context.tenure.holds(context.now()) {
             outcomes.report_rest(&Outcome::Blocked);
             return BTreeSet::new();
         }
         let lost = self.lost(&batch.epochs);
         if !lost.is_empty() {
-            // Before the outcomes: what is blocked is not tried again and again until the core has heard of it.
+            // Sent before the outcomes, so that the core does not retry blocked messages in a loop
+            // until it knows of the loss.
             let _ = self.route.cast(CoreMsg::Lapsed(lost.clone()));
         }
         let mut refused = BTreeSet::new();
@@ -75,7 +79,8 @@ impl Publisher {
         let whole = slots.is_none();
         let count = messages.len();
         let deadline = context.config.publish_timeout;
-        let chunk = PublishBatch::new(
+        let flight = Flight { number: batch.number, epochs: batch.epochs.clone(), line: batch.line };
+        let batch = PublishBatch::new(
             context.route.clone(),
             context.relay,
             Arc::clone(&context.source),
@@ -83,7 +88,7 @@ impl Publisher {
             deadline,
         )
         .with_tried(batch.attempts)
-        .with_epochs(batch.epochs.clone());
+        .with_epochs(batch.epochs);
         let inner = if whole { outcomes.clone() } else { Outcomes::new(count) };
         let pass_on = || {
             for (slot, delivered) in slots.iter().flatten().zip(inner.delivered()) {
@@ -92,8 +97,7 @@ impl Publisher {
                 }
             }
         };
-        let flight = Flight { number: batch.number, epochs: batch.epochs, line: batch.line };
-        self.wait_for(flight, chunk, &inner, pass_on).await;
+        self.wait_for(flight, batch, &inner, pass_on).await;
         for (slot, outcome) in slots.unwrap_or_default().into_iter().zip(inner_outcomes(whole, &inner)) {
             if let Some(outcome) = outcome {
                 outcomes.report(slot, outcome);
@@ -102,56 +106,61 @@ impl Publisher {
         refused
     }
 
-    /// Waits for a batch, for as long as that makes sense. `pass_on` is called before the core is told that something of it was delivered.
-    async fn wait_for(&self, flight: Flight, chunk: PublishBatch, outcomes: &Outcomes, pass_on: impl Fn()) {
+    /// Waits for a batch. Calls `pass_on` before it notifies the core of new deliveries.
+    async fn wait_for(&self, flight: Flight, batch: PublishBatch, outcomes: &Outcomes, pass_on: impl Fn()) {
         let context = &self.context;
         let limit = context.config.publish_timeout;
         let began = context.now();
-        let place = Place::begin(context);
-        let mut vigil = Vigil::new(chunk.messages.len());
-        let publishing = context.transport.publish(chunk, outcomes);
+        let entry = UnconfirmedEntry::begin(context);
+        let mut progress = BatchProgress::new(batch.messages.len());
+        let publishing = context.transport.publish(batch, outcomes);
         tokio::pin!(publishing);
         loop {
             tokio::select! {
-                // First: a relay that slept looks at its leases before it goes on with anything.
+                // The timer comes first: a relay that slept checks its leases before it does
+                // anything else.
                 biased;
                 () = tokio::time::sleep(limit / LOOKS) => {}
                 () = &mut publishing => break,
             }
             let now = context.now();
-            // A suspect may be what hangs: it has no turn to wait for.
+            // A suspect batch may be the one that hangs: it waits behind no other.
             let others_go_on = flight.line == Line::Ready
-                && context.out().is_heard_since(place.chunk, now.saturating_sub(limit));
-            let may_wait = !self.hurry.load(Ordering::Acquire)
+                && context.out().is_heard_since(entry.batch, now.saturating_sub(limit));
+            let may_wait = !self.strict_timeout.load(Ordering::Acquire)
                 && context.tenure.holds(now)
                 && self.lost(&flight.epochs).is_empty();
             let overdue = now.saturating_sub(began) >= limit;
-            let goes_on = vigil.look(outcomes.answered(), others_go_on, may_wait, overdue);
-            if vigil.is_news() {
-                place.heard(now);
+            let keep_waiting = progress.look(outcomes.answered(), others_go_on, may_wait, overdue);
+            if progress.is_news() {
+                entry.heard(now);
                 pass_on();
                 let _ = self.route.cast(CoreMsg::Heard { number: flight.number });
             }
-            if !goes_on {
+            if !keep_waiting {
                 tracing::warn!(
+                    route = %context.route,
                     ?limit,
-                    "the transport did not confirm a chunk in time; what is unconfirmed is sent again"
+                    "publish timeout: the transport did not confirm the batch in time; unconfirmed \
+                     messages are sent again; if the broker is slow, raise publish_timeout"
                 );
                 return;
             }
         }
         if outcomes.answered() > 0 {
-            place.heard(context.now());
+            entry.heard(context.now());
         }
     }
 
-    /// The buckets of a batch that this relay does not own any more, or not under these epochs.
+    /// Returns the buckets of a batch that this relay no longer owns under these epochs.
     fn lost(&self, epochs: &BTreeMap<Bucket, Epoch>) -> BTreeMap<Bucket, Epoch> {
         let owned = |(bucket, epoch): (&Bucket, &Epoch)| self.context.tenure.owns(*bucket, *epoch);
         epochs.iter().filter(|lease| !owned(*lease)).map(|(bucket, epoch)| (*bucket, *epoch)).collect()
     }
 
-    /// Leaves out what belongs to another relay, what the transport can never carry, and what stands behind it of the same key. None: all may go.
+    /// Splits off messages of lost buckets, messages that the transport can never carry, and those
+    /// behind them of the same key. Returns the rest with their slots, or no slots if all messages
+    /// remain.
     fn validated(
         &self,
         messages: Vec<Arc<Stored>>,
@@ -196,33 +205,34 @@ impl Publisher {
     }
 }
 
-/// A batch that is out.
+/// Facts about a batch in flight that decide how long it is waited for.
 struct Flight {
     number: u64,
     epochs: BTreeMap<Bucket, Epoch>,
     line: Line,
 }
 
-/// A batch's place among those that are out. Dropping it ends it: also when the publisher is killed, or the transport panics.
-struct Place<'c> {
+/// Entry of a batch among the unconfirmed ones. Dropping it removes the batch, also when the
+/// publisher is killed or the transport panics.
+struct UnconfirmedEntry<'c> {
     context: &'c Context,
-    chunk: u64,
+    batch: u64,
 }
 
-impl<'c> Place<'c> {
+impl<'c> UnconfirmedEntry<'c> {
     fn begin(context: &'c Context) -> Self {
-        let chunk = context.out().begin();
-        Self { context, chunk }
+        let batch = context.out().begin();
+        Self { context, batch }
     }
 
     fn heard(&self, now: Duration) {
-        self.context.out().heard(self.chunk, now);
+        self.context.out().heard(self.batch, now);
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for UnconfirmedEntry<'_> {
     fn drop(&mut self) {
-        self.context.out().end(self.chunk);
+        self.context.out().end(self.batch);
     }
 }
 

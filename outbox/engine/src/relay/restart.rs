@@ -1,11 +1,12 @@
-//! When a part of a relay that failed is started again: pure.
+//! Restart policy: decides when a failed part of a relay is restarted. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use ractor::{ActorId, SupervisionEvent};
 
-/// Restarts for ever, ever more slowly while failures go on, and tells when there are too many of them.
+/// Restarts without limit, with growing delays while failures continue, and reports too many
+/// failures.
 #[derive(Debug)]
 pub(crate) struct RestartPolicy {
     first_delay: Duration,
@@ -14,7 +15,7 @@ pub(crate) struct RestartPolicy {
     failures: VecDeque<Duration>,
 }
 
-/// Which actor is gone, and why; none if the event is about something else.
+/// Returns which actor ended and why; `None` if the event is about something else.
 pub(crate) fn ended(event: SupervisionEvent) -> Option<(ActorId, String)> {
     match event {
         SupervisionEvent::ActorFailed(who, error) => Some((who.get_id(), error.to_string())),
@@ -25,9 +26,9 @@ pub(crate) fn ended(event: SupervisionEvent) -> Option<(ActorId, String)> {
     }
 }
 
-/// How many failures within the window make a relay unhealthy.
+/// Number of failures within the window that make a relay unhealthy.
 const UNHEALTHY: usize = 3;
-/// How many failures are remembered.
+/// Maximum number of failures that are remembered.
 const REMEMBERED: usize = 32;
 
 impl RestartPolicy {
@@ -35,7 +36,7 @@ impl RestartPolicy {
         Self { first_delay, max_delay, window, failures: VecDeque::new() }
     }
 
-    /// Notes a failure; says how long to wait before the restart. `draw` is uniform between 0 and 1.
+    /// Records a failure. Returns the delay before the restart. `draw` is uniform between 0 and 1.
     pub(crate) fn failed(&mut self, now: Duration, draw: f64) -> Duration {
         self.forget_old(now);
         if self.failures.len() == REMEMBERED {
@@ -47,7 +48,7 @@ impl RestartPolicy {
         bound.mul_f64(0.5 + draw.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// Whether failures go on: the relay is unhealthy.
+    /// Returns true if there were so many failures lately that the relay is unhealthy.
     pub(crate) fn keeps_failing(&mut self, now: Duration) -> bool {
         self.forget_old(now);
         self.failures.len() >= UNHEALTHY

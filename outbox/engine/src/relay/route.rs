@@ -1,4 +1,4 @@
-//! The actor around the core of a route: carries events to it and commands from it, and decides nothing.
+//! Actor of a route's core: passes events to it and commands from it, and decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::waker::Waker;
 
 pub(crate) struct RouteCore;
 
-/// What a route is started with.
+/// Arguments of the actor.
 pub(crate) struct RouteSetup {
     pub(crate) context: Arc<Context>,
     pub(crate) settler: ActorRef<SettlerMsg>,
@@ -28,21 +28,21 @@ pub(crate) struct RouteSetup {
 }
 
 pub(crate) enum CoreMsg {
-    /// Who reads for this route, and who keeps its leases. First of all.
-    Staff(ActorRef<PollerMsg>, ActorRef<LeaseKeeperMsg>),
-    /// An event that the core takes as it is.
+    /// Poller and lease keeper of the route. The first message.
+    Attach(ActorRef<PollerMsg>, ActorRef<LeaseKeeperMsg>),
+    /// Event for the core, passed on as it is.
     Event(Event),
-    /// A heartbeat that began at `asked` was answered.
+    /// Answer to a heartbeat that began at `asked`.
     Leased { asked: Duration, leased: Leased, surplus: BucketSet, until: Duration },
-    /// The broker spoke of some messages of a batch that is out.
+    /// The broker answered for messages of an unconfirmed batch.
     Heard { number: u64 },
-    /// A publisher found these buckets not owned under these epochs.
+    /// A publisher found that the relay does not own these buckets under these epochs.
     Lapsed(BTreeMap<Bucket, Epoch>),
-    /// A publisher is done with a batch. Of these messages of it the broker knows nothing: they were refused before it was asked.
+    /// A publisher finished a batch. The broker has never seen the `refused` messages.
     Published { publisher: ActorId, number: u64, refused: BTreeSet<usize> },
-    /// The time that was planned has come.
+    /// The planned time has come.
     Tick(Duration),
-    /// Begin nothing any more; answer with the mark when nothing is unconfirmed.
+    /// Start nothing new; reply with the low-water mark when nothing is unconfirmed.
     Drain(RpcReplyPort<LowWater>),
 }
 
@@ -51,21 +51,21 @@ pub(crate) struct RouteState {
     core: Core,
     settler: ActorRef<SettlerMsg>,
     transitions: ActorRef<TransitionsMsg>,
-    staff: Option<(ActorRef<PollerMsg>, ActorRef<LeaseKeeperMsg>)>,
-    publishers: Vec<Desk>,
-    /// Whether somebody waits until nothing is unconfirmed. Read by the publishers.
-    hurry: Arc<AtomicBool>,
+    peers: Option<(ActorRef<PollerMsg>, ActorRef<LeaseKeeperMsg>)>,
+    publishers: Vec<PublisherSlot>,
+    /// True while the core waits until nothing is unconfirmed. Read by the publishers.
+    strict_timeout: Arc<AtomicBool>,
     tick_at: Option<Duration>,
     draining: Vec<RpcReplyPort<LowWater>>,
     drained: Option<LowWater>,
     _waker: Waker,
 }
 
-/// A publisher, and the batch that it has.
-struct Desk {
+/// A publisher and its batch.
+struct PublisherSlot {
     publisher: ActorRef<Publish>,
     batch: Option<(u64, Outcomes)>,
-    /// When the oldest message of the batch was appended.
+    /// Instant at which the oldest message of the batch was appended.
     oldest: Timestamp,
 }
 
@@ -78,11 +78,11 @@ impl RouteCore {
     ) -> Result<RouteState, ActorProcessingErr> {
         let RouteSetup { context, settler, transitions } = setup;
         let limits = Limits::of(&context.config);
-        let hurry = Arc::new(AtomicBool::new(false));
+        let strict_timeout = Arc::new(AtomicBool::new(false));
         let mut publishers = Vec::new();
         for _ in 0..limits.publishers + limits.silent_publishers {
-            let publisher = hire(&context, &myself, &hurry).await?;
-            publishers.push(Desk { publisher, batch: None, oldest: Timestamp::default() });
+            let publisher = spawn_publisher(&context, &myself, &strict_timeout).await?;
+            publishers.push(PublisherSlot { publisher, batch: None, oldest: Timestamp::default() });
         }
         let names = (context.route.clone(), context.relay);
         let policies = Arc::clone(&context.policies);
@@ -99,9 +99,9 @@ impl RouteCore {
             core,
             settler,
             transitions,
-            staff: None,
+            peers: None,
             publishers,
-            hurry,
+            strict_timeout,
             tick_at: None,
             draining: Vec::new(),
             drained: None,
@@ -134,14 +134,18 @@ impl RouteCore {
         else {
             return Ok(());
         };
-        let Some(desk) = state.publishers.iter_mut().find(|desk| desk.publisher.get_id() == who.get_id())
+        let Some(slot) = state.publishers.iter_mut().find(|slot| slot.publisher.get_id() == who.get_id())
         else {
             return Ok(());
         };
-        tracing::warn!(route = %state.context.route, "a publisher failed; what it had in hand is sent again alone");
+        tracing::warn!(
+            route = %state.context.route,
+            "a publisher failed, as by a panic of the transport; restarting it; the unconfirmed messages \
+             of its batch are sent again"
+        );
         state.context.counters.restarted();
-        desk.publisher = hire(&state.context, &myself, &state.hurry).await?;
-        if let Some((batch, outcomes)) = desk.batch.take() {
+        slot.publisher = spawn_publisher(&state.context, &myself, &state.strict_timeout).await?;
+        if let Some((batch, outcomes)) = slot.batch.take() {
             let outcomes = outcomes.take();
             state.feed(Event::Published { batch, outcomes, refused: BTreeSet::new(), broke: true });
         }
@@ -150,13 +154,16 @@ impl RouteCore {
     }
 }
 
-async fn hire(
+async fn spawn_publisher(
     context: &Arc<Context>,
     route: &ActorRef<CoreMsg>,
-    hurry: &Arc<AtomicBool>,
+    strict_timeout: &Arc<AtomicBool>,
 ) -> Result<ActorRef<Publish>, ActorProcessingErr> {
-    let publisher =
-        Publisher { context: Arc::clone(context), route: route.clone(), hurry: Arc::clone(hurry) };
+    let publisher = Publisher {
+        context: Arc::clone(context),
+        route: route.clone(),
+        strict_timeout: Arc::clone(strict_timeout),
+    };
     let (publisher, _) = Actor::spawn_linked(None, publisher, (), route.get_cell()).await?;
     Ok(publisher)
 }
@@ -164,15 +171,15 @@ async fn hire(
 impl RouteState {
     fn take(&mut self, message: CoreMsg) {
         match message {
-            CoreMsg::Staff(poller, keeper) => self.staff = Some((poller, keeper)),
+            CoreMsg::Attach(poller, keeper) => self.peers = Some((poller, keeper)),
             CoreMsg::Event(event) => self.feed(event),
             CoreMsg::Leased { asked, leased, surplus, until } => {
                 self.context.pause(&leased.paused, asked);
                 self.feed(Event::Leased { leased, surplus, until });
             }
             CoreMsg::Heard { number } => {
-                let of = |desk: &Desk| {
-                    let batch = desk.batch.as_ref().filter(|(batch, _)| *batch == number);
+                let of = |slot: &PublisherSlot| {
+                    let batch = slot.batch.as_ref().filter(|(batch, _)| *batch == number);
                     batch.map(|(_, outcomes)| outcomes.delivered())
                 };
                 if let Some(delivered) = self.publishers.iter().find_map(of) {
@@ -181,7 +188,8 @@ impl RouteState {
             }
             CoreMsg::Lapsed(epochs) => self.feed(Event::Lapsed(epochs)),
             CoreMsg::Published { publisher, number, refused } => self.published(publisher, number, refused),
-            // One that was overtaken by an earlier one plans nothing, or there would be ever more of them.
+            // A tick that an earlier one overtook plans nothing. Otherwise their number would grow
+            // without bound.
             CoreMsg::Tick(at) => {
                 self.tick_at = self.tick_at.filter(|planned| *planned != at);
                 self.feed(Event::Tick);
@@ -194,18 +202,21 @@ impl RouteState {
     }
 
     fn published(&mut self, publisher: ActorId, number: u64, refused: BTreeSet<usize>) {
-        let mut desks = self.publishers.iter_mut();
-        let Some(desk) = desks.find(|desk| desk.publisher.get_id() == publisher) else { return };
-        let Some((batch, outcomes)) = desk.batch.take_if(|(batch, _)| *batch == number) else { return };
+        let mut slots = self.publishers.iter_mut();
+        let Some(slot) = slots.find(|slot| slot.publisher.get_id() == publisher) else { return };
+        let Some((batch, outcomes)) = slot.batch.take_if(|(batch, _)| *batch == number) else { return };
         let outcomes = outcomes.take();
         if outcomes.contains(&Some(Outcome::Delivered)) {
-            self.context.counters.latency(self.context.clock.now().since(desk.oldest));
+            self.context.counters.latency(self.context.clock.now().since(slot.oldest));
         }
         self.feed(Event::Published { batch, outcomes, refused, broke: false });
     }
 
-    /// Lets the core take an event, and passes its commands on. Who is gone is replaced with all of this incarnation before long, and what was meant for
-    /// them is read again; this actor must not fail over it, for its batches are still to be confirmed and what they delivered to be removed.
+    /// Passes an event to the core, and its commands to the other actors.
+    ///
+    /// An actor that is gone is replaced soon, with all of this incarnation, and its commands
+    /// become moot: the store is read again. This actor must not fail because of that. Its batches
+    /// are still to be confirmed, and what they delivered is still to be removed.
     fn feed(&mut self, event: Event) {
         let mut transitions = Vec::new();
         for command in self.core.on(event, self.context.now()) {
@@ -232,38 +243,39 @@ impl RouteState {
             let _ = self.transitions.cast(TransitionsMsg::Make(transitions));
         }
         self.context.show(self.core.breaker(), self.core.in_flight());
-        self.hurry.store(self.core.is_in_a_hurry(), Ordering::Release);
+        self.strict_timeout.store(self.core.wants_strict_timeout(), Ordering::Release);
         if let Some(low_water) = &self.drained {
             for reply in self.draining.drain(..) {
-                // Whoever asked may have given up waiting.
+                // The caller may have given up waiting.
                 let _ = reply.send(low_water.clone());
             }
         }
     }
 
     fn poller(&self, message: PollerMsg) {
-        if let Some((poller, _)) = &self.staff {
+        if let Some((poller, _)) = &self.peers {
             let _ = poller.cast(message);
         }
     }
 
     fn keeper(&self, message: LeaseKeeperMsg) {
-        if let Some((_, keeper)) = &self.staff {
+        if let Some((_, keeper)) = &self.peers {
             let _ = keeper.cast(message);
         }
     }
 
     fn publish(&mut self, batch: PublishCommand) {
-        // The core knows how many there are, and gives one batch to each.
-        let Some(desk) = self.publishers.iter_mut().find(|desk| desk.batch.is_none()) else { return };
+        // The core knows the number of publishers, and sends each one batch at a time.
+        let Some(slot) = self.publishers.iter_mut().find(|slot| slot.batch.is_none()) else { return };
         let outcomes = Outcomes::new(batch.messages.len());
-        desk.batch = Some((batch.number, outcomes.clone()));
-        desk.oldest = batch.messages.iter().map(|stored| stored.appended_at).min().unwrap_or_default();
-        // One that is gone was seen, or will be, and what it had is unknown then.
-        let _ = desk.publisher.cast(Publish { batch, outcomes });
+        slot.batch = Some((batch.number, outcomes.clone()));
+        slot.oldest = batch.messages.iter().map(|stored| stored.appended_at).min().unwrap_or_default();
+        // The failure of a publisher that is gone is handled in its own event; its batch is unknown
+        // then.
+        let _ = slot.publisher.cast(Publish { batch, outcomes });
     }
 
-    /// Plans the next tick.
+    /// Schedules the next tick.
     fn plan(&mut self, myself: &ActorRef<CoreMsg>) {
         let Some(at) = self.core.next_tick() else { return };
         if self.tick_at.is_some_and(|planned| planned <= at) {
@@ -272,7 +284,7 @@ impl RouteState {
         self.tick_at = Some(at);
         let wait = at.saturating_sub(self.context.now());
         if wait.is_zero() {
-            // A mailbox that is gone belongs to an actor that is over.
+            // If the mailbox is gone, this actor is stopping.
             let _ = myself.cast(CoreMsg::Tick(at));
         } else {
             myself.send_after(wait, move || CoreMsg::Tick(at));
@@ -283,31 +295,41 @@ impl RouteState {
         let Context { route, counters, .. } = &*self.context;
         match report {
             Report::TookOver(buckets) => tracing::info!(%route, buckets, "took over buckets"),
-            Report::LostBuckets(buckets) => tracing::warn!(%route, buckets, "lost the lease of buckets"),
+            Report::LostBuckets(buckets) => tracing::warn!(
+                %route,
+                buckets,
+                "lease of buckets lost; their messages in memory are dropped"
+            ),
             Report::GivingUp(buckets) => {
-                tracing::info!(%route, buckets, "giving buckets up to another relay")
+                tracing::info!(%route, buckets, "rebalancing: giving buckets to another relay")
             }
             Report::TransportAway(failure) => {
-                tracing::warn!(%route, %failure, "the transport is unavailable; waiting for it");
+                tracing::warn!(%route, %failure, "transport unavailable; will keep retrying");
             }
             Report::TransportSilent => {
-                tracing::warn!(%route, "nothing is heard from the transport; waiting for it");
+                tracing::warn!(%route, "no answer from the transport; will keep retrying");
             }
-            Report::TransportBack => tracing::info!(%route, "the transport is back"),
+            Report::TransportBack => tracing::info!(%route, "transport available again"),
             Report::TopicBroken(topic, failure, warns) => {
                 counters.broke(topic.to_string(), failure.to_string());
                 if warns {
-                    tracing::warn!(%route, %topic, %failure, "a topic is unavailable; the others go on");
+                    tracing::warn!(
+                        %route,
+                        %topic,
+                        %failure,
+                        "topic unavailable; will keep retrying, other topics continue"
+                    );
                 }
             }
-            Report::TopicBack(topic) => tracing::info!(%route, %topic, "a topic is available again"),
+            Report::TopicBack(topic) => tracing::info!(%route, %topic, "topic available again"),
             Report::TopicsApart(topics) => counters.broken(topics),
             Report::BelowMark { at, mark, cause, warns } => {
                 counters.found_below(self.context.now(), cause);
                 if warns {
                     tracing::warn!(
                         %route, position = at.0, mark = mark.0, %cause,
-                        "messages stand below the position up to which the relay has read; it goes back and delivers them"
+                        "found messages below the position up to which the relay had read; going back \
+                         to deliver them"
                     );
                 }
             }

@@ -1,7 +1,8 @@
-//! The settler: removes from the store what the broker confirmed, many batches in one statement.
+//! Settler: removes confirmed messages from the store, those of many batches in one statement.
 //!
-//! It outlives the other actors of its route: what was delivered is to be removed whatever happens to them, and nothing but a removal that
-//! succeeded ends its work. Removing needs no lease, and doing it twice does nothing.
+//! It outlives the other actors of its route. Delivered messages must be removed whatever happens
+//! to those actors, and only a successful removal ends that duty. A removal needs no lease and is
+//! idempotent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +21,13 @@ pub(crate) struct Settler {
 }
 
 pub(crate) enum SettlerMsg {
-    /// Who is told of removals from now on: a new incarnation.
+    /// Report removals to this route from now on: a new incarnation.
     Serve(ActorRef<CoreMsg>),
-    /// Rows of the hot table that were delivered, with their share of the credit.
+    /// Remove delivered rows of the hot table. They count as in flight until then.
     Remove { number: u64, rows: Vec<RowId>, messages: usize, bytes: usize },
-    /// Remove what is there.
+    /// Remove everything queued.
     Flush,
-    /// Answer when all that was delivered before this has been removed.
+    /// Reply when everything delivered before this has been removed.
     Barrier(RpcReplyPort<()>),
 }
 
@@ -49,7 +50,7 @@ struct Removal {
     bytes: usize,
 }
 
-/// Number of rows from which on a statement takes no further removals.
+/// Number of rows from which a statement takes no further removals.
 const MAX_ROWS: usize = 4_000;
 
 #[ractor::actor(message = SettlerMsg, state = SettlerState)]
@@ -72,7 +73,7 @@ impl Settler {
             SettlerMsg::Serve(route) => {
                 state.incarnation += 1;
                 state.route = Some(route);
-                state.tell_what_is_owed();
+                state.report_owed();
             }
             SettlerMsg::Remove { number, rows, messages, bytes } => {
                 let incarnation = state.incarnation;
@@ -86,11 +87,12 @@ impl Settler {
         }
         if state.removals.is_empty() {
             for reply in state.barriers.drain(..) {
-                // Whoever asked may have given up waiting.
+                // The caller may have given up waiting.
                 let _ = reply.send(());
             }
         } else if !state.flushing {
-            // Behind what is in the mailbox already: many batches become one statement.
+            // Queued behind what is in the mailbox already, so that many batches become one
+            // statement.
             state.flushing = true;
             myself.cast(SettlerMsg::Flush)?;
         }
@@ -118,21 +120,26 @@ impl Settler {
                 state.removed(count);
             }
             Err(error) => {
-                tracing::warn!(route = %context.route, %error, rows = rows.len(), "could not remove delivered messages; trying again");
+                tracing::warn!(
+                    route = %context.route,
+                    %error,
+                    rows = rows.len(),
+                    "could not remove delivered messages from the store; will keep retrying"
+                );
                 state.failures = state.failures.saturating_add(1);
                 state.flushing = true;
                 let wait = context.config.outage_first_delay.saturating_mul(1 << state.failures.min(8));
                 let wait: Duration = wait.min(context.config.outage_max_delay);
                 myself.send_after(wait, || SettlerMsg::Flush);
-                // The connection may be to another server now: what is known of positions is worth nothing.
-                let _ = self.supervisor.cast(RouteMsg::Reset(error));
+                // The connection may lead to another server now, so known positions may be wrong.
+                let _ = self.supervisor.cast(RouteMsg::Restart(error));
             }
         }
     }
 }
 
 impl SettlerState {
-    /// The first removals are done.
+    /// Reports that the first `count` removals are done.
     fn removed(&mut self, count: usize) {
         let mut was_owed = false;
         for removal in self.removals.drain(..count) {
@@ -144,12 +151,13 @@ impl SettlerState {
             }
         }
         if was_owed {
-            self.tell_what_is_owed();
+            self.report_owed();
         }
     }
 
-    /// What earlier incarnations delivered and is not removed yet keeps its share of the credit.
-    fn tell_what_is_owed(&self) {
+    /// Reports the messages that earlier incarnations delivered and that are not removed yet: they
+    /// still count as in flight.
+    fn report_owed(&self) {
         let old = || self.removals.iter().filter(|removal| removal.incarnation != self.incarnation);
         let event = Event::Owed {
             messages: old().map(|removal| removal.messages).sum(),

@@ -1,4 +1,4 @@
-//! What a relay counts.
+//! Counters of a relay.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -11,7 +11,8 @@ use outbox_contract::{Route, metric};
 
 use super::core::{Cause, Counts};
 
-/// Counters of one route, shared by its actors. Written with relaxed order: each is only ever read as a number.
+/// Counters of one route, shared by its actors. Updated with relaxed ordering, because each is read
+/// on its own.
 #[derive(Debug)]
 pub(crate) struct Counters {
     route: Route,
@@ -27,7 +28,8 @@ pub(crate) struct Counters {
     fetches: AtomicU64,
     pub(crate) buckets: AtomicUsize,
     pub(crate) disagreeing: AtomicBool,
-    // Until when the relay counts as failing again and again, in microseconds of its own clock.
+    // End of the time for which the relay counts as failing repeatedly, in microseconds of its own
+    // clock.
     failing_until: AtomicU64,
     observed: Mutex<Observed>,
 }
@@ -35,20 +37,21 @@ pub(crate) struct Counters {
 #[derive(Clone, Debug, Default)]
 struct Observed {
     backlog: Option<(Duration, Backlog)>,
-    unmeasured: Option<Trouble>,
-    /// Whether the backlog was measured after this relay had taken leases.
+    unmeasured: Option<FailingSince>,
+    /// True if the backlog was measured after this relay had acquired leases.
     owned: bool,
-    /// When maintenance came through last, on the relay's own clock; at the start it is as if it just had. None: that is not this route's business.
+    /// Instant of the last successful maintenance, on the relay's own clock; initially zero.
+    /// `None`: not reported with this route.
     maintained: Option<Duration>,
     unmaintained: Option<String>,
     last_error: Option<String>,
     broken: Vec<String>,
-    /// The latest failure of each topic that is broken, in words.
+    /// Latest failure of each unavailable topic.
     why_broken: BTreeMap<String, String>,
     below: Option<FoundBelow>,
 }
 
-/// Looks below what was read that found something, on the relay's own clock.
+/// Checks that found messages below the read position, on the relay's own clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoundBelow {
     pub(crate) first: Duration,
@@ -58,7 +61,7 @@ pub(crate) struct FoundBelow {
 }
 
 impl FoundBelow {
-    /// Long enough to be seen by somebody who looks now and then.
+    /// Time for which findings are reported: long enough for an operator who looks now and then.
     const REMEMBERED: Duration = Duration::from_secs(15 * 60);
 
     fn is_remembered(&self, now: Duration) -> bool {
@@ -66,17 +69,17 @@ impl FoundBelow {
     }
 }
 
-/// What has not worked since an instant of the relay's own clock.
+/// Ongoing failure, since an instant of the relay's own clock.
 #[derive(Clone, Debug)]
-struct Trouble {
+struct FailingSince {
     since: Duration,
-    /// The latest error, in words.
+    /// Latest error.
     error: String,
 }
 
-impl Trouble {
-    /// The same trouble as before, if there was one, with a newer error.
-    fn goes_on(before: Option<Self>, now: Duration, error: String) -> Self {
+impl FailingSince {
+    /// Returns the failure with a newer error, ongoing since before if there was one.
+    fn continued(before: Option<Self>, now: Duration, error: String) -> Self {
         Self { since: before.map_or(now, |before| before.since), error }
     }
 }
@@ -138,7 +141,8 @@ impl Counters {
         self.count(&self.restarts, 1, metric::RESTARTS);
     }
 
-    /// How long the oldest message of a confirmed batch had waited since it was appended.
+    /// Records how long the oldest message of a confirmed batch had been waiting since it was
+    /// appended.
     pub(crate) fn latency(&self, waited: Duration) {
         let route = self.route.as_str().to_owned();
         metrics::histogram!(metric::LATENCY, "route" => route).record(waited.as_secs_f64());
@@ -175,30 +179,31 @@ impl Counters {
         observed.unmeasured = None;
     }
 
-    /// Whether what is measured now is measured after this relay had taken leases.
+    /// Records whether the current measurement began after this relay had acquired leases.
     pub(crate) fn owned(&self, owned: bool) {
         self.observed().owned = owned;
     }
 
-    /// Whether buckets that had no owner then really have none.
+    /// Returns true if buckets without an owner in the last measurement really have none.
     pub(crate) fn is_owned(&self) -> bool {
         self.observed().owned
     }
 
-    /// The number of messages that this relay made dead letters of.
+    /// Returns the number of messages that this relay turned into dead letters.
     pub(crate) fn buried(&self) -> u64 {
         self.buried.load(Ordering::Relaxed)
     }
 
-    /// The figures are as old as the last ones that were measured; the age grows with them, as if nothing had moved since.
+    /// Records a failed measurement. The figures stay those of the last one, and the age metric
+    /// grows as if nothing had moved since.
     pub(crate) fn failed_to_observe(&self, now: Duration, error: String) {
         let mut observed = self.observed();
-        let trouble = Trouble::goes_on(observed.unmeasured.take(), now, error);
+        let failing = FailingSince::continued(observed.unmeasured.take(), now, error);
         let (measured, age) = match &observed.backlog {
             Some((measured, backlog)) => (*measured, backlog.oldest_age.unwrap_or_default()),
-            None => (trouble.since, Duration::ZERO),
+            None => (failing.since, Duration::ZERO),
         };
-        observed.unmeasured = Some(trouble);
+        observed.unmeasured = Some(failing);
         let unmeasured = now.saturating_sub(measured);
         let gauge = |name: &'static str, span: Duration| {
             metrics::gauge!(name, "route" => self.route.as_str().to_owned()).set(span.as_secs_f64());
@@ -207,9 +212,9 @@ impl Counters {
         gauge(metric::OLDEST_AGE, age + unmeasured);
     }
 
-    /// Why the backlog could not be measured the last time.
+    /// Returns the error of the last measurement of the backlog.
     pub(crate) fn unmeasured(&self) -> Option<String> {
-        self.observed().unmeasured.as_ref().map(|trouble| trouble.error.clone())
+        self.observed().unmeasured.as_ref().map(|failing| failing.error.clone())
     }
 
     pub(crate) fn maintained(&self, now: Duration) {
@@ -217,7 +222,7 @@ impl Counters {
         (observed.maintained, observed.unmaintained) = (Some(now), None);
     }
 
-    /// Maintenance is this route's business from now on.
+    /// Makes this the route that maintenance is reported with.
     pub(crate) fn is_to_maintain(&self) {
         self.observed().maintained.get_or_insert_default();
     }
@@ -226,12 +231,12 @@ impl Counters {
         self.observed().unmaintained = Some(error);
     }
 
-    /// When maintenance came through last, where it is this route's business.
+    /// Returns the instant of the last successful maintenance, if it is reported with this route.
     pub(crate) fn last_maintained(&self) -> Option<Duration> {
         self.observed().maintained
     }
 
-    /// Why maintenance failed the last time.
+    /// Returns the error of the last maintenance.
     pub(crate) fn unmaintained(&self) -> Option<String> {
         self.observed().unmaintained.clone()
     }
@@ -242,12 +247,12 @@ impl Counters {
         observed.broken = topics;
     }
 
-    /// A topic could not be published, and why.
+    /// Records the failure of a topic.
     pub(crate) fn broke(&self, topic: String, failure: String) {
         self.observed().why_broken.insert(topic, failure);
     }
 
-    /// A look has found messages below what was read.
+    /// Records that a check found messages below the read position.
     pub(crate) fn found_below(&self, now: Duration, cause: Cause) {
         let mut observed = self.observed();
         let before = observed.below.filter(|before| before.is_remembered(now));
@@ -256,7 +261,7 @@ impl Counters {
             Some(FoundBelow { last: now, looks: before.looks.saturating_add(1), cause, ..before });
     }
 
-    /// What looks have found of late below what was read.
+    /// Returns the recent findings below the read position.
     pub(crate) fn below(&self, now: Duration) -> Option<FoundBelow> {
         self.observed().below.filter(|found| found.is_remembered(now))
     }
@@ -265,7 +270,8 @@ impl Counters {
         self.observed().last_error.clone()
     }
 
-    /// The topics that are not published now, each with its latest failure: an operator paused those that have none.
+    /// Returns the topics that are not published now, each with its latest failure, or none if an
+    /// operator paused it.
     pub(crate) fn broken_topics(&self) -> Vec<(String, Option<String>)> {
         let observed = self.observed();
         observed.broken.iter().map(|topic| (topic.clone(), observed.why_broken.get(topic).cloned())).collect()
@@ -306,7 +312,7 @@ impl Counters {
     }
 }
 
-/// What a relay has done since it was started, over all its routes, and what it has in memory now.
+/// Counters of a relay since its start, summed over its routes, and what it has in memory now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RelayStats {
@@ -314,27 +320,28 @@ pub struct RelayStats {
     pub delivered: u64,
     /// Delivered messages that were removed from the store.
     pub settled: u64,
-    /// Attempts that failed for a reason of the message's own.
+    /// Attempts that failed because of the message itself.
     pub failed: u64,
-    /// Attempts whose outcome is unknown; they are repeated.
+    /// Attempts whose outcome is unknown. They are repeated.
     pub unknown: u64,
     /// Messages that became dead letters.
     pub dead_lettered: u64,
-    /// Messages that were set aside behind a failing key.
+    /// Messages that were parked behind a failing key.
     pub parked: u64,
-    /// Steps that the store refused, because a lease was lost or an operator was faster.
+    /// Transitions of failing keys that the store refused, because a lease was lost or an operator
+    /// was faster.
     pub refused: u64,
-    /// Times that everything known was dropped and read again.
+    /// Restarts of a route, with everything in memory dropped and read again.
     pub resets: u64,
-    /// Publishers that failed and were started again.
+    /// Publishers and maintenance jobs that failed and were restarted.
     pub restarts: u64,
     /// Fetches from the store.
     pub fetches: u64,
     /// Buckets owned now.
     pub buckets: usize,
-    /// Messages in memory now, delivered ones included until they are removed from the store.
+    /// Messages in memory now, including delivered ones that are not yet removed from the store.
     pub in_flight: usize,
-    /// The bytes that they are counted with.
+    /// Bytes that these messages count for.
     pub in_flight_bytes: usize,
 }
 

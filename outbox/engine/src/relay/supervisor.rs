@@ -1,9 +1,11 @@
-//! The supervisor of one route: starts its actors, and starts them again when one fails.
+//! Supervisor of one route: starts its actors, and restarts them when one fails.
 //!
-//! What a route has in memory hangs together: positions, leases, what is in flight. So when a part of it fails, or the store can't be
-//! reached, all of it is dropped and read again: what is in flight is waited for, what was delivered is removed, and then a new
-//! incarnation begins, after a pause that grows. Only publishers, which run code that is not ours, are replaced one by one, by their route;
-//! and the settler outlives all, because what was delivered stays delivered.
+//! The in-memory state of a route hangs together: positions, leases, messages in flight. So when
+//! one actor fails or the store is unreachable, the whole route restarts: the supervisor waits for
+//! what is in flight, the settler removes what was delivered, and after a growing delay a new
+//! incarnation (a fresh set of actors) reads the store again. Two parts are exempt. Publishers run
+//! the transport's code, so the route replaces them one by one. The settler outlives all, because
+//! delivered messages stay delivered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +28,12 @@ pub(crate) struct RouteSupervisor {
 }
 
 pub(crate) enum RouteMsg {
-    /// Begin a new incarnation, if this is the one that was planned.
+    /// Start a new incarnation, if this is the planned one.
     Begin(u64),
-    /// The store can't be relied on: drop everything and read again.
-    Reset(Broken),
-    /// Take no more, finish what is in flight, remove it, give the leases back. Answers whether all of it was done.
+    /// Restart the route: the store may have lost what was read before.
+    Restart(Broken),
+    /// Stop in order: read nothing more, finish what is in flight, remove it, give the leases back.
+    /// Replies whether all of it was done.
     Stop(RpcReplyPort<bool>),
 }
 
@@ -43,10 +46,10 @@ pub(crate) struct RouteState {
     stopping: bool,
 }
 
-/// Failures count together for this long.
+/// Time window in which failures count together.
 const FAILING_WINDOW: Duration = Duration::from_secs(60);
 
-/// The actors of one life of a route.
+/// Actors of a route between two restarts.
 struct Incarnation {
     core: ActorRef<CoreMsg>,
     keeper: ActorRef<LeaseKeeperMsg>,
@@ -88,11 +91,11 @@ impl RouteSupervisor {
                     self.begin(&myself, state).await?;
                 }
             }
-            RouteMsg::Reset(cause) => self.start_again(&myself, state, &cause.0).await,
+            RouteMsg::Restart(cause) => self.restart(&myself, state, &cause.0).await,
             RouteMsg::Stop(reply) => {
                 state.stopping = true;
                 let drained = self.drain(state).await;
-                // Whoever asked may have given up waiting.
+                // The caller may have given up waiting.
                 let _ = reply.send(drained);
             }
         }
@@ -109,10 +112,10 @@ impl RouteSupervisor {
         if state.settler.as_ref().is_some_and(|settler| settler.get_id() == who) {
             state.settler = None;
         } else if !state.incarnation.as_ref().is_some_and(|incarnation| incarnation.has(who)) {
-            // One of an incarnation that is over already.
+            // An actor of an earlier incarnation.
             return Ok(());
         }
-        self.start_again(&myself, state, &cause).await;
+        self.restart(&myself, state, &cause).await;
         Ok(())
     }
 }
@@ -146,15 +149,15 @@ impl RouteSupervisor {
         let (poller, _) = Actor::spawn_linked(None, poller, (), myself.get_cell()).await?;
         let keeper = LeaseKeeper { context: Arc::clone(context), route: core.clone() };
         let (keeper, _) = Actor::spawn_linked(None, keeper, (), myself.get_cell()).await?;
-        core.cast(CoreMsg::Staff(poller.clone(), keeper.clone()))?;
+        core.cast(CoreMsg::Attach(poller.clone(), keeper.clone()))?;
         let poller = poller.get_cell();
         let cells = vec![transitions.get_cell(), core.get_cell(), poller.clone(), keeper.get_cell()];
         state.incarnation = Some(Incarnation { core, keeper, poller, cells });
         Ok(())
     }
 
-    /// Ends the incarnation and plans the next one.
-    async fn start_again(&self, myself: &ActorRef<RouteMsg>, state: &mut RouteState, cause: &str) {
+    /// Ends the incarnation and schedules the next one.
+    async fn restart(&self, myself: &ActorRef<RouteMsg>, state: &mut RouteState, cause: &str) {
         if state.stopping {
             return;
         }
@@ -167,15 +170,22 @@ impl RouteSupervisor {
             context.counters.keeps_failing_until(now + FAILING_WINDOW);
         }
         context.counters.reset(cause);
-        tracing::warn!(route = %context.route, cause, ?wait, keeps_failing, "dropping what is known and reading it again");
+        tracing::warn!(
+            route = %context.route,
+            cause,
+            ?wait,
+            keeps_failing,
+            "restarting the route: dropping its messages in memory and reading the store again"
+        );
         incarnation.poller.kill();
         incarnation.keeper.kill();
         let limit = context.config.publish_timeout;
-        // What was delivered is removed; whatever else there was is dropped.
+        // Delivered messages are removed; everything else in memory is dropped.
         let _ = incarnation.retire(limit).await;
         incarnation.end();
         if let Some(settler) = &state.settler {
-            // What was delivered and is still there would be sent again; but a store that is away must not keep the route from trying.
+            // Delivered messages that remain in the store would be sent again. The wait is limited,
+            // because an unreachable store must not keep the route from retrying.
             let _ = call_t!(settler, SettlerMsg::Barrier, millis(context.config.outage_max_delay));
         }
         state.planned += 1;
@@ -183,18 +193,20 @@ impl RouteSupervisor {
         myself.send_after(wait, move || RouteMsg::Begin(planned));
     }
 
-    /// Stops in order. The caller holds the deadline.
+    /// Stops in order. The caller enforces the deadline.
     async fn drain(&self, state: &mut RouteState) -> bool {
         let config = &self.context.config;
         let limit = config.publish_timeout + config.store_timeout;
         let Some(incarnation) = state.incarnation.take() else {
-            // It was to begin again after a pause: nothing is in flight, but what was delivered may still be there, and the leases are.
+            // A restart was scheduled. Nothing is in flight, but delivered messages may remain to
+            // be removed, and the leases are still held.
             let settled = self.settled(state, limit).await;
             return self.leave().await && settled;
         };
-        // What a heartbeat acquired from now on, nobody would read.
+        // Nothing would read the buckets that a heartbeat acquires from now on.
         let _ = incarnation.keeper.cast(LeaseKeeperMsg::Finish);
-        // Nobody waits for the store here: what it shows from now on is passed over. It is not lost, for the mark stays below it.
+        // The core ignores rows fetched from now on. They are not lost, because the low-water mark
+        // stays below them.
         let low_water = incarnation.retire(limit).await;
         let mut clean = low_water.is_some();
         clean &= self.settled(state, limit).await;
@@ -202,11 +214,12 @@ impl RouteSupervisor {
         let leave = |reply| LeaseKeeperMsg::Leave { low_water, reply };
         let left = call_t!(incarnation.keeper, leave, millis(config.store_timeout)).is_ok();
         incarnation.end();
-        // The keeper may have failed, or be waiting for the answer to a heartbeat. The store may be there all the same.
+        // The keeper may have failed, or may be waiting for the answer to a heartbeat, while the
+        // store is reachable.
         (left || self.leave().await) && clean
     }
 
-    /// Waits until what was delivered is removed. Says whether that came to pass.
+    /// Waits until delivered messages are removed. Returns false after `limit`.
     async fn settled(&self, state: &RouteState, limit: Duration) -> bool {
         match &state.settler {
             Some(settler) => call_t!(settler, SettlerMsg::Barrier, millis(limit)).is_ok(),
@@ -214,7 +227,7 @@ impl RouteSupervisor {
         }
     }
 
-    /// Gives back whatever this relay owns, without a keeper that would know what that is: the database does.
+    /// Gives back whatever this relay owns, without its keeper: the database knows the leases.
     async fn leave(&self) -> bool {
         let context = &self.context;
         context.tenure.end();
@@ -229,7 +242,8 @@ impl Incarnation {
         self.cells.iter().any(|cell| cell.get_id() == who)
     }
 
-    /// Waits until nothing is unconfirmed. Returns the mark to leave behind, if that came to pass.
+    /// Waits until nothing is unconfirmed. Returns the low-water mark to leave behind, or `None`
+    /// after `limit`.
     async fn retire(&self, limit: Duration) -> Option<LowWater> {
         call_t!(self.core, CoreMsg::Drain, millis(limit)).ok()
     }

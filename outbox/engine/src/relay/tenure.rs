@@ -1,22 +1,26 @@
-//! The tenure: until when this relay may publish, and what; shared with every publisher.
+//! Tenure: the permission to publish that the leases grant, shared with every publisher.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use outbox_contract::backend::{BUCKETS, Bucket, Epoch, Lease};
 
-/// An instant on the relay's own clock that lies well before the leases run out. The lease keeper moves it on, publishers look at it before
-/// each batch: a relay that slept, or could not renew, stops by itself (promise P7).
+/// Permission to publish: a deadline on the relay's own clock, well before the leases expire, and
+/// the epochs of the owned buckets.
 ///
-/// A relay that slept may have lost some of its buckets and renewed the others. So publishers look here too under which epoch a bucket is owned:
-/// the poller, which drops what was lost, may still be waiting for a fetch of before.
+/// The lease keeper extends the deadline. Publishers check it before each batch, so a relay that
+/// slept or could not renew stops by itself (promise P7).
+///
+/// A relay that slept may have lost some buckets and renewed the others. So publishers also check
+/// the epoch of each bucket here. The core drops what was lost, but it may not have processed the
+/// answer to the heartbeat yet.
 #[derive(Debug)]
 pub(crate) struct Tenure {
     until_micros: AtomicU64,
     renewed_micros: AtomicU64,
-    /// Whether there ever was one.
+    /// True once leases were acquired for the first time.
     begun: AtomicBool,
-    // By bucket; 0, which no lease has, for what is not owned.
+    // By bucket. 0, which no lease has, stands for a bucket that is not owned.
     epochs: [AtomicI64; BUCKETS],
 }
 
@@ -32,7 +36,7 @@ impl Default for Tenure {
 }
 
 impl Tenure {
-    /// These leases are what this relay owns, and no others.
+    /// Sets the owned leases. No others are owned.
     pub(crate) fn own(&self, leases: &[Lease]) {
         let mut epochs = [0; BUCKETS];
         for lease in leases {
@@ -43,39 +47,39 @@ impl Tenure {
         }
     }
 
-    /// Whether this relay owns a bucket under this epoch, as far as the database has told.
+    /// Returns true if this relay owns a bucket under this epoch, according to the last heartbeat.
     pub(crate) fn owns(&self, bucket: Bucket, epoch: Epoch) -> bool {
         self.epochs[usize::from(bucket.0)].load(Ordering::Acquire) == epoch.0
     }
 
-    /// Leases were renewed by a request that was sent at `now`: publishing may start until `until`.
+    /// Records that a request sent at `now` renewed the leases: batches may start before `until`.
     pub(crate) fn renew(&self, now: Duration, until: Duration) {
         self.renewed_micros.store(micros(now), Ordering::Release);
         self.until_micros.store(micros(until), Ordering::Release);
         self.begun.store(true, Ordering::Release);
     }
 
-    /// Whether leases were ever taken.
+    /// Returns true if leases were ever acquired.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Acquire)
     }
 
-    /// Nothing may be published until leases are renewed.
+    /// Forbids publishing until leases are renewed.
     pub(crate) fn end(&self) {
         self.until_micros.store(0, Ordering::Release);
     }
 
-    /// Whether a batch may be started.
+    /// Returns true if a batch may start.
     pub(crate) fn holds(&self, now: Duration) -> bool {
         micros(now) < self.until_micros.load(Ordering::Acquire)
     }
 
-    /// For how long batches may still be started.
+    /// Returns the time left in which batches may start.
     pub(crate) fn left(&self, now: Duration) -> Duration {
         Duration::from_micros(self.until_micros.load(Ordering::Acquire)).saturating_sub(now)
     }
 
-    /// When leases were renewed last.
+    /// Returns the instant of the last renewal.
     pub(crate) fn renewed(&self) -> Duration {
         Duration::from_micros(self.renewed_micros.load(Ordering::Acquire))
     }

@@ -1,7 +1,7 @@
-//! Transitions of failing keys: takes them to the store.
+//! Transitions of failing keys: an actor that writes them to the store.
 //!
-//! Nobody waits for them but their own keys. One whose result is unknown makes this actor fail, and with it everything that is known of the route:
-//! the store is read again.
+//! Only their own keys wait for them. A call whose result is unknown makes this actor fail, and the
+//! route restarts: the store is read again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ pub(crate) struct Transitions {
 }
 
 pub(crate) enum TransitionsMsg {
-    /// Who is told of answers from now on.
+    /// Report answers to this route.
     Serve(ActorRef<CoreMsg>),
-    /// Transitions, each with its number.
+    /// Make these transitions, each with its number.
     Make(Vec<(u64, KeyTransition)>),
-    /// Take what is there to the store.
+    /// Write the queued transitions to the store.
     Flush,
 }
 
@@ -35,7 +35,8 @@ pub(crate) struct TransitionsState {
 
 /// Maximum number of transitions of one call.
 const MAX_TRANSITIONS: usize = 200;
-/// Maximum number of rows of one call, so that it is over well before it counts as failed. A transition alone has fewer.
+/// Maximum number of rows of one call, so that it finishes well within its timeout. A single
+/// transition has fewer.
 const MAX_ROWS: usize = 2_000;
 
 #[ractor::actor(message = TransitionsMsg, state = TransitionsState)]
@@ -63,7 +64,8 @@ impl Transitions {
             }
         }
         if !state.asked.is_empty() && !state.flushing {
-            // Behind what is in the mailbox already: transitions of many keys become one call.
+            // Queued behind what is in the mailbox already, so that transitions of many keys become
+            // one call.
             state.flushing = true;
             myself.cast(TransitionsMsg::Flush)?;
         }
@@ -81,7 +83,7 @@ impl Transitions {
         let answers = in_time(config.store_timeout, "transition", call).await?;
         for (number, answer) in numbers.into_iter().zip(answers) {
             if let Some(route) = &state.route {
-                // A route that is gone was stopped with everything it knew.
+                // A route that is gone was stopped with all its state.
                 let _ = route.cast(CoreMsg::Event(Event::Transitioned { number, answer }));
             }
         }
@@ -89,7 +91,7 @@ impl Transitions {
     }
 }
 
-/// Number of these that go into one call: at least one.
+/// Returns the number of leading transitions that go into one call: at least one.
 fn transitions_of_a_call(asked: &VecDeque<(u64, KeyTransition)>) -> usize {
     let mut rows = 0;
     let fits = |(_, transition): &&(u64, KeyTransition)| {

@@ -1,4 +1,4 @@
-//! The waker: turns wake-ups of the store into events of the core.
+//! Waker: turns wake-ups of the store into events of the core.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::context::Context;
 use super::core::Event;
 use super::route::CoreMsg;
 
-/// A task that listens; dropping this ends it. Owned by the route.
+/// Task that listens for wake-ups, owned by the route. Dropping this aborts it.
 #[derive(Debug)]
 pub(crate) struct Waker(JoinHandle<()>);
 

@@ -1,4 +1,4 @@
-//! Every test of the engine, but those that need a process of their own.
+//! All tests of the engine, except those that need a process of their own.
 
 extern crate outbox_contract as outbox;
 

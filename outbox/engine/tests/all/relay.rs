@@ -1,4 +1,4 @@
-//! The relay on the memory backends: the plain cases.
+//! Relay on the memory backends: basic cases.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -43,9 +43,9 @@ async fn what_is_committed_is_delivered_in_order_and_removed() {
     assert_eq!(backlog.pending, 0);
 }
 
-/// What a broker needs to refuse a relay that lost a bucket (P7).
+/// A broker needs the epochs to refuse a relay that lost a bucket (P7).
 #[tokio::test(start_paused = true)]
-async fn a_chunk_says_under_which_epochs_it_is_sent() {
+async fn a_publish_batch_carries_the_epochs_of_its_buckets() {
     let store = MemoryStore::new();
     let transport = Arc::new(RecordingTransport::new());
     for relays in 1..=2 {

@@ -1,4 +1,4 @@
-//! Batches: which messages go out together.
+//! Publish batches: decides which messages are sent together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::lines::Line;
 use super::table::KeyRef;
 use super::{Core, sabotaged};
 
-/// Batches that are unconfirmed, by number.
+/// Unconfirmed batches, by number.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     out: BTreeMap<u64, Batch>,
@@ -23,11 +23,11 @@ pub(super) struct Batches {
 /// An unconfirmed batch.
 #[derive(Debug)]
 pub(super) struct Batch {
-    // By place in the batch; none where a message was taken as delivered already.
+    // By slot of the batch; `None` where a message was confirmed early.
     pub(super) sent: Vec<Option<Sent>>,
 }
 
-/// A message that is in a batch.
+/// Message in an unconfirmed batch.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) key: KeyRef,
@@ -36,7 +36,8 @@ pub(super) struct Sent {
     pub(super) parked: bool,
 }
 
-/// Number of messages that are not divided among publishers: a small rest would cost brokers as much as a full batch.
+/// Number of messages below which a backlog is not divided among publishers: a small rest would
+/// cost brokers as much as a full batch.
 const MIN_SHARE: usize = 100;
 
 impl Batches {
@@ -46,7 +47,8 @@ impl Batches {
         Some(batch)
     }
 
-    /// Takes out of a batch what was confirmed, for which this holds by run of messages of a key.
+    /// Takes confirmed messages out of a batch, for each key whose consecutive messages are all
+    /// confirmed. Returns the size of the batch and these messages.
     pub(super) fn take_confirmed(&mut self, number: u64, delivered: &[bool]) -> Option<(usize, Vec<Sent>)> {
         let sent = &mut self.out.get_mut(&number)?.sent;
         let mut through = Vec::new();
@@ -74,7 +76,7 @@ impl Batches {
         self.out.values().flat_map(|batch| batch.sent.iter().flatten())
     }
 
-    /// Whether nothing of these buckets is in an unconfirmed batch.
+    /// Returns true if no message of these buckets is in an unconfirmed batch.
     pub(super) fn is_quiet(&self, buckets: &BucketSet) -> bool {
         !self.sent().any(|sent| buckets.contains(sent.held.stored.bucket))
     }
@@ -86,13 +88,14 @@ impl Batches {
 }
 
 impl Core {
-    /// When the next batch of a line may go; none while something else must happen before.
+    /// Returns when the next batch of a line may start; `None` if another event must come first.
     fn may_publish_at(&self, line: Line) -> Option<Duration> {
         if self.leases.is_paused() {
             return None;
         }
         if !self.leases.holds(self.now) && !sabotaged!(self, PublishesWithoutLease) {
-            // The keeper is about to renew, or the leases are gone; in both cases it says so when it has heard.
+            // The keeper is about to renew, or the leases are lost. Either way its next message
+            // tells.
             return Some(self.now + self.limits.heartbeat);
         }
         let permission = match line {
@@ -105,7 +108,7 @@ impl Core {
         }
     }
 
-    /// When the next batch may go, if one waits and there is a publisher for it.
+    /// Returns when the next batch may start, if keys are waiting and a publisher is free.
     pub(super) fn next_batch_at(&self) -> Option<Duration> {
         let of_a_line = |line| {
             self.lines.next(|other| other == line)?;
@@ -114,7 +117,7 @@ impl Core {
         [Line::Ready, Line::Failed, Line::Silent].into_iter().filter_map(of_a_line).min()
     }
 
-    /// Hands batches to publishers that have nothing to do.
+    /// Sends batches to idle publishers.
     pub(super) fn begin_batches(&mut self) {
         if self.draining.is_some() {
             return;
@@ -128,20 +131,20 @@ impl Core {
                 Line::Failed | Line::Silent => self.next_suspects(line),
                 Line::Ready | Line::Transition => self.next_ready(max),
             };
-            // If there are none, those that stood there all belong elsewhere by now.
+            // An empty batch means that all keys in the line had moved elsewhere.
             if !sent.is_empty() {
                 self.publish(sent, line);
             }
         }
     }
 
-    /// Number of messages of a batch, so that what waits is spread over publishers.
+    /// Returns the size of a batch that spreads the waiting messages over the publishers.
     fn share(&self) -> usize {
         let waiting = self.in_flight().0.saturating_sub(self.batches.messages + self.removals.messages());
         waiting.div_ceil(self.limits.shares.max(1)).max(MIN_SHARE).min(self.limits.batch)
     }
 
-    /// The next messages of keys that nothing is held against.
+    /// Takes the next messages of keys that are not suspect.
     fn next_ready(&mut self, max: usize) -> Vec<Sent> {
         let mut sent = Vec::new();
         let mut bytes = 0;
@@ -155,8 +158,10 @@ impl Core {
         sent
     }
 
-    /// The next messages of suspects, one of each. Those of which nothing was heard once ride together: mostly a broker or a network
-    /// was away, and none of them did it. After that each goes alone.
+    /// Takes the next message of each suspect key.
+    ///
+    /// Keys with a single unanswered attempt share a batch: mostly the broker or the network was
+    /// unavailable, and none of them was the cause. After that, each is sent alone.
     fn next_suspects(&mut self, line: Line) -> Vec<Sent> {
         let delivered = self.delivered;
         let mut sent = Vec::new();
@@ -168,7 +173,8 @@ impl Core {
             }
             let Some(state) = self.table.get_mut(key) else { continue };
             if state.unknown == 0 {
-                // If nothing is known of it either from an earlier stay, what went through before it is tried says nothing of it.
+                // Without a record of an earlier stay in memory, messages delivered before this
+                // attempt prove nothing about this one.
                 let silence = self.silent.get(&state.name);
                 state.delivered_by_then = silence.map_or(delivered, |silence| silence.delivered);
             }
@@ -187,20 +193,20 @@ impl Core {
         sent
     }
 
-    /// Takes a key out of its line; says whether it still stood there. It is in no line then.
+    /// Takes a key out of its line. Returns false if it was no longer in it.
     pub(super) fn leave_line(&mut self, key: KeyRef, line: Line) -> bool {
         let Some(state) = self.table.get_mut(key) else { return false };
         state.line.take_if(|stands| *stands == line).is_some()
     }
 
-    /// Moves messages of a key into a batch; says how many bytes they have.
+    /// Moves messages of a key into a batch. Returns their number of bytes.
     fn take_messages(
         &mut self,
         key: KeyRef,
         (room, room_bytes): (usize, usize),
         sent: &mut Vec<Sent>,
     ) -> usize {
-        // Known beforehand, so that the key can say where its messages are.
+        // The number that the batch will get, so that the key can refer to it.
         let number = self.numbers + 1;
         let Some(state) = self.table.get_mut(key) else { return 0 };
         let (epoch, parked) = (state.epoch, state.retry.is_some());
@@ -233,7 +239,7 @@ impl Core {
         self.commands.push(Command::Publish(PublishCommand { number, messages, attempts, epochs, line }));
     }
 
-    /// Number of earlier attempts of a message, as its key's row says.
+    /// Returns the number of earlier attempts of a message, according to its key's row.
     fn attempts(&self, sent: &Sent) -> u32 {
         let retry = self.table.get(sent.key).and_then(|state| state.retry.as_ref());
         let retry = retry.filter(|retry| retry.failing == Some(sent.held.stored.message.id));

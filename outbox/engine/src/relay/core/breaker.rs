@@ -1,79 +1,80 @@
-//! The breaker: whether a route may be used, or waits for its transport to come back.
+//! Circuit breaker of a route: decides whether its transport may be used.
 //!
-//! An unavailable transport burns no attempts (promise P5): while the breaker is open nothing is sent, and then one batch at a time tries whether the
-//! transport is back.
+//! An unavailable transport uses up no attempts (promise P5). While the breaker is open nothing is
+//! sent, and then one batch at a time probes whether the transport is back.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use outbox_contract::backend::Outcome;
 
-/// What a batch that is back says of the transport.
+/// Evidence of a finished batch about the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// It answered: it is there.
-    Heard,
-    /// Nothing was heard of what was sent.
-    Silence,
-    /// Nothing was sent.
-    NotAsked,
+pub(crate) enum Evidence {
+    /// The transport answered, so it is available.
+    Answered,
+    /// No message that was sent got an answer.
+    NoAnswer,
+    /// No message was sent.
+    NotSent,
 }
 
-impl Word {
-    /// `refused`: messages that the broker was not asked about.
+impl Evidence {
+    /// Derives the evidence from the outcomes of a batch. `refused`: messages that were never sent.
     pub(crate) fn of(outcomes: &[Option<Outcome>], refused: &BTreeSet<usize>) -> Self {
-        let mut word = Self::NotAsked;
+        let mut evidence = Self::NotSent;
         for (slot, outcome) in outcomes.iter().enumerate() {
             match outcome {
                 _ if refused.contains(&slot) => {}
-                Some(outcome) if outcome.is_answer() => return Self::Heard,
+                Some(outcome) if outcome.is_answer() => return Self::Answered,
                 Some(Outcome::Blocked) => {}
-                Some(_) | None => word = Self::Silence,
+                Some(_) | None => evidence = Self::NoAnswer,
             }
         }
-        word
+        evidence
     }
 }
 
-/// Opens on the first sign that the transport is away, or after several batchs of which nothing was heard; pure.
+/// Circuit breaker. Opens when the transport reports that it is unavailable, or after several
+/// consecutive batches without an answer. Pure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Breaker {
     state: State,
-    silent_batchs: u32,
+    silent_batches: u32,
     failures: u32,
     first_delay: Duration,
     max_delay: Duration,
     since: Option<Duration>,
-    /// Whether it is open because nothing was heard, and not because the transport said anything.
+    /// True if missing answers opened it, and not an error of the transport.
     by_silence: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Closed,
-    /// Nothing is sent before this instant.
+    /// Nothing is sent before this instant (open).
     Open(Duration),
-    /// One batch is out to try; if nothing is heard of it by this instant, another may.
+    /// One batch is a probe (half-open). If it has no answer by this instant, another may follow.
     Trying(Duration),
 }
 
-/// Whether a batch may be sent.
+/// Permission to send a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Permission {
-    /// It may.
+    /// Granted now.
     Granted,
-    /// It may not; ask again at this instant.
+    /// Denied; ask again at this instant.
     Later(Duration),
 }
 
-/// How many batchs in a row may end without a word before the transport counts as unavailable.
-const SILENT_BATCHS: u32 = 3;
+/// Number of consecutive batches without an answer after which the transport counts as unavailable.
+const SILENT_BATCHES: u32 = 3;
 
 impl Breaker {
     pub(crate) fn new(first_delay: Duration, max_delay: Duration) -> Self {
         Self {
             state: State::Closed,
-            silent_batchs: 0,
+            silent_batches: 0,
             failures: 0,
             first_delay,
             max_delay,
@@ -82,7 +83,7 @@ impl Breaker {
         }
     }
 
-    /// Whether a batch may be sent now.
+    /// Decides whether a batch may be sent now.
     pub(crate) fn permission(&self, now: Duration) -> Permission {
         match self.state {
             State::Closed => Permission::Granted,
@@ -91,45 +92,49 @@ impl Breaker {
         }
     }
 
-    /// Whether a batch of which nothing was heard before may be sent now. It is no try: silence is what is known of it, and others are asked whether there is
-    /// more of that.
+    /// Decides whether a batch of keys that got no answer before may be sent now.
+    ///
+    /// Such a batch is no probe. Its missing answer is known already; other batches must show
+    /// whether it is the rule.
     pub(crate) fn permission_of_silent(&self, now: Duration) -> Permission {
         if self.by_silence { Permission::Granted } else { self.permission(now) }
     }
 
-    /// A batch was sent of which nothing was heard before.
+    /// Records that a batch of such keys was sent.
     pub(crate) fn began_silent(&mut self, now: Duration) {
         if !self.by_silence {
             self.began(now);
         }
     }
 
-    /// Again nothing was heard of it. That is news of the transport only if that had said that it is away.
+    /// Records that such a batch got no answer again. That matters only as a probe after the
+    /// transport had reported that it is unavailable.
     pub(crate) fn silent_again(&mut self, now: Duration, draw: f64) {
         if matches!(self.state, State::Trying(_)) && !self.by_silence {
             self.silent(now, draw);
         }
     }
 
-    /// A batch was sent.
+    /// Records that a batch was sent.
     pub(crate) fn began(&mut self, now: Duration) {
         if self.state != State::Closed {
             self.state = State::Trying(now + self.max_delay);
         }
     }
 
-    /// Something was delivered, or refused for reasons of its own: the transport is there. Says whether it was thought away.
+    /// Records an answer: a delivery, or a rejection for a reason of the message itself. Returns
+    /// true if the transport counted as unavailable.
     pub(crate) fn heard(&mut self) -> bool {
         let was_open = self.state != State::Closed;
         self.state = State::Closed;
-        self.silent_batchs = 0;
+        self.silent_batches = 0;
         self.failures = 0;
         self.since = None;
         self.by_silence = false;
         was_open
     }
 
-    /// The transport said that it is away. Says whether that is news.
+    /// Records that the transport reported itself unavailable. Returns true if that is news.
     pub(crate) fn unavailable(&mut self, now: Duration, draw: f64) -> bool {
         self.by_silence = false;
         self.opens(now, draw)
@@ -145,35 +150,38 @@ impl Breaker {
         self.failures = self.failures.saturating_add(1);
         let bound =
             self.first_delay.saturating_mul(1 << self.failures.saturating_sub(1).min(16)).min(self.max_delay);
-        // Between half the bound and all of it: relays of one broker should not come back in step, nor at once.
+        // Between half the bound and all of it, so that relays of one broker neither retry in step
+        // nor at once.
         self.state = State::Open(now + bound.mul_f64(0.5 + draw.clamp(0.0, 1.0) / 2.0));
         self.since.get_or_insert(now);
         news
     }
 
-    /// A batch ended and nothing was heard of any of its messages. Says whether the transport now counts as away, and that is news.
+    /// Records a batch without any answer. Returns true if this made the transport count as
+    /// unavailable.
     pub(crate) fn silent(&mut self, now: Duration, draw: f64) -> bool {
-        self.silent_batchs = self.silent_batchs.saturating_add(1);
-        if matches!(self.state, State::Trying(_)) || self.silent_batchs >= SILENT_BATCHS {
+        self.silent_batches = self.silent_batches.saturating_add(1);
+        if matches!(self.state, State::Trying(_)) || self.silent_batches >= SILENT_BATCHES {
             self.by_silence = true;
             return self.opens(now, draw);
         }
         false
     }
 
-    /// A batch ended without having been sent: whoever is next may try in its place.
+    /// Records a batch that ended without being sent. The next one may probe in its place.
     pub(crate) fn not_asked(&mut self, now: Duration) {
         if let State::Trying(_) = self.state {
             self.state = State::Open(now);
         }
     }
 
-    /// Whether the transport itself has said that it is away. Of silence nobody knows whose it is before others are asked.
+    /// Returns true if the transport itself reported that it is unavailable. A missing answer may
+    /// be the fault of the message.
     pub(crate) fn is_said_to_be_away(&self) -> bool {
         self.since.is_some() && !self.by_silence
     }
 
-    /// Since when the transport has been away.
+    /// Returns since when the transport has been unavailable.
     pub(crate) fn away_since(&self) -> Option<Duration> {
         self.since
     }
@@ -220,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn batchs_without_a_word_open_it_after_a_few() {
+    fn batches_without_an_answer_open_it_after_a_few() {
         let mut breaker = breaker();
         assert!(!breaker.silent(S, 0.0) && !breaker.silent(S, 0.0));
         assert_eq!(breaker.permission(S), Permission::Granted);
@@ -263,14 +271,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_broker_said_is_heard() {
+    fn only_answers_of_the_broker_are_evidence_of_it() {
         let failure = || outbox_contract::Failure::new("test", "as the test has it");
         let rejected = || Some(Outcome::Rejected(failure()));
-        let of = |outcomes: &[_], refused: &[usize]| Word::of(outcomes, &refused.iter().copied().collect());
-        assert_eq!(of(&[rejected(), Some(Outcome::Blocked)], &[0]), Word::NotAsked);
-        assert_eq!(of(&[rejected(), rejected()], &[0]), Word::Heard);
-        assert_eq!(of(&[rejected(), None], &[0]), Word::Silence);
-        assert_eq!(of(&[None, Some(Outcome::Delivered)], &[]), Word::Heard);
+        let of =
+            |outcomes: &[_], refused: &[usize]| Evidence::of(outcomes, &refused.iter().copied().collect());
+        assert_eq!(of(&[rejected(), Some(Outcome::Blocked)], &[0]), Evidence::NotSent);
+        assert_eq!(of(&[rejected(), rejected()], &[0]), Evidence::Answered);
+        assert_eq!(of(&[rejected(), None], &[0]), Evidence::NoAnswer);
+        assert_eq!(of(&[None, Some(Outcome::Delivered)], &[]), Evidence::Answered);
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! Credit: how much a core has in memory, in messages and in bytes.
+//! Credit: the room for messages in memory, in messages and in bytes.
 
-/// Bytes that every message counts besides its content, at least.
+/// Minimum number of bytes that a message counts besides its content.
 const FIXED_BYTES: usize = 256;
 
-/// Messages and bytes in memory, and their bounds (promise P6). A plain count: whoever drops a message gives its share back, and the
-/// simulation compares this with what the table holds after each event.
+/// Messages and bytes in memory, and their limits (promise P6).
+///
+/// A plain counter: the code that drops a message gives its share back. The simulation compares the
+/// counter with the table after each event.
 #[derive(Debug)]
 pub(crate) struct Credit {
     messages: usize,
@@ -18,8 +20,8 @@ impl Credit {
         Self { messages: 0, bytes: 0, max_messages, max_bytes }
     }
 
-    /// Takes a share for a message of this size. Never refuses: whoever fetches asks for [`room`](Self::room) before, and a message that is larger
-    /// than what is left must still be sent some time.
+    /// Takes the share of a message. Never refuses: the caller asks for [`room`](Self::room) before
+    /// a fetch, and a message larger than the room must still be sent.
     pub(crate) fn take(&mut self, messages: usize, bytes: usize) {
         self.messages += messages;
         self.bytes += bytes;
@@ -31,31 +33,32 @@ impl Credit {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// Messages and bytes that there is room for.
+    /// Returns the free room in messages and bytes.
     pub(crate) fn room(&self) -> (usize, usize) {
         let messages = self.max_messages.saturating_sub(self.messages);
         let bytes = self.max_bytes.saturating_sub(self.bytes);
         if bytes == 0 { (0, 0) } else { (messages, bytes) }
     }
 
-    /// Whether a fetch is worth it: a trickle of small ones would cost more than it brings.
+    /// Returns true if a fetch pays: many small fetches would cost more than they bring.
     pub(crate) fn is_half_free(&self) -> bool {
         self.room().0 >= self.max_messages.div_ceil(2)
     }
 
-    /// Whether more than half of it is taken.
+    /// Returns true if more than half of the credit is taken.
     pub(crate) fn is_short(&self) -> bool {
         self.messages > self.max_messages / 2 || self.bytes > self.max_bytes / 2
     }
 
-    /// Rows and bytes of content that may be asked for: a fetch does not count what every message has besides.
+    /// Returns the number of rows and bytes of content to fetch. A fetch counts content alone,
+    /// without the fixed part of each message.
     pub(crate) fn room_for_content(&self) -> (usize, usize) {
         let (messages, bytes) = self.room();
         let messages = messages.min((bytes / 2 / FIXED_BYTES).max(1));
         (messages, bytes.saturating_sub(messages * FIXED_BYTES).max(1))
     }
 
-    /// Messages and bytes in memory.
+    /// Returns the number of messages and bytes in memory.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
         (self.messages, self.bytes)
     }

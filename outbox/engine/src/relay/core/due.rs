@@ -1,4 +1,4 @@
-//! Failing keys that are due: how many are worked on at once.
+//! Due failing keys: limits how many are retried at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,9 +11,12 @@ use super::event::Question;
 use super::key::{Doing, Held, Retry};
 use super::limits::Limits;
 
-/// Failing keys that were taken from the store and are not back. Each waits for a publisher, and some are waited for until their time is over; what
-/// they hold of the credit meanwhile nobody else has. So there are never many of them, however many are due; and those that are silent have a
-/// part of that alone, so that what was answered does not wait behind them.
+/// Failing keys that were taken from the store and are being retried.
+///
+/// Each waits for a publisher, and some keep it until the publish timeout. Meanwhile no other key
+/// can use their share of the credit. So their number is limited, however many are due. Silent keys
+/// (those whose last attempt got no answer) have only a part of that limit, so that keys that do
+/// get answers need not wait behind them.
 #[derive(Debug)]
 pub(super) struct DueKeys {
     keys: BTreeMap<KeyId, Share>,
@@ -21,15 +24,15 @@ pub(super) struct DueKeys {
     max_keys: usize,
     max_silent: usize,
     max_bytes: usize,
-    /// When a failing key is known to be due.
+    /// Instant at which a failing key is known to be due.
     next: Option<Duration>,
-    /// When to ask anyway: an operator may have released one.
+    /// Instant of the next query in any case: an operator may have released a key.
     ask_at: Duration,
-    /// Whether the last question left silent keys out.
+    /// True if the last query excluded silent keys.
     left_silent_out: bool,
 }
 
-/// What a key holds while it is worked on.
+/// Share of the credit that a key holds while it is retried.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     bucket: Bucket,
@@ -37,19 +40,19 @@ struct Share {
     is_silent: bool,
 }
 
-/// Part of the credit that failing keys may hold.
+/// Fraction of the credit that failing keys may hold.
 const PART: usize = 8;
-/// Maximum number of keys that are taken at once, and of parked messages of each while there are many.
+/// Maximum number of keys of one query, and of parked messages of each while there are many keys.
 const MAX_KEYS: usize = 100;
 const MAX_MESSAGES: usize = 100;
-/// Number of keys that are asked for while a key has more parked messages than that.
+/// Number of keys of one query while a key has more parked messages than that.
 const FEW_KEYS: usize = 4;
-/// Shortest time between two questions.
+/// Minimum interval of queries.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
 impl DueKeys {
     pub(super) fn of(limits: &Limits) -> Self {
-        // Enough to keep all publishers at work, but never so many that nothing else could be fetched.
+        // Enough to keep all publishers busy, but never so many that nothing else could be fetched.
         let busy = limits.publishers.saturating_mul(2);
         let credit = limits.max_in_flight;
         let max_keys = (credit / PART).max(busy).min(credit / 2).max(1);
@@ -65,7 +68,7 @@ impl DueKeys {
         }
     }
 
-    /// Number of further keys that may be taken, and bytes of them. None: wait until some are back.
+    /// Returns how many further keys and bytes may be taken. `None`: wait until some are done.
     pub(super) fn room(&self) -> Option<(usize, usize)> {
         let keys = self.max_keys.saturating_sub(self.keys.len());
         let bytes = self.max_bytes.saturating_sub(self.bytes);
@@ -86,36 +89,36 @@ impl DueKeys {
         self.keys.insert(key, share);
     }
 
-    /// A key is back.
+    /// Releases the share of a key.
     fn back(&mut self, key: &KeyId) {
         if let Some(share) = self.keys.remove(key) {
             self.bytes = self.bytes.saturating_sub(share.bytes);
         }
     }
 
-    /// These buckets belong to this relay no more.
+    /// Releases the shares of buckets that this relay lost.
     pub(super) fn lose(&mut self, buckets: &BucketSet) {
         self.keys.retain(|_, share| !buckets.contains(share.bucket));
         self.bytes = self.keys.values().fold(0, |sum, share| sum.saturating_add(share.bytes));
     }
 
-    /// A key is due at this instant.
+    /// Records that a key is due at this instant.
     fn at(&mut self, at: Duration) {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// Whether keys are due that were not taken for want of room, and there is some again.
+    /// Returns true if there is room again for due keys that found none.
     fn has_room_again(&self) -> bool {
         let for_silent = self.left_silent_out && self.silent() <= self.max_silent / 2;
         for_silent || self.keys.len() + 1 == self.max_keys
     }
 
-    /// Failing keys may have come along.
+    /// Requests a query: there may be new failing keys.
     pub(super) fn ask(&mut self) {
         self.ask_at = Duration::ZERO;
     }
 
-    /// When the next key is known to be due.
+    /// Returns when the next key is known to be due.
     pub(super) fn next(&self) -> Option<Duration> {
         self.next
     }
@@ -127,13 +130,13 @@ impl DueKeys {
 }
 
 impl Core {
-    /// A failing key is due at this instant.
+    /// Schedules the retry of a failing key.
     pub(super) fn due_at(&mut self, at: Duration) {
         self.due.at(at);
         self.look_at(at);
     }
 
-    /// A failing key is worked on no more.
+    /// Ends the retry of a failing key.
     pub(super) fn due_back(&mut self, key: &KeyId) {
         self.due.back(key);
         if self.due.has_room_again() {
@@ -141,13 +144,13 @@ impl Core {
         }
     }
 
-    /// The question for failing keys whose time has come, if it is time.
+    /// Returns the query for due failing keys, if it is time for one.
     pub(super) fn ask_for_due(&mut self) -> Option<Question> {
         if !self.due.is_time(self.now) || self.reading.owned.is_empty() {
             return None;
         }
         let (messages, bytes) = self.table.credit.room_for_content();
-        // Word comes when one is back.
+        // The end of a retry triggers the next query.
         let (max_keys, max_bytes) = self.due.room()?;
         if self.table.credit.room().0 == 0 {
             self.looking.starved = true;
@@ -158,7 +161,8 @@ impl Core {
         if self.due.left_silent_out {
             except.extend(self.silent.keys().filter(|key| !self.due.keys.contains_key(*key)).cloned());
         }
-        // A key that comes back with much behind it has it all at once, so that it flows again soon.
+        // A recovering key with a long backlog is read in large portions, so that it flows again
+        // soon.
         let is_recovering = self.table.iter().any(|(_, state)| state.recovering);
         let few = is_recovering && messages > FEW_KEYS * MAX_MESSAGES;
         let (keys, each) = if few {
@@ -179,50 +183,52 @@ impl Core {
         }))
     }
 
-    /// Takes failing keys whose time has come.
+    /// Takes due failing keys from an answer of the store.
     pub(super) fn take_due(&mut self, due: Due) {
         self.due.ask_at = self.now + self.limits.due_poll;
         let mut pause = if due.keys.is_empty() { self.limits.first_delay } else { PAUSE };
         let mut next = due.next;
         for key in due.keys {
             if !self.take_due_key(key) {
-                // It would be shown again at once.
+                // Otherwise the next query would return it again at once.
                 pause = self.limits.first_delay;
                 next.get_or_insert(pause);
             }
         }
         let wait = |next: Duration| if next.is_zero() { pause } else { next.max(PAUSE) };
-        // One that was announced while the question was under way may have come too late for it.
+        // A key announced while the query was running may be missing in its answer.
         if let Some(next) = next {
             self.due.at(self.now + wait(next));
         }
     }
 
-    /// Says whether it was taken.
+    /// Takes one due key. Returns false if it must wait.
     fn take_due_key(&mut self, mut due: DueKey) -> bool {
         if !self.reading.owned.contains(due.bucket) {
             return true;
         }
-        // Of one that was never answered nothing is counted.
+        // A key that never got an answer has no counted attempts.
         let class = due.first_failure.as_ref().map(|first| first.class.as_ref());
         let was_silent = due.attempts == 0 || matches!(class, Some("silent" | "breaks"));
         let is_silent = due.failing.is_some() && (was_silent || self.silent.contains_key(&due.key));
         if is_silent {
             self.silent.entry(due.key.clone()).or_default();
             if !self.due.has_room_for_silent() {
-                // The next question leaves all that are known to be silent out.
+                // The next query excludes all keys that are known to be silent.
                 self.due.left_silent_out = true;
                 return true;
             }
         }
         let mut parked = std::mem::take(&mut due.parked);
         if due.failing.is_some() {
-            // It is tried alone. What is behind it would only hold credit, perhaps for long; it is read again when this one went through.
+            // It is retried alone. The messages behind it would hold credit, perhaps for long; they
+            // are read again after this one was delivered.
             parked.truncate(1);
         }
         let key = self.table.entry((due.key.clone(), due.bucket), self.leases.epoch(due.bucket));
         let Some(state) = self.table.get(key) else { return true };
-        // Messages in memory were read before the key began to fail: they stand before all that is parked.
+        // Messages in memory were read before the key began to fail, so they precede everything
+        // parked.
         if state.retry.is_some() || !state.mailbox.is_empty() || matches!(state.doing, Doing::Batch(_)) {
             return false;
         }
@@ -230,7 +236,7 @@ impl Core {
         let parked: Vec<Held> = parked.into_iter().map(Held::from).collect();
         let bytes = parked.iter().map(|held| held.bytes).sum();
         self.table.credit.take(parked.len(), bytes);
-        // Where the first has failed it is waited for.
+        // Only a failing message may keep its share for long.
         let bytes = due.failing.and(parked.first()).map_or(0, |held| held.bytes);
         self.due.take(due.key, Share { bucket: due.bucket, bytes, is_silent });
         if let Some(state) = self.table.get_mut(key) {

@@ -1,4 +1,4 @@
-//! Events that a core takes, and commands that it gives.
+//! Events that the core processes, and commands that it issues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,34 +13,35 @@ use outbox_contract::{Failure, Topic};
 use super::lines::Line;
 use super::reading::Cause;
 
-/// An event. Whatever answers a command names it by its number.
+/// Event. The answer to a command carries the command's number.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A heartbeat was answered. `surplus` is to be given up; batches may be begun before `until`.
+    /// Answer to a heartbeat. The `surplus` buckets are to be given up; batches may start before
+    /// `until`.
     Leased { leased: Leased, surplus: BucketSet, until: Duration },
-    /// The store answered a question.
+    /// Answer of the store to a question.
     Answered { number: u64, answer: Answer },
-    /// A look below what is read is over.
+    /// Result of a check below the read position.
     LookedBelow { number: u64, took: Duration, answer: Option<(Fetched, Vec<StripeMark>)> },
-    /// The broker confirmed some messages of a batch that is still out: by place in the batch.
+    /// Early confirmations for messages of an unconfirmed batch, by slot.
     Heard { batch: u64, delivered: Vec<bool> },
-    /// A batch is back. `refused`: messages that the broker was not asked about. `broke`: the publisher died over it.
+    /// Result of a batch. `refused`: messages that were never sent. `broke`: the publisher died.
     Published { batch: u64, outcomes: Vec<Option<Outcome>>, refused: BTreeSet<usize>, broke: bool },
-    /// The relay does not own these buckets under these epochs any more.
+    /// Loss of these buckets under these epochs.
     Lapsed(BTreeMap<Bucket, Epoch>),
-    /// The store took, or refused, a transition of a failing key.
+    /// Answer of the store to a transition of a failing key.
     Transitioned { number: u64, answer: Transitioned },
-    /// Delivered rows are removed.
+    /// Confirmation that delivered rows are removed.
     Removed { number: u64 },
-    /// The settler still holds so much of an earlier incarnation.
+    /// Messages of earlier incarnations that the settler has yet to remove.
     Owed { messages: usize, bytes: usize },
-    /// Something was appended or committed.
+    /// Wake-up: something was appended or committed.
     Woken(Wakeup),
-    /// The transport answered a check.
+    /// Answer of the transport to a check.
     TransportIsBack,
-    /// The time that [`Core::next_tick`](super::Core::next_tick) asked for has come.
+    /// Timer: the time that [`Core::next_tick`](super::Core::next_tick) asked for has come.
     Tick,
-    /// Begin nothing any more; say when nothing is unconfirmed.
+    /// Request to start nothing new, and to tell when nothing is unconfirmed.
     Drain,
 }
 
@@ -53,59 +54,60 @@ pub(crate) enum Answer {
     Marks(Vec<StripeMark>),
 }
 
-/// A question to the store. One is under way at a time.
+/// Question to the store. One is in flight at a time.
 #[derive(Clone, Debug)]
 pub(crate) enum Question {
-    /// Rows of the hot table.
+    /// Fetch rows of the hot table.
     Fetch(FetchRequest),
-    /// Failing keys that are due.
+    /// Fetch due failing keys.
     Due(DueRequest),
-    /// Transactions that may still commit.
+    /// List transactions that may still commit.
     Writers,
-    /// Committed marks of the sequence shards of these buckets.
+    /// Read the committed marks of the sequence shards of these buckets.
     Marks(BucketSet),
 }
 
-/// A command, to be carried out by an actor that knows nothing else.
+/// Command, carried out by an actor that decides nothing.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// To the poller.
+    /// To the poller: ask the store.
     Ask { number: u64, question: Question },
-    /// To the poller, beside all other work. `with_marks`: if anything is there, the store is asked then how far its shards are committed.
+    /// To the poller: check for rows below the read position, beside other queries. `with_marks`:
+    /// if it finds any, read the committed marks afterwards.
     LookBelow { number: u64, request: FetchRequest, with_marks: bool },
-    /// To a publisher that has nothing to do.
+    /// To an idle publisher: send this batch.
     Publish(PublishCommand),
-    /// To the settler: rows that were delivered.
+    /// To the settler: remove delivered rows.
     Remove { number: u64, rows: Vec<RowId>, messages: usize, bytes: usize },
-    /// To the store: a transition of a failing key.
+    /// To the store: make a transition of a failing key.
     Transition { number: u64, transition: KeyTransition },
-    /// To the lease keeper: nothing of these buckets is unconfirmed or unsettled.
+    /// To the lease keeper: give buckets back; nothing of them is unconfirmed or unsettled.
     GiveBack { buckets: BucketSet, low_water: LowWater },
-    /// To the lease keeper, for the next heartbeat.
+    /// To the lease keeper: save this mark with the next heartbeat.
     Save(LowWater),
-    /// To whoever asked to drain: nothing is unconfirmed.
+    /// To the requester of a drain: nothing is unconfirmed.
     Drained(LowWater),
-    /// To metrics.
+    /// To the metrics: add these counts.
     Count(Counts),
-    /// To the log and the health check.
+    /// To the log and the health check: report this.
     Report(Report),
 }
 
-/// A batch to publish.
+/// Batch to publish.
 #[derive(Debug)]
 pub(crate) struct PublishCommand {
     pub(crate) number: u64,
     /// The messages, in order.
     pub(crate) messages: Vec<Arc<Stored>>,
-    /// Number of earlier attempts of the first.
+    /// Number of earlier attempts of the first message.
     pub(crate) attempts: u32,
-    /// Epochs under which the relay owns their buckets.
+    /// Epochs under which the relay owns the buckets of the messages.
     pub(crate) epochs: BTreeMap<Bucket, Epoch>,
-    /// The line that it was taken from.
+    /// Line that the keys were taken from.
     pub(crate) line: Line,
 }
 
-/// Something that an operator may want to know.
+/// News for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     TookOver(usize),
@@ -114,12 +116,12 @@ pub(crate) enum Report {
     TransportAway(Failure),
     TransportSilent,
     TransportBack,
-    /// With whether a warning is due.
+    /// The flag tells whether to log a warning.
     TopicBroken(Topic, Failure, bool),
     TopicBack(Topic),
     /// Topics that are not published now.
     TopicsApart(Vec<String>),
-    /// A row stands at `at`, below the mark up to which the relay had read. With whether a warning is due.
+    /// A row at `at`, below the read position `mark`. `warns`: log a warning.
     BelowMark {
         at: Position,
         mark: Position,
@@ -128,21 +130,21 @@ pub(crate) enum Report {
     },
 }
 
-/// Number of messages to which something happened.
+/// Counts of one event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Fetches that were begun.
+    /// Fetches that were started.
     pub(crate) fetches: u64,
-    /// The broker confirmed them.
+    /// Messages that the broker confirmed.
     pub(crate) delivered: u64,
-    /// They failed for a reason of their own.
+    /// Attempts that failed because of the message itself.
     pub(crate) failed: u64,
-    /// Their outcome is unknown.
+    /// Attempts with unknown outcome.
     pub(crate) unknown: u64,
-    /// They became dead letters.
+    /// Messages that became dead letters.
     pub(crate) buried: u64,
-    /// They were set aside behind a failing key.
+    /// Messages that were parked behind a failing key.
     pub(crate) parked: u64,
-    /// The store refused a transition.
+    /// Transitions that the store refused.
     pub(crate) refused: u64,
 }

@@ -1,4 +1,4 @@
-//! Forgetting: what is dropped from memory unsent, and is read again.
+//! Forgetting: drops messages from memory unsent, to be read again later.
 
 use outbox_contract::backend::{BucketSet, Position};
 use outbox_contract::{Failure, Topic};
@@ -9,7 +9,8 @@ use super::outcomes::Silence;
 use super::table::KeyRef;
 
 impl Core {
-    /// Drops what a key has in memory behind its first `kept` messages, and has it read again. What is under way stays: it comes back by itself.
+    /// Drops the messages of a key behind its first `kept` ones, to be read again. Messages in
+    /// flight stay: their outcome comes back.
     pub(super) fn forget(&mut self, key: KeyRef, kept: usize) {
         let Some(state) = self.table.get_mut(key) else { return };
         let messages = state.mailbox.split_off(kept);
@@ -19,14 +20,14 @@ impl Core {
         self.forget_rows_to_park(key);
     }
 
-    /// Drops what a key is still to park, and has it read again.
+    /// Drops the rows of a key that are still to be parked, to be read again.
     pub(super) fn forget_rows_to_park(&mut self, key: KeyRef) {
         let Some(state) = self.table.get_mut(key) else { return };
         let rows: Vec<Position> = state.to_park.drain(..).map(|row| row.position).collect();
         self.forget_rows(key, rows);
     }
 
-    /// These rows of a key are in memory no more, and are read again.
+    /// Removes rows of a key from the index, to be read again.
     pub(super) fn forget_rows(&mut self, key: KeyRef, rows: Vec<Position>) {
         let Some(first) = rows.iter().min().copied() else { return };
         for position in rows {
@@ -35,8 +36,11 @@ impl Core {
         self.read_again(key, first.before());
     }
 
-    /// Makes room: what stands behind messages that are held against is dropped, and then what nothing was heard of is set aside, though nothing else may
-    /// have gone through either: it has what others need to show that.
+    /// Frees credit for other keys.
+    ///
+    /// It drops the messages behind those that are unanswered or in transition. Then it parks
+    /// silent messages, even if no other message was delivered meanwhile: they hold the room that
+    /// others would need to prove that the broker works.
     pub(super) fn shed(&mut self) {
         if self.breaker.is_said_to_be_away() {
             return;
@@ -67,13 +71,13 @@ impl Core {
             self.remember_silence(name, Silence { strikes, delivered: self.delivered });
             let rest = self.rest_of_silence(unknown.max(strikes));
             let failure =
-                Failure::new("silent", "nothing was heard of it, and others had no room; not counted");
+                Failure::new("silent", "no answer, and other keys had no room; not counted as an attempt");
             self.failed(key, row, false, failure, Verdict::Silent(rest));
         }
     }
 
-    /// Drops everything of these buckets: they belong to this relay no more. Nothing is read again, and what is in flight may
-    /// only settle.
+    /// Drops everything of buckets that this relay lost. Nothing of them is read again, and
+    /// messages in flight may only be settled.
     pub(super) fn lose(&mut self, buckets: BucketSet) {
         if buckets.is_empty() {
             return;
@@ -88,7 +92,7 @@ impl Core {
         self.silent.retain(|name, _| !buckets.contains(name.bucket()));
     }
 
-    /// Takes a key out of the table with all that it has in memory, but for its rows in the index.
+    /// Removes a key and its messages in memory from the table, but not its rows from the index.
     fn drop_key(&mut self, key: KeyRef) {
         let Some(mut state) = self.table.remove(key) else { return };
         self.table.drop_content(&state.mailbox.split_off(0));
@@ -98,7 +102,8 @@ impl Core {
         }
     }
 
-    /// Closes a topic: nothing of it is read until it is opened, and what is in memory is dropped, or when it is back.
+    /// Closes a topic: nothing of it is read until it is opened again. Its messages in memory are
+    /// dropped, those in flight when they come back.
     pub(super) fn close_topic(&mut self, topic: &Topic) {
         let keys = self.table.select(|state| state.name.topic == *topic);
         let cursors = keys.iter().filter_map(|key| {
@@ -112,7 +117,7 @@ impl Core {
         }
     }
 
-    /// Forgets a key whole.
+    /// Forgets everything of a key.
     pub(super) fn forget_key(&mut self, key: KeyRef) {
         self.forget(key, 0);
         self.drop_retry(key);
@@ -121,7 +126,8 @@ impl Core {
             Doing::Nothing => {}
             Doing::Batch(_) => state.forget = true,
             Doing::Transition(_, kind) => {
-                // Its answer finds nobody. Whether it was made shows when the key is read again.
+                // The answer to the transition will find no key. The next read shows whether it was
+                // made.
                 let rows = kind.rows().iter().map(|row| row.position).collect();
                 state.doing = Doing::Nothing;
                 self.forget_rows(key, rows);
@@ -131,7 +137,8 @@ impl Core {
         self.place(key);
     }
 
-    /// Lets go of what is parked of a key: it is taken again when it is due. What was delivered of it is removed first.
+    /// Drops the parked messages of a key; they are fetched again when due. Delivered ones are
+    /// removed first.
     fn drop_retry(&mut self, key: KeyRef) {
         let Some(state) = self.table.get_mut(key) else { return };
         let is_busy = state.doing != Doing::Nothing;

@@ -1,4 +1,4 @@
-//! One key in the table: where its messages are, and what is being done with them.
+//! State of one key: where its messages are, and the one operation that runs on it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use outbox_contract::{Failure, KeyId, MessageId};
 use super::lines::Line;
 use super::mailbox::Mailbox;
 
-/// A message in memory, with its share of the credit.
+/// Message in memory, with its share of the credit.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) stored: Arc<Stored>,
@@ -23,61 +23,64 @@ impl From<Arc<Stored>> for Held {
     }
 }
 
-/// A failing key that is due, with what is parked behind it.
+/// Due failing key, with its parked messages.
 #[derive(Debug)]
 pub(super) struct Retry {
     pub(super) version: i64,
     pub(super) failing: Option<MessageId>,
     pub(super) attempts: u32,
     pub(super) first_failure: Option<Failure>,
-    /// Messages that are still to be sent, the failing one first.
+    /// Messages still to be sent, the failing one first.
     pub(super) parked: Mailbox<Held>,
-    /// Messages that were delivered and are to be removed.
+    /// Delivered messages that are to be removed.
     pub(super) delivered: Vec<RowId>,
-    /// A failure that is to be recorded when what was delivered before it has been removed.
+    /// Failure to record once the messages delivered before it have been removed.
     pub(super) failed: Option<(RowId, Failure, Verdict)>,
 }
 
-/// The kind of a failure.
+/// Kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It may succeed another time.
+    /// A retry may succeed.
     Failed,
-    /// It never will.
+    /// No retry can succeed.
     Rejected,
-    /// Nothing was heard of it while others went through. That counts as no attempt; it is set aside, and tried again after this time.
+    /// No answer, while other messages were delivered. It counts as no attempt. The message is
+    /// parked, and retried after this time.
     Silent(Duration),
 }
 
-/// What is being done with a key. One thing at a time: so what follows a failure can't overtake it (promise P3).
+/// Operation that runs on a key. There is one at a time, so messages behind a failure can't
+/// overtake it (promise P3).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     Nothing,
-    /// Some of its messages are in the unconfirmed batch of this number.
+    /// Messages of it are in the unconfirmed batch of this number.
     Batch(u64),
-    /// The transition of this number is on its way to the store.
+    /// The transition of this number is being written to the store.
     Transition(u64, Kind),
 }
 
-/// A transition, with the rows that leave the hot table when it is done.
+/// Kind of transition, with the rows that leave the hot table when it is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A message in the hot table failed; it and those behind it are parked. With the wait until it is due, if it is.
+    /// A message of the hot table failed; it and those behind it are parked. `due_in`: delay until
+    /// the retry, if there is one.
     Fail { rows: Vec<RowId>, due_in: Option<Duration> },
-    /// A message in the hot table becomes a dead letter.
+    /// A message of the hot table becomes a dead letter.
     Bury(RowId),
     /// Rows of the hot table are parked.
     Park(Vec<RowId>),
     /// Delivered parked messages are removed.
     Resume,
-    /// The first parked message failed again. With the wait until it is due, if it is.
+    /// The first parked message failed again. `due_in`: delay until the retry, if there is one.
     FailAgain { due_in: Option<Duration> },
     /// The first parked message becomes a dead letter.
     BuryParked,
 }
 
 impl Kind {
-    /// Rows of the hot table that it is about.
+    /// Returns the rows of the hot table that it concerns.
     pub(super) fn rows(&self) -> &[RowId] {
         match self {
             Self::Fail { rows, .. } | Self::Park(rows) => rows,
@@ -87,60 +90,66 @@ impl Kind {
     }
 }
 
-/// A read window of one key. Within a key positions are in the order of commits, so a cursor says it all: nothing of the key can be committed at or
-/// below it any more.
+/// Read window of one key. Within a key, positions are in commit order. So a cursor suffices:
+/// nothing of the key can be committed at or below it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyWindow {
     /// Everything of the key behind this position is to be read.
     pub(super) cursor: Position,
-    /// Number of fetches that had begun when the cursor went back: their answers say nothing of what is to be read now.
+    /// Number of fetches started when the cursor went back. Their answers do not cover what is to
+    /// be read now.
     pub(super) as_of: u64,
 }
 
-/// State of one key, or of what stands of it in one bucket: a program may compute buckets in a way of its own.
+/// State of a key in one bucket. A program with its own hash function may put a key into several
+/// buckets.
 #[derive(Debug)]
 pub(super) struct KeyState {
     pub(super) name: KeyId,
     pub(super) bucket: Bucket,
     pub(super) epoch: Epoch,
-    /// Names one stay of the key in the table. What comes back from an earlier one may settle, and nothing else.
+    /// Number of this stay of the key in the table. Outcomes of an earlier stay may settle
+    /// messages, and do nothing else.
     pub(super) stay: u64,
     /// Messages to be sent.
     pub(super) mailbox: Mailbox<Held>,
-    /// Rows behind them that are to be parked, since the key is failing.
+    /// Rows behind them that are to be parked because the key is failing.
     pub(super) to_park: VecDeque<RowId>,
     pub(super) doing: Doing,
     pub(super) retry: Option<Box<Retry>>,
-    /// To be read again from here on. While it is there, nothing of the key is taken from anywhere else.
+    /// Window from which the key is to be read again. While it exists, nothing of the key is taken
+    /// from another window.
     pub(super) window: Option<KeyWindow>,
     /// Number of its rows in the index of positions.
     pub(super) rows: usize,
-    /// Whether any of them has left the store since the key came: it does not hang.
+    /// True once a row left the store during this stay: the key does not hang.
     pub(super) moves: bool,
     pub(super) line: Option<Line>,
-    /// Whether it stands in a line of keys to be read.
+    /// True while it is in the queue of keys to be read.
     pub(super) in_line_to_be_read: bool,
-    /// Whether it waits for a time, and may not stand in a line.
+    /// True while it waits for a timer, and may be in no line.
     pub(super) resting: bool,
-    /// Whether its rows are flagged as failing.
+    /// True if its rows are flagged as failing.
     pub(super) is_failing: bool,
-    /// Whether a retry went through, and more of what is parked is due. Nothing is parked behind it meanwhile: what is parked comes to an end then,
-    /// however fast messages come.
+    /// True after a successful retry while more parked messages are due. Nothing is parked behind
+    /// them meanwhile, so that the parked messages come to an end however fast new ones arrive.
     pub(super) recovering: bool,
-    /// Whether its topic was closed while something of it was under way: it is forgotten when that is back.
+    /// True if its topic was closed while messages of it were in flight: it is forgotten when they
+    /// come back.
     pub(super) forget: bool,
-    /// Number of fetches that had begun when a transition was answered: they may not know of it.
+    /// Number of fetches started when a transition was answered: their answers may not reflect it.
     pub(super) as_of: u64,
-    /// Attempts in a row whose outcome is unknown.
+    /// Consecutive attempts with unknown outcome.
     pub(super) unknown: u32,
-    /// Number of messages that the core had delivered when the last of them came back; before the first, when the suspect was taken.
+    /// Number of messages that the core had delivered at the last of these attempts; before the
+    /// first, when the suspect message was taken.
     pub(super) delivered_by_then: u64,
 }
 
-/// Part of its messages that a key gets before any of it has left.
+/// Divisor of the limit of messages per key until one of its messages has left the store.
 const FRESH: usize = 8;
 
-/// Maximum number of rows that one transition moves. The model has few, and is to meet it.
+/// Maximum number of rows that one transition moves. Small in tests, so that the model reaches it.
 pub(super) const MAX_ROWS_PER_TRANSITION: usize = if cfg!(test) { 3 } else { 500 };
 
 impl KeyState {
@@ -169,7 +178,7 @@ impl KeyState {
         }
     }
 
-    /// Whether nothing needs be known of it any more. `fetch`: the number of the one that is under way.
+    /// Returns true if the key can be removed from the table. `fetch`: number of the running fetch.
     pub(super) fn is_over(&self, fetch: Option<u64>) -> bool {
         self.rows == 0
             && self.mailbox.is_empty()
@@ -182,7 +191,7 @@ impl KeyState {
             && fetch.is_none_or(|fetch| self.as_of < fetch)
     }
 
-    /// Whether the store must do something before more of the key can be sent.
+    /// Returns true if a transition must be made before more of the key can be sent.
     pub(super) fn needs_transition(&self) -> bool {
         match &self.retry {
             Some(retry) => retry.parked.is_empty() || retry.failed.is_some(),
@@ -190,7 +199,8 @@ impl KeyState {
         }
     }
 
-    /// The line that the key belongs to. `is_silent`: it was silent before, in this stay or another one.
+    /// Returns the line that the key belongs to. `is_silent`: an attempt got no answer, in this
+    /// stay or an earlier one.
     pub(super) fn next_line(&self, is_silent: bool) -> Option<Line> {
         if self.doing != Doing::Nothing || self.resting {
             return None;
@@ -209,13 +219,13 @@ impl KeyState {
         })
     }
 
-    /// Maximum number of its messages in memory, of so many at the most. A key of which nothing has left yet may hang: it gets a small part, so that many
-    /// such fit.
+    /// Returns the maximum number of its messages in memory. Until one of them has left the store,
+    /// the key may hang. Then it gets a small part of the limit, so that many such keys fit.
     pub(super) fn allowed(&self, max_per_key: usize) -> usize {
         if self.moves { max_per_key } else { (max_per_key / FRESH).max(1) }
     }
 
-    /// Whether its window may be read, as far as the key is concerned.
+    /// Returns true if its window may be read.
     pub(super) fn may_be_read(&self, max_per_key: usize) -> bool {
         let has_room = self.rows == 0 || (self.moves && self.rows <= max_per_key / 2);
         let is_silent = self.unknown > 0 && (self.resting || self.rows > 0);
@@ -227,13 +237,13 @@ impl KeyState {
             && has_room
     }
 
-    /// Whether its first message is suspected: it failed before, or it may have broken something. If it does so again, it must not hold
-    /// up, or take down, what nothing is held against.
+    /// Returns true if its first message is suspect: it failed before, or an attempt got no answer.
+    /// If that repeats, it must not delay or break the messages of other keys.
     pub(super) fn is_suspect(&self) -> bool {
         self.unknown > 0 || self.has_failed()
     }
 
-    /// Whether a suspect is tried alone, and not with others.
+    /// Returns true if its suspect message is sent alone.
     pub(super) fn goes_alone(&self) -> bool {
         self.unknown > 1 || self.has_failed()
     }
@@ -242,7 +252,7 @@ impl KeyState {
         self.retry.as_ref().is_some_and(|retry| retry.failing.is_some())
     }
 
-    /// The next message to send.
+    /// Takes the next message to send.
     pub(super) fn take(&mut self) -> Option<Held> {
         match &mut self.retry {
             Some(retry) => retry.parked.take(),
@@ -250,7 +260,7 @@ impl KeyState {
         }
     }
 
-    /// Gives messages back that were taken and not delivered.
+    /// Returns messages that were taken and not delivered.
     pub(super) fn give_back(&mut self, messages: Vec<Held>) {
         match &mut self.retry {
             Some(retry) => retry.parked.give_back(messages),

@@ -1,4 +1,4 @@
-//! Leases: which buckets are owned, under which epochs, and how they are taken over and given back.
+//! Leases: owned buckets and their epochs, takeover and release.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,19 +10,20 @@ use outbox_contract::backend::{
 use super::event::{Command, Report};
 use super::{Core, Drain, sabotaged};
 
-/// What is known of leases.
+/// Leases as the core knows them.
 #[derive(Debug)]
 pub(super) struct Leases {
     epochs: [Epoch; BUCKETS],
-    /// Which life of the database all of this was read in.
+    /// Life of the database in which everything in memory was read.
     life: i64,
-    /// When the last batch may be begun.
+    /// Instant before which batches may start.
     until: Duration,
     is_route_paused: bool,
     giving_back: Vec<GivingBack>,
 }
 
-/// Buckets that are being given up: when nothing of them is unconfirmed and what was delivered is removed, they are released.
+/// Buckets being given up. They are released when nothing of them is unconfirmed and delivered
+/// messages are removed.
 #[derive(Clone, Copy, Debug)]
 struct GivingBack {
     buckets: BucketSet,
@@ -46,7 +47,7 @@ impl Leases {
         self.epochs[usize::from(bucket.0)]
     }
 
-    /// Whether a batch may be begun (promise P7). Publishers look at the clock once more.
+    /// Returns true if a batch may start (promise P7). Publishers check the clock once more.
     pub(super) fn holds(&self, now: Duration) -> bool {
         now < self.until
     }
@@ -63,7 +64,7 @@ impl Leases {
         self.giving_back.iter().fold(BucketSet::EMPTY, |set, given| set.union(&given.buckets))
     }
 
-    /// A mark of these buckets, under the epochs under which they were read.
+    /// Returns a low-water mark of these buckets, under the epochs under which they were read.
     fn mark(&self, buckets: BucketSet, position: Position) -> LowWater {
         let covered = buckets.iter().map(|bucket| (bucket, self.epoch(bucket))).collect();
         LowWater { position, covered, life: self.life }
@@ -71,7 +72,8 @@ impl Leases {
 }
 
 impl Core {
-    /// Takes over what was gained, and drops what was lost; a bucket that came back under another epoch was both.
+    /// Takes over gained buckets, and drops lost ones. A bucket that came back under another epoch
+    /// is both.
     pub(super) fn leased(&mut self, leased: &Leased, surplus: BucketSet, until: Duration) {
         if self.draining.is_some() {
             return;
@@ -103,7 +105,8 @@ impl Core {
         let mut gained = BucketSet::EMPTY;
         let mut low_water = Position::END;
         for lease in leases {
-            // Under the epoch under which it was given up, it is on its way back: the heartbeat looked before it was there.
+            // A bucket under the epoch under which it was given up is being released: this
+            // heartbeat ran before the release.
             let is_released = self.leases.epoch(lease.bucket) == lease.epoch;
             if !self.reading.owned.contains(lease.bucket)
                 && !giving_back.contains(lease.bucket)
@@ -119,9 +122,9 @@ impl Core {
         }
         self.report(Report::TookOver(gained.len()));
         self.reading.acquire(gained, low_water);
-        // A saved mark is a hint: what stands below it is looked for at once.
+        // A saved mark is a hint, so the range below it is checked at once.
         self.below.look_at(Duration::ZERO);
-        // Failing keys may have come along.
+        // The buckets may have failing keys.
         self.due.ask();
         true
     }
@@ -134,7 +137,8 @@ impl Core {
         }
     }
 
-    /// These buckets belong to this relay no more, or it seems so: a heartbeat takes them over anew if not.
+    /// Drops buckets that this relay lost, or seems to have lost: in that case the next heartbeat
+    /// takes them over again.
     pub(super) fn lose_lease(&mut self, buckets: BucketSet) {
         self.lose(buckets.intersection(&self.reading.owned));
         let giving_back = self.leases.given_back();
@@ -143,7 +147,8 @@ impl Core {
         }
     }
 
-    /// A publisher found that buckets are not owned under these epochs. Whoever says so may be behind: what was read under others stays.
+    /// Handles a publisher's report of lost buckets. The report may be outdated, so buckets that
+    /// were read under other epochs stay.
     pub(super) fn lapsed(&mut self, epochs: &BTreeMap<Bucket, Epoch>) {
         let lapsed = epochs.iter().filter(|(bucket, epoch)| self.leases.epoch(**bucket) == **epoch);
         let lapsed: BucketSet = lapsed.map(|(bucket, _)| *bucket).collect();
@@ -157,7 +162,7 @@ impl Core {
         self.leases.giving_back.push(GivingBack { buckets, low_water });
     }
 
-    /// Gives back what nothing is unconfirmed or unsettled of.
+    /// Releases given-up buckets with nothing unconfirmed or unsettled.
     pub(super) fn finish_giving_back(&mut self) {
         let waiting = std::mem::take(&mut self.leases.giving_back);
         for given in waiting {
@@ -180,8 +185,9 @@ impl Core {
         }
     }
 
-    /// How far all that this relay reads has come, what it is giving up included: that is still its own. It speaks of what this core was told
-    /// of, and no more: the keeper may own other buckets by now.
+    /// Returns the low-water mark of everything that this relay reads, including buckets that it is
+    /// giving up: it still owns those. The mark covers only leases that this core knows of, as the
+    /// keeper may own other buckets by now.
     fn low_water(&self) -> LowWater {
         let given =
             self.leases.giving_back.iter().map(|given| given.low_water).min().unwrap_or(Position::END);
@@ -193,7 +199,8 @@ impl Core {
         self.leases.mark(covered, position)
     }
 
-    /// Begins nothing any more. What is dropped is still to be read by others: the mark stays below it.
+    /// Starts nothing new. Dropped messages remain to be read by other relays, so the mark stays
+    /// below them.
     pub(super) fn drain(&mut self) {
         if self.draining.is_some() {
             return;

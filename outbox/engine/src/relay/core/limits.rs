@@ -1,10 +1,10 @@
-//! Limits of a core: how much it may have in memory, and how long it waits.
+//! Limits of the core: sizes, timeouts and intervals.
 
 use std::time::Duration;
 
 use super::super::config::RelayConfig;
 
-/// Bounds of a route, from its configuration.
+/// Limits of a route, from its configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Maximum number of rows of one fetch.
@@ -19,32 +19,34 @@ pub(crate) struct Limits {
     pub(crate) max_per_key: usize,
     /// Maximum number of messages of a publish batch.
     pub(crate) batch: usize,
-    /// Maximum number of bytes of a publish batch; one message may have more.
+    /// Maximum number of bytes of a publish batch; a single message may exceed it.
     pub(crate) batch_bytes: usize,
     /// Number of batches that a full fetch is divided into.
     pub(crate) shares: usize,
-    /// Maximum number of unconfirmed batches of what is answered.
+    /// Maximum number of unconfirmed batches of keys that get answers.
     pub(crate) publishers: usize,
-    /// Maximum number of unconfirmed batches of what was silent before: they wait, so that the others need not.
+    /// Maximum number of unconfirmed batches of silent keys: they wait for answers, so that other
+    /// keys need not.
     pub(crate) silent_publishers: usize,
-    /// Number of positions that a fetch may walk over again before it pays to ask after each one who is writing. A database takes about
-    /// 0.3 microseconds for a row that is gone, and about as long as for a thousand to answer that.
+    /// Number of positions that a fetch may scan again before it pays to ask after each fetch which
+    /// transactions are writing. A database takes about 0.3 microseconds to skip a removed row, and
+    /// about as long as for a thousand rows to answer that query.
     pub(crate) walk: i64,
-    /// First wait after an unknown outcome or an outage.
+    /// First delay after an unknown outcome or an outage.
     pub(crate) first_delay: Duration,
-    /// Longest such wait.
+    /// Maximum of such a delay.
     pub(crate) max_delay: Duration,
-    /// Time after which a batch that is out counts as unknown.
+    /// Time after which an unconfirmed batch counts as unknown.
     pub(crate) publish_timeout: Duration,
-    /// Interval of looks of an idle relay.
+    /// Polling interval of an idle relay.
     pub(crate) idle_poll: Duration,
-    /// Interval of questions for due keys that nothing announced.
+    /// Polling interval for due keys that nothing announced.
     pub(crate) due_poll: Duration,
-    /// Interval of lease renewals.
+    /// Interval of heartbeats.
     pub(crate) heartbeat: Duration,
 }
 
-/// Fetches' worth of positions that a fetch may walk over again.
+/// Number of full fetches' worth of positions that a fetch may scan again.
 const WALK: i64 = 4;
 
 impl Limits {

@@ -1,25 +1,26 @@
-//! Lines: where keys stand that wait for a publisher or for the store.
+//! Lines: queues of keys that wait for a publisher or for the store.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::table::KeyRef;
 
-/// A line. A key stands in one at most.
+/// Queue of keys. A key is in one line at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Line {
-    /// Keys that nothing is held against.
+    /// Keys that are not suspect.
     Ready,
-    /// Keys whose first message was answered and failed: it goes alone, and is answered soon.
+    /// Keys whose first message failed with an answer: it is sent alone, and answered soon.
     Failed,
-    /// Keys of whose first message nothing was heard: each may be waited for until its time is over.
+    /// Keys whose first message got no answer: each attempt may last until the publish timeout.
     Silent,
-    /// Keys that need a transition before more of them can be sent. It waits for no publisher.
+    /// Keys that need a transition before more of them can be sent. They wait for no publisher.
     Transition,
 }
 
-/// The lines, each in the order of arrival, and the share of publishers that each may have.
+/// The lines, each in order of arrival, and the share of publishers that each may use.
 ///
-/// Keys leave a line without being looked for in it: an entry counts only while its key says that it stands there.
+/// A key leaves a line without a search in the queue: an entry counts only while its key's state
+/// names that line.
 #[derive(Debug)]
 pub(super) struct Lines {
     ready: VecDeque<KeyRef>,
@@ -28,7 +29,7 @@ pub(super) struct Lines {
     transition: VecDeque<KeyRef>,
     publishers: usize,
     silent_publishers: usize,
-    /// Batches that are out.
+    /// Unconfirmed batches and their lines.
     out: BTreeMap<u64, Line>,
     last_was_of_failed: bool,
 }
@@ -68,11 +69,14 @@ impl Lines {
         self.line(line).pop_front()
     }
 
-    /// The line that the next batch is taken from, if one may have a publisher now. `may_go`: as far as the transport is concerned.
+    /// Returns the line of the next batch, if a publisher is free for it. `may_go`: whether the
+    /// circuit breaker lets a batch of this line through.
     ///
-    /// What was answered and what was not never wait for each other. Of what was answered, the two lines take turns, whatever waits in either: so no
-    /// backlog keeps a failing key from being tried when it is due, and no number of failing keys stops the others. Failed keys never have all publishers:
-    /// what was answered before may hang now. Where there is one publisher, they have it at each second turn.
+    /// Silent keys and keys that get answers have publishers of their own, so neither waits for the
+    /// other. Ready and failed keys take turns, however many wait in either line. So no backlog
+    /// delays the retry of a failing key, and no number of failing keys stops the others. Failed
+    /// keys never use all publishers, because a key that got answers before may hang now. With a
+    /// single publisher, they use it every second turn.
     pub(super) fn next(&self, may_go: impl Fn(Line) -> bool) -> Option<Line> {
         let out = |line| self.out.values().filter(|out| **out == line).count();
         if !self.silent.is_empty() && out(Line::Silent) < self.silent_publishers && may_go(Line::Silent) {
@@ -100,12 +104,12 @@ impl Lines {
         self.out.insert(batch, line);
     }
 
-    /// Says which line it was taken from.
+    /// Records the end of a batch. Returns its line.
     pub(super) fn is_back(&mut self, batch: u64) -> Option<Line> {
         self.out.remove(&batch)
     }
 
-    /// Number of batches that are out.
+    /// Returns the number of unconfirmed batches.
     #[cfg(test)]
     pub(super) fn out(&self) -> usize {
         self.out.len()

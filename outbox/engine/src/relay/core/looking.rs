@@ -1,4 +1,4 @@
-//! Looking: when the store is asked, and for what. One question is under way at a time.
+//! Polling: decides when the store is queried, and for what. One query is in flight at a time.
 
 use std::time::Duration;
 
@@ -11,25 +11,26 @@ use super::reading::Plan;
 use super::reading::Turn;
 use super::{Asked, Core, Purpose, sabotaged};
 
-/// Interval at which the store is asked who is writing, at the most.
+/// Minimum interval of queries for writing transactions.
 const PROBE_EVERY: Duration = Duration::from_millis(200);
 
-/// A look: as many questions as it takes until there is nothing to read, or no room.
+/// State of polling. A *look* is a polling round: it runs queries until there is nothing to read or
+/// no room.
 #[derive(Debug)]
 pub(super) struct Looking {
     pace: Pace,
-    /// When the next look begins.
+    /// Instant at which the next look begins.
     at: Duration,
     is_under_way: bool,
-    /// Number of rows that this look has found.
+    /// Number of rows found by this look.
     pub(super) found: usize,
-    /// Whether a fetch had to wait for credit.
+    /// True if a fetch had to wait for credit.
     pub(super) starved: bool,
-    /// Whether the last fetch showed rows that count from the next one on.
+    /// True if the last fetch returned rows that count only from the next fetch on.
     pub(super) early: bool,
     next_probe: Duration,
     topics_apart: usize,
-    /// Whether the store was asked for its marks since the last fetch.
+    /// True if marks were read since the last fetch.
     has_marks: bool,
 }
 
@@ -43,13 +44,13 @@ impl Looking {
             starved: false,
             early: false,
             next_probe: Duration::ZERO,
-            // What an earlier incarnation has reported is still shown.
+            // The report of an earlier incarnation is still shown.
             topics_apart: usize::MAX,
             has_marks: false,
         }
     }
 
-    /// When the next look begins.
+    /// Returns when the next look begins.
     pub(super) fn at(&self) -> Duration {
         self.at
     }
@@ -60,18 +61,18 @@ impl Looking {
 }
 
 impl Core {
-    /// Plans a look now, or as soon as the last one allows.
+    /// Schedules a look now, or as soon as the minimum interval allows.
     pub(super) fn look_soon(&mut self) {
         self.look_at(self.now);
     }
 
-    /// Plans a look at this instant, or as soon after it as the last one allows.
+    /// Schedules a look at this instant, or as soon after it as the minimum interval allows.
     pub(super) fn look_at(&mut self, at: Duration) {
-        let soonest = self.now + self.looking.pace.breath(self.now);
+        let soonest = self.now + self.looking.pace.min_wait(self.now);
         self.looking.at = self.looking.at.min(at.max(soonest));
     }
 
-    /// There is room again that somebody waited for.
+    /// Resumes fetching if it stopped for lack of credit and half of the credit is free again.
     pub(super) fn has_room(&mut self) {
         if self.looking.starved && self.table.credit.is_half_free() {
             self.looking.starved = false;
@@ -79,19 +80,20 @@ impl Core {
         }
     }
 
-    /// Rows that waited to be parked or buried are gone: others may be read.
+    /// Resumes fetching if it stopped because of rows to be parked or buried, and many of those are
+    /// done.
     pub(super) fn has_room_to_wait(&mut self) {
         if self.may_wait() && self.reading.wants_room_to_wait() {
             self.look_soon();
         }
     }
 
-    /// Whether a good part of the room for rows that are to be parked or buried is free.
+    /// Returns true if there is room for more rows that are to be parked or buried.
     fn may_wait(&self) -> bool {
         self.table.waiting() <= self.limits.max_in_flight / 2
     }
 
-    /// Asks the store for what is next, if nothing is asked already.
+    /// Sends the next query to the store, if none is running.
     pub(super) fn look(&mut self) {
         if self.asked.is_some() || self.draining.is_some() {
             return;
@@ -143,7 +145,8 @@ impl Core {
         None
     }
 
-    /// A fetch, or what is to be known before. None: there is nothing to read, or no room.
+    /// Returns a fetch, or the query that must precede it. `None`: there is nothing to read, or no
+    /// room.
     fn ask_for_rows(&mut self) -> Option<(Purpose, Question)> {
         if self.table.credit.is_short() {
             self.shed();
@@ -199,13 +202,14 @@ impl Core {
             self.report_topics();
         }
         let mut wait = self.looking.pace.after_look(self.looking.found > 0);
-        // Nothing says when another process appends: the next look looks, whatever causes it.
+        // No event tells when another process appends. So the next look reads, whatever triggers
+        // it.
         self.reading.look();
         if std::mem::take(&mut self.looking.early) {
-            wait = wait.min(self.looking.pace.breath(self.now).max(Duration::from_millis(1)));
+            wait = wait.min(self.looking.pace.min_wait(self.now).max(Duration::from_millis(1)));
         }
         let probe = self.reading.wants_writers().then_some(self.looking.next_probe);
-        // Without room nobody could take a key that is due; word comes when there is some.
+        // Without room, no due key could be taken. An event tells when there is room again.
         let has_room = self.table.credit.room().0 > 0 && self.due.room().is_some();
         let due = self.due.next().filter(|_| has_room);
         for at in [due, self.topics.next(), probe].into_iter().flatten() {
@@ -220,13 +224,13 @@ impl Core {
         self.report(Report::TopicsApart(names));
     }
 
-    /// Takes the answer to a question.
+    /// Handles the answer to a query.
     pub(super) fn answered(&mut self, number: u64, answer: Answer) {
         let Some(asked) = self.asked.take_if(|asked| asked.number == number) else { return };
         match (asked.purpose, answer) {
             (Purpose::Fetch(plan), Answer::Fetched(fetched)) => {
                 if plan.wants_writers() && !sabotaged!(self, BaseNotConfirmed) {
-                    // Its rows count when nobody who was writing is over.
+                    // Its rows count only if none of the base's writers has ended meanwhile.
                     let number = self.next_number();
                     self.asked = Some(Asked { number, purpose: Purpose::Confirm(plan, fetched) });
                     self.commands.push(Command::Ask { number, question: Question::Writers });
@@ -245,7 +249,7 @@ impl Core {
                 self.looking.has_marks = true;
             }
             (Purpose::Due, Answer::Due(due)) => self.take_due(due),
-            // Of another kind than was asked for: no actor of ours says so.
+            // An answer of the wrong kind, which no actor sends.
             _ => {}
         }
     }

@@ -1,14 +1,15 @@
-//! The mailbox: what waits of one key, in order.
+//! Mailbox: the waiting messages of one key, in order.
 
 use std::collections::VecDeque;
 
-/// Queue of one key. What is taken out comes back to the head, in order, unless it is done: nothing of a key passes what is not.
+/// Queue of one key. Messages that were taken and not finished return to its head, in order, so no
+/// message overtakes an earlier one.
 #[derive(Debug)]
 pub(crate) struct Mailbox<M> {
     waiting: VecDeque<M>,
 }
 
-// Not derived: that would ask it of the messages.
+// Not derived, because that would require it of the messages.
 impl<M> Default for Mailbox<M> {
     fn default() -> Self {
         Self { waiting: VecDeque::new() }
@@ -16,12 +17,12 @@ impl<M> Default for Mailbox<M> {
 }
 
 impl<M> Mailbox<M> {
-    /// Puts a message at the end.
+    /// Appends a message.
     pub(crate) fn push(&mut self, message: M) {
         self.waiting.push_back(message);
     }
 
-    /// The next message, which stays.
+    /// Returns the next message without taking it.
     pub(crate) fn first(&self) -> Option<&M> {
         self.waiting.front()
     }
@@ -31,12 +32,12 @@ impl<M> Mailbox<M> {
         self.waiting.pop_front()
     }
 
-    /// Gives messages back that were taken last, in the order in which they were taken.
+    /// Returns messages to the head: those taken last, in the order in which they were taken.
     pub(crate) fn give_back(&mut self, messages: impl IntoIterator<Item = M, IntoIter: DoubleEndedIterator>) {
         messages.into_iter().rev().for_each(|message| self.waiting.push_front(message));
     }
 
-    /// Takes everything behind the first `kept` messages.
+    /// Removes and returns everything behind the first `kept` messages.
     pub(crate) fn split_off(&mut self, kept: usize) -> VecDeque<M> {
         self.waiting.split_off(kept.min(self.waiting.len()))
     }

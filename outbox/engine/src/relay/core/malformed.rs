@@ -1,5 +1,6 @@
-//! Rows that are no messages. They become dead letters, each by itself: they are never sent, so nothing of a key waits for them, and the key under which
-//! they are shown may be a stand-in for what can't be one.
+//! Malformed rows: rows that can't be decoded as messages. Each becomes a dead letter by itself.
+//! They are never sent, so no message of a key waits for them. Their key may be a placeholder for
+//! an invalid one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,14 +10,14 @@ use outbox_contract::backend::{BucketSet, Epoch, KeyTransition, Step, Transition
 use super::Core;
 use super::event::Command;
 
-/// Number that is taken to the store at once: transitions of keys go in between.
+/// Maximum number of malformed rows in transition at once, so that transitions of keys get through.
 const AT_ONCE: usize = 200;
 
-/// Those that wait, in the order in which they came.
+/// Malformed rows in memory, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct MalformedRows {
     line: VecDeque<Malformed>,
-    /// By the number of their transition.
+    /// Rows in transition, by the number of the transition.
     asked: BTreeMap<u64, Malformed>,
 }
 
@@ -40,7 +41,7 @@ impl MalformedRows {
 }
 
 impl Core {
-    /// Asks for dead letters, if none are being made.
+    /// Starts transitions for the next malformed rows, if none are running.
     pub(super) fn bury_malformed(&mut self) {
         if !self.malformed.asked.is_empty() {
             return;
@@ -70,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Takes the store's answer, if it is about one of these. Says whether it is.
+    /// Handles the store's answer if it concerns a malformed row. Returns whether it does.
     pub(super) fn malformed_transitioned(&mut self, number: u64, answer: Transitioned) -> bool {
         let Some(bad) = self.malformed.asked.remove(&number) else { return false };
         let (position, bucket) = (bad.row.at.position, bad.row.bucket);

@@ -1,21 +1,26 @@
-//! The core of a route: everything that is in memory, and every decision about it. Pure: no await, no clock, no task, no call.
+//! Core of a route: everything in memory, and every decision about it. Pure: no await, no clock, no
+//! task, no I/O.
 //!
-//! One entry, [`Core::on`], takes an [`Event`] and gives [`Command`]s; the actors around it carry them out and know nothing. Each command that
-//! is answered has a number, and its answer names it. That is the only fence: whose number is not known any more is dropped where it arrives.
+//! Its one entry, [`Core::on`], takes an [`Event`] and returns [`Command`]s, which the actors
+//! around it carry out. Each command that has an answer has a number, and the answer carries it.
+//! That is the only fence: an answer with an unknown number is dropped.
 //!
 //! ```text
-//!   leases answered ──┐                                    ┌── ask the store: fetch, due keys, writers, marks
+//!   leases answered ──┐                                    ┌── get rows, due keys, writers, marks
 //!   fetch answered  ──┤   leases   reading ── windows      ├── publish this batch
 //!   batch is back   ──┼─>      table of keys ── mailboxes ─┼─> remove these rows
-//!   step answered   ──┤   lines    due keys   topics       ├── make these transitions
-//!   rows removed    ──┘   breaker  credit     pace         └── give these buckets back, save this mark
+//!   transition done ──┤   lines    due keys   topics       ├── make these transitions
+//!   rows removed    ──┘   breaker  credit     pace         └── give buckets back, save this mark
 //! ```
 //!
-//! A key does one thing at a time: some of its messages are in one unconfirmed batch, or one transition of it is on its way to the store, or it
-//! stands in a line. So what follows a failure can't overtake it (promise P3), and the failure of one key holds up no other (P5).
+//! One operation runs on a key at a time: some of its messages are in one unconfirmed batch, or one
+//! transition of it is being written to the store, or it waits in a line. So messages behind a
+//! failure can't overtake it (promise P3), and the failure of one key delays no other (P5).
 //!
-//! A key is forgotten and read again in one step ([`Core::forget`]): its rows leave the index and a window of its own begins before the first of them.
-//! Nothing else has to hear of it. So the followers of a key that hangs or fails give their room back whenever others need it.
+//! A key is forgotten and read again in one step ([`Core::forget`]): its rows leave the index, and
+//! a read window of its own begins before the first of them. No other part keeps a copy of this
+//! state. So the messages behind a hanging or failing key can give up their room whenever other
+//! keys need it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -68,7 +73,7 @@ mod transitions;
 #[cfg(test)]
 mod model;
 
-/// Whether the model leaves this part of the core out.
+/// True if the model disables this part of the core, to show that a test notices.
 macro_rules! sabotaged {
     ($core:expr, $part:ident) => {{
         #[cfg(test)]
@@ -80,7 +85,7 @@ macro_rules! sabotaged {
 }
 use sabotaged;
 
-/// All that is in memory of one route of one relay.
+/// In-memory state of one route of one relay.
 #[derive(Debug)]
 pub(crate) struct Core {
     route: Route,
@@ -105,23 +110,24 @@ pub(crate) struct Core {
     topics: Topics,
     breaker: Breaker,
     leases: Leases,
-    /// The question that is under way, and what waits for its answer.
+    /// Running query, and the purpose of its answer.
     asked: Option<Asked>,
-    /// Keys that are kept until the fetch under way is back, which does not know of their transitions.
+    /// Keys that are kept until the running fetch returns, because it may not reflect their
+    /// transitions.
     guarded: Vec<KeyRef>,
-    /// Transitions that are on their way to the store, by number.
+    /// Transitions that are being written to the store, by number.
     stepping: BTreeMap<u64, KeyRef>,
-    /// Keys of which nothing was heard while others went through.
+    /// Keys that got no answer while messages of other keys were delivered.
     silent: BTreeMap<KeyId, Silence>,
-    /// Number of messages that were delivered.
+    /// Number of delivered messages.
     delivered: u64,
-    /// The mark to leave behind, once nothing is begun any more.
+    /// Low-water mark to leave behind, while the core drains.
     draining: Option<Drain>,
     #[cfg(test)]
     sabotage: Option<model::Sabotage>,
 }
 
-/// A question that is under way.
+/// Running query.
 #[derive(Debug)]
 struct Asked {
     number: u64,
@@ -131,7 +137,7 @@ struct Asked {
 #[derive(Debug)]
 enum Purpose {
     Fetch(Box<Plan>),
-    /// To confirm a fetch that has returned.
+    /// Confirms a fetch that has returned.
     Confirm(Box<Plan>, Fetched),
     Writers,
     Marks,
@@ -145,7 +151,7 @@ struct Drain {
 }
 
 impl Core {
-    /// A core that knows nothing yet, but what was known of the transport. `seed`: of the draws for waits.
+    /// Creates an empty core. It keeps what is known about the transport. `seed`: of the jitter.
     pub(crate) fn new(
         (route, relay): (Route, RelayId),
         ordering: Ordering,
@@ -188,7 +194,7 @@ impl Core {
         }
     }
 
-    /// Takes an event; says what is to be done.
+    /// Processes an event. Returns the commands to carry out.
     pub(crate) fn on(&mut self, event: Event, now: Duration) -> Vec<Command> {
         self.now = now;
         self.take(event);
@@ -205,7 +211,7 @@ impl Core {
         std::mem::take(&mut self.commands)
     }
 
-    /// When to come with a [`Tick`](Event::Tick), if nothing else happens before.
+    /// Returns when to send a [`Tick`](Event::Tick), unless another event comes first.
     pub(crate) fn next_tick(&self) -> Option<Duration> {
         if self.draining.is_some() {
             return None;
@@ -215,18 +221,19 @@ impl Core {
         [timer, look, self.next_batch_at()].into_iter().flatten().min()
     }
 
-    /// Messages and bytes in memory.
+    /// Returns the number of messages and bytes in memory.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
         self.table.credit.in_flight()
     }
 
-    /// Whether the transport is there.
+    /// Returns the circuit breaker.
     pub(crate) fn breaker(&self) -> Breaker {
         self.breaker
     }
 
-    /// Whether somebody waits until nothing is unconfirmed.
-    pub(crate) fn is_in_a_hurry(&self) -> bool {
+    /// Returns true while something waits until nothing is unconfirmed: a drain, or buckets that
+    /// are being given up.
+    pub(crate) fn wants_strict_timeout(&self) -> bool {
         self.draining.is_some() || self.leases.is_giving_back()
     }
 
@@ -267,14 +274,14 @@ impl Core {
         self.commands.push(Command::Report(report));
     }
 
-    /// Puts keys whose wait is over back in line.
+    /// Puts keys whose delay is over back in their lines.
     fn wake_keys(&mut self) {
         while self.timers.first().is_some_and(|(until, _)| *until <= self.now) {
             let Some((_, key)) = self.timers.pop_first() else { return };
             if let Some(state) = self.table.get_mut(key) {
                 state.resting = false;
                 if state.retry.is_none() {
-                    // What was to be due at once did not come: an operator may hold it.
+                    // The parked messages were not returned as due: an operator may hold the key.
                     state.recovering = false;
                 }
                 self.place(key);
@@ -282,7 +289,7 @@ impl Core {
         }
     }
 
-    /// Has a key wait, out of all lines.
+    /// Makes a key wait, outside of all lines.
     fn rest(&mut self, key: KeyRef, wait: Duration) {
         if let Some(state) = self.table.get_mut(key) {
             state.resting = true;
@@ -290,7 +297,7 @@ impl Core {
         }
     }
 
-    /// Puts a key where it belongs now, after whatever happened to it. The one place that knows all lines.
+    /// Puts a key into the right line after any change. The only place that knows all lines.
     fn place(&mut self, key: KeyRef) {
         let fetch = self.reading.under_way();
         let Some(state) = self.table.get_mut(key) else { return };
@@ -312,7 +319,8 @@ impl Core {
         }
     }
 
-    /// Has a key read again from behind this position, through a window of its own; through that of its topic while this is closed.
+    /// Makes a key be read again from behind this position: through a window of its own, or through
+    /// that of its topic while that is closed.
     fn read_again(&mut self, key: KeyRef, after: Position) {
         let Some(state) = self.table.get_mut(key) else { return };
         if sabotaged!(self, NotReadAgain) {
@@ -325,7 +333,7 @@ impl Core {
         state.window = Some(key::KeyWindow { cursor, as_of: self.reading.fetches() });
     }
 
-    /// Drops a message, and gives its share of the credit back.
+    /// Drops a message, and returns its credit.
     fn drop_held(&mut self, held: &Held) {
         self.table.credit.give(1, held.bytes);
     }

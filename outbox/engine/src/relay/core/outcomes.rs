@@ -1,4 +1,4 @@
-//! Outcomes: what becomes of the messages of a batch.
+//! Outcomes: decides what follows for the messages of a finished batch.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,42 +7,45 @@ use outbox_contract::backend::{Outcome, RowId, Unavailable};
 use outbox_contract::{Failure, KeyId, Topic};
 
 use super::batches::Sent;
-use super::breaker::Word;
+use super::breaker::Evidence;
 use super::event::Report;
 use super::key::{Doing, Verdict};
 use super::lines::Line;
 use super::table::KeyRef;
 use super::{Core, sabotaged};
 
-/// How a batch came back.
+/// Summary of a finished batch.
 struct Back {
     number: u64,
-    /// There was one message in it.
+    /// True if the batch had one message.
     alone: bool,
-    /// The publisher died over it.
+    /// True if the publisher died.
     broke: bool,
-    /// The route as a whole can't be used.
+    /// Error of a route that is unavailable as a whole.
     unavailable: Option<Failure>,
-    /// Number of messages that the core has delivered by now, those of this batch included.
+    /// Number of messages delivered by the core so far, including those of this batch.
     delivered: u64,
 }
 
-/// What is remembered of a key of which nothing was heard. It outlives the key's stays in memory, since such a key is set aside in between.
+/// Record of a silent key (one whose attempts get no answer). It outlives the key's stay in memory,
+/// because such a key is parked in between.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Silence {
-    /// Number of times that it broke things alone.
+    /// Number of times that its message got no answer, sent alone, while other messages were
+    /// delivered or its publisher died.
     pub(super) strikes: u32,
-    /// Number of messages that the core had delivered when nothing was heard of it the last time.
+    /// Number of messages delivered by the core at its last attempt.
     pub(super) delivered: u64,
 }
 
-/// Number of times that a message may break things alone before that counts as a failure of its own.
+/// Number of such attempts after which the missing answer counts as a failure of the message.
 const STRIKES: u32 = 5;
-/// Maximum number of keys of which silence is remembered. Beyond it all are forgotten, and count from the beginning.
+/// Maximum number of silent keys that are remembered. Beyond it all are forgotten, and counted
+/// anew.
 const MAX_SILENT: usize = 10_000;
 
 impl Core {
-    /// Takes the outcomes of a batch.
+    /// Handles the outcomes of a batch.
     pub(super) fn published(
         &mut self,
         number: u64,
@@ -53,8 +56,8 @@ impl Core {
         let Some(batch) = self.batches.take(number) else { return };
         let line = self.lines.is_back(number);
         let alone = batch.sent.len() == 1;
-        let word = Word::of(&outcomes, refused);
-        // What was taken as delivered before is counted already.
+        let evidence = Evidence::of(&outcomes, refused);
+        // Messages that were confirmed early are counted already.
         let mut rest: Vec<(Sent, Option<Outcome>)> = Vec::with_capacity(batch.sent.len());
         let mut outcomes = outcomes.into_iter();
         for sent in batch.sent {
@@ -67,11 +70,12 @@ impl Core {
         self.take_runs(rest, &mut back);
         self.delivered = back.delivered;
         if !broke {
-            self.heard_of_transport(word, back.unavailable, line);
+            self.heard_of_transport(evidence, back.unavailable, line);
         }
     }
 
-    /// Takes what was delivered of a batch that is out, of those keys that have nothing else in it. They go on; the others wait for the rest.
+    /// Handles early confirmations of an unconfirmed batch, for keys whose messages in it are all
+    /// confirmed. Those keys continue; the others wait for the rest.
     pub(super) fn heard(&mut self, number: u64, delivered: &[bool]) {
         let Some((size, through)) = self.batches.take_confirmed(number, delivered) else { return };
         if through.is_empty() {
@@ -81,10 +85,10 @@ impl Core {
         let mut back = Back { number, alone: size == 1, broke: false, unavailable: None, delivered };
         self.take_runs(through.into_iter().map(|sent| (sent, Some(Outcome::Delivered))).collect(), &mut back);
         self.delivered = back.delivered;
-        self.heard_of_transport(Word::Heard, None, None);
+        self.heard_of_transport(Evidence::Answered, None, None);
     }
 
-    fn heard_of_transport(&mut self, word: Word, unavailable: Option<Failure>, line: Option<Line>) {
+    fn heard_of_transport(&mut self, evidence: Evidence, unavailable: Option<Failure>, line: Option<Line>) {
         let draw = self.draws.f64();
         if let Some(failure) = unavailable {
             if self.breaker.unavailable(self.now, draw) {
@@ -92,23 +96,23 @@ impl Core {
             }
             return;
         }
-        match word {
-            Word::Heard => {
+        match evidence {
+            Evidence::Answered => {
                 if self.breaker.heard() {
                     self.report(Report::TransportBack);
                 }
             }
-            Word::Silence if line == Some(Line::Silent) => self.breaker.silent_again(self.now, draw),
-            Word::Silence => {
+            Evidence::NoAnswer if line == Some(Line::Silent) => self.breaker.silent_again(self.now, draw),
+            Evidence::NoAnswer => {
                 if self.breaker.silent(self.now, draw) {
                     self.report(Report::TransportSilent);
                 }
             }
-            Word::NotAsked => self.breaker.not_asked(self.now),
+            Evidence::NotSent => self.breaker.not_asked(self.now),
         }
     }
 
-    /// Takes outcomes key by key: a key's messages stand together in a batch.
+    /// Handles outcomes key by key: the messages of a key are adjacent in a batch.
     fn take_runs(&mut self, outcomes: Vec<(Sent, Option<Outcome>)>, back: &mut Back) {
         let mut run: Vec<(Sent, Option<Outcome>)> = Vec::new();
         for (sent, outcome) in outcomes {
@@ -120,12 +124,12 @@ impl Core {
         self.take_run(&mut run, back);
     }
 
-    /// Takes the outcomes of a key's messages, and leaves none.
+    /// Handles the outcomes of one key's messages, and empties `run`.
     fn take_run(&mut self, run: &mut Vec<(Sent, Option<Outcome>)>, back: &mut Back) {
         let Some((first, _)) = run.first() else { return };
         let (key, parked) = (first.key, first.parked);
         let state = self.table.get_mut(key).filter(|state| state.doing == Doing::Batch(back.number));
-        let Some(state) = state else { return self.take_ghosts(run) };
+        let Some(state) = state else { return self.take_outdated(run) };
         state.doing = Doing::Nothing;
         let mut stopped = None;
         let mut rest = run.drain(..);
@@ -141,7 +145,7 @@ impl Core {
         }
         let Some((first, outcome)) = stopped else { return self.come_back(key) };
         let row = first.held.stored.row();
-        // Back to the head, in order: nothing of this key passes what was not delivered.
+        // Back to the head, in order, so that no message of this key overtakes an undelivered one.
         let mut returned = vec![first.held];
         returned.extend(rest.map(|(sent, _)| sent.held));
         if sabotaged!(self, FollowersGoOn) {
@@ -153,8 +157,9 @@ impl Core {
         self.stopped_at(key, row, parked, outcome, back);
     }
 
-    /// Messages of an earlier stay of their key: what was delivered may be removed, nothing else.
-    fn take_ghosts(&mut self, run: &mut Vec<(Sent, Option<Outcome>)>) {
+    /// Handles messages of an earlier stay of their key: delivered ones are removed, the others
+    /// dropped.
+    fn take_outdated(&mut self, run: &mut Vec<(Sent, Option<Outcome>)>) {
         for (sent, outcome) in run.drain(..) {
             if !sent.parked && outcome == Some(Outcome::Delivered) {
                 self.counts.delivered += 1;
@@ -175,14 +180,14 @@ impl Core {
         if !self.topics.is_empty() && self.topics.published(&state.name.topic) {
             let topic = state.name.topic.clone();
             self.commands.push(super::Command::Report(Report::TopicBack(topic)));
-            // Whether it is still apart shows in the next look.
+            // The next look shows whether it is still read apart.
             self.look_soon();
         }
         let Some(state) = self.table.get_mut(sent.key) else { return };
         match &mut state.retry {
             Some(retry) if sent.parked => {
                 retry.delivered.push(sent.held.stored.row());
-                // The attempts that were counted belong to the message that went through.
+                // The counted attempts belong to the message that was delivered.
                 retry.failing = None;
                 self.drop_held(&sent.held);
             }
@@ -190,7 +195,7 @@ impl Core {
         }
     }
 
-    /// All that a key had in a batch went through.
+    /// Handles a key whose messages in the batch were all delivered.
     fn come_back(&mut self, key: KeyRef) {
         if self.table.get_mut(key).is_some_and(|state| std::mem::take(&mut state.forget)) {
             self.forget_key(key);
@@ -198,7 +203,7 @@ impl Core {
         self.place(key);
     }
 
-    /// A key stopped at a message that was not delivered. It has all its messages back.
+    /// Handles a key that stopped at an undelivered message, after its messages were returned.
     fn stopped_at(
         &mut self,
         key: KeyRef,
@@ -227,7 +232,7 @@ impl Core {
                 self.place(key);
             }
             Some(Outcome::Blocked) => {
-                // Not tried at all: no fault of its own.
+                // Not sent, so no fault of the message.
                 let rest = self.limits.first_delay.mul_f64(self.draws.f64());
                 self.rest(key, rest);
             }
@@ -235,7 +240,7 @@ impl Core {
         }
     }
 
-    /// A topic can't be published now. It is closed, and tried again after a while.
+    /// Closes a topic that can't be published now, to be retried after a delay.
     fn topic_is_broken(&mut self, key: KeyRef, topic: &Topic, failure: Failure) {
         self.forget_key(key);
         let warns = self.topics.broken(topic, self.now);
@@ -244,11 +249,13 @@ impl Core {
         self.report_topics();
     }
 
-    /// Nobody knows whether the first message of a key arrived: it is sent again, after a pause, before anything behind it.
+    /// Handles an unknown outcome: the first message of a key may have arrived. It is sent again,
+    /// after a delay, before anything behind it.
     fn unknown(&mut self, key: KeyRef, row: RowId, parked: bool, back: &Back) {
         let Some(state) = self.table.get_mut(key) else { return };
         self.counts.unknown += 1;
-        // It breaks things if things work without it: a broker that is away answers nobody, and that is not this message's fault.
+        // It is the message's fault only if other messages were delivered meanwhile: an unavailable
+        // broker answers none.
         let others_went = state.is_suspect() && back.delivered > state.delivered_by_then;
         state.delivered_by_then = back.delivered;
         state.unknown = state.unknown.saturating_add(1);
@@ -258,7 +265,8 @@ impl Core {
         if strikes >= STRIKES {
             self.silent.remove(&name);
             let message = format!(
-                "sent alone {STRIKES} times, and each time nothing was heard of it while others went through"
+                "sent alone {STRIKES} times without an answer, while other messages were delivered; \
+                 check the size and content of the message"
             );
             return self.failed(key, row, parked, Failure::new("breaks", message), Verdict::Failed);
         }
@@ -267,17 +275,18 @@ impl Core {
         }
         let rest = self.rest_of_silence(unknown.max(strikes));
         if others_went || parked {
-            // What comes behind it must not fill the memory while nobody answers: it is set aside as a failing key is, and nothing is counted.
+            // The messages behind it must not fill the memory while there is no answer. So the key
+            // is parked like a failing one, without counting an attempt.
             let words = if others_went {
-                "nothing was heard of it while others went through; not counted"
+                "no answer while other messages were delivered; not counted as an attempt"
             } else {
-                "nothing was heard of it; not counted"
+                "no answer; not counted as an attempt"
             };
             return self.failed(key, row, parked, Failure::new("silent", words), Verdict::Silent(rest));
         }
         self.rest(key, rest);
         if self.looking.starved {
-            // Others may have to show whether it is the broker.
+            // Other keys may have to show whether the broker is the cause.
             self.look_soon();
         }
     }
@@ -289,12 +298,12 @@ impl Core {
         self.silent.insert(name, silence);
     }
 
-    /// Number of times that a key broke things alone.
+    /// Returns the number of unanswered attempts held against a key.
     pub(super) fn strikes(&self, name: &KeyId) -> u32 {
         self.silent.get(name).map_or(0, |silence| silence.strikes)
     }
 
-    /// Rest of a key of which nothing was heard so often.
+    /// Returns the delay of a silent key after so many attempts.
     pub(super) fn rest_of_silence(&mut self, times: u32) -> Duration {
         let doublings = times.saturating_sub(1).min(16);
         let bound = self.limits.first_delay.saturating_mul(1 << doublings).min(self.limits.max_delay);

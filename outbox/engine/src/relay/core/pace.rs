@@ -1,65 +1,66 @@
-//! The pace of looking: at once when there is a reason, ever more seldom when there is none.
+//! Polling pace: at once after a wake-up, at growing intervals when idle.
 
 use std::time::Duration;
 
 use outbox_contract::backend::Wakeup;
 
-/// The wait between looks.
+/// Delay between looks.
 #[derive(Debug)]
 pub(super) struct Pace {
     idle: Duration,
     looked: Option<Duration>,
-    /// How many more looks at growing intervals an append is worth: its commit can't be seen.
-    hurry: Option<u32>,
+    /// Number of looks at growing intervals since a wake-up by an append, whose commit can't be
+    /// seen.
+    extra_looks: Option<u32>,
     quiet_looks: u32,
 }
 
-/// The shortest time between two looks that a wake-up alone causes. Appends come faster than it pays to look, and
-/// several relays look each time; the delay that this adds is 1 ms on average.
-const BREATH: Duration = Duration::from_millis(2);
-/// The first wait after an append whose commit was not seen yet.
+/// Minimum interval of looks caused by wake-ups alone. Appends come faster than a look pays, and
+/// several relays look each time. The interval adds 1 ms of latency on average.
+const MIN_INTERVAL: Duration = Duration::from_millis(2);
+/// First delay after an append whose commit was not visible yet.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// How many looks follow an append, at 1, 2, 4 ... milliseconds: 255 ms in all.
-const HURRIED_LOOKS: u32 = 8;
-/// The first wait after a look that found something.
+/// Number of looks after an append, at 1, 2, 4 ... milliseconds: 255 ms in all.
+const EXTRA_LOOKS: u32 = 8;
+/// First delay after a look that found something.
 const BUSY: Duration = Duration::from_millis(10);
 
 impl Pace {
     pub(super) fn new(idle: Duration) -> Self {
-        Self { idle, looked: None, hurry: None, quiet_looks: 0 }
+        Self { idle, looked: None, extra_looks: None, quiet_looks: 0 }
     }
 
-    /// A look begins.
+    /// Records the start of a look.
     pub(super) fn looked(&mut self, now: Duration) {
         self.looked = Some(now);
     }
 
-    /// A wake-up came.
+    /// Records a wake-up.
     pub(super) fn woken(&mut self, wakeup: Wakeup) {
         self.quiet_looks = 0;
         match wakeup {
-            Wakeup::Soon => self.hurry = Some(0),
+            Wakeup::Soon => self.extra_looks = Some(0),
             Wakeup::Now => {}
         }
     }
 
-    /// How long to wait after a look that left nothing to fetch.
+    /// Returns the delay after a look that left nothing to fetch.
     pub(super) fn after_look(&mut self, found: bool) -> Duration {
         if found {
             self.quiet_looks = 0;
         } else {
             self.quiet_looks = self.quiet_looks.saturating_add(1);
         }
-        if let Some(looks) = self.hurry {
-            self.hurry = (looks + 1 < HURRIED_LOOKS).then_some(looks + 1);
+        if let Some(looks) = self.extra_looks {
+            self.extra_looks = (looks + 1 < EXTRA_LOOKS).then_some(looks + 1);
             return SHORTEST * (1 << looks);
         }
         BUSY.saturating_mul(1 << self.quiet_looks.min(16)).min(self.idle)
     }
 
-    /// The shortest wait that a wake-up may cause now.
-    pub(super) fn breath(&self, now: Duration) -> Duration {
-        self.looked.map_or(Duration::ZERO, |looked| (looked + BREATH).saturating_sub(now))
+    /// Returns the minimum delay before a look that a wake-up causes now.
+    pub(super) fn min_wait(&self, now: Duration) -> Duration {
+        self.looked.map_or(Duration::ZERO, |looked| (looked + MIN_INTERVAL).saturating_sub(now))
     }
 }
 
@@ -89,9 +90,9 @@ mod tests {
     #[test]
     fn wake_ups_cause_a_look_each_two_milliseconds_at_most() {
         let mut pace = Pace::new(MS * 1000);
-        assert_eq!(pace.breath(MS * 5), Duration::ZERO);
+        assert_eq!(pace.min_wait(MS * 5), Duration::ZERO);
         pace.looked(MS * 11);
-        assert_eq!(pace.breath(MS * 11), MS * 2);
-        assert_eq!(pace.breath(MS * 20), Duration::ZERO);
+        assert_eq!(pace.min_wait(MS * 11), MS * 2);
+        assert_eq!(pace.min_wait(MS * 20), Duration::ZERO);
     }
 }

@@ -1,4 +1,4 @@
-//! Removals: rows that were delivered and are not gone from the store yet.
+//! Removals: delivered rows that are not yet removed from the store.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use super::key::Held;
 use super::sabotaged;
 use super::table::KeyRef;
 
-/// Removals that are under way, by number. Their messages keep their share of the credit, so that what could be repeated after a
-/// crash stays bounded too.
+/// Running removals, by number. Their messages keep their credit, so that the number of possible
+/// repeats after a crash is bounded, too.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
     under_way: BTreeMap<u64, Removal>,
-    /// What was delivered while this event is taken.
+    /// Messages delivered during the current event.
     next: Removal,
-    /// Messages and bytes that the settler holds of an earlier incarnation.
+    /// Messages and bytes of earlier incarnations that the settler has yet to remove.
     owed: (usize, usize),
 }
 
@@ -31,14 +31,14 @@ struct Removal {
 }
 
 impl Removals {
-    /// Number of messages that are delivered and not gone yet.
+    /// Returns the number of delivered messages that are not yet removed.
     pub(super) fn messages(&self) -> usize {
         self.owed.0
             + self.next.messages
             + self.under_way.values().map(|removal| removal.messages).sum::<usize>()
     }
 
-    /// Whether nothing of these buckets is still to be removed.
+    /// Returns true if no row of these buckets is still to be removed.
     pub(super) fn is_settled(&self, buckets: &BucketSet) -> bool {
         let is_apart = |removal: &Removal| removal.buckets.intersection(buckets).is_empty();
         is_apart(&self.next) && self.under_way.values().all(is_apart)
@@ -51,7 +51,7 @@ impl Removals {
 }
 
 impl Core {
-    /// A message of the hot table was delivered.
+    /// Adds a delivered message of the hot table.
     pub(super) fn remove(&mut self, key: KeyRef, held: &Held) {
         let next = &mut self.removals.next;
         next.rows.push(held.stored.row());
@@ -61,7 +61,7 @@ impl Core {
         next.bytes += held.bytes;
     }
 
-    /// Has everything removed that was delivered while this event was taken: many keys of a batch are one command.
+    /// Sends one command to remove everything delivered during this event, of however many keys.
     pub(super) fn begin_removal(&mut self) {
         if self.removals.next.rows.is_empty() {
             return;
@@ -74,8 +74,8 @@ impl Core {
         self.commands.push(Command::Remove { number, rows, messages, bytes });
     }
 
-    /// Rows are gone from the hot table. No fetch shows them again: one that begins from now on can't see them, and one that is under way was
-    /// asked to leave them out.
+    /// Handles a finished removal. No fetch returns these rows again: a later one can't see them,
+    /// and a running one excludes them.
     pub(super) fn removed(&mut self, number: u64) {
         let Some(removal) = self.removals.under_way.remove(&number) else { return };
         if !sabotaged!(self, CreditLeaks) {
@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    /// The settler holds so much of an earlier incarnation.
+    /// Records the messages of earlier incarnations that the settler has yet to remove.
     pub(super) fn owed(&mut self, messages: usize, bytes: usize) {
         let (before, bytes_before) = std::mem::replace(&mut self.removals.owed, (messages, bytes));
         self.table.credit.give(before, bytes_before);

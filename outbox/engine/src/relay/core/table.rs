@@ -1,4 +1,4 @@
-//! The table of keys: everything that is in memory of a route, with an index by position.
+//! Table of keys: everything in memory of a route, with an index by position.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -9,31 +9,34 @@ use outbox_contract::backend::{Bucket, BucketSet, Epoch, Position, Scope};
 use super::credit::Credit;
 use super::key::{Held, KeyState};
 
-/// Names one stay of a key in the table.
+/// Reference to one stay of a key in the table. A *stay* lasts from the creation of the key's state
+/// to its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct KeyRef {
     pub(super) slot: usize,
     pub(super) stay: u64,
 }
 
-/// A row of the hot table that was read and is not gone from the store yet.
+/// Row of the hot table that was read and is not yet removed from the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// The key; none for what is no message, which stands alone under this stay.
+    /// Slot of the key; `None` for a malformed row, which has this stay of its own.
     slot: Option<usize>,
     stay: u64,
     pub(super) bucket: Bucket,
-    /// Whether it is to be parked or buried: it has no content in memory, and no share of the credit.
+    /// True if it is to be parked or buried. Then its content is not in memory, and it takes no
+    /// credit.
     waits: bool,
 }
 
-/// A key, and the bucket in which its rows stand: mostly its own, but a program may compute that in a way of its own.
+/// Key and bucket of its rows. The bucket is mostly the key's own, but a program may use its own
+/// hash function.
 pub(super) type Name = (KeyId, Bucket);
 
-// Not the standard library's random hasher: the order in which keys are dropped must be the same in a replay.
+// Not the standard library's random hasher: a replay must drop keys in the same order.
 type Names = HashMap<Name, usize, BuildHasherDefault<DefaultHasher>>;
 
-/// All keys, and all rows that are in flight.
+/// All keys, and all rows in flight.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Vec<Option<KeyState>>,
@@ -71,7 +74,7 @@ impl Table {
         self.slots[slot].as_ref().map(|state| KeyRef { slot, stay: state.stay })
     }
 
-    /// The key of this name, new if it was not there.
+    /// Returns the key of this name, created if missing.
     pub(super) fn entry(&mut self, name: Name, epoch: Epoch) -> KeyRef {
         if let Some(slot) = self.names.get(&name).copied()
             && let Some(state) = &self.slots[slot]
@@ -96,7 +99,7 @@ impl Table {
         self.stays
     }
 
-    /// Takes a key out; its rows are to be removed from the index by whoever does so.
+    /// Removes a key. The caller removes its rows from the index.
     pub(super) fn remove(&mut self, key: KeyRef) -> Option<KeyState> {
         self.get(key)?;
         let state = self.slots[key.slot].take()?;
@@ -105,7 +108,7 @@ impl Table {
         Some(state)
     }
 
-    /// All keys, in the order of their places.
+    /// Iterates over all keys, in the order of their slots.
     pub(super) fn iter(&self) -> impl Iterator<Item = (KeyRef, &KeyState)> {
         self.slots.iter().enumerate().filter_map(|(slot, state)| {
             let state = state.as_ref()?;
@@ -113,12 +116,12 @@ impl Table {
         })
     }
 
-    /// Those of which this holds.
+    /// Returns the keys for which `which` holds.
     pub(super) fn select(&self, which: impl Fn(&KeyState) -> bool) -> Vec<KeyRef> {
         self.iter().filter(|(_, state)| which(state)).map(|(key, _)| key).collect()
     }
 
-    /// Keys that have windows of their own: first those whose rows come with content.
+    /// Returns the keys with windows of their own, first those whose rows come with content.
     pub(super) fn muted(&self) -> impl Iterator<Item = Scope> {
         let of = |failing| {
             self.iter().filter(move |(_, state)| state.window.is_some() && state.is_failing == failing)
@@ -135,13 +138,13 @@ impl Table {
         self.rows.keys().next().copied()
     }
 
-    /// Positions in flight behind this one, in ascending order.
+    /// Returns the positions in flight behind this one, in ascending order.
     pub(super) fn rows_behind(&self, position: Position) -> impl Iterator<Item = Position> {
         use std::ops::Bound::{Excluded, Unbounded};
         self.rows.range((Excluded(position), Unbounded)).map(|(at, _)| *at)
     }
 
-    /// The same of one key.
+    /// Returns the positions in flight of one key behind this position.
     pub(super) fn rows_of(&self, key: KeyRef, after: Position) -> Vec<Position> {
         use std::ops::Bound::{Excluded, Unbounded};
         let behind = self.rows.range((Excluded(after), Unbounded));
@@ -151,12 +154,12 @@ impl Table {
             .collect()
     }
 
-    /// Number of rows that wait to be parked or buried.
+    /// Returns the number of rows that wait to be parked or buried.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Takes a row that is not there yet.
+    /// Adds a new row.
     pub(super) fn insert_row(&mut self, position: Position, key: KeyRef, bucket: Bucket, waits: bool) {
         self.rows.insert(position, Row { slot: Some(key.slot), stay: key.stay, bucket, waits });
         self.waiting += usize::from(waits);
@@ -165,15 +168,15 @@ impl Table {
         }
     }
 
-    /// Takes a row that is no message.
-    pub(super) fn insert_nonsense(&mut self, position: Position, bucket: Bucket) -> u64 {
+    /// Adds a malformed row.
+    pub(super) fn insert_malformed(&mut self, position: Position, bucket: Bucket) -> u64 {
         let stay = self.next_stay();
         self.rows.insert(position, Row { slot: None, stay, bucket, waits: true });
         self.waiting += 1;
         stay
     }
 
-    /// A message turned into a row that is to be parked or buried.
+    /// Marks the row of a message as to be parked or buried.
     pub(super) fn row_waits(&mut self, position: Position) {
         if let Some(row) = self.rows.get_mut(&position)
             && !std::mem::replace(&mut row.waits, true)
@@ -182,7 +185,7 @@ impl Table {
         }
     }
 
-    /// Takes a row out, if it is still the one that was read in this stay: positions come back after a restore.
+    /// Removes a row if it was read in this stay: a restore of the database may reuse positions.
     pub(super) fn remove_row(&mut self, position: Position, stay: u64) -> bool {
         let Some(row) = self.rows.get(&position).copied().filter(|row| row.stay == stay) else {
             return false;
@@ -196,7 +199,7 @@ impl Table {
         true
     }
 
-    /// Takes all rows of these buckets out.
+    /// Removes all rows of these buckets.
     pub(super) fn remove_rows_of(&mut self, buckets: &BucketSet) {
         let of_buckets = self.rows.iter().filter(|(_, row)| buckets.contains(row.bucket));
         for (position, stay) in of_buckets.map(|(at, row)| (*at, row.stay)).collect::<Vec<_>>() {
@@ -204,7 +207,7 @@ impl Table {
         }
     }
 
-    /// Drops the content of messages, and gives their credit back.
+    /// Drops the content of messages, and returns their credit.
     pub(super) fn drop_content<'h>(&mut self, messages: impl IntoIterator<Item = &'h Held>) {
         for held in messages {
             self.credit.give(1, held.bytes);

@@ -1,19 +1,22 @@
-//! Topics that are not published now: broken ones, which are tried again after waits that grow, and those that an operator paused.
+//! Topics that are not published now: unavailable ones, which are retried after growing delays, and
+//! those that an operator paused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outbox_contract::Topic;
 
-/// A warning of each try would fill the log: one when a topic breaks, then one in so long.
+/// Minimum interval of warnings about an unavailable topic. A warning for each retry would fill the
+/// log.
 const WARN_EVERY: Duration = Duration::from_secs(600);
 
-/// The topics that are apart from the others.
+/// Topics that are read apart from the others.
 #[derive(Debug)]
 pub(super) struct Topics {
     first_delay: Duration,
     max_delay: Duration,
-    /// Time after its try for which a topic of which nothing more is heard counts as broken: it may have nothing left to publish.
+    /// Time after its last retry from which a topic without news no longer counts as unavailable.
+    /// It may have nothing left to publish.
     silence: Duration,
     apart: BTreeMap<Topic, Apart>,
 }
@@ -21,27 +24,27 @@ pub(super) struct Topics {
 #[derive(Clone, Debug, Default)]
 struct Apart {
     paused: bool,
-    /// How often in a row it turned out to be broken, without a message published in between.
+    /// Number of consecutive failures without a message published in between.
     failures: u32,
-    /// When it is tried again. None: it is being tried, or paused.
+    /// Instant of the next retry. `None`: the retry is running, or the topic is paused.
     try_at: Option<Duration>,
-    /// When it was tried last.
+    /// Instant of the last retry.
     tried_at: Duration,
-    /// When it was warned of last.
+    /// Instant of the last warning.
     warned_at: Option<Duration>,
 }
 
 impl Topics {
-    /// `publish_timeout`: the time until it is known what became of a batch.
+    /// Creates an empty set. `publish_timeout`: time until the outcome of a batch is known.
     pub(super) fn new(first_delay: Duration, max_delay: Duration, publish_timeout: Duration) -> Self {
         let silence = publish_timeout.saturating_add(max_delay);
         Self { first_delay, max_delay, silence, apart: BTreeMap::new() }
     }
 
-    /// A topic turned out to be broken. Says whether a warning is due.
+    /// Records that a topic is unavailable. Returns true if a warning is due.
     pub(super) fn broken(&mut self, topic: &Topic, now: Duration) -> bool {
         let apart = self.apart.entry(topic.clone()).or_default();
-        // Several batches meet the same fault: one wait for all of them.
+        // Several batches meet the same fault, and share one delay.
         if apart.try_at.is_none() {
             let doublings = apart.failures.min(16);
             apart.failures = apart.failures.saturating_add(1);
@@ -54,10 +57,11 @@ impl Topics {
         warns
     }
 
-    /// A message of a topic that was closed before is published. Says whether the topic was thought broken.
+    /// Records that a message of a topic was published. Returns true if the topic counted as
+    /// unavailable.
     pub(super) fn published(&mut self, topic: &Topic) -> bool {
         let Some(apart) = self.apart.get_mut(topic) else { return false };
-        // While it waits for its try, this is a batch that was on its way when it broke.
+        // Before the retry, this was a batch in flight when the topic failed.
         if apart.try_at.is_some() {
             return false;
         }
@@ -65,7 +69,8 @@ impl Topics {
         std::mem::take(&mut apart.failures) > 0
     }
 
-    /// What operators have paused now. Returns what is newly paused, to be closed.
+    /// Sets the topics that operators have paused. Returns the newly paused ones, which are to be
+    /// closed.
     pub(super) fn pause(&mut self, paused: &[Topic]) -> Vec<Topic> {
         for (topic, apart) in &mut self.apart {
             if apart.paused && !paused.contains(topic) {
@@ -84,7 +89,7 @@ impl Topics {
         newly
     }
 
-    /// Topics that are to be tried now.
+    /// Returns the topics whose retry is due, and starts it.
     pub(super) fn open_due(&mut self, now: Duration) -> Vec<Topic> {
         let mut open = Vec::new();
         for (topic, apart) in &mut self.apart {
@@ -98,12 +103,13 @@ impl Topics {
         open
     }
 
-    /// When the next topic is to be tried.
+    /// Returns the instant of the next retry.
     pub(super) fn next(&self) -> Option<Duration> {
         self.apart.values().filter(|apart| !apart.paused).filter_map(|apart| apart.try_at).min()
     }
 
-    /// Drops topics that have caught up: of one that was broken, something was published since, or nothing was heard for long.
+    /// Drops topics that have caught up: something was published since the failure, or there was no
+    /// news for long.
     pub(super) fn keep(&mut self, now: Duration, is_apart: impl Fn(&Topic) -> bool) {
         let silence = self.silence;
         self.apart.retain(|topic, apart| {
@@ -116,7 +122,7 @@ impl Topics {
         self.apart.is_empty()
     }
 
-    /// Their names.
+    /// Returns the names of the topics.
     pub(super) fn names(&self) -> Vec<String> {
         self.apart.keys().map(ToString::to_string).collect()
     }

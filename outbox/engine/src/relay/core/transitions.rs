@@ -1,4 +1,4 @@
-//! Transitions of failing keys: which one is needed, and what the store's answer means.
+//! Transitions of failing keys: decides which one is needed, and handles the store's answers.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use super::lines::Line;
 use super::table::KeyRef;
 use super::{Core, sabotaged};
 
-/// Wait for what is parked behind a message that went through, in times of `due_poll`. Beyond it an operator may hold the key, and parking goes on.
+/// Time to wait for further parked messages of a recovering key, in times of `due_poll`. After that
+/// an operator may hold the key, and parking continues.
 const RECOVERS_IN: u32 = 2;
 
 impl Core {
-    /// Asks for the transitions that keys need before anything else of them is sent.
+    /// Starts the transitions that keys need before more of them can be sent.
     pub(super) fn begin_transitions(&mut self) {
         if self.draining.is_some() {
             return;
@@ -28,7 +29,7 @@ impl Core {
         }
     }
 
-    /// The transition that a key needs before anything else of it is sent.
+    /// Starts the transition that a key needs next.
     fn begin_transition(&mut self, key: KeyRef) {
         let Some(state) = self.table.get_mut(key) else { return };
         if let Some(retry) = &state.retry {
@@ -57,7 +58,7 @@ impl Core {
         self.commands.push(Command::Transition { number, transition });
     }
 
-    /// The first message of a key failed, for a reason of its own.
+    /// Handles the failure of the first message of a key.
     pub(super) fn failed(
         &mut self,
         key: KeyRef,
@@ -84,15 +85,15 @@ impl Core {
         let due_in = (!exhausted).then(|| verdict.delay(policy, attempts, self.draws.f64()));
         let then = due_in.map_or(Then::Hold, Then::RetryAfter);
         let rows = self.take_rows_out(key, MAX_ROWS_PER_TRANSITION);
-        // What is beyond that is read again, and parked behind it.
+        // The rows beyond those are read again, and parked behind them.
         self.forget(key, 0);
         let behind = rows.get(1..).unwrap_or_default().to_vec();
         let step = Step::Fail { row, attempts, first, last: failure, then, behind };
         self.ask_for(key, None, step, Kind::Fail { rows, due_in });
     }
 
-    /// Takes the first rows of a key out of its mailbox and of what is to be parked. Their content is dropped: what is parked is read again when it is
-    /// due.
+    /// Removes the first rows of a key from its mailbox and from its rows to be parked. Their
+    /// content is dropped, as parked messages are fetched again when due.
     fn take_rows_out(&mut self, key: KeyRef, max: usize) -> Vec<RowId> {
         let mut rows = Vec::new();
         while rows.len() < max {
@@ -116,14 +117,15 @@ impl Core {
     fn parked_failed(&mut self, key: KeyRef, row: RowId, failure: Failure, verdict: Verdict) {
         let Some(retry) = self.table.get_mut(key).and_then(|state| state.retry.as_mut()) else { return };
         if !retry.delivered.is_empty() {
-            // First remove what went through: then the failing message is the first of the key.
+            // First remove the delivered messages; then the failing message is the first of the
+            // key.
             retry.failed = Some((row, failure, verdict));
             return self.place(key);
         }
         self.fail_again(key, row, failure, verdict);
     }
 
-    /// A parked message failed: it is tried again later, held, or buried.
+    /// Handles the failure of a parked message: it is retried later, held, or buried.
     fn fail_again(&mut self, key: KeyRef, row: RowId, failure: Failure, verdict: Verdict) {
         let draw = self.draws.f64();
         let Some(state) = self.table.get(key) else { return };
@@ -144,7 +146,7 @@ impl Core {
         self.ask_for(key, version, step, Kind::FailAgain { due_in });
     }
 
-    /// Takes the store's answer to a transition.
+    /// Handles the store's answer to a transition.
     pub(super) fn transitioned(&mut self, number: u64, answer: Transitioned) {
         if self.malformed_transitioned(number, answer) {
             return;
@@ -173,7 +175,7 @@ impl Core {
         }
     }
 
-    /// A transition is made: `version` is the key's new state, none when it flows.
+    /// Handles a transition that was made. `version`: the key's new state, `None` when it flows.
     fn made(&mut self, key: KeyRef, kind: Kind, version: Option<i64>) {
         match kind {
             Kind::Fail { rows, due_in } => {
@@ -190,7 +192,7 @@ impl Core {
             Kind::Bury(row) => {
                 self.counts.buried += 1;
                 self.table.remove_row(row.position, key.stay);
-                self.absolve(key);
+                self.clear_suspicion(key);
             }
             Kind::Resume => self.resumed(key, version),
             Kind::FailAgain { due_in } => {
@@ -205,7 +207,7 @@ impl Core {
         self.has_room_to_wait();
     }
 
-    /// Rows of a key are parked.
+    /// Records that rows of a key are parked.
     fn set_aside(&mut self, key: KeyRef, rows: &[RowId]) {
         for row in rows {
             self.table.remove_row(row.position, key.stay);
@@ -213,12 +215,13 @@ impl Core {
         self.guard(key);
         if let Some(state) = self.table.get_mut(key) {
             state.is_failing = true;
-            // What is held against it is remembered of the key, beyond this stay.
+            // Suspicion is recorded for the key, beyond this stay.
             (state.unknown, state.moves) = (0, true);
         }
     }
 
-    /// A fetch that is under way may not know of what was just done with a key.
+    /// Keeps a key until the running fetch returns, because that may not reflect the last
+    /// transition.
     fn guard(&mut self, key: KeyRef) {
         if self.reading.under_way().is_some() && !sabotaged!(self, TransitionsForgotten) {
             let fetches = self.reading.fetches();
@@ -229,15 +232,15 @@ impl Core {
         }
     }
 
-    /// The first message of a key is gone: what was held against it is over.
-    fn absolve(&mut self, key: KeyRef) {
+    /// Clears the suspicion against a key whose first message is gone.
+    fn clear_suspicion(&mut self, key: KeyRef) {
         if let Some(state) = self.table.get_mut(key) {
             (state.unknown, state.moves) = (0, true);
             self.silent.remove(&state.name);
         }
     }
 
-    /// Delivered parked messages were removed.
+    /// Handles the removal of delivered parked messages.
     fn resumed(&mut self, key: KeyRef, version: Option<i64>) {
         self.guard(key);
         let recovers_in = self.limits.due_poll.saturating_mul(RECOVERS_IN);
@@ -269,7 +272,7 @@ impl Core {
 
     fn parked_is_buried(&mut self, key: KeyRef, version: Option<i64>) {
         self.counts.buried += 1;
-        self.absolve(key);
+        self.clear_suspicion(key);
         let Some(state) = self.table.get_mut(key) else { return };
         let Some((retry, version)) = state.retry.as_mut().zip(version) else {
             return self.give_up_retry(key);
@@ -280,7 +283,7 @@ impl Core {
         }
     }
 
-    /// Lets go of what is parked of a key, whatever was delivered of it.
+    /// Drops the parked messages of a key, whether or not delivered ones are still to be removed.
     pub(super) fn give_up_retry(&mut self, key: KeyRef) {
         let Some(state) = self.table.get_mut(key) else { return };
         let Some(mut retry) = state.retry.take() else { return };
@@ -291,12 +294,12 @@ impl Core {
 }
 
 impl Verdict {
-    /// Number of attempts that it counts as.
+    /// Returns the number of attempts that it counts as.
     fn counts(self) -> u32 {
         u32::from(!matches!(self, Self::Silent(_)))
     }
 
-    /// Whether it was the last attempt.
+    /// Returns true if it was the last attempt.
     fn is_exhausted(self, policy: &RetryPolicy, attempts: u32, failure: &Failure) -> bool {
         match self {
             Self::Failed => policy.is_exhausted(attempts, &failure.class),
@@ -305,7 +308,7 @@ impl Verdict {
         }
     }
 
-    /// Wait before the next attempt.
+    /// Returns the delay before the next attempt.
     fn delay(self, policy: &RetryPolicy, attempts: u32, draw: f64) -> Duration {
         match self {
             Self::Failed | Self::Rejected => policy.delay(attempts, draw),
@@ -313,7 +316,7 @@ impl Verdict {
         }
     }
 
-    /// The word that stands in a dead letter.
+    /// Returns the reason to record with a dead letter.
     fn reason(self) -> &'static str {
         match self {
             Self::Rejected => "rejected",

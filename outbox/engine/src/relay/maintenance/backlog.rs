@@ -1,5 +1,5 @@
-//! Measures the backlog, and checks whether a transport that was unreachable is back. Every relay
-//! measures for itself.
+//! Backlog job: measures the backlog, and checks whether an unreachable transport is back. It runs
+//! in every relay.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,13 +9,13 @@ use ractor::{ActorProcessingErr, ActorRef};
 
 use crate::relay::context::{Context, in_time};
 
-/// The job that measures.
+/// Job that measures the backlog.
 pub(crate) struct BacklogJob {
-    /// The routes of this relay; the first one's configuration applies.
+    /// Routes of this relay; the configuration of the first applies.
     pub(crate) routes: Vec<Arc<Context>>,
 }
 
-/// Measures once.
+/// Message: measure now.
 pub(crate) struct Measure;
 
 #[ractor::actor(message = Measure, state = ())]
@@ -35,26 +35,30 @@ impl BacklogJob {
         _state: &mut (),
     ) -> Result<(), ActorProcessingErr> {
         let Some(first) = self.routes.first() else { return Ok(()) };
-        join_all(self.routes.iter().map(|route| join(measure(route), look_for_the_transport(route)))).await;
+        join_all(self.routes.iter().map(|route| join(measure(route), check_transport(route)))).await;
         myself.send_after(first.config.observe_every, || Measure);
         Ok(())
     }
 }
 
-/// A relay that was counted out because its transport was away owns nothing, so no batch of its own tells it that the transport is back.
-async fn look_for_the_transport(context: &Context) {
+/// Checks a transport that counts as unavailable while this relay owns no buckets.
+///
+/// Relays whose transport is unavailable lose their buckets to others. Without buckets, no batch
+/// would tell such a relay that its transport is back.
+async fn check_transport(context: &Context) {
     let is_idle = context.counters.buckets.load(Ordering::Relaxed) == 0;
     if !is_idle || context.breaker().away_since().is_none() {
         return;
     }
     let check = context.transport.check();
     if in_time(context.config.publish_timeout, "check", check).await.is_ok() && context.transport_answers() {
-        tracing::info!(route = %context.route, "the transport is back");
+        tracing::info!(route = %context.route, "transport available again");
     }
 }
 
 async fn measure(context: &Context) {
-    // What this relay found before its first lease has no owner yet: it is about to be one.
+    // Buckets without an owner found before this relay's first lease do not count: it is about to
+    // acquire them.
     let owned = context.tenure.has_begun();
     match in_time(context.config.store_timeout, "backlog", context.store.backlog(&context.route)).await {
         Ok(backlog) => {
@@ -63,7 +67,7 @@ async fn measure(context: &Context) {
             context.counters.owned(owned);
         }
         Err(error) => {
-            tracing::warn!(route = %context.route, %error, "the backlog could not be measured");
+            tracing::warn!(route = %context.route, %error, "could not measure the backlog; will retry");
             context.counters.failed_to_observe(context.now(), error.to_string());
         }
     }

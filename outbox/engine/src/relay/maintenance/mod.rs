@@ -1,6 +1,6 @@
-//! Maintenance: periodic jobs beside the moving of messages, and their supervisor.
+//! Maintenance: periodic jobs of a relay, and their supervisor.
 //!
-//! Each job is an actor of its own, so that one whose question hangs delays no other.
+//! Each job is an actor of its own, so that a hanging call delays no other job.
 
 mod backlog;
 mod retention;
@@ -22,11 +22,11 @@ pub(crate) use unserved_routes::{UnservedRoutes, advice};
 
 /// Supervisor of the jobs: starts them, and restarts one that failed.
 pub(crate) struct Maintenance {
-    /// The routes of the relay.
+    /// Routes of the relay.
     pub(crate) routes: Vec<Arc<Context>>,
 }
 
-/// A job.
+/// Kind of job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Job {
     /// Promotes scheduled messages and removes expired rows.
@@ -38,7 +38,7 @@ pub(crate) enum Job {
 }
 
 pub(crate) enum MaintenanceMsg {
-    /// Starts this job.
+    /// Start this job.
     Start(Job),
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct MaintenanceState {
     random: fastrand::Rng,
 }
 
-/// Failures count together for this long.
+/// Time window in which failures count together.
 const FAILING_WINDOW: Duration = Duration::from_secs(60);
 
 #[ractor::actor(message = MaintenanceMsg, state = MaintenanceState)]

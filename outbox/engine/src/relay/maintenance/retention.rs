@@ -1,6 +1,6 @@
-//! Promotes scheduled messages that are due, and removes rows whose retention is over.
+//! Retention job: promotes scheduled messages that are due, and removes expired rows.
 //!
-//! One relay is elected. Nothing here can stop the relay: a failed round is retried.
+//! It runs in one elected relay. A failed round is retried, and never stops the relay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use ractor::{ActorProcessingErr, ActorRef};
 
 use crate::relay::context::{Context, in_time};
 
-/// The job.
+/// Job that promotes and removes.
 pub(crate) struct RetentionJob {
-    /// The routes of this relay; the first one's configuration applies.
+    /// Routes of this relay; the configuration of the first applies.
     pub(crate) routes: Vec<Arc<Context>>,
 }
 
-/// Runs a round, if elected.
+/// Message: run a round, if elected.
 pub(crate) struct Maintain;
 
 #[derive(Default)]
@@ -25,42 +25,43 @@ pub(crate) struct RetentionState {
     pace: Pace,
 }
 
-/// How long to wait between rounds.
+/// Delay between rounds.
 #[derive(Debug, Default)]
 struct Pace {
-    /// Rounds in a row that moved nothing, though something is due: somebody is writing to its key.
-    in_vain: u32,
+    /// Consecutive rounds that promoted nothing though a message is due, because a transaction is
+    /// writing to its key.
+    blocked_rounds: u32,
 }
 
 impl Pace {
-    /// The first pause after a round in vain; each further one is twice as long.
+    /// Delay after a first such round; it doubles with each further one.
     const FIRST: Duration = Duration::from_millis(50);
 
-    /// When to come again, at the latest after `every`.
+    /// Returns the delay before the next round, at most `every`.
     fn after(&mut self, done: &Maintained, every: Duration) -> Duration {
-        if done.more && has_done(done) {
-            // Others have their turn in between.
+        if done.more && has_changed(done) {
+            // Lets other queries through in between.
             return Duration::from_millis(1);
         }
         let due = done.next_due.unwrap_or(every);
         if done.promoted > 0 || !due.is_zero() {
-            self.in_vain = 0;
+            self.blocked_rounds = 0;
             return due.clamp(Duration::from_millis(1), every);
         }
-        let pause = Self::FIRST.saturating_mul(2_u32.saturating_pow(self.in_vain));
-        self.in_vain = self.in_vain.saturating_add(1);
+        let pause = Self::FIRST.saturating_mul(2_u32.saturating_pow(self.blocked_rounds));
+        self.blocked_rounds = self.blocked_rounds.saturating_add(1);
         pause.min(every)
     }
 }
 
-/// Whether a round changed anything at all.
-const fn has_done(done: &Maintained) -> bool {
+/// Returns true if a round changed any row.
+const fn has_changed(done: &Maintained) -> bool {
     done.promoted + done.history_removed + done.handled_ids_removed + done.relays_removed > 0
 }
 
-/// The most rows of each kind in one round.
+/// Maximum number of rows of each kind in one round.
 const ROUND: usize = 1_000;
-/// How many rounds follow each other before others have their turn.
+/// Maximum number of consecutive rounds before a pause.
 const ROUNDS: usize = 20;
 
 #[ractor::actor(message = Maintain, state = RetentionState)]
@@ -95,7 +96,7 @@ impl RetentionJob {
 }
 
 impl RetentionJob {
-    /// Does what there is to do, and says when to come again.
+    /// Runs rounds while there is work. Returns the delay before the next ones.
     async fn maintain(&self, context: &Context, state: &mut RetentionState) -> Duration {
         let config = &context.config;
         let now = context.now();
@@ -103,14 +104,19 @@ impl RetentionJob {
             let lasts = config.lease.max(config.maintain_every * 3);
             let call = context.store.elect("retention", context.relay, lasts);
             match in_time(config.store_timeout, "elect", call).await {
-                // Renewed well before it runs out; not before each round, which would double the queries of an idle relay.
+                // Renewed well before it expires, but not in each round: that would double the
+                // queries of an idle relay.
                 Ok(true) => state.elected_until = now + lasts / 2,
                 Ok(false) => {
                     context.counters.maintained(context.now());
                     return config.maintain_every;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "could not elect a relay for retention; scheduled messages and expired rows wait");
+                    tracing::warn!(
+                        %error,
+                        "could not elect a relay for maintenance; scheduled messages and expired rows \
+                         wait; will retry"
+                    );
                     context.counters.failed_to_maintain(error.to_string());
                     return config.maintain_every;
                 }
@@ -121,16 +127,19 @@ impl RetentionJob {
             match in_time(config.store_timeout, "maintain", context.store.maintain(ROUND)).await {
                 Ok(done) => {
                     if done.promoted > 0 {
-                        tracing::debug!(promoted = done.promoted, "scheduled messages are due");
+                        tracing::debug!(promoted = done.promoted, "promoted scheduled messages");
                     }
                     context.counters.maintained(context.now());
                     wait = state.pace.after(&done, config.maintain_every);
-                    if !done.more || !has_done(&done) {
+                    if !done.more || !has_changed(&done) {
                         break;
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "maintenance failed; trying again");
+                    tracing::warn!(
+                        %error,
+                        "maintenance failed; scheduled messages and expired rows wait; will retry"
+                    );
                     context.counters.failed_to_maintain(error.to_string());
                     return config.maintain_every;
                 }

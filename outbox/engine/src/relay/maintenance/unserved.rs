@@ -1,6 +1,6 @@
-//! Finds routes with messages and without a running relay.
+//! Unserved-routes job: finds routes with messages and without a running relay.
 //!
-//! Their own relays would report them, and there are none: so every relay looks.
+//! Their own relays would report them, but there are none. So every relay looks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use ractor::{ActorProcessingErr, ActorRef};
 
 use crate::relay::context::{Context, in_time};
 
-/// Interval of the question. The store may have to look at many rows, and somebody who mistyped a
-/// route still hears of it soon. The first time is one interval after the start: relays that start
-/// together have announced themselves by then.
+/// Interval of the query. It is long, because the store may have to read many rows; an operator
+/// still hears soon of a mistyped route. The first query runs one interval after the start, when
+/// relays that start together have registered.
 pub(crate) const EVERY: Duration = Duration::from_secs(60);
 
 /// Age of a message from which its route is reported.
 const AFTER: Duration = Duration::from_secs(60);
 
-/// The job that looks for unserved routes.
+/// Job that looks for unserved routes.
 pub(crate) struct UnservedJob {
-    /// The routes of this relay; findings are kept with the first one, whose configuration applies.
+    /// Routes of this relay. The first one keeps the findings, and its configuration applies.
     pub(crate) routes: Vec<Arc<Context>>,
 }
 
-/// Asks the store.
+/// Message: query the store.
 pub(crate) struct Look;
 
 #[ractor::actor(message = Look, state = ())]
@@ -54,12 +54,13 @@ impl UnservedJob {
         let Some(first) = self.routes.first() else { return };
         match in_time(first.config.store_timeout, "unserved", first.store.unserved(AFTER)).await {
             Ok(mut found) => {
-                // A relay whose own life has run out says so in other words.
+                // The relay's own routes are not unserved. If their registration expired, the
+                // health check reports the lost leases.
                 found.retain(|unserved| self.routes.iter().all(|own| own.route != unserved.route));
                 first.unserved.found(first.now(), found);
             }
             Err(error) => {
-                tracing::warn!(%error, "could not look for routes without a running relay");
+                tracing::warn!(%error, "check for unserved routes failed; will retry");
                 first.unserved.failed(first.now(), error.to_string());
             }
         }

@@ -1,4 +1,4 @@
-//! Routes without a running relay, as last found.
+//! Latest findings about routes without a running relay.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,14 @@ use outbox_contract::{Route, metric};
 
 use super::unserved::EVERY;
 
-/// Routes that are labels of a metric, in the life of a relay: names come from the store, and whoever writes there may make up any number.
+/// Maximum number of routes that become labels of a metric during the life of a relay. The names
+/// come from the store, where a writer may make up any number.
 const MAX_LABELS: usize = 20;
 
-/// The last answer, and for how long there was none.
+/// Last answer of the store, and the time since.
 #[derive(Debug)]
 pub(crate) struct UnservedRoutes {
-    /// For how long an answer holds while no other comes.
+    /// Time for which an answer is valid.
     lasts: Duration,
     // Locked for a few instructions, never across an await.
     seen: Mutex<Seen>,
@@ -23,17 +24,17 @@ pub(crate) struct UnservedRoutes {
 
 #[derive(Debug)]
 struct Seen {
-    /// When the store answered last, on the relay's own clock; at the start it is as if it just had.
+    /// Instant of the last answer, on the relay's own clock; initially the relay's start.
     answered: Duration,
     routes: Vec<Unserved>,
-    /// Why there was no answer the last time.
+    /// Error of the last query.
     error: Option<String>,
-    /// What has been a label of the metric, and is again when it is found again.
+    /// Routes that have been labels of the metric. They are again when found again.
     labels: BTreeSet<Route>,
 }
 
 impl UnservedRoutes {
-    /// Nothing is known, and it is no trouble yet.
+    /// Returns findings without an answer so far, which is no problem yet.
     pub(crate) fn new(started: Duration, store_timeout: Duration) -> Self {
         let seen = Seen { answered: started, routes: Vec::new(), error: None, labels: BTreeSet::new() };
         Self { lasts: EVERY * 3 + store_timeout, seen: Mutex::new(seen) }
@@ -44,7 +45,7 @@ impl UnservedRoutes {
         for unserved in routes.iter().filter(|found| !seen.tells_of(&found.route)).take(MAX_LABELS) {
             let (route, waited) = (&unserved.route, unserved.oldest_age);
             let advice = advice(unserved);
-            tracing::warn!(%route, ?waited, "messages wait on a route that no relay serves; {advice}");
+            tracing::warn!(%route, ?waited, "no running relay serves a route with messages; {advice}");
         }
         (seen.answered, seen.routes, seen.error) = (now, routes, None);
         seen.show();
@@ -59,13 +60,14 @@ impl UnservedRoutes {
         }
     }
 
-    /// What was found, unless that is too long ago.
+    /// Returns the routes found, unless the last answer is too old.
     pub(crate) fn routes(&self, now: Duration) -> Vec<Unserved> {
         let seen = self.seen();
         if self.is_old(&seen, now) { Vec::new() } else { seen.routes.clone() }
     }
 
-    /// For how long there has been no answer, and why, if that is too long. An answer that never comes is no error.
+    /// Returns for how long there has been no answer, and why, if that is too long. A query that
+    /// never returns yields no error.
     pub(crate) fn unknown(&self, now: Duration) -> Option<(Duration, String)> {
         let seen = self.seen();
         let error = || seen.error.clone().unwrap_or_else(|| "no answer".to_owned());
@@ -86,7 +88,7 @@ impl Seen {
         self.routes.iter().any(|unserved| unserved.route == *route)
     }
 
-    /// Sets the metrics to what is known: those of routes that are not found any more to zero.
+    /// Sets the metrics to the findings, and to zero for routes that are no longer found.
     fn show(&mut self) {
         for unserved in &self.routes {
             if self.labels.len() < MAX_LABELS {
@@ -103,23 +105,24 @@ impl Seen {
     }
 }
 
-/// What an operator can do about it.
+/// Returns the remedy for an operator.
 pub(crate) fn advice(unserved: &Unserved) -> String {
     let whose = match unserved.route.as_str().strip_prefix("inbox/") {
         _ if !unserved.can_be_served => None,
         Some(consumer) => (!consumer.is_empty()).then_some("the inbox of this consumer"),
-        None => Some("one"),
+        None => Some("a relay for it"),
     };
     whose.map_or_else(
         || {
-            "no relay can: a program has written a route that can't be one (empty behind inbox/, over 64 bytes, or with control characters); correct \
-             the program, and give these rows another route in the database"
+            "its name is invalid (empty after inbox/, over 64 bytes, or with control characters), so \
+             no relay can serve it; correct the program that wrote it, and give these rows another \
+             route in the database"
                 .to_owned()
         },
         |whose| {
             format!(
-                "start {whose}, or, where the name was changed or mistyped, use the right one from now on and serve this one until nothing \
-                 waits there"
+                "start {whose}; or, if the name was changed or mistyped, use the right one from now \
+                 on and serve this one until it is empty"
             )
         },
     )
@@ -136,7 +139,7 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    /// Remembers what each gauge was set to last, by its name and labels.
+    /// Recorder that keeps the last value of each gauge, by name and labels.
     #[derive(Clone, Default)]
     struct Shown(Arc<Mutex<BTreeMap<String, f64>>>);
 
@@ -179,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_to_serve_what_can_not_be_served() {
+    fn the_advice_for_an_invalid_route_is_not_to_serve_it() {
         let found = [("audit", S), ("inbox/stock", S), ("inbox/", S), ("audit\n", S)];
         let advice: BTreeMap<String, String> = Unserved::gather(found, Duration::ZERO)
             .iter()
             .map(|found| (found.route.to_string(), advice(found)))
             .collect();
-        assert!(advice["audit"].starts_with("start one"), "{advice:?}");
+        assert!(advice["audit"].starts_with("start a relay for it"), "{advice:?}");
         assert!(advice["inbox/stock"].starts_with("start the inbox"), "{advice:?}");
         for route in ["inbox/", "audit\u{fffd}"] {
             assert!(advice[route].contains("another route in the database"), "{advice:?}");
@@ -224,7 +227,7 @@ mod tests {
         }
         assert_eq!(gauges.remove("outbox_unserved_routes"), Some(25.0));
         assert_eq!(gauges.len(), MAX_LABELS, "in its whole life: {gauges:?}");
-        assert_eq!(routes.routes(S * 60).len(), 25, "and all of them are told");
+        assert_eq!(routes.routes(S * 60).len(), 25, "and all of them are returned");
     }
 
     #[test]
@@ -240,6 +243,10 @@ mod tests {
 
         routes.found(S * 300, unserved(&["attic"]));
         assert_eq!((routes.routes(S * 300).len(), routes.unknown(S * 300)), (1, None));
-        assert_eq!(routes.unknown(S * 486), Some((S * 186, "no answer".to_owned())), "nobody asks any more");
+        assert_eq!(
+            routes.unknown(S * 486),
+            Some((S * 186, "no answer".to_owned())),
+            "the query never returned"
+        );
     }
 }

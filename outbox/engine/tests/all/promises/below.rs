@@ -1,4 +1,5 @@
-//! A cursor, a mark and a counter are what somebody remembers: the rows are the truth (P2), and they go out in the order of their keys (P3).
+//! Cursors, marks and counters are hints, and the rows are the truth (P2). Rows below them are
+//! delivered, in key order (P3).
 
 use std::collections::BTreeSet;
 
@@ -9,19 +10,20 @@ use crate::promises::support::{S, World, message, route, within};
 
 const KEYS: usize = 7;
 
-/// So many messages, over a few keys.
+/// Appends this many messages, over a few keys.
 async fn write(world: &World, count: usize) -> Vec<MessageId> {
     world.append((0..count).map(|n| message(&format!("key-{}", n % KEYS)))).await
 }
 
-/// Whether health says that messages stood below what was read, and for this reason. As long as they wait, it may say worse of their age.
+/// Returns true if health reports messages below the read position with this cause. While they
+/// wait, the status may be worse because of their age.
 fn says(relay: &RelayHandle, cause: &str) -> bool {
     let health = relay.health();
     let is_said = |reason: &String| reason.contains("messages stood below") && reason.contains(cause);
     health.status >= Status::Degraded && health.reasons.iter().any(is_said)
 }
 
-/// Whether each key was delivered in the order of its positions.
+/// Asserts that each key was delivered in the order of its positions.
 fn assert_in_order(world: &World) {
     for key in 0..KEYS {
         let positions = world.positions(&format!("key-{key}"));
@@ -29,7 +31,8 @@ fn assert_in_order(world: &World) {
     }
 }
 
-/// A table that is restored or imported by itself. What was delivered already is delivered again: nobody can tell it from what was not.
+/// As after a restore or an import of the table alone. Delivered messages are delivered again,
+/// because nothing distinguishes them from undelivered ones.
 #[tokio::test(start_paused = true)]
 async fn messages_that_are_put_back_under_a_running_relay_are_delivered_within_a_minute() {
     for world in [World::new(), World::concurrent(), World::stripes()] {
@@ -38,7 +41,7 @@ async fn messages_that_are_put_back_under_a_running_relay_are_delivered_within_a
         let rows = world.store.snapshot().hot;
         let relay = rig.relay().start().await.unwrap();
         world.drained(S * 10).await;
-        // Long past what a relay does at its start.
+        // Long after the checks that follow a start.
         tokio::time::sleep(S * 300).await;
         assert_eq!(relay.health().status, Status::Healthy);
 
@@ -55,7 +58,7 @@ async fn messages_that_are_put_back_under_a_running_relay_are_delivered_within_a
         assert!(new.iter().all(|id| world.arrived().contains(id)));
         assert!(says(&relay, ""), "{:?}", relay.health());
         assert_eq!(relay.stats().resets, 0);
-        // It is said for as long as an operator may need to come by.
+        // It is reported long enough for an operator to notice.
         tokio::time::sleep(S * 600).await;
         assert!(says(&relay, ""), "{:?}", relay.health());
         assert_eq!((relay.health().status, relay.health().reasons.len()), (Status::Degraded, 1));
@@ -63,7 +66,7 @@ async fn messages_that_are_put_back_under_a_running_relay_are_delivered_within_a
     }
 }
 
-/// Counters of stripes that are restored without the messages, or are lost.
+/// The counters of sequence shards are restored without the messages, or are lost.
 #[tokio::test(start_paused = true)]
 async fn counters_that_went_back_keep_nothing_from_a_new_relay() {
     let world = World::stripes();
@@ -79,7 +82,8 @@ async fn counters_that_went_back_keep_nothing_from_a_new_relay() {
     assert!(says(&relay, "outbox_stripe was restored"), "{:?}", relay.health());
 }
 
-/// Together with what is put back, which the relay has read past or never saw; and whether or not anything is appended that would make it look.
+/// The rows come back as well, which the relay has read or has never seen. This works whether or
+/// not an append makes the relay look.
 #[tokio::test(start_paused = true)]
 async fn counters_that_go_back_under_a_running_relay_keep_nothing_from_it() {
     for (is_read_past, appended) in [(false, 0), (false, 10), (true, 0), (true, 10)] {
@@ -106,7 +110,7 @@ async fn counters_that_go_back_under_a_running_relay_keep_nothing_from_it() {
             let positions = world.positions(&format!("key-{key}"));
             assert!(positions[before..].is_sorted(), "key-{key}, {is_read_past}: {positions:?}");
         }
-        // Before anything is appended, it can be rows alone that went back.
+        // Without an append, it may be that only rows went back.
         let cause = if appended > 0 { "outbox_stripe was restored" } else { "" };
         assert!(says(&relay, cause), "{:?}", relay.health());
     }

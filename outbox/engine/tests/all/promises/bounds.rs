@@ -1,4 +1,5 @@
-//! Bounded (P6): messages and bytes in memory, at any backlog, any key skew and any size.
+//! Bounded memory (P6): limits of messages and bytes hold for any backlog, key skew and message
+//! size.
 
 use std::time::Duration;
 
@@ -8,12 +9,13 @@ use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFaultRates};
 
 use crate::promises::support::{MS, Rig, S, World, key_id, message, route, within};
 
-/// So slow that everything piles up where it can.
+/// Makes the broker so slow that messages pile up.
 fn slow(rig: &Rig, delay: Duration) {
     rig.transport.set_rates(FaultRates { delay, ..FaultRates::default() });
 }
 
-/// Waits until nothing waits; says how many messages and bytes were in memory at the most.
+/// Waits until nothing is pending. Returns the maximum numbers of messages and bytes in memory
+/// meanwhile.
 async fn highest(world: &World, relay: &RelayHandle, limit: Duration) -> (usize, usize) {
     let mut highest = (0, 0);
     within(limit, || {
@@ -55,7 +57,7 @@ async fn large_messages_stay_within_the_bytes() {
     assert!(bytes <= 300_000 + large().bytes(), "{bytes} bytes in memory");
 }
 
-/// What a message has besides its content counts too.
+/// The fixed part of each message counts, too.
 #[tokio::test(start_paused = true)]
 async fn many_small_messages_stay_within_the_bytes() {
     let world = World::new();
@@ -68,7 +70,7 @@ async fn many_small_messages_stay_within_the_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_larger_than_all_credit_is_sent_all_the_same() {
+async fn a_message_larger_than_max_in_flight_bytes_is_sent() {
     let world = World::new();
     let rig = world.rig();
     world.append([message("a"), message("a").with_payload(vec![0; 50_000]), message("a")]).await;
@@ -77,7 +79,7 @@ async fn a_message_larger_than_all_credit_is_sent_all_the_same() {
     world.drained(S * 10).await;
 }
 
-/// When the keys of a failing batch are due at once, they come back no faster than there is room.
+/// The keys of a failing batch are due at once. They are retried only as fast as there is room.
 #[tokio::test(start_paused = true)]
 async fn failing_keys_that_are_due_at_once_stay_within_the_messages() {
     let world = World::new();
@@ -91,7 +93,8 @@ async fn failing_keys_that_are_due_at_once_stay_within_the_messages() {
     assert!(messages <= 100, "{messages} in memory");
 }
 
-/// Each takes most of the bytes: they come back one after the other, and none is left out, whether they go through or hang.
+/// Each message takes most of the bytes. They are retried one after the other, and all of them,
+/// whether they succeed or hang.
 #[tokio::test(start_paused = true)]
 async fn large_messages_of_many_failing_keys_come_back_one_after_the_other() {
     let world = World::new();
@@ -115,7 +118,8 @@ async fn large_messages_of_many_failing_keys_come_back_one_after_the_other() {
     assert_eq!(world.broker.len(), 20, "each was sent once");
 }
 
-/// Relays were away, and a key is held: its backlog is parked piece by piece, however long the store takes for it, and no other key waits for that.
+/// The relays were stopped, and a key is held. Its backlog is parked in portions, however long the
+/// store takes for that, and no other key waits for it.
 #[tokio::test(start_paused = true)]
 async fn the_backlog_of_a_held_key_stays_within_the_messages_and_delays_no_other() {
     const BACKLOG: usize = 20_000;
@@ -147,7 +151,7 @@ async fn the_backlog_of_a_held_key_stays_within_the_messages_and_delays_no_other
     }
 }
 
-/// All in all, whoever asks: looks, failing keys, heartbeats, figures, maintenance.
+/// All callers together: looks, failing keys, heartbeats, measurements, maintenance.
 #[tokio::test(start_paused = true)]
 async fn an_idle_relay_asks_the_store_twice_a_second_at_most() {
     for world in [World::new(), World::concurrent(), World::stripes()] {
@@ -155,7 +159,7 @@ async fn an_idle_relay_asks_the_store_twice_a_second_at_most() {
         let _relay = rig.relay().start().await.unwrap();
         world.append([message("a"), message("b")]).await;
         world.drained(S * 60).await;
-        // Until the looks that follow an append are over.
+        // Until the extra looks after an append are over.
         tokio::time::sleep(S * 30).await;
         let before = rig.store.counts().calls;
         tokio::time::sleep(S * 300).await;

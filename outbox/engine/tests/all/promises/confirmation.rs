@@ -1,4 +1,4 @@
-//! At least once (P2): only a confirmation settles.
+//! At least once (P2): only a confirmation settles a message.
 
 use outbox_testkit::Fault;
 

@@ -1,4 +1,5 @@
-//! Contained failure (P5): a poison message holds up its key, a broken topic itself, an outage nobody's attempts.
+//! Contained failure (P5): a poison message delays only its key, an unavailable topic only itself,
+//! and an outage uses up no attempts.
 
 use std::sync::Arc;
 
@@ -53,7 +54,8 @@ async fn a_broken_topic_holds_up_that_topic_only_and_costs_the_others_nothing() 
     assert!(costs[1] <= costs[0] + costs[0] / 5, "fetches without and with a broken topic: {costs:?}");
 }
 
-/// Few messages: each try takes all of them into memory, so that nothing is left to read while it is under way.
+/// With few messages, each retry takes all of them into memory, so that nothing is left to read
+/// meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_broken_topic_is_tried_ever_more_seldom_and_said_until_something_of_it_is_published() {
     for waiting in [1, 20] {
@@ -61,13 +63,13 @@ async fn a_broken_topic_is_tried_ever_more_seldom_and_said_until_something_of_it
         let rig = world.rig();
         let relay = rig.relay().lanes(1).start().await.unwrap();
         within(S, || relay.health().status == Status::Healthy).await;
-        // As a broker that is asked for its metadata first.
+        // As with a broker that is asked for its metadata first.
         rig.transport.set_rates(FaultRates { delay: S, ..FaultRates::default() });
         rig.transport.break_topic(topic("broken"));
         world.append((0..waiting).map(|n| of_topic("broken", &format!("key-{n}")))).await;
         let is_said = || {
             let reasons = relay.health().reasons;
-            reasons.iter().any(|reason| reason.contains("topic broken is not published now"))
+            reasons.iter().any(|reason| reason.contains("topic broken is not published:"))
         };
         within(S * 5, is_said).await;
         let before = rig.transport.counts().chunks;
@@ -75,7 +77,7 @@ async fn a_broken_topic_is_tried_ever_more_seldom_and_said_until_something_of_it
             tokio::time::sleep(MS * 97).await;
             assert!(is_said(), "look {look} with {waiting}: {:?}", relay.health());
         }
-        // The waits grow from 0.2 s to 5 s.
+        // The delays grow from 0.2 s to 5 s.
         let tries = rig.transport.counts().chunks - before;
         assert!((5..=25).contains(&tries), "{tries} tries in {:?} with {waiting}", MS * 97 * 500);
         rig.transport.heal_topic(&topic("broken"));
@@ -96,8 +98,8 @@ async fn an_outage_burns_no_attempts_and_makes_no_dead_letters() {
     rig.transport.go_down();
     world.append((0..500).map(|n| message(&format!("key-{}", n % 50)))).await;
     tokio::time::sleep(S * 3_600).await;
-    let chunks = rig.transport.counts().chunks;
-    assert!(chunks < 3_600, "{chunks} chunks tried in an hour");
+    let batches = rig.transport.counts().chunks;
+    assert!(batches < 3_600, "{batches} batches tried in an hour");
     rig.transport.come_back();
     let took = world.drained(S * 10).await;
     assert!(took <= S * 6, "it was back after {took:?}");
@@ -105,7 +107,7 @@ async fn an_outage_burns_no_attempts_and_makes_no_dead_letters() {
     assert_eq!(world.broker.len(), 500, "each was sent once");
 }
 
-/// More waits than can be sent, for minutes: whoever failed once has its turn in between, when it is due.
+/// A backlog lasts for minutes. A key that failed once is retried when it is due.
 #[tokio::test(start_paused = true)]
 async fn a_failing_key_is_tried_again_in_time_while_a_backlog_lasts() {
     for depth in [1, 2, 3] {
@@ -131,7 +133,7 @@ async fn a_failing_key_is_tried_again_in_time_while_a_backlog_lasts() {
     }
 }
 
-/// Nothing is heard of any batch: that is an outage too, and not the fault of the messages.
+/// No batch gets an answer. That is an outage, and not the fault of the messages.
 #[tokio::test(start_paused = true)]
 async fn a_broker_that_answers_nobody_burns_no_attempts() {
     let world = World::new();
@@ -146,7 +148,8 @@ async fn a_broker_that_answers_nobody_burns_no_attempts() {
     assert_eq!(world.broker.len(), 40);
 }
 
-/// What went through before the silence says nothing of it, of keys that were failing already either.
+/// Earlier deliveries prove nothing about the missing answers, even for keys that were failing
+/// already.
 #[tokio::test(start_paused = true)]
 async fn a_broker_that_answers_nobody_burns_no_attempts_of_keys_that_fail_already() {
     let world = World::new();
@@ -168,7 +171,8 @@ async fn a_broker_that_answers_nobody_burns_no_attempts_of_keys_that_fail_alread
     assert_eq!(world.broker.len(), 43);
 }
 
-/// Of which nothing is heard while others go through, whether at once or after a long wait: that is a failure of its own.
+/// A message that gets no answer while others are delivered, at once or after a long wait, has
+/// failed.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_breaks_things_while_others_go_through_is_counted() {
     for fault in [Fault::UnknownWithoutEffect, Fault::Hang] {
@@ -213,8 +217,9 @@ async fn a_message_that_panics_the_publisher_becomes_a_dead_letter_alone() {
     }
 }
 
-/// A partition without a leader, say: a third of the keys hang, for good. Each of their messages is tried, and waited for; the others go on
-/// as if nothing were. Where a lane has one publisher, they wait for it as long as a batch may take.
+/// As with a partition without a leader: a third of the keys hang permanently. Each of their
+/// messages is tried and waited for, while the others flow normally. If a lane has one publisher,
+/// they wait for it at most for the publish timeout.
 #[tokio::test(start_paused = true)]
 async fn a_part_of_the_broker_that_answers_nobody_holds_up_no_other_key() {
     const KEYS: u32 = 300;
@@ -251,7 +256,7 @@ async fn a_part_of_the_broker_that_answers_nobody_holds_up_no_other_key() {
     }
 }
 
-/// Refuses what has a certain key before the broker is asked.
+/// Transport that refuses messages of a certain key before asking the broker.
 struct Strict(Arc<ChaosTransport>);
 
 impl TransportLayer for Strict {
@@ -271,7 +276,7 @@ impl TransportLayer for Strict {
     }
 }
 
-/// A message that is refused without asking the broker says nothing of the broker.
+/// A message refused without asking the broker is no evidence about the broker.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_is_refused_at_once_does_not_end_an_outage() {
     let world = World::new();
@@ -293,7 +298,7 @@ async fn a_message_that_is_refused_at_once_does_not_end_an_outage() {
         tokio::time::sleep(S).await;
     }
     assert!(world.store.snapshot().dead > 0, "it was refused");
-    assert!(away(Status::Unhealthy), "the outage goes on: {:?}", relay.health());
+    assert!(away(Status::Unhealthy), "the outage lasts: {:?}", relay.health());
     rig.transport.come_back();
     world.drained(S * 30).await;
 }

@@ -1,4 +1,5 @@
-//! Parts that fail: what is in flight is not lost, what was confirmed is removed, and the relay goes on.
+//! Failing parts: messages in flight are not lost, confirmed ones are removed, and the relay
+//! continues.
 
 use outbox_contract::{Outgoing, Transactional};
 use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFault};
@@ -6,16 +7,17 @@ use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFault};
 use crate::promises::line::Late;
 use crate::promises::support::{MS, S, World, message, within};
 
-/// The store fails while batches are under way: they are waited for, and what they delivered is removed.
+/// The store fails while batches are in flight. The relay waits for them, and removes what they
+/// delivered.
 #[tokio::test(start_paused = true)]
 async fn what_is_in_flight_when_the_store_fails_is_confirmed_and_sent_once() {
     for call in [StoreCall::Fetch, StoreCall::Lease, StoreCall::Transition, StoreCall::Due] {
         let world = World::new();
         let rig = world.rig();
-        // The broker has long taken a batch when its confirmation comes.
+        // The broker has taken a batch long before its confirmation arrives.
         rig.luck.set(Late { answer: MS * 800, ..Late::default() });
         let ids = world.append((0..400).map(|n| message(&format!("key-{}", n % 100)))).await;
-        // One key fails now and then, so that steps are taken and keys are due.
+        // One key fails now and then, so that transitions are made and keys are due.
         rig.transport.inject_times(ids[17], Fault::Failed, 3);
         let relay =
             rig.relay().heartbeat(MS * 300).due_poll(MS * 300).publish_batch(10).start().await.unwrap();
@@ -25,11 +27,12 @@ async fn what_is_in_flight_when_the_store_fails_is_confirmed_and_sent_once() {
             tokio::time::sleep(MS * 700).await;
         }
         world.drained(S * 60).await;
-        // A heartbeat is sent again as long as the leases last.
+        // A heartbeat is retried while the leases last.
         let expected = call != StoreCall::Lease;
         assert_eq!(relay.stats().resets > 0, expected, "{call:?} failed: {:?}", relay.stats());
         let mut arrived = world.broker.published();
-        // A failing key's own messages may be repeated: they are removed by a step, and steps end with the incarnation.
+        // Messages of the failing key may be repeated: a transition removes them, and transitions
+        // end with the incarnation.
         let failing = arrived.iter().find(|it| it.id == ids[17]).unwrap().key.clone();
         arrived.retain(|it| it.key != failing);
         assert_eq!(arrived.len(), 396, "{call:?}: nothing else was sent twice");
@@ -54,7 +57,8 @@ async fn a_removal_that_fails_is_tried_again_and_loses_nothing() {
     }
 }
 
-/// A step whose answer was lost may have been done or not; either way each message goes out, in order.
+/// A transition whose answer was lost may have been made or not. Either way, each message is
+/// delivered, in order.
 #[tokio::test(start_paused = true)]
 async fn a_step_whose_answer_is_lost_loses_nothing_and_keeps_the_order() {
     for fault in [StoreFault::Before, StoreFault::After, StoreFault::HangBefore, StoreFault::HangAfter] {
@@ -69,14 +73,16 @@ async fn a_step_whose_answer_is_lost_loses_nothing_and_keeps_the_order() {
     }
 }
 
-/// When the poller fails, a lane still waits for confirmations while it drops a failing key that it was about to send.
+/// When the poller fails, the route still waits for confirmations while it drops a failing key that
+/// it was about to send.
 #[tokio::test(start_paused = true)]
 async fn a_lane_outlives_the_poller_that_it_tells() {
     let world = World::new();
     let rig = world.rig();
     let failing = world.append([message("failing")]).await;
     rig.transport.inject_times(failing[0], Fault::Failed, 1);
-    // How late the store answers follows from the order of the calls: with this one, the confirmation is still waited for at the end.
+    // The order of the calls determines how late the store answers. With this order, the
+    // confirmation is still pending at the end.
     let relay = rig.relay().lanes(1).maintain_every(S * 2).start().await.unwrap();
     within(S, || relay.stats().parked == 1).await;
     rig.transport.inject(failing[0], Fault::Hang);
@@ -90,7 +96,7 @@ async fn a_lane_outlives_the_poller_that_it_tells() {
     assert_eq!(world.broker.len(), 1, "it was confirmed, and not sent again");
 }
 
-/// Every part that calls the store meets a panic in it, the janitor too.
+/// Every part that calls the store meets a panic in it, including maintenance.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_panics_for_a_while_is_survived() {
     let world = World::new();
@@ -111,7 +117,7 @@ async fn a_store_that_panics_for_a_while_is_survived() {
     within(S * 90, || relay.health().status == outbox_engine::Status::Healthy).await;
 }
 
-/// A publisher that dies takes down nobody else's work: the other batches of its lane go on.
+/// The death of a publisher affects no other batches of its lane.
 #[tokio::test(start_paused = true)]
 async fn publishers_that_panic_are_replaced_and_everything_arrives() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! Failing keys with deep backlogs: there is no number of them at which the healthy wait (P5).
+//! Failing keys with deep backlogs: no number of them makes healthy keys wait (P5).
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use outbox_testkit::Fault;
 
 use crate::promises::support::{MS, S, World, key_id, message, route, within};
 
-/// How long one good message takes behind so many failing keys of so many messages. `held`: they failed before.
+/// Returns how long one good message takes behind so many failing keys with so many messages each.
+/// `held`: the keys failed before.
 async fn behind(world: World, keys: usize, deep: usize, held: bool) -> Duration {
     let rig = world.rig();
     rig.takes(MS, MS * 5);
@@ -34,7 +35,8 @@ async fn behind(world: World, keys: usize, deep: usize, held: bool) -> Duration 
     took
 }
 
-/// All their rows are passed once: a fetch for each hundred of them, and as many again for those that are set aside meanwhile.
+/// Returns the time to pass over all their rows once: one fetch for each hundred rows, and as many
+/// again for rows parked meanwhile.
 fn passing(keys: usize, deep: usize) -> Duration {
     MS * 5 * u32::try_from(keys * deep / 100).unwrap()
 }
@@ -51,7 +53,7 @@ async fn no_number_of_failing_keys_with_backlogs_holds_up_the_others() {
     }
 }
 
-/// Each has to be tried first.
+/// Each key has to be tried first.
 #[tokio::test(start_paused = true)]
 async fn no_number_of_keys_that_come_to_fail_with_backlogs_holds_up_the_others() {
     for (keys, deep) in [(20, 200), (60, 200), (70, 200), (100, 200), (200, 100), (400, 60)] {

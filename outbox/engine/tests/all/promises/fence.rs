@@ -1,4 +1,4 @@
-//! Fenced (P7): a relay that lost its leases does no harm.
+//! Fencing (P7): a relay that lost its leases does no harm.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use outbox_testkit::{Fault, StoreCall, StoreFault, StoreFaultRates, TestClock};
 
 use crate::promises::support::{MS, S, World, message, within};
 
-/// Its clock says that more time has passed than the lease lasts; its timers and its memory know nothing of it.
+/// Its clock shows that more time has passed than the lease lasts, while its timers and its memory
+/// are unaware.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_slept_past_its_lease_publishes_nothing() {
     let world = World::new();
@@ -17,19 +18,20 @@ async fn a_relay_that_slept_past_its_lease_publishes_nothing() {
     ids.iter().for_each(|id| rig.transport.inject_times(*id, Fault::UnknownWithoutEffect, 1));
     let relay = rig.relay().store_timeout(S * 600).start().await.unwrap();
     within(S, || relay.stats().unknown > 0).await;
-    // From here on no heartbeat gets through, and there is work in memory.
+    // From here on no heartbeat gets through, while there is work in memory.
     rig.gate.set_open(false);
     rig.clock.suspend(S * 16);
     rig.transport.calm();
     let tried = rig.transport.counts().chunks;
     tokio::time::sleep(S * 60).await;
-    assert_eq!(rig.transport.counts().chunks, tried, "not a chunk was started");
+    assert_eq!(rig.transport.counts().chunks, tried, "no batch was started");
     rig.gate.set_open(true);
     world.drained(S * 30).await;
 }
 
-/// It slept past its lease, and another relay owns everything by now. Its next heartbeat tells it so, and renews its life; but its poller, which would
-/// drop what is in memory, waits for a fetch of before.
+/// It slept past its lease, and another relay owns everything by now. Its next heartbeat reports
+/// that, and renews its registration. But its poller, which drops what is in memory, is waiting for
+/// an earlier fetch.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_slept_past_its_lease_starts_nothing_of_what_another_owns() {
     let database = Arc::new(TestClock::new(7));
@@ -62,14 +64,14 @@ async fn a_relay_that_slept_past_its_lease_starts_nothing_of_what_another_owns()
     assert_eq!((owner.stats().buckets, world.broker.len()), (256, 10));
     one.gate.set_open(true);
     within(S * 2, || slept.stats().buckets == 0).await;
-    let chunks = one.transport.counts().chunks;
-    // The batch that hangs is over by its time, and the next message of its lane has its turn.
+    let batches = one.transport.counts().chunks;
+    // The hanging batch times out, and the next message of its lane is due.
     within(S * 6, || slept.stats().unknown == 1).await;
     tokio::time::sleep(S * 10).await;
-    assert_eq!(one.transport.counts().chunks, chunks, "not a chunk was started");
+    assert_eq!(one.transport.counts().chunks, batches, "no batch was started");
     assert_eq!(world.broker.len(), 10, "and nothing was repeated");
 
-    // When its poller is back it does its share.
+    // It resumes its share when its poller is back.
     tokio::time::sleep(timeout).await;
     within(S * 20, || slept.stats().buckets == 128).await;
     drop(owner);
@@ -77,14 +79,14 @@ async fn a_relay_that_slept_past_its_lease_starts_nothing_of_what_another_owns()
     world.drained(S * 30).await;
 }
 
-/// The fence of the store: what a relay decided before it stood still is refused afterwards.
+/// Fence of the store: it refuses what a relay decided before it was suspended.
 #[tokio::test(start_paused = true)]
 async fn steps_of_a_relay_that_stood_still_past_its_lease_are_refused() {
     let world = World::new();
     let (old, new) = (world.rig(), world.rig());
     let ids = world.append([message("a"), message("a")]).await;
     old.transport.inject(ids[0], Fault::Rejected);
-    // The dead letter is decided, and on its way for longer than the lease lasts.
+    // The dead letter is decided, and in flight for longer than the lease lasts.
     let under_way = StoreFaultRates { delay: S * 600, ..StoreFaultRates::default() };
     old.store.set_rates_of(StoreCall::Transition, under_way);
     let paused = old.relay().store_timeout(S * 700).start().await.unwrap();
@@ -99,7 +101,7 @@ async fn steps_of_a_relay_that_stood_still_past_its_lease_are_refused() {
     assert_eq!(world.arrived(), ids, "and nothing was repeated");
 }
 
-/// What the broker confirmed may still be removed, whoever owns the bucket now.
+/// Confirmed messages may still be removed, whichever relay owns the bucket now.
 #[tokio::test(start_paused = true)]
 async fn a_relay_without_leases_still_settles_what_was_confirmed() {
     let world = World::new();
@@ -110,7 +112,7 @@ async fn a_relay_without_leases_still_settles_what_was_confirmed() {
     rig.store.set_rates_of(StoreCall::Lease, StoreFaultRates::default());
     let relay = rig.relay().store_timeout(S * 700).start().await.unwrap();
     within(S, || relay.stats().delivered == 1).await;
-    // Every later heartbeat is lost.
+    // All later heartbeats are lost.
     rig.store
         .set_rates_of(StoreCall::Lease, StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() });
     tokio::time::sleep(S * 20).await;
@@ -119,7 +121,8 @@ async fn a_relay_without_leases_still_settles_what_was_confirmed() {
     assert_eq!(world.broker.len(), 1);
 }
 
-/// A relay that can't renew stops by itself well before its leases are over; what it has in hand then is not sent.
+/// A relay that can't renew stops by itself well before its leases expire, and does not send what
+/// it has in memory.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_can_not_renew_stops_before_its_leases_end() {
     let world = World::new();
@@ -131,14 +134,15 @@ async fn a_relay_that_can_not_renew_stops_before_its_leases_end() {
     tokio::time::sleep(MS * 9_900).await;
     world.append([message("a")]).await;
     within(MS * 20, || world.broker.len() == 1).await;
-    // A lease of 15 s less the 5 s that a batch may take, counted from before the only heartbeat that was answered.
+    // A lease of 15 s minus the publish timeout of 5 s, counted from before the only answered
+    // heartbeat.
     tokio::time::sleep(MS * 200).await;
     world.append([message("b")]).await;
     tokio::time::sleep(S * 300).await;
     assert_eq!(world.broker.len(), 1);
 }
 
-/// The leases last longer than a lost heartbeat takes: nothing is dropped for it.
+/// The leases outlast a lost heartbeat, so nothing is dropped.
 #[tokio::test(start_paused = true)]
 async fn a_heartbeat_that_fails_once_is_sent_again_while_the_leases_last() {
     for fault in [StoreFault::Before, StoreFault::After] {
@@ -157,7 +161,7 @@ async fn a_heartbeat_that_fails_once_is_sent_again_while_the_leases_last() {
     }
 }
 
-/// Nothing else could tell that the relay is still there.
+/// Only heartbeats can tell that the relay is still there.
 #[tokio::test(start_paused = true)]
 async fn heartbeats_that_fail_for_longer_than_the_leases_last_drop_everything() {
     let world = World::new();
@@ -172,7 +176,7 @@ async fn heartbeats_that_fail_for_longer_than_the_leases_last_drop_everything() 
     world.drained(S * 20).await;
 }
 
-/// Each answer takes nearly as long as it may: the leases are renewed before they are over all the same.
+/// Each answer takes nearly the whole timeout. The leases are still renewed before they expire.
 #[tokio::test(start_paused = true)]
 async fn leases_do_not_run_out_between_heartbeats_that_are_slow_but_succeed() {
     let world = World::new();

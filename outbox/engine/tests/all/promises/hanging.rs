@@ -1,4 +1,5 @@
-//! What hangs holds up itself alone (P5), and holds a bounded part of the memory (P6): however much of it there is, and whenever it comes.
+//! Hanging messages delay only themselves (P5) and use bounded memory (P6), however many there are
+//! and whenever they come.
 
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::promises::support::{MS, Rig, S, World, message, within};
 
-/// A batch's time, and what it takes to set aside what nothing was heard of: others flow again after that.
+/// The publish timeout, and the time to park silent messages. After that, other keys flow again.
 const SOON: Duration = Duration::from_secs(8);
 
-/// So many keys, of each of which so many messages wait, and hang.
+/// Appends this many messages for each of so many keys. All of them hang.
 async fn hang(world: &World, rig: &Rig, name: &str, keys: usize, deep: usize) -> Vec<MessageId> {
     let messages = (0..keys * deep).map(|n| message(&format!("{name}-{}", n / deep)));
     let ids = world.append(messages).await;
@@ -56,7 +57,7 @@ async fn many_keys_that_hang_in_front_do_not_stop_the_others() {
     do_not_stop_the_others([World::new()], 2_000, 1).await;
 }
 
-/// They fill the bytes, and not the count.
+/// They exceed the limit of bytes, and not that of messages.
 #[tokio::test(start_paused = true)]
 async fn large_messages_that_hang_in_front_do_not_stop_the_others() {
     let world = World::new();
@@ -72,7 +73,8 @@ async fn large_messages_that_hang_in_front_do_not_stop_the_others() {
     world.drained(S * 60).await;
 }
 
-/// A hundred messages a second flow, when keys come that hang, deep ones or many. None of the others waits for longer than a batch's time, then or later.
+/// A hundred messages a second flow when hanging keys arrive, deep ones or many. No other key waits
+/// longer than the publish timeout, then or later.
 #[tokio::test(start_paused = true)]
 async fn keys_that_come_to_hang_do_not_stop_a_route_that_flows() {
     for (keys, deep) in [(3, 600), (12, 600), (2_500, 1)] {
@@ -91,7 +93,8 @@ async fn keys_that_come_to_hang_do_not_stop_a_route_that_flows() {
             sent.push((id, Instant::now()));
             tokio::time::sleep(MS * 10).await;
             let now = world.broker.len();
-            // In the order in which they were written, on the whole: who is waited for longest has waited at least so long.
+            // Messages arrive about in the order of writing, so the first one missing has been
+            // waiting the longest.
             longest = sent[arrived..].first().map_or(longest, |(_, at)| longest.max(at.elapsed()));
             (arrived, most) = (now.min(sent.len() - 1), most.max(relay.stats().in_flight));
         }
@@ -105,7 +108,7 @@ async fn keys_that_come_to_hang_do_not_stop_a_route_that_flows() {
     }
 }
 
-/// A key that failed once is due again, among others of which nothing is heard: it waits for none of them.
+/// A key that failed once is due again among hanging keys. It waits for none of them.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_failed_does_not_wait_for_those_that_hang() {
     for hanging in [0, 30, 300] {

@@ -1,4 +1,4 @@
-//! Visible (P9): health says what is wrong, and when it is over.
+//! Visible (P9): health reports what is wrong, and when it is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ async fn an_outage_degrades_then_fails_then_is_over() {
     within(S * 12, || relay.health().status == Status::Healthy).await;
 }
 
-/// A handler of a web server, say, has no handle to stop it with.
+/// A handler of a web server, for example, has no handle to stop the relay.
 #[tokio::test(start_paused = true)]
 async fn an_observer_sees_what_the_handle_sees_and_outlives_it() {
     let world = World::new();
@@ -60,7 +60,7 @@ async fn a_held_key_degrades_until_it_is_released() {
     let hold = RetryPolicy { max_attempts: 1, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
     let relay = rig.relay().retry(hold).start().await.unwrap();
     within(S * 10, || says(&relay, Status::Degraded, "1 held keys wait for an operator")).await;
-    within(S * 70, || says(&relay, Status::Unhealthy, "the oldest message has waited for")).await;
+    within(S * 70, || says(&relay, Status::Unhealthy, "the oldest message has been waiting for")).await;
     rig.transport.calm();
     world.store.release(&route(), &key_id("a")).await.unwrap();
     within(S * 15, || relay.health().status == Status::Healthy).await;
@@ -78,7 +78,7 @@ async fn dead_letters_degrade_until_somebody_has_seen_to_them() {
         within(S * 15, || says(&relay, Status::Degraded, &words)).await;
         assert!(says(&relay, Status::Degraded, &format!("{count} since this relay started")));
     }
-    // Whoever comes later finds those of before.
+    // A relay that starts later finds the earlier ones.
     let later = world.rig().relay().start().await.unwrap();
     within(S * 15, || says(&later, Status::Degraded, "2 dead letters wait for an operator")).await;
     assert!(says(&later, Status::Degraded, "0 since this relay started"));
@@ -86,7 +86,7 @@ async fn dead_letters_degrade_until_somebody_has_seen_to_them() {
     within(S * 15, || relay.health().status == Status::Healthy).await;
 }
 
-/// What waits when a relay starts has no owner before its first lease. It is about to have one.
+/// Messages waiting at the start have no owner before the first lease, which is about to come.
 #[tokio::test(start_paused = true)]
 async fn a_good_start_is_not_said_to_leave_buckets_without_an_owner() {
     let world = World::new();
@@ -113,7 +113,7 @@ async fn a_broken_topic_degrades_until_it_heals() {
     world.append([of_topic("broken", "a")]).await;
     let relay = rig.relay().start().await.unwrap();
     within(S * 10, || {
-        says(&relay, Status::Degraded, "topic broken is not published now: an outage was injected")
+        says(&relay, Status::Degraded, "topic broken is not published: an outage was injected")
     })
     .await;
     rig.transport.heal_topic(&topic("broken"));
@@ -127,13 +127,13 @@ async fn a_store_that_is_away_makes_it_unhealthy_until_it_is_back() {
     let relay = rig.relay().start().await.unwrap();
     within(S, || relay.health().status == Status::Healthy).await;
     rig.store.set_rates(StoreFaultRates { before: 1.0, ..StoreFaultRates::default() });
-    within(S * 30, || says(&relay, Status::Unhealthy, "the relay keeps failing")).await;
+    within(S * 30, || says(&relay, Status::Unhealthy, "the relay keeps restarting")).await;
     within(S * 30, || says(&relay, Status::Unhealthy, "leases were last renewed")).await;
     rig.store.calm();
     world.append([message("a")]).await;
     let took = world.drained(S * 10).await;
     assert!(took <= S * 6, "it worked again after {took:?}");
-    // Failures that came often are remembered for a minute.
+    // Frequent failures are remembered for a minute.
     within(S * 90, || relay.health().status == Status::Healthy).await;
 }
 
@@ -147,11 +147,11 @@ async fn a_backlog_that_could_never_be_measured_makes_it_unhealthy() {
     rig.store.set_rates_of(StoreCall::Backlog, FAILS);
     let relay = rig.relay().start().await.unwrap();
     within(S, || says(&relay, Status::Degraded, "has not been measured yet")).await;
-    within(S * 60, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
+    within(S * 60, || says(&relay, Status::Unhealthy, "measuring the backlog has been failing for")).await;
     rig.store.calm();
     within(S * 30, || relay.health().status == Status::Healthy).await;
     rig.store.set_rates_of(StoreCall::Backlog, FAILS);
-    within(S * 60, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
+    within(S * 60, || says(&relay, Status::Unhealthy, "measuring the backlog has been failing for")).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,7 +161,7 @@ async fn maintenance_that_fails_degrades() {
         let rig = world.rig();
         rig.store.set_rates_of(call, FAILS);
         let relay = rig.relay().start().await.unwrap();
-        within(S * 60, || says(&relay, Status::Degraded, "maintenance has failed for")).await;
+        within(S * 60, || says(&relay, Status::Degraded, "maintenance has been failing for")).await;
         rig.store.calm();
         within(S * 30, || relay.health().status == Status::Healthy).await;
     }
@@ -179,7 +179,7 @@ async fn relays_that_are_configured_differently_say_so() {
     within(S * 10, || says(&first, Status::Degraded, words) && says(&second, Status::Degraded, words)).await;
 }
 
-/// A round of maintenance may take long. What waits is measured all the same.
+/// A round of maintenance may take long. The backlog is measured meanwhile.
 #[tokio::test(start_paused = true)]
 async fn what_waits_is_measured_while_maintenance_takes_long() {
     let world = World::new();
@@ -190,10 +190,11 @@ async fn what_waits_is_measured_while_maintenance_takes_long() {
     rig.transport.go_down();
     world.append([message("a")]).await;
     within(S * 12, || relay.backlog().iter().any(|(_, backlog)| backlog.pending == 1)).await;
-    within(S * 90, || says(&relay, Status::Unhealthy, "the oldest message has waited for")).await;
+    within(S * 90, || says(&relay, Status::Unhealthy, "the oldest message has been waiting for")).await;
 }
 
-/// The age of what waits comes from measuring it: an answer that never comes is no reason to be content with the last one.
+/// The age of the backlog comes from a measurement. If one never returns, the last one must not
+/// pass for current.
 #[tokio::test(start_paused = true)]
 async fn a_measurement_that_never_ends_makes_it_unhealthy() {
     let world = World::new();
@@ -202,7 +203,7 @@ async fn a_measurement_that_never_ends_makes_it_unhealthy() {
     within(S, || relay.health().status == Status::Healthy).await;
     rig.store
         .set_rates_of(StoreCall::Backlog, StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() });
-    within(S * 90, || says(&relay, Status::Unhealthy, "the backlog could not be measured for")).await;
+    within(S * 90, || says(&relay, Status::Unhealthy, "measuring the backlog has been failing for")).await;
 }
 
 async fn append(world: &World, outgoing: Outgoing) {
@@ -215,7 +216,7 @@ async fn append_by(world: &World, route: &str) {
     append(world, Outgoing::from(message("a")).by(Route::new(route).unwrap())).await;
 }
 
-/// A relay of another program lives, for so long.
+/// Registers a relay of another program, for so long.
 async fn serve(world: &World, route: &str, lasts: Duration) {
     let route = Route::new(route).unwrap();
     let request = LeaseRequest {
@@ -235,7 +236,7 @@ fn unserved(relay: &RelayHandle) -> Vec<String> {
     relay.unserved().iter().map(|unserved| unserved.route.to_string()).collect()
 }
 
-/// A route that was mistyped, and a consumer that was renamed: only who serves another route can tell.
+/// As for a mistyped route, or a renamed consumer. Only relays of other routes can notice.
 #[tokio::test(start_paused = true)]
 async fn a_route_that_no_relay_serves_degrades_until_one_does() {
     let world = World::new();
@@ -244,10 +245,12 @@ async fn a_route_that_no_relay_serves_degrades_until_one_does() {
     append_by(&world, "attic").await;
     tokio::time::sleep(S * 80).await;
     append_by(&world, "inbox/stock").await;
-    within(S * 41, || says(&relay, Status::Degraded, "route attic: no relay serves it, and its oldest"))
-        .await;
+    within(S * 41, || {
+        says(&relay, Status::Degraded, "route attic: no running relay serves it, and its oldest")
+    })
+    .await;
     assert_eq!(unserved(&relay), ["attic"], "the other one has not waited for a minute");
-    within(S * 61, || says(&relay, Status::Degraded, "route inbox/stock: no relay serves it")).await;
+    within(S * 61, || says(&relay, Status::Degraded, "route inbox/stock: no running relay serves it")).await;
     assert!(says(&relay, Status::Degraded, "start the inbox of this consumer"), "{:?}", relay.health());
     assert_eq!(unserved(&relay), ["attic", "inbox/stock"], "the longest waiting first");
     assert_eq!(relay.observer().unserved(), relay.unserved());
@@ -262,7 +265,7 @@ async fn a_route_that_no_relay_serves_degrades_until_one_does() {
     );
 }
 
-/// Relays that start together need a moment, and what was there before them is no trouble meanwhile.
+/// Relays that start together need a moment. An earlier backlog is no problem meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_relay_of_two_routes_and_an_old_backlog_is_well_from_the_start() {
     let world = World::new();
@@ -298,7 +301,7 @@ async fn a_relay_that_starts_a_little_later_is_waited_for() {
     unserved_within(200).await;
 }
 
-/// A relay whose heartbeats fail has lost its routes, and says that in words of its own.
+/// A relay whose heartbeats fail has lost its routes, and reports the lost leases instead.
 #[tokio::test(start_paused = true)]
 async fn a_relay_does_not_tell_of_its_own_route() {
     let world = World::new();
@@ -312,17 +315,18 @@ async fn a_relay_does_not_tell_of_its_own_route() {
     rig.store.set_rates_of(StoreCall::Lease, FAILS);
     within(S * 125, || unserved(&relay) == ["attic"]).await;
     let store = world.store.unserved(S * 60).await.unwrap();
-    assert_eq!(store.len(), 2, "nobody serves either: {store:?}");
+    assert_eq!(store.len(), 2, "neither is served: {store:?}");
     assert!(says(&relay, Status::Unhealthy, "leases were last renewed"), "{:?}", relay.health());
 }
 
-/// Whether there is an answer or not: the backlog is measured as often as ever, an old answer is not shown for ever, and that there is none is.
+/// The backlog is measured as often as before, whether the query fails or hangs. An old answer
+/// expires, and health reports that there is none.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_tells_of_no_route_hinders_no_measurement_and_is_told() {
     for rates in [FAILS, StoreFaultRates { hang_before: 1.0, ..StoreFaultRates::default() }] {
         let world = World::new();
         let rig = world.rig();
-        // More than the pause between two measurements.
+        // Longer than the pause between two measurements.
         let relay = rig.relay().store_timeout(S * 30).lease(S * 120).start().await.unwrap();
         append_by(&world, "attic").await;
         within(S * 130, || unserved(&relay) == ["attic"]).await;
@@ -335,17 +339,15 @@ async fn a_store_that_tells_of_no_route_hinders_no_measurement_and_is_told() {
             within(S * 6, || relay.backlog()[0].1.scheduled == scheduled).await;
         }
         assert_eq!(unserved(&relay), ["attic"], "that was two minutes ago");
-        within(S * 240, || {
-            says(&relay, Status::Degraded, "whether every route has a relay could not be found out for")
-        })
-        .await;
+        within(S * 240, || says(&relay, Status::Degraded, "check for unserved routes has been failing for"))
+            .await;
         assert_eq!(
             relay.health().reasons.len(),
             1,
             "the backlog was measured all the time: {:?}",
             relay.health()
         );
-        assert_eq!(unserved(&relay), [""; 0], "nobody knows");
+        assert_eq!(unserved(&relay), [""; 0], "the answer has expired");
         rig.store.calm();
         rig.store.set_rates_of(StoreCall::Unserved, StoreFaultRates::default());
         within(S * 125, || unserved(&relay) == ["attic"]).await;

@@ -1,4 +1,4 @@
-//! Low-water marks: nothing that waits is passed by a mark of somebody who never read it (P2).
+//! Low-water marks: the mark of a relay that never read a waiting message does not pass it (P2).
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use outbox_testkit::{Fault, StoreCall};
 
 use crate::promises::support::{MS, Rig, S, World, message, within};
 
-/// A heartbeat of a relay that is no more than that.
+/// Heartbeat of a relay that does nothing else.
 fn lease_request() -> LeaseRequest {
     LeaseRequest {
         relay: RelayId::new(),
@@ -23,7 +23,8 @@ fn lease_request() -> LeaseRequest {
     }
 }
 
-/// Two relays with half of the buckets each, and messages in both halves. Those of the first wait for its transport; the second has sent its own.
+/// Starts two relays with half of the buckets each, and messages in both halves. The first relay's
+/// messages wait for its transport; the second has sent its own.
 async fn halves(world: &World) -> (Rig, RelayHandle, Rig, RelayHandle) {
     let (one, other) = (world.rig(), world.rig());
     let first = one.relay().heartbeat(MS * 500).store_timeout(S * 20).start().await.unwrap();
@@ -38,12 +39,13 @@ async fn halves(world: &World) -> (Rig, RelayHandle, Rig, RelayHandle) {
     (one, first, other, second)
 }
 
-/// What a relay that stops would acquire meanwhile, its poller would not read: and its mark says nothing of that.
+/// The poller of a stopping relay would not read buckets acquired meanwhile, and its mark does not
+/// cover them.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_stops_passes_nothing_of_one_that_left_meanwhile() {
     let world = World::new();
     let (_one, first, other, second) = halves(&world).await;
-    // A batch of the second is under way for as long as a batch may be.
+    // A batch of the second relay is in flight until the publish timeout.
     let slow =
         (0..).map(|n| message(&format!("slow-{n}"))).find(|message| message.bucket().0 >= 128).unwrap();
     other.transport.inject(slow.id, Fault::Hang);
@@ -56,7 +58,7 @@ async fn a_relay_that_stops_passes_nothing_of_one_that_left_meanwhile() {
     tokio::time::sleep(MS * 100).await;
     first.stop(S * 20).await;
     tokio::time::sleep(S * 2).await;
-    assert!(!stopping.is_finished(), "the chunk is still under way, and the second relay beats");
+    assert!(!stopping.is_finished(), "the batch is still in flight, and the second relay sends heartbeats");
     let heard = other.trace.take();
     assert!(heard.iter().any(|line| line.contains("owns")), "{heard:#?}");
     assert!(!heard.iter().any(|line| line.contains("owns 256")), "it takes nothing more: {heard:#?}");
@@ -68,7 +70,7 @@ async fn a_relay_that_stops_passes_nothing_of_one_that_left_meanwhile() {
     assert_eq!(world.broker.len(), 65, "{sent} were sent before");
 }
 
-/// A relay that lost its way reads anew, but not what it knows to be gone.
+/// A relay that restarts reads anew, but not what it knows to be removed.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_begins_anew_keeps_its_marks() {
     let world = World::new();
@@ -87,7 +89,8 @@ async fn a_relay_that_begins_anew_keeps_its_marks() {
     assert!(leased.leases.iter().all(|lease| lease.low_water.0 == 500), "{:?}", leased.leases[0]);
 }
 
-/// A saved mark far above all positions, as after a restore without the sequence: it is a hint, and the rows are the truth.
+/// A saved mark far above all positions, as after a restore without the sequence. The mark is a
+/// hint, and the rows are the truth.
 #[tokio::test(start_paused = true)]
 async fn what_stands_below_a_saved_mark_is_delivered_within_a_minute() {
     for world in [World::new(), World::concurrent()] {
@@ -102,7 +105,7 @@ async fn what_stands_below_a_saved_mark_is_delivered_within_a_minute() {
         let relay = rig.relay().start().await.unwrap();
         let first = world.append((0..500).map(|n| message(&format!("key-{}", n % 7)))).await;
         world.drained(S * 60).await;
-        // What comes next stands below too.
+        // Later messages are below the mark, too.
         let next = world.append((0..20).map(|n| message(&format!("key-{}", n % 7)))).await;
         world.drained(S * 60).await;
         let expected: BTreeSet<_> = first.into_iter().chain(next).collect();
@@ -111,7 +114,7 @@ async fn what_stands_below_a_saved_mark_is_delivered_within_a_minute() {
         assert_eq!(arrived.into_iter().collect::<BTreeSet<_>>(), expected);
         assert_eq!(relay.stats().resets, 0);
 
-        // And the saved mark comes down to where it is true.
+        // The saved mark goes back to a position where it is true.
         tokio::time::sleep(S * 60).await;
         drop(relay);
         tokio::time::sleep(S * 20).await;

@@ -1,6 +1,7 @@
-//! The promises, one by one: each file has the name of what it is about, each test says what must hold.
+//! Promises, one by one. Each file covers one subject, and the name of each test states what must
+//! hold.
 //!
-//! All in paused time on one thread; the simulation proves the same of everything together.
+//! All run in paused time on one thread. The simulation checks the same promises together.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

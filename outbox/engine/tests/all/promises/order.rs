@@ -1,4 +1,4 @@
-//! Atomic (P1) and in key order (P3).
+//! Atomicity (P1) and key order (P3).
 
 use std::sync::Arc;
 
@@ -67,7 +67,8 @@ async fn what_follows_a_message_of_unknown_outcome_waits_for_it() {
     }
 }
 
-/// The message fails, and before the step that parks it has its effect, a fetch has seen its follower; that answer comes last.
+/// A message fails. Before the transition that parks it takes effect, a fetch has read the next
+/// message of its key, and the answer of that fetch arrives last.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_begins_to_fail_while_a_fetch_is_under_way_keeps_its_order() {
     let world = World::new();
@@ -108,13 +109,15 @@ async fn concurrent_writers_of_a_key(world: World) {
         writers.spawn(async move {
             for n in 0..20_u32 {
                 let mut tx = world.store.begin().await.unwrap();
-                // A key of its own first, so that positions are taken long before they are committed.
+                // Writes to a key of its own first, so that positions are assigned long before they
+                // are committed.
                 world.write(&mut tx, [message(&format!("own-{writer}"))]).await;
                 tokio::time::sleep(MS * ((writer * 7 + n) % 23)).await;
                 let ids = world.write(&mut tx, [message("shared")]).await;
                 tokio::time::sleep(MS * ((writer * 3 + n) % 11)).await;
                 world.store.commit(tx).await.into_result().unwrap();
-                // Nobody else holds the key's lock between the commit and this line: all is on one thread.
+                // No other writer gets the key's lock between the commit and this line, as all run
+                // on one thread.
                 committed.lock().unwrap().extend(ids);
             }
         });
@@ -127,7 +130,7 @@ async fn concurrent_writers_of_a_key(world: World) {
     assert_eq!(arrived, *committed.lock().unwrap());
 }
 
-/// A position that is committed late, below others that were read long ago.
+/// A position is committed late, below others that were read long before.
 #[tokio::test(start_paused = true)]
 async fn a_transaction_that_commits_late_is_not_passed_over() {
     for world in [World::concurrent(), World::stripes()] {
@@ -144,15 +147,16 @@ async fn a_transaction_that_commits_late(world: World) {
         world.append([message("early")]).await;
         tokio::time::sleep(S).await;
     }
-    assert_eq!(world.broker.len(), 20, "nobody waits for the late one");
+    assert_eq!(world.broker.len(), 20, "no message waits for the late one");
     world.store.commit(late).await.into_result().unwrap();
     within(S * 2, || world.arrived().last() == Some(&late_ids[0])).await;
 }
 
-/// As above, for long: what was delivered since is not walked over again by each fetch, and its commit is seen all the same.
+/// As above, for long. Fetches do not scan again what was delivered meanwhile, and still see the
+/// late commit.
 #[tokio::test(start_paused = true)]
 async fn a_transaction_that_stays_open_costs_the_others_nothing() {
-    // In stripes, 1,024 positions are used up by each row.
+    // With sequence shards, each row uses up 1,024 positions.
     for (world, unit) in [(World::concurrent(), 1), (World::stripes(), 1_024)] {
         a_transaction_that_stays_open(world, unit).await;
     }
@@ -184,10 +188,11 @@ async fn a_key_whose_message_never_answers_delays_no_other() {
     let rig = world.rig();
     let ids = world.append([message("slow"), message("slow")]).await;
     rig.transport.inject(ids[0], Fault::Hang);
-    // So busy that keys stand in line together.
+    // So busy that keys wait in a line together.
     rig.transport.set_rates(FaultRates { delay: MS * 6, ..FaultRates::default() });
     let relay = rig.relay().lanes(1).publish_timeout(S).start().await.unwrap();
-    // Whoever rides with it the first time waits for the batch's timeout; nobody does a second time.
+    // Messages that share its batch the first time wait for the publish timeout; none do a second
+    // time.
     within(S * 10, || relay.stats().unknown == 1).await;
     let mut longest = MS;
     for n in 0..20_000 {

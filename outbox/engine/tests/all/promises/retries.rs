@@ -1,4 +1,4 @@
-//! The retry policy, and what operators do with keys that used it up.
+//! Retry policies, and admin operations on keys that used up their attempts.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ async fn a_dead_letter_has_the_first_and_the_last_failure() {
     assert_eq!(words(&dead.last_failure), "a rejection was injected");
 }
 
-/// Two relays see the same attempts: they are stored with the key.
+/// Attempts are stored with the key, so two relays see the same number.
 #[tokio::test(start_paused = true)]
 async fn attempts_go_on_where_another_relay_left_them() {
     let world = World::new();
@@ -76,7 +76,7 @@ async fn attempts_go_on_where_another_relay_left_them() {
     assert_eq!((another.stats().failed, world.dead().await[0].attempts), (2, 4));
 }
 
-/// A key that used its attempts up and is held, with two messages behind the one that failed.
+/// Creates a key that used up its attempts and is held, with two messages behind the failed one.
 async fn held(world: &World, rig: &Rig) -> (RelayHandle, Vec<MessageId>) {
     let ids = world.append([message("a"), message("a"), message("a")]).await;
     rig.transport.inject(ids[0], Fault::Failed);
@@ -86,11 +86,11 @@ async fn held(world: &World, rig: &Rig) -> (RelayHandle, Vec<MessageId>) {
     tokio::time::sleep(S * 600).await;
     let failing = world.store.failing_keys(&Filter::default()).await.unwrap();
     assert!(failing[0].held && failing[0].attempts == 2 && failing[0].parked == 3, "{failing:?}");
-    assert!(world.broker.is_empty(), "nobody passes it");
+    assert!(world.broker.is_empty(), "no message passes it");
     (relay, ids)
 }
 
-/// Operators' verbs are noticed at the next question for due keys.
+/// Time until admin operations take effect: the next query for due keys.
 const NOTICED: Duration = Duration::from_secs(6);
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +141,7 @@ async fn a_dead_letter_that_is_requeued_goes_to_the_end_of_its_key() {
     assert_eq!(world.arrived(), [ids[1], ids[0]]);
 }
 
-/// A scheduled message is sent when it is due, not sooner, and not a poll interval later.
+/// A scheduled message is sent when it is due, neither sooner nor a polling interval later.
 #[tokio::test(start_paused = true)]
 async fn a_scheduled_message_is_sent_when_it_is_due() {
     use outbox_contract::backend::Clock;

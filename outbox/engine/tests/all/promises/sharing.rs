@@ -1,4 +1,4 @@
-//! Fair sharing among relays, and wake-ups.
+//! Fair sharing between relays, and wake-ups.
 
 use outbox_contract::Transactional;
 use outbox_engine::Status;
@@ -24,7 +24,8 @@ async fn a_second_relay_gets_half_and_the_first_has_all_again_when_it_leaves() {
     assert_eq!(world.broker.len(), 200, "nothing was sent twice");
 }
 
-/// Heartbeats and releases that are under way side by side: what was given up is not taken back by an answer from before.
+/// Heartbeats and releases run concurrently. An outdated answer does not take back what was given
+/// up.
 #[tokio::test(start_paused = true)]
 async fn what_was_given_up_is_not_taken_back_by_a_late_answer() {
     let world = World::new();
@@ -48,7 +49,8 @@ async fn what_was_given_up_is_not_taken_back_by_a_late_answer() {
     assert_eq!(world.broker.len(), sent, "nothing was sent twice");
 }
 
-/// Where heartbeats are answered so late that a relay stops in between, it goes on as soon as the next is answered.
+/// Heartbeats are answered so late that the relay stops in between. It continues as soon as the
+/// next answer arrives.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_stopped_for_a_late_heartbeat_goes_on_with_its_answer() {
     let world = World::new();
@@ -65,7 +67,7 @@ async fn a_relay_that_stopped_for_a_late_heartbeat_goes_on_with_its_answer() {
         .store_timeout(S * 9);
     let relay = relay.start().await.unwrap();
     within(S, || relay.stats().buckets == 256).await;
-    // Later than the 10 s allow for which it may publish: it stands still in between, for 6 s at the most.
+    // Later than the 10 s for which it may publish, so it stops in between, for at most 6 s.
     let late = StoreFaultRates { delay: S * 8, ..StoreFaultRates::default() };
     rig.store.set_rates_of(StoreCall::Lease, late);
     let mut stops = Vec::new();
@@ -82,14 +84,15 @@ async fn a_relay_that_stopped_for_a_late_heartbeat_goes_on_with_its_answer() {
     assert!(stops.iter().any(|stop| *stop < S * 4), "it always waited for longer than it had to: {stops:?}");
 }
 
-/// Whoever takes a bucket over begins to read at its mark. One that is being given up is still in use: the mark must not pass it.
+/// A relay that takes over a bucket reads it from the mark on. A bucket that is being given up is
+/// still in use, so the mark must not pass it.
 #[tokio::test(start_paused = true)]
 async fn the_mark_does_not_pass_what_is_being_given_up() {
     let world = World::new();
     let (one, other) = (world.rig(), world.rig());
     let first =
         one.relay().heartbeat(MS * 500).publish_batch(1).max_unconfirmed_batches(64).start().await.unwrap();
-    // The upper half of the buckets will be given up: what stands in them is in flight then, and does not answer.
+    // The upper half of the buckets will be given up. Their messages are in flight then, and hang.
     let messages: Vec<_> = (0..64).map(|n| message(&format!("key-{n}"))).collect();
     let hanging = messages.iter().filter(|message| message.bucket().0 >= 128).map(|message| message.id);
     let hanging: Vec<_> = hanging.collect();
@@ -109,7 +112,7 @@ async fn the_mark_does_not_pass_what_is_being_given_up() {
     assert!(marks.map(|(_, mark)| mark.parse::<i64>().unwrap()).all(|mark| mark <= most), "{beats:#?}");
 }
 
-/// A relay that was counted out for its transport owns nothing, and still learns that its transport is back.
+/// A relay that lost its buckets because of its transport still notices that the transport is back.
 #[tokio::test(start_paused = true)]
 async fn a_relay_whose_transport_was_away_gives_its_buckets_back_and_gets_them_again() {
     let world = World::new();
@@ -140,8 +143,9 @@ async fn a_commit_is_published_within_milliseconds_though_the_idle_poll_is_a_sec
     }
 }
 
-/// Nothing happens for a long time: so often it asks, and no more, whatever the database can say of its writers. One commit of this process is found at
-/// once all the same, and for a moment it looks oftener.
+/// When idle, the relay queries the store at a fixed rate and no more, whatever the database can
+/// tell of open transactions. A commit of this process is found at once, and for a moment it looks
+/// more often.
 #[tokio::test(start_paused = true)]
 async fn an_idle_relay_asks_the_store_a_few_times_a_second_and_hears_of_a_commit_at_once() {
     for world in [World::new(), World::concurrent(), World::stripes()] {
@@ -161,7 +165,8 @@ async fn an_idle_relay_asks_the_store_a_few_times_a_second_and_hears_of_a_commit
     }
 }
 
-/// A commit that nobody tells of: the user's own. The append's hint makes the relay look again and again for a while.
+/// The user commits without a wake-up. The wake-up of the append makes the relay look repeatedly
+/// for a while.
 #[tokio::test(start_paused = true)]
 async fn a_plain_commit_some_time_after_the_append_is_found_soon() {
     let world = World::new();
@@ -197,7 +202,7 @@ async fn a_pause_stops_the_route_or_the_topic_and_a_resume_ends_it() {
         let relay = rig.relay().lanes(1).max_unconfirmed_batches(1).publish_batch(5).start().await.unwrap();
         within(S * 5, || relay.stats().delivered > 0).await;
         world.store.pause(&route(), paused).await.unwrap();
-        // From the next heartbeat on, and after what is in flight then.
+        // After the next heartbeat, and after the batches in flight then.
         tokio::time::sleep(S * 7).await;
         let sent = world.broker.len();
         assert!(sent < 2_000, "there is more");

@@ -1,5 +1,5 @@
-//! A broker that is slow: it confirms everything, in its own time. What it was given it carries, also when nobody waits for it any more; so whatever is
-//! given up on and sent again makes it slower still.
+//! Slow broker: it confirms everything, in its own time. It processes everything it was given, even
+//! after the relay has given up waiting. So anything given up and sent again makes it slower still.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,16 +14,16 @@ use tokio::sync::Notify;
 
 use crate::promises::support::{MS, Rig, S, World, message, within};
 
-/// In which order the broker takes what it was given.
+/// Order in which the broker processes what it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turns {
     /// One batch after the other.
-    Chunks,
-    /// A message of each batch in turn, as of connections that are served alike.
+    Batches,
+    /// One message of each batch in turn, as with connections that are served fairly.
     Messages,
 }
 
-/// A batch on the broker's side of the wire.
+/// Batch on the broker's side of the wire.
 struct Given {
     messages: VecDeque<(usize, Arc<Stored>)>,
     outcomes: Outcomes,
@@ -37,7 +37,7 @@ struct Slow {
 }
 
 impl Slow {
-    /// A broker that carries one message in so much time.
+    /// Creates a broker that processes one message in so much time.
     fn new(turns: Turns, each: Duration) -> Self {
         let slow = Self { given: Arc::default(), arrived: Arc::default(), confirmed: Arc::default() };
         let broker = slow.clone();
@@ -52,15 +52,15 @@ impl Slow {
 
     fn carry(&self, turns: Turns) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut chunk) = given.pop_front() else { return };
-        if let Some((slot, stored)) = chunk.messages.pop_front() {
+        let Some(mut batch) = given.pop_front() else { return };
+        if let Some((slot, stored)) = batch.messages.pop_front() {
             self.arrived.lock().unwrap().push(stored.message.id);
-            chunk.outcomes.report(slot, Outcome::Delivered);
+            batch.outcomes.report(slot, Outcome::Delivered);
         }
         match turns {
-            _ if chunk.messages.is_empty() => {}
-            Turns::Chunks => given.push_front(chunk),
-            Turns::Messages => given.push_back(chunk),
+            _ if batch.messages.is_empty() => {}
+            Turns::Batches => given.push_front(batch),
+            Turns::Messages => given.push_back(batch),
         }
         self.confirmed.notify_waiters();
     }
@@ -90,8 +90,8 @@ impl Transport for Slow {
         Ok(())
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        let messages = chunk.messages.into_iter().enumerate().collect();
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        let messages = batch.messages.into_iter().enumerate().collect();
         self.given.lock().unwrap().push_back(Given { messages, outcomes: outcomes.clone() });
         loop {
             let confirmed = self.confirmed.notified();
@@ -103,7 +103,7 @@ impl Transport for Slow {
     }
 
     async fn subscribe(&self, _subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        unreachable!("nobody consumes")
+        unreachable!("no test consumes")
     }
 
     async fn close(&self) {}
@@ -115,10 +115,11 @@ fn messages() -> impl Iterator<Item = Message> {
     (0..MESSAGES).map(|n| message(&format!("key-{}", n % 1_000)))
 }
 
-/// With the default configuration 2,000 messages are under way: 20 seconds of its work at a hundred a second, 80 at 25, while a batch has five.
+/// With the default configuration, 2,000 messages are in flight: 20 s of work at a hundred a
+/// second, 80 s at 25. The publish timeout is 5 s.
 #[tokio::test(start_paused = true)]
 async fn a_slow_broker_gets_nothing_twice() {
-    for (turns, each) in [(Turns::Chunks, 10), (Turns::Messages, 10), (Turns::Chunks, 40)] {
+    for (turns, each) in [(Turns::Batches, 10), (Turns::Messages, 10), (Turns::Batches, 40)] {
         let world = World::new();
         let broker = Slow::new(turns, MS * each);
         world.append(messages()).await;
@@ -132,7 +133,8 @@ async fn a_slow_broker_gets_nothing_twice() {
     }
 }
 
-/// A relay that stops, or gives buckets to another, waits for no broker longer than a batch's time.
+/// A relay that stops or gives buckets to another waits for no broker longer than the publish
+/// timeout.
 #[tokio::test(start_paused = true)]
 async fn a_slow_broker_holds_up_no_stop() {
     let world = World::new();
@@ -147,7 +149,7 @@ async fn a_slow_broker_holds_up_no_stop() {
     assert!(began.elapsed() < S * 6, "it took {:?}", began.elapsed());
 }
 
-/// Sends one message after the other, ten a second, for as long as it is let.
+/// Transport that sends one message after the other, ten a second, until the future is dropped.
 #[derive(Clone, Default)]
 struct OneByOne(Arc<Mutex<Vec<MessageId>>>);
 
@@ -165,8 +167,8 @@ impl Transport for OneByOne {
         Ok(())
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        for (slot, stored) in chunk.messages.iter().enumerate() {
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        for (slot, stored) in batch.messages.iter().enumerate() {
             tokio::time::sleep(MS * 100).await;
             self.0.lock().unwrap().push(stored.message.id);
             outcomes.report(slot, Outcome::Delivered);
@@ -174,13 +176,14 @@ impl Transport for OneByOne {
     }
 
     async fn subscribe(&self, _subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        unreachable!("nobody consumes")
+        unreachable!("no test consumes")
     }
 
     async fn close(&self) {}
 }
 
-/// It sleeps in the middle of a batch, past its lease: what is not sent by then belongs to others.
+/// The relay sleeps past its lease in the middle of a batch. The rest of the batch belongs to other
+/// relays then.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_slept_past_its_lease_lets_go_of_what_it_was_sending() {
     let world = World::new();
@@ -198,9 +201,10 @@ async fn a_relay_that_slept_past_its_lease_lets_go_of_what_it_was_sending() {
     assert!(sent() <= 17, "{} were sent: it looks at its leases eight times in five seconds", sent());
 }
 
-/// What hangs holds up itself: what rode in its batch is removed, and its keys go on, before the batch is given up.
+/// A hanging message delays only itself. The other messages of its batch are removed, and their
+/// keys continue, before the batch times out.
 #[tokio::test(start_paused = true)]
-async fn what_was_delivered_is_removed_while_the_rest_of_its_chunk_is_waited_for() {
+async fn what_was_delivered_is_removed_while_the_rest_of_its_batch_is_waited_for() {
     let world = World::new();
     let rig = world.rig();
     let ids = world.append((0..100).map(|n| message(&format!("key-{n}")))).await;
@@ -208,7 +212,7 @@ async fn what_was_delivered_is_removed_while_the_rest_of_its_chunk_is_waited_for
     let relay = rig.relay().lanes(1).max_unconfirmed_batches(1).publish_batch(1_000).start().await.unwrap();
     within(S, || world.broker.len() == 99).await;
     within(S, || world.waiting() == 1).await;
-    assert_eq!(relay.stats().unknown, 0, "the chunk is still out");
+    assert_eq!(relay.stats().unknown, 0, "the batch is still unconfirmed");
     rig.transport.calm();
     world.drained(S * 10).await;
 }

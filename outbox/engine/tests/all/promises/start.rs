@@ -1,4 +1,4 @@
-//! What keeps a relay from starting, said all at once and in words.
+//! Errors at the start of a relay, reported all at once.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ async fn everything_that_is_wrong_is_said_at_once() {
         "lease (1s) is too short",
         "batch is 0",
         "lanes is 0",
-        "there are two routes named default",
+        "route default is configured twice",
         "a\\nb",
         "topic orders: retry.max_attempts is 0",
         "the topic is empty",

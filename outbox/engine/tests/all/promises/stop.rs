@@ -1,4 +1,4 @@
-//! Drained stop (P8), and what a kill costs.
+//! Drained stop (P8), and the cost of a kill.
 
 use outbox_testkit::{Fault, FaultRates, StoreCall, StoreFault, StoreFaultRates};
 
@@ -9,7 +9,7 @@ use crate::promises::support::{MS, S, World, message, within};
 async fn a_stop_finishes_what_is_in_flight_removes_it_and_gives_the_leases_back_at_once() {
     let world = World::new();
     let (old, new) = (world.rig(), world.rig());
-    // The broker has long taken a batch when its confirmation comes.
+    // The broker has taken a batch long before its confirmation arrives.
     old.luck.set(Late { answer: MS * 900, ..Late::default() });
     world.append((0..2_000).map(|n| message(&format!("key-{}", n % 100)))).await;
     let relay = old.relay().publish_batch(20).start().await.unwrap();
@@ -38,7 +38,8 @@ async fn a_stop_says_when_its_deadline_was_too_short() {
     assert_eq!(world.waiting(), 1);
 }
 
-/// The first message of the key rests after an unknown outcome when the relay is asked to stop, and its follower is being read.
+/// When the relay is asked to stop, the first message of a key waits after an unknown outcome, and
+/// the next one is being read.
 #[tokio::test(start_paused = true)]
 async fn what_is_read_while_a_relay_stops_does_not_pass_what_it_dropped() {
     for slow in 1..=20 {
@@ -56,7 +57,7 @@ async fn what_is_read_while_a_relay_stops_does_not_pass_what_it_dropped() {
     }
 }
 
-/// A poller that waits for a store that hangs keeps nobody else from finishing.
+/// A poller that waits for a hanging store keeps no other actor from finishing.
 #[tokio::test(start_paused = true)]
 async fn what_is_in_flight_is_removed_by_a_stop_though_reading_hangs() {
     let world = World::new();
@@ -71,7 +72,8 @@ async fn what_is_in_flight_is_removed_by_a_stop_though_reading_hangs() {
     assert_eq!((world.waiting(), world.broker.len()), (0, 1));
 }
 
-/// The store failed, and the route is to begin again after a pause: the stop does what is left to do in its place.
+/// The store failed, and the route is to restart after a delay. The stop does the remaining work
+/// instead.
 #[tokio::test(start_paused = true)]
 async fn a_stop_in_the_pause_before_a_restart_gives_the_leases_back_too() {
     let world = World::new();
@@ -89,7 +91,8 @@ async fn a_stop_in_the_pause_before_a_restart_gives_the_leases_back_too() {
     assert!(took <= MS * 20, "the successor began after {took:?}");
 }
 
-/// Giving back is lost once on its way: the store is there all the same, and is told again.
+/// The first request to give back leases is lost. The store is reachable, and a second request
+/// succeeds.
 #[tokio::test(start_paused = true)]
 async fn a_stop_gives_the_leases_back_though_the_first_try_fails() {
     for fault in [StoreFault::Before, StoreFault::HangBefore] {
@@ -107,7 +110,8 @@ async fn a_stop_gives_the_leases_back_though_the_first_try_fails() {
     }
 }
 
-/// What was delivered before the pause and could not be removed yet is waited for; a stop that can't have it removed says so.
+/// The stop waits for messages that were delivered before the delay and not removed yet. If they
+/// can't be removed, it says so.
 #[tokio::test(start_paused = true)]
 async fn a_stop_in_the_pause_before_a_restart_says_whether_everything_was_removed() {
     for heals in [true, false] {
@@ -117,7 +121,7 @@ async fn a_stop_in_the_pause_before_a_restart_says_whether_everything_was_remove
         tokio::time::sleep(MS * 100).await;
         rig.store.set_rates_of(StoreCall::Settle, StoreFaultRates { before: 1.0, ..Default::default() });
         world.append([message("a")]).await;
-        // It waits for the settler first, as long as a store may be away.
+        // The supervisor waits for the settler first, up to `outage_max_delay`.
         within(S * 10, || relay.stats().resets == 1).await;
         tokio::time::sleep(MS * 5_500).await;
         if heals {
@@ -136,7 +140,7 @@ async fn after_a_kill_messages_flow_again_within_a_lease_and_a_heartbeat() {
         let (old, new) = (world.rig(), world.rig());
         let relay = old.relay().start().await.unwrap();
         let _other = new.relay().start().await.unwrap();
-        // Both have their share, and the kill falls anywhere between two heartbeats.
+        // Both have their share, and the kill is at any moment between two heartbeats.
         tokio::time::sleep(S * 30 + MS * 251 * moment).await;
         drop(relay);
         world.append((0..500).map(|n| message(&format!("key-{n}")))).await;

@@ -1,4 +1,5 @@
-//! Keys whose messages keep coming: one that failed is tried when it is due, catches up, and is an ordinary key again (P2, P5).
+//! Keys with a steady stream of messages: a key that failed is retried when due, catches up, and
+//! becomes an ordinary key again (P2, P5).
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use outbox_testkit::Fault;
 
 use crate::promises::support::{MS, Rig, S, World, message};
 
-/// How often a message of the stream comes; how long the store takes for what is read, and for a step of a failing key.
+/// Interval of messages, and latencies of the store for reads and for transitions of failing keys.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     every: Duration,
@@ -23,7 +24,7 @@ const CASES: [Case; 4] = [
     Case { every: Duration::from_millis(2), read: Duration::ZERO, step: Duration::ZERO },
 ];
 
-/// A relay, and a key whose messages keep coming.
+/// A relay, and a steady stream of messages.
 struct Stream {
     world: World,
     rig: Rig,
@@ -62,7 +63,7 @@ impl Stream {
         id
     }
 
-    /// The next message of each key fails, so often.
+    /// Makes the next message of each key fail, so many times.
     async fn fails(&mut self, times: usize) {
         for _ in 0..self.keys {
             let id = self.one().await;
@@ -70,7 +71,8 @@ impl Stream {
         }
     }
 
-    /// It goes on, and each message arrives soon after it was written; nothing is parked any more.
+    /// Asserts that each message arrives soon after it was written, and that nothing more is
+    /// parked.
     async fn is_ordinary(&mut self, what: &str) {
         let parked = self.relay.stats().parked;
         let lag = usize::try_from((MS * 200).as_micros() / self.every.as_micros()).unwrap();
@@ -102,7 +104,7 @@ async fn a_key_that_failed_once_is_tried_and_flows_on_while_its_messages_keep_co
     }
 }
 
-/// It has a backlog when it succeeds at last, and more comes all the while.
+/// It has a backlog when it finally succeeds, and more messages keep arriving.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_failed_for_long_catches_up_while_its_messages_keep_coming() {
     for case in CASES {
@@ -124,14 +126,14 @@ async fn many_keys_that_failed_flow_on_while_their_messages_keep_coming() {
     }
 }
 
-/// What comes behind a key that fails for good is set aside, and it is tried as often as is said.
+/// Messages behind a key that always fails are parked, and the key is retried on schedule.
 #[tokio::test(start_paused = true)]
-async fn a_key_that_fails_for_good_is_tried_in_time_while_its_messages_keep_coming() {
+async fn a_key_that_always_fails_is_tried_in_time_while_its_messages_keep_coming() {
     for case in CASES {
         let mut stream = Stream::new(World::new(), case).await;
         stream.fails(usize::MAX).await;
         stream.flow(S * 4).await;
-        // With a draw each 10 ms on average, and what the store takes besides.
+        // One retry each 10 ms on average because of jitter, plus the latency of the store.
         let failed = stream.relay.stats().failed;
         assert!(failed >= 60, "{case:?}: it was tried {failed} times in 4 s");
         let (hot, parked) = (stream.world.store.snapshot().hot.len(), stream.relay.stats().parked);

@@ -1,4 +1,4 @@
-//! A store, a broker that records, and relays with doubles in between.
+//! Fixture: a store, a recording broker, and relays with test doubles in between.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::promises::trace::Trace;
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const S: Duration = Duration::from_secs(1);
 
-/// What the relays of a test share.
+/// Store and broker, shared by the relays of a test.
 pub(crate) struct World {
     pub(crate) store: MemoryStore,
     pub(crate) broker: Arc<RecordingTransport>,
 }
 
-/// What stands between one relay and the world.
+/// Test doubles between one relay and the world.
 pub(crate) struct Rig {
     pub(crate) store: Arc<ChaosStore<Link>>,
     pub(crate) transport: Arc<ChaosTransport>,
@@ -37,17 +37,17 @@ pub(crate) struct Rig {
 }
 
 impl World {
-    /// One writer at a time.
+    /// Creates a store with one writer at a time.
     pub(crate) fn new() -> Self {
         Self { store: MemoryStore::new(), broker: Arc::new(RecordingTransport::new()) }
     }
 
-    /// Many writers at once.
+    /// Creates a store with concurrent writers.
     pub(crate) fn concurrent() -> Self {
         Self { store: MemoryStore::builder().concurrent_writers().build(), ..Self::new() }
     }
 
-    /// Many writers at once, in stripes.
+    /// Creates a store with concurrent writers, in sequence shards.
     pub(crate) fn stripes() -> Self {
         Self { store: MemoryStore::builder().stripes().build(), ..Self::new() }
     }
@@ -90,7 +90,7 @@ impl World {
         ids
     }
 
-    /// Appends messages in a transaction that goes on.
+    /// Appends messages in an open transaction.
     pub(crate) async fn write(
         &self,
         tx: &mut MemoryTx,
@@ -101,18 +101,18 @@ impl World {
         outgoing.iter().map(|outgoing| outgoing.message.id).collect()
     }
 
-    /// The ids that reached the broker, in order, repeats included.
+    /// Returns the ids that reached the broker, in order, repeats included.
     pub(crate) fn arrived(&self) -> Vec<MessageId> {
         self.broker.published().iter().map(|published| published.id).collect()
     }
 
-    /// How many messages wait to be published, hot or parked.
+    /// Returns the number of messages waiting to be published, hot or parked.
     pub(crate) fn waiting(&self) -> usize {
         let tables = self.store.snapshot();
         tables.hot.len() + tables.parked.len()
     }
 
-    /// Waits until nothing waits to be published.
+    /// Waits until no message is waiting to be published.
     pub(crate) async fn drained(&self, limit: Duration) -> Duration {
         within(limit, || self.waiting() == 0).await
     }
@@ -121,14 +121,15 @@ impl World {
         self.store.dead_letters(&Filter::default()).await.unwrap()
     }
 
-    /// The positions of a key that reached the broker.
+    /// Returns the positions of a key that reached the broker.
     pub(crate) fn positions(&self, key: &str) -> Vec<Position> {
         self.broker.positions_of(&key_id(key))
     }
 }
 
 impl Rig {
-    /// Lets the store take its time: for what is read and for what is removed, and for what must be durable when it returns.
+    /// Sets the latencies of the store: of reads and removals, and of transitions, which must be
+    /// durable.
     pub(crate) fn takes(&self, read: Duration, step: Duration) {
         for call in [StoreCall::Fetch, StoreCall::Due, StoreCall::Settle] {
             self.store.set_latency_of(call, read);
@@ -136,12 +137,12 @@ impl Rig {
         self.store.set_latency_of(StoreCall::Transition, step);
     }
 
-    /// Lets this go wrong with these messages, each time that they come.
+    /// Injects a fault into each attempt of these messages.
     pub(crate) fn inject(&self, ids: &[MessageId], fault: Fault) {
         ids.iter().for_each(|id| self.transport.inject(*id, fault));
     }
 
-    /// A relay with the default configuration.
+    /// Returns the builder of a relay with the default configuration.
     pub(crate) fn relay(&self) -> RelayBuilder {
         let clock: Arc<dyn Clock> = Arc::<TestClock>::clone(&self.clock);
         Relay::builder(Arc::clone(&self.store), Arc::clone(&self.transport)).clock(clock).seed(1)
@@ -160,7 +161,7 @@ pub(crate) fn route() -> Route {
     Route::default()
 }
 
-/// A message of the topic `orders`.
+/// Returns a message of the topic `orders`.
 pub(crate) fn message(key: &str) -> Message {
     of_topic("orders", key)
 }
@@ -169,7 +170,8 @@ pub(crate) fn of_topic(name: &str, key: &str) -> Message {
     Message::new(topic(name), "tested").with_key(key).unwrap()
 }
 
-/// Waits until this holds, looking every millisecond of virtual time. Says how long that took.
+/// Waits until the condition holds, checked every millisecond of virtual time. Returns how long
+/// that took.
 #[track_caller]
 pub(crate) fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> impl Future<Output = Duration> {
     let caller = std::panic::Location::caller();

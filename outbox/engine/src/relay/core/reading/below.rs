@@ -1,12 +1,19 @@
-//! The look below: whether anything stands where nothing should. A saved mark, a cursor and a counter are wakeup_signal, the rows are the truth.
+//! Check below the read position: finds rows where none should be. A saved mark, a cursor and a
+//! counter are hints; the rows are the truth.
 //!
-//! Where there are shards, late commits stand below the cursor too. Numbers tell them from what was missed: a row whose number is within the marks of
-//! the main window's last fetch was to be shown by then; one that is within the marks of now was committed since, and the next fetch shows it; one
-//! that is above all marks, though a commit moves both at once, has counters that are not its own.
+//! With sequence shards, late commits are below the cursor, too. Their numbers tell them from
+//! missed rows:
 //!
-//! A look that finds nothing is one read of the index by which rows are fetched, from its beginning to the cursor: it passes what is in flight, which is at
-//! most `credit` entries and left out by position, and what the database has not purged yet. Where there are shards, the main window reads on from its
-//! cursor besides, though no counter has moved: one fetch of no rows.
+//! - A row within the marks of the main window's last fetch should have been returned by then.
+//! - A row within the present marks was committed since, and the next fetch returns it.
+//! - A row above all marks, although a commit moves both at once, has counters that are not its
+//!   own.
+//!
+//! A check that finds nothing costs one scan of the index by which rows are fetched, from its
+//! beginning to the cursor. It passes over rows in flight, which are at most `max_in_flight` and
+//! are excluded by position, and over what the database has not purged yet. With sequence shards,
+//! the main window also reads on from its cursor, though no counter has moved: one fetch without
+//! rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,43 +27,46 @@ use super::{Plan, Turn};
 use crate::relay::core::event::{Command, Report};
 use crate::relay::core::{Core, sabotaged};
 
-/// Wait after a look that found nothing. Where there are shards, a row that no counter tells of may take two: one until the main
-/// window has passed it, and one until it is found. Both together are less than a minute.
+/// Delay after a check that found nothing. With sequence shards, a row that no counter covers may
+/// take two checks: one until the main window has passed it, one until it is found. Both together
+/// take less than a minute.
 const EVERY: Duration = Duration::from_secs(25);
-/// Wait after one that did, or that is not over yet: more may have come there, as while a sequence that was set back catches up.
+/// Delay after a check that found rows or is not finished. More may follow, for example while a
+/// sequence that was set back catches up.
 const SOON: Duration = Duration::from_secs(1);
-/// Wait in times of what a look took: where dead rows are kept by an old snapshot, it walks over all of them.
+/// Minimum delay as a multiple of the duration of the last check. While an old snapshot keeps dead
+/// rows, a check scans all of them.
 const REST: u32 = 50;
-/// Interval of warnings.
+/// Minimum interval of warnings.
 const WARN_EVERY: Duration = Duration::from_secs(60);
-/// Maximum number of rows of narrower windows that one look passes.
+/// Maximum number of rows of narrower windows that one check passes over.
 const MAX_PASSED: usize = 1_000;
 
-/// When to look below, and from where.
+/// Schedule and progress of the checks.
 #[derive(Debug, Default)]
 pub(in crate::relay::core) struct LookBelow {
     next: Duration,
-    /// Up to here nothing was found by a look that is not at its end.
+    /// Position up to which an unfinished check has found nothing.
     after: Position,
-    /// Where that look ends, however far the relay has read meanwhile.
+    /// End of that check, however far the relay has read meanwhile.
     until: Option<Position>,
-    /// The pause behind a look that found something; grows while none does.
+    /// Delay after a check that found rows; it grows while checks find none.
     pause: Duration,
-    /// The shortest pause behind the last one.
+    /// Minimum delay after the last check.
     rest: Duration,
     warned: Option<Duration>,
     under_way: Option<UnderWay>,
 }
 
-/// A look that is under way.
+/// Running check.
 #[derive(Debug)]
 struct UnderWay {
     number: u64,
     until: Position,
     changes: u64,
-    /// How far shards were committed before the main window's last fetch. None: there are no shards.
+    /// Committed marks before the main window's last fetch. `None`: there are no sequence shards.
     seen: Option<Marks>,
-    /// Shards that wait for it.
+    /// Sequence shards whose rows wait for this check.
     astray: BTreeSet<StripeId>,
 }
 
@@ -65,7 +75,7 @@ impl LookBelow {
         (self.next, self.after, self.until) = (at, Position::START, None);
     }
 
-    /// A fetch has shown that something stands where it should not.
+    /// Advances the next check, because a fetch returned rows that should not be there.
     fn hurry(&mut self, now: Duration) {
         let soon = now + SOON.max(self.rest);
         if soon < self.next {
@@ -74,14 +84,14 @@ impl LookBelow {
     }
 }
 
-/// The probable cause of rows that stand below what was read.
+/// Probable cause of rows below the read position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     /// The sequence of positions went back.
     Sequence,
-    /// Rows were put there.
+    /// Rows were inserted with old positions.
     Rows,
-    /// The counters of stripes went back, or were lost.
+    /// The counters of sequence shards went back, or were lost.
     Counters,
 }
 
@@ -89,22 +99,24 @@ impl std::fmt::Display for Cause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Sequence => {
-                "positions went back: a sequence was set, or the tables were restored, moved or filled without it; set the sequence of positions \
-                 above the highest position that was ever used"
+                "positions went back: a sequence was set, or the tables were restored, moved or filled \
+                 without it; set the sequence of positions above the highest position ever used"
             }
             Self::Rows => {
-                "rows were put into outbox_message with positions of before: it was restored, moved or filled by itself; nothing else is to be done"
+                "rows with old positions were inserted into outbox_message, as by a restore or an \
+                 import of that table alone; no action is needed"
             }
             Self::Counters => {
-                "the counters of stripes are behind the messages: outbox_stripe was restored, set back or emptied by itself; restore it together with \
-                 outbox_message"
+                "the counters are behind the messages: outbox_stripe was restored, set back or emptied \
+                 alone; restore it together with outbox_message"
             }
         })
     }
 }
 
-/// Rows that count though they are above the mark of their stripe: a look has shown them, and the mark was behind them afterwards. By stripe, up to
-/// which position. What is committed later stands above, for positions are taken from the clock.
+/// Rows that count although they are above the committed mark of their sequence shard: a check
+/// found them, and the mark was still behind them afterwards. Holds the last such position of each
+/// shard. Later commits are above it, because positions are taken from the clock.
 #[derive(Debug, Default)]
 pub(super) struct Trusted(BTreeMap<StripeId, Position>);
 
@@ -120,24 +132,26 @@ impl Trusted {
     }
 }
 
-/// What fetches have shown that counts for nothing yet, and stripes in which something stands where it should not.
+/// Rows that do not count yet, and sequence shards with rows where none should be.
 #[derive(Debug, Default)]
 pub(super) struct Early {
-    /// The highest number above its mark that was shown of each stripe since the marks were asked for. The next marks are to have come so far.
+    /// Highest number above its mark that was returned for each shard since the marks were read.
+    /// The next marks should have reached it.
     shown: BTreeMap<StripeId, i64>,
-    /// Stripes of which rows stand below what was read, or above their counter. The rest of them waits for a look: it may pass what was appended before it.
+    /// Shards with rows below the read position or above their counter. Their other rows wait for a
+    /// check: they may have been appended after rows that were missed.
     astray: BTreeSet<StripeId>,
 }
 
 impl Early {
-    /// Takes the marks that were asked for after all that was shown.
+    /// Processes marks that were read after these rows were returned.
     pub(super) fn committed(&mut self, marks: &Marks) {
         let shown = std::mem::take(&mut self.shown);
         let is_above = |(stripe, number): &(StripeId, i64)| *number > marks.number(*stripe);
         self.astray.extend(shown.into_iter().filter(is_above).map(|(stripe, _)| stripe));
     }
 
-    /// Forgets buckets of which no marks are asked for any more.
+    /// Forgets buckets whose marks are no longer read.
     pub(super) fn lose(&mut self, buckets: &BucketSet) {
         self.shown.retain(|stripe, _| !buckets.contains(stripe.bucket()));
         self.astray.retain(|stripe| !buckets.contains(stripe.bucket()));
@@ -145,7 +159,8 @@ impl Early {
 }
 
 impl Core {
-    /// Whether a row of a fetch counts for nothing yet: it is above the mark of its shard, was to be shown long ago, or stands behind such a row.
+    /// Returns true if a fetched row does not count yet: it is above its shard's mark, should have
+    /// been returned long ago, or follows such a row.
     pub(super) fn is_early(&mut self, plan: &Plan, row: &FetchedRow) -> bool {
         if !self.reading.has_shards() || sabotaged!(self, RowsAboveMarks) {
             return false;
@@ -159,9 +174,9 @@ impl Core {
             *shown = number.max(*shown);
             return true;
         }
-        // In a shard that is in order it would be above the mark as well.
+        // In an intact shard, this row would be above the mark as well.
         let passes = self.reading.early.shown.contains_key(&stripe);
-        // A look goes through the main window.
+        // A check is about the main window.
         let is_main = plan.turn == Turn::Wide(None);
         let main = &self.reading.windows.main;
         let is_missed = is_main
@@ -175,7 +190,8 @@ impl Core {
         passes || is_missed || (is_main && early.astray.contains(&stripe))
     }
 
-    /// Whether a row is in memory, or read through a window of its key, which need not be named to the store.
+    /// Returns true if a row is in memory, or is read through a window of its key. The store need
+    /// not know of that window.
     fn is_elsewhere(&self, row: &FetchedRow) -> bool {
         let name = match row {
             FetchedRow::Muted(_) => return true,
@@ -187,7 +203,7 @@ impl Core {
         key.is_some_and(|state| state.window.is_some()) || self.table.has_row(row.position())
     }
 
-    /// Looks below what is read, if it is time. Nobody waits for the answer.
+    /// Starts a check below the read position, if it is time. Nothing waits for the answer.
     pub(in crate::relay::core) fn begin_looking_below(&mut self) {
         if !self.reading.early.astray.is_empty() {
             self.below.hurry(self.now);
@@ -198,7 +214,7 @@ impl Core {
         let has_shards = self.reading.has_shards();
         let seen = has_shards.then(|| self.reading.windows.main.seen.clone());
         let Some(request) = self.request_below(has_shards) else {
-            // Each look of a core with shards costs a fetch.
+            // With sequence shards, each check costs a fetch.
             return self.below.look_at(self.now + if has_shards { EVERY } else { SOON });
         };
         let number = self.next_number();
@@ -207,10 +223,11 @@ impl Core {
         self.commands.push(Command::LookBelow { number, request, with_marks: has_shards });
     }
 
-    /// What to ask. None: nothing is read yet.
+    /// Returns the query. `None`: nothing has been read yet.
     fn request_below(&mut self, has_shards: bool) -> Option<FetchRequest> {
         let windows = &mut self.reading.windows;
-        // A row that no counter tells of is no news to the main window. So that window passes it now, and the next look finds it.
+        // A row that no counter covers is no news to the main window. So that window passes it now,
+        // and the next check finds it.
         windows.main.more |= has_shards;
         let floor = windows.main.floor(windows.ordering);
         let (after, until) = (self.below.after, self.below.until.map_or(floor, |until| until.min(floor)));
@@ -221,16 +238,18 @@ impl Core {
         let mut request = FetchRequest::new(self.route.clone(), self.relay, buckets);
         (request.after, request.until) = (after, until);
         request.except = self.table.rows_behind(after).take_while(|position| *position <= until).collect();
-        // They have windows of their own, which may be far behind.
+        // Closed topics have windows of their own, which may be far behind.
         request.muted = windows.muted_topics(None).collect();
         request.muted.extend(self.table.muted().take(super::MAX_MUTED_KEYS));
-        // A single row says that there is something, unless it is elsewhere. Of shards there are many, and late commits stand between.
+        // Without shards, one row proves the case, unless it is covered elsewhere. With shards,
+        // late commits are in between.
         (request.limit, request.bytes) =
             if has_shards { (self.limits.fetch_rows, self.limits.fetch_bytes) } else { (MAX_PASSED, 1) };
         Some(request)
     }
 
-    /// Takes the answer to a look below, and how far shards were committed when it was there; none if the look failed.
+    /// Handles the result of a check: the rows and the marks that were read after them. `None`: the
+    /// check failed.
     pub(in crate::relay::core) fn looked_below(
         &mut self,
         number: u64,
@@ -266,7 +285,8 @@ impl Core {
         }
     }
 
-    /// Takes what a look found: everything is read again from before it. Says where, and why.
+    /// Handles rows that a check found: every window goes back to before them. Returns where, and
+    /// the probable cause.
     fn found_below(
         &mut self,
         look: &UnderWay,
@@ -293,7 +313,7 @@ impl Core {
         }
         let (at, cause) = found?;
         self.reading.changes += 1;
-        // It is shown again.
+        // The fetches from there return these rows again.
         self.reading.early.shown.clear();
         self.reading.horizon.go_back(at.before());
         self.reading.windows.all_mut().for_each(|window| window.lower(at.before()));
@@ -301,7 +321,7 @@ impl Core {
     }
 }
 
-/// Why a row stands below what was read. None: it should.
+/// Returns why a row is below the read position. `None`: it should be.
 fn cause(row: &FetchedRow, seen: Option<&Marks>, now: &Marks) -> Option<Cause> {
     let Some(seen) = seen else { return Some(Cause::Sequence) };
     let Some((stripe, bucket)) = stripe_of(row) else { return Some(Cause::Rows) };
@@ -312,6 +332,6 @@ fn cause(row: &FetchedRow, seen: Option<&Marks>, now: &Marks) -> Option<Cause> {
         // Committed since the main window's last fetch: news.
         return None;
     }
-    // Of a stripe of another bucket nobody may have asked for the mark.
+    // The marks of another bucket's shard may not have been read.
     Some(if stripe.stripe.bucket() == bucket { Cause::Counters } else { Cause::Rows })
 }

@@ -1,52 +1,59 @@
-//! The horizon: the position at or below which nothing can be committed any more, and by whom only while somebody stays open. Pure.
+//! Visibility horizon: the position at or below which nothing can be committed any more. While a
+//! transaction stays open, *claims* say which transactions alone can still commit below a higher
+//! position. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outbox_contract::backend::{Position, Writers};
 
-/// What is known of transactions that may still commit.
+/// State of transactions that may still commit.
 #[derive(Debug, Default)]
 pub(super) struct Horizon {
-    /// Nothing can be committed at or below it any more.
+    /// Visibility horizon: nothing can be committed at or below it any more.
     pub(super) established: Position,
-    /// The highest position that any fetch has shown.
+    /// Highest position that any fetch returned.
     pub(super) seen: Position,
-    /// How often the store was asked who is writing.
+    /// Number of queries for open transactions.
     pub(super) asked: u64,
-    /// The oldest first. Who is named by one and is still open is named by each later one too: so they name ever more.
+    /// Claims, the oldest first. A transaction that is still open is in all later claims, too, so
+    /// the sets grow.
     claims: Vec<Claim>,
 }
 
-/// At or below `last`, nobody but these transactions can commit anything any more.
+/// Claim: only these open transactions can still commit at or below `last`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) last: Position,
     pub(super) open: Arc<BTreeSet<String>>,
 }
 
-/// The most claims that are kept. With more of them a base moves on in smaller steps while many transactions take long.
+/// Maximum number of claims. If there are more, a base advances in smaller steps while many
+/// transactions take long.
 const MAX_CLAIMS: usize = 8;
 
 impl Horizon {
-    /// Whether the horizon is behind what was seen, so that asking who is writing would help.
+    /// Returns true if the horizon is behind what was seen, so that asking for open transactions
+    /// would help.
     pub(super) fn is_behind(&self) -> bool {
         self.established < self.seen
     }
 
-    /// What can be said of the longest writers alone. They will be there longest, so it is the last claim to fail.
+    /// Returns the claim about the longest-running transactions. They will last longest, so this
+    /// claim is the last to fail.
     pub(super) fn claim(&self) -> Option<&Claim> {
         self.claims.first()
     }
 
-    /// Takes back all that was said of what stands behind this position: it turned out not to be true.
+    /// Withdraws all statements about positions behind this one: they proved wrong.
     pub(super) fn go_back(&mut self, position: Position) {
         self.established = self.established.min(position);
         self.seen = self.seen.min(position);
         self.claims.clear();
     }
 
-    /// Takes the answer to the question who is writing. It must have been asked after the last fetch returned. Says whether the horizon moved.
+    /// Processes the list of open transactions. The query must have begun after the last fetch
+    /// returned. Returns true if the horizon moved.
     pub(super) fn wrote(&mut self, writers: &Writers) -> bool {
         self.asked += 1;
         for claim in &mut self.claims {
@@ -54,11 +61,13 @@ impl Horizon {
                 claim.open = Arc::new(claim.open.intersection(&writers.open).cloned().collect());
             }
         }
-        // Given out before the question who is open, as was all that was seen: a backlog of any size is below it. What was seen counts only where the
-        // store can't tell: a row above all that was given out says that the sequence went back, and what is given out next stands below that row.
+        // `last` was assigned before the list of open transactions was taken, as was everything
+        // seen: a backlog of any size is below it. What was seen counts only if the store can't
+        // tell. A row above the last assigned position means that the sequence went back, and that
+        // later rows will be below it.
         let last = if writers.last == Position::START { self.seen } else { writers.last };
         self.claims.push(Claim { last, open: Arc::new(writers.open.clone()) });
-        // Of two that name the same ones, the later one says more.
+        // Of two claims with the same transactions, the later one says more.
         self.claims.dedup_by(|later, earlier| {
             let same = later.open == earlier.open;
             if same {
@@ -67,7 +76,7 @@ impl Horizon {
             same
         });
         if self.claims.len() > MAX_CLAIMS {
-            // Not an old one: those lose their writers soon, and say much then.
+            // Removes a recent claim. The old ones lose their transactions soon, and say much then.
             self.claims.remove(MAX_CLAIMS - 1);
         }
         let moved = self.claims[0].open.is_empty();
@@ -134,7 +143,7 @@ mod tests {
     #[test]
     fn claims_are_bounded_and_the_oldest_one_moves_on() {
         let mut horizon = Horizon::default();
-        // Each writer takes twelve questions, besides one that stays.
+        // Each transaction lasts twelve queries, except one that stays open.
         for now in 0_i64..100 {
             let open: Vec<String> = (now.max(11) - 11..=now).map(|number| number.to_string()).collect();
             let mut open: Vec<&str> = open.iter().map(String::as_str).collect();

@@ -1,10 +1,11 @@
-//! Marks: how far each stripe was committed when the store was asked. Pure.
+//! Committed marks: how far each sequence shard was committed when the store was asked. Pure.
 
 use std::sync::Arc;
 
 use outbox_contract::backend::{Bucket, BucketSet, FetchedRow, Position, Stripe, StripeId, StripeMark};
 
-/// The marks of one question, by stripe. Cheap to clone: windows share what they have seen.
+/// Marks from one query, by sequence shard. Cheap to clone, because windows share what they have
+/// seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Marks(Arc<Vec<StripeMark>>);
 
@@ -20,20 +21,23 @@ impl Marks {
         at.ok().map(|at| &self.0[at])
     }
 
-    /// Whether a row was committed when these marks were read. One that was not may stand above an earlier row of its stripe that the same
-    /// fetch did not show, so it counts for nothing yet. A row that no stripe orders has nothing to wait for.
+    /// Returns true if a row was committed when these marks were read.
+    ///
+    /// A later row may be above an earlier one of its shard that the same fetch did not return, so
+    /// it does not count yet. A row outside of any shard waits for nothing.
     pub(super) fn cover(&self, row: &FetchedRow) -> bool {
         let Some((Stripe { stripe, number }, bucket)) = stripe_of(row) else { return true };
-        // A program that computes hashes in a way of its own gets no order, but its rows are not left in silence.
+        // A program with its own hash function gets no order, but its rows are delivered.
         stripe.bucket() != bucket || self.get(stripe).is_some_and(|mark| number <= mark.last.number)
     }
 
-    /// The last number of a stripe that was committed; 0 where none was.
+    /// Returns the last committed number of a shard, or 0.
     pub(super) fn number(&self, stripe: StripeId) -> i64 {
         self.get(stripe).map_or(0, |mark| mark.last.number)
     }
 
-    /// Behind which position all stands that was committed in stripes of these buckets since those other marks were read. None: nothing was.
+    /// Returns the position behind which everything is that was committed in shards of these
+    /// buckets since the other marks were read. `None`: nothing was committed.
     pub(super) fn news(&self, since: &Self, buckets: &BucketSet, only: Option<StripeId>) -> Option<Position> {
         if Arc::ptr_eq(&self.0, &since.0) {
             return None;
@@ -42,13 +46,14 @@ impl Marks {
             buckets.contains(mark.last.stripe.bucket()) && only.is_none_or(|only| only == mark.last.stripe)
         };
         if since.0.iter().filter(is_asked).any(|seen| self.get(seen.last.stripe).is_none()) {
-            // It went back to nothing.
+            // The shard went back to nothing.
             return Some(Position::START);
         }
         self.0.iter().filter(is_asked).filter_map(|mark| news(mark, since.get(mark.last.stripe))).min()
     }
 
-    /// Buckets in which something was committed since those other marks were read, and may stand at or below this position.
+    /// Returns the buckets with commits since the other marks were read that may be at or below
+    /// this position.
     pub(super) fn late(&self, since: &Self, buckets: &BucketSet, position: Position) -> BucketSet {
         let is_late = |mark: &&StripeMark| {
             news(mark, since.get(mark.last.stripe)).is_some_and(|after| after < position)
@@ -57,7 +62,7 @@ impl Marks {
         asked.filter(is_late).map(|mark| mark.last.stripe.bucket()).collect()
     }
 
-    /// What both have seen of each stripe.
+    /// Returns the marks that both have reached.
     pub(super) fn earlier(&self, other: &Self) -> Self {
         if Arc::ptr_eq(&self.0, &other.0) {
             return self.clone();
@@ -67,7 +72,7 @@ impl Marks {
         Self(Arc::new(earlier.collect()))
     }
 
-    /// These, with the others' marks for these buckets.
+    /// Returns these marks, with the others' marks for these buckets.
     pub(super) fn with(&self, others: &Self, buckets: &BucketSet) -> Self {
         let of_buckets = |mark: &&StripeMark| buckets.contains(mark.last.stripe.bucket());
         let kept = self.0.iter().filter(|mark| !of_buckets(mark));
@@ -75,7 +80,7 @@ impl Marks {
     }
 }
 
-/// A row's place in its stripe, and its bucket. None: no stripe orders it.
+/// Returns the shard and number of a row, and its bucket. `None`: the row is outside of any shard.
 pub(super) fn stripe_of(row: &FetchedRow) -> Option<(Stripe, Bucket)> {
     match row {
         FetchedRow::Message(stored) => Some((stored.stripe?, stored.bucket)),
@@ -86,16 +91,17 @@ pub(super) fn stripe_of(row: &FetchedRow) -> Option<(Stripe, Bucket)> {
     }
 }
 
-/// Behind which position all stands that was committed in a stripe since it was seen last.
+/// Returns the position behind which everything is that was committed in a shard since it was last
+/// seen.
 fn news(mark: &StripeMark, seen: Option<&StripeMark>) -> Option<Position> {
     let (number, position) = seen.map_or((0, Position::START), |seen| (seen.last.number, seen.position));
     if (mark.last.number, mark.position) == (number, position) {
         None
     } else if mark.last.number <= number || mark.position <= position {
-        // It went back, as after a restore: what is there may be anything.
+        // The shard went back, as after a restore, so its content is unknown.
         Some(Position::START)
     } else if mark.first_number <= number + 1 {
-        // The last append is all there is, and where that begins is known.
+        // Only the last append is new, and its first position is known.
         Some(mark.first_position.before())
     } else {
         Some(position)

@@ -1,37 +1,49 @@
-//! The fetch rule: what to read next, so that every committed message is seen and none is sent before an earlier one of its key.
+//! Fetch rule: decides what to read next, so that every committed message is seen, and none is sent
+//! before an earlier one of its key.
 //!
 //! # The rule
 //!
-//! A *window* reads ahead from a cursor C, the last position that it has seen. Where several transactions write at once, a lower position
-//! may become visible after a higher one, so a window reads again from min(C, H): H is the *visibility horizon*, a position at or below which
-//! nothing can be committed any more. It is found by asking for the highest position S that was given out and who is writing; when none of
-//! those writers is left, H = S. Being established is not enough: rows below S may have been committed since the last fetch. So an
-//! H counts for a window only after a fetch of that window that *began* since H was established. Positions in flight are left out of each
-//! fetch, in the statement.
+//! A *window* reads ahead from a *cursor* C, the last position that it has seen. When several
+//! transactions write at once, a lower position may become visible after a higher one. So a window
+//! reads again from min(C, H), where H is the *visibility horizon*: a position at or below which
+//! nothing can be committed any more. To find it, the relay asks for the highest assigned position
+//! S and for the open transactions. When none of those is open any more, H = S. That is not
+//! sufficient yet: rows below S may have been committed since the last fetch. So H counts for a
+//! window only after a fetch of that window that *began* after H was established. Each fetch
+//! excludes positions in flight, in its statement.
 //!
-//! A writer that stays open for an hour holds H back for an hour, and what was delivered meanwhile would be walked over by each fetch. So
-//! a window has a *base* B above its horizon when that is far behind: a fetch that began when only the writers W could still commit
-//! at or below B has shown all else there. Later fetches read from B. After each one the writers are asked for: if all of W are still open,
-//! none of them has committed anything below B by the time of the fetch, and its rows count. Else they are dropped, unsent, and read
-//! again from min(C, H).
+//! A transaction that stays open for an hour holds H back for an hour, and each fetch would scan
+//! what was delivered meanwhile. So a window with a horizon far behind has a *base* B above it. A
+//! fetch that began when only the writers W could still commit at or below B has shown everything
+//! else there. Later fetches read from B. After each of them the relay asks for the open
+//! transactions. If all of W are still open, none of them had committed anything below B by the
+//! time of the fetch, and its rows count. Otherwise the rows are dropped, unsent, and read again
+//! from min(C, H).
 //!
-//! Where rows are numbered in sequence shards, the store does not say who is writing, but how far each shard is committed: its *committed mark*.
-//! Whatever is committed in a shard later stands above its mark, though it may be below C, because other shards have run ahead. The marks are asked for
-//! before each fetch. A window then begins at min(C, what is new): below all that was committed since the marks of its last fetch. A row above its
-//! mark was committed between the two questions; it counts for nothing yet, for an earlier one of its shard may stand below where the fetch
-//! began. A fetch that was cut short has seen nothing behind its last row, so C goes back to that.
+//! Stores that number rows in sequence shards do not report open transactions, but how far each
+//! shard is committed: its *committed mark*. Later commits of a shard are above its mark, though
+//! they may be below C, because other shards have run ahead. The relay reads the marks before each
+//! fetch. A window then begins at min(C, N), where N is below everything committed since the marks
+//! of its last fetch. A row above its shard's mark was committed between the two queries. It does
+//! not count yet, because an earlier row of its shard may be below the start of the fetch. A fetch
+//! that was cut short has seen nothing behind its last row, so C goes back to that.
 //!
-//! All of this is about what may be committed from now on, and believes that positions only grow. Where they went back (a sequence that was set, a table that
-//! was restored or imported), rows stand below a cursor that no window would ever read again, or above counters that never reach them. So a look *below* is
-//! made now and then, at what the main window believes to be empty; what it finds there takes every window back to before it.
+//! All of this is about future commits, and assumes that positions only grow. If they went back (a
+//! sequence was set, a table was restored or imported), rows are below a cursor that no window
+//! would read again, or above counters that never reach them. So now and then a check *below* reads
+//! the range that the main window believes to be empty. If it finds rows, every window goes back to
+//! before them.
 //!
-//! The main window reads everything that this relay owns. A *gap* is a part of it that must be read again, or later: a bucket that was
-//! taken over, a topic that is broken or paused, a key that has too much in memory or was forgotten. The main window passes a gap without its
-//! content; the gap has a window of its own, and ends when that has seen everything. Each key is governed by exactly one window: its own, else its
-//! topic's, else its bucket's, else the main window; that is what keeps two windows from sending one key side by side.
+//! The main window reads everything that this relay owns. A *gap* is a part of it that must be read
+//! again, or later: buckets that were taken over, a topic that is unavailable or paused, a key that
+//! has too much in memory or was forgotten. The main window passes over a gap without fetching its
+//! content. The gap has a window of its own, and ends when that has seen everything. Each key is
+//! governed by exactly one window: its own, else its topic's, else its bucket's, else the main
+//! window. This keeps two windows from sending one key concurrently.
 //!
-//! A window of one key is a cursor and nothing else ([`KeyWindow`](super::key::KeyWindow)): so there may be as many as there are failing keys. They and
-//! the wide windows have every second fetch each, so that no number of them stops what is healthy.
+//! A window of one key is only a cursor ([`KeyWindow`](super::key::KeyWindow)), so there may be as
+//! many as there are failing keys. Key windows and wide windows take turns with fetches, so that no
+//! number of failing keys stops the others.
 
 use std::collections::VecDeque;
 
@@ -56,59 +68,64 @@ pub(super) use below::LookBelow;
 use below::{Early, Trusted};
 pub(super) use windows::{Part, Windows};
 
-/// What is read of the store, and what is still to be.
+/// Read state of the store: what was read, and what is still to be read.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) owned: BucketSet,
     pub(super) windows: Windows,
     horizon: Horizon,
     fetches: u64,
-    // Number of times that what is to be read was changed for many keys: a fetch that was under way then is of no use.
+    // Number of changes of the read state for many keys. A fetch that was running during one is
+    // useless.
     pub(super) changes: u64,
-    /// Keys whose windows may be read: those whose rows are published, and those whose rows are parked.
+    /// Keys whose windows may be read: those whose rows are published, and those whose rows are
+    /// parked.
     to_be_read: [VecDeque<KeyRef>; 2],
     last_was_of_a_key: bool,
     turns_of_keys: usize,
-    /// Whether the store is to be asked for marks, though no window has anything to read.
+    /// True if the marks are to be read, though no window has anything to read.
     look: bool,
-    /// Number of rows of narrower gaps that were passed: so many may have to be walked over again for a late commit.
+    /// Number of rows of narrower gaps passed over, which a late commit may make a fetch scan
+    /// again.
     passed: usize,
-    /// The fetch that is under way.
+    /// Sequence number of the running fetch.
     under_way: Option<u64>,
     trusted: Trusted,
     early: Early,
 }
 
-/// A window whose turn it is.
+/// Window whose turn it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Wide(Option<Part>),
     Key(KeyRef),
 }
 
-/// A fetch that is under way, with what was known when it began.
+/// Running fetch, with what was known when it began.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) request: FetchRequest,
     pub(super) turn: Turn,
-    /// Which fetch this is, counted in the order in which they begin.
+    /// Sequence number of the fetch.
     pub(super) sequence: u64,
     changes: u64,
     horizon: Position,
     claim: Option<Claim>,
     marks: Marks,
-    /// Number of times that the store had been asked who is writing. None: the answer needs no confirming.
+    /// Number of queries for open transactions before the fetch. `None`: no confirmation is needed.
     to_confirm: Option<u64>,
 }
 
 impl Plan {
-    /// Whether the store is to be asked who is writing when this fetch has returned, before its rows are taken.
+    /// Returns true if the open transactions must be queried after this fetch, before its rows
+    /// count.
     pub(super) fn wants_writers(&self) -> bool {
         self.to_confirm.is_some()
     }
 }
 
-/// Maximum number of keys whose rows a fetch is asked to mute. Others come with their content, and are passed all the same.
+/// Maximum number of keys whose rows a fetch is asked to mute. Rows of further keys come with their
+/// content, and are passed over here.
 const MAX_MUTED_KEYS: usize = 200;
 
 impl Reading {
@@ -130,17 +147,18 @@ impl Reading {
         }
     }
 
-    /// Number of fetches that have begun.
+    /// Returns the number of fetches started.
     pub(super) fn fetches(&self) -> u64 {
         self.fetches
     }
 
-    /// The fetch that is under way.
+    /// Returns the sequence number of the running fetch.
     pub(super) fn under_way(&self) -> Option<u64> {
         self.under_way
     }
 
-    /// Takes buckets over: they are read from the low-water mark on, through a window of their own until it has caught up.
+    /// Takes over buckets. They are read from the low-water mark on, through a window of their own
+    /// until it has caught up.
     pub(super) fn acquire(&mut self, buckets: BucketSet, low_water: Position) {
         let buckets = buckets.without(&self.owned);
         if buckets.is_empty() {
@@ -155,7 +173,7 @@ impl Reading {
         self.owned = self.owned.union(&buckets);
     }
 
-    /// Forgets buckets that are owned no more.
+    /// Forgets buckets that are no longer owned.
     pub(super) fn lose(&mut self, buckets: BucketSet) {
         self.changes += 1;
         self.owned = self.owned.without(&buckets);
@@ -163,7 +181,8 @@ impl Reading {
         self.windows.lose(buckets);
     }
 
-    /// Says that there may be something new: the main window is read again. Where there are shards, they say by themselves whether it need be.
+    /// Makes the main window read again, as there may be something new. With sequence shards, their
+    /// marks decide whether it must.
     pub(super) fn look(&mut self) {
         if self.has_shards() {
             self.look = true;
@@ -176,12 +195,13 @@ impl Reading {
         self.windows.ordering == Ordering::Stripes
     }
 
-    /// Puts a key in line to be read.
+    /// Queues a key to be read.
     pub(super) fn stand(&mut self, key: KeyRef, is_failing: bool) {
         self.to_be_read[usize::from(is_failing)].push_back(key);
     }
 
-    /// The next key that may be read. `room_to_wait`: also one whose rows are to be parked; those have every second turn.
+    /// Returns the next key that may be read. `room_to_wait`: keys whose rows are to be parked may
+    /// be read, too; they have every second turn.
     fn next_key(&mut self, room_to_wait: bool) -> Option<KeyRef> {
         self.turns_of_keys += 1;
         let [flowing, failing] = &mut self.to_be_read;
@@ -193,12 +213,12 @@ impl Reading {
         first.pop_front().or_else(|| second.pop_front())
     }
 
-    /// Whether something waits until there is room for rows that are to be parked or buried.
+    /// Returns true if anything waits for room for rows that are to be parked or buried.
     pub(super) fn wants_room_to_wait(&self) -> bool {
         !self.to_be_read[1].is_empty() || self.windows.has_waiting()
     }
 
-    /// Whether the store is to be asked for its marks, and told of, before anything is read.
+    /// Returns true if the marks must be read before anything else.
     pub(super) fn wants_marks(&self, room_to_wait: bool) -> bool {
         let has_key = !self.to_be_read[0].is_empty() || (room_to_wait && !self.to_be_read[1].is_empty());
         self.has_shards()
@@ -206,7 +226,8 @@ impl Reading {
             && (self.look || has_key || self.windows.choose(room_to_wait).is_some())
     }
 
-    /// Takes the answer to the question for marks. `has_passed`: whether anything is read through windows that wide ones pass.
+    /// Processes the committed marks. `has_passed`: anything is read through windows narrower than
+    /// the wide ones.
     pub(super) fn committed(&mut self, marks: Vec<StripeMark>, has_passed: bool, max_rows: usize) {
         self.look = false;
         if !has_passed {
@@ -218,7 +239,8 @@ impl Reading {
         self.windows.committed(marks, self.owned, split);
     }
 
-    /// Whose turn it is. `is_fit` looks whether a key may still be read; those that may not leave the line.
+    /// Returns the window whose turn it is. `is_fit` tells whether a key may still be read; other
+    /// keys leave the queue.
     pub(super) fn choose(
         &mut self,
         room_to_wait: bool,
@@ -242,7 +264,7 @@ impl Reading {
         Some(Turn::Wide(wide))
     }
 
-    /// A fetch of wide windows. `muted`: keys that have windows of their own.
+    /// Returns a fetch through a wide window. `muted`: keys with windows of their own.
     pub(super) fn plan_wide(
         &mut self,
         part: Option<Part>,
@@ -271,7 +293,7 @@ impl Reading {
         self.begin(request, Turn::Wide(part), to_confirm)
     }
 
-    /// A fetch of one key, from its cursor on.
+    /// Returns a fetch of one key, from its cursor on.
     pub(super) fn plan_key(
         &mut self,
         key: KeyRef,
@@ -303,9 +325,12 @@ impl Reading {
         }
     }
 
-    /// Whether a fetch says anything of what is to be read now: it may have been asked from too far on, or for what is read through another window by
-    /// now; and what it left out below its start must have been seen. That is always so, unless it began at a base: then the writers must have been asked
-    /// for since, and the base must have outlived that.
+    /// Returns true if the answer to a fetch still covers what is to be read.
+    ///
+    /// The read state may have changed: the fetch may have begun too far ahead, or parts of it may
+    /// be read through another window now. And everything that it excluded below its start must
+    /// have been seen. That is so unless it began at a base. Then the open transactions must have
+    /// been queried since, and the base must have survived the answer.
     pub(super) fn is_of_use(&self, plan: &Plan) -> bool {
         let is_confirmed = match (&plan.turn, plan.to_confirm) {
             (Turn::Wide(part), Some(asked)) => {
@@ -316,21 +341,24 @@ impl Reading {
         plan.changes == self.changes && is_confirmed
     }
 
-    /// Whether the horizon is behind what was seen, so that asking who is writing would help.
+    /// Returns true if the horizon is behind what was seen, so that asking for open transactions
+    /// would help.
     pub(super) fn wants_writers(&self) -> bool {
         self.windows.ordering == Ordering::Writers && self.horizon.is_behind()
     }
 
-    /// Takes the answer to the question who is writing. It must have been asked after the last fetch returned.
+    /// Processes the list of open transactions. The query must have begun after the last fetch
+    /// returned.
     pub(super) fn wrote(&mut self, writers: &Writers) {
         let moved = self.horizon.wrote(writers);
         self.windows.hear(writers, moved);
     }
 
-    /// Nothing that this relay owns stands at or below this position any more, or can be committed there.
+    /// Returns the low-water mark: nothing that this relay owns is at or below it any more, or can
+    /// be committed there.
     pub(super) fn low_water(&self, table: &Table) -> Position {
-        // A transaction that is still open may hold a lower position of its shard than anybody has seen: so there is no such one, and whoever takes
-        // a bucket over reads it from the start.
+        // An open transaction may hold a lower position of its shard than any that was seen. So
+        // there is no such mark, and a relay that takes over a bucket reads it from the start.
         if self.has_shards() {
             return Position::START;
         }
@@ -339,7 +367,7 @@ impl Reading {
         self.windows.floor().min(in_flight).min(keys.min().unwrap_or(Position::END))
     }
 
-    /// The same, whatever is in flight: what the model puts in its place.
+    /// Returns the mark without regard to messages in flight, for a sabotage of the model.
     pub(super) fn low_water_of_windows(&self) -> Position {
         self.windows.floor()
     }
@@ -354,31 +382,32 @@ impl Reading {
         self.windows.close_topic(topic, of_keys);
     }
 
-    /// A topic that waits keeps its keys, and is read with them. Says whether this one does.
+    /// Lowers the window of a closed topic, which is read with all its keys. Returns false if the
+    /// topic is not closed.
     pub(super) fn lower_closed_topic(&mut self, topic: &Topic, after: Position) -> bool {
         let window = self.windows.closed_topic(topic);
         window.map(|window| window.lower(after)).is_some()
     }
 
-    /// Has a row read again that no window of its key need show.
+    /// Makes a row be read again that the windows of its key need not cover.
     pub(super) fn read_row_again(&mut self, topic: &Topic, bucket: Bucket, after: Position) {
         self.changes += 1;
         self.windows.read_row_again(topic, bucket, after);
     }
 
-    /// Parts that are not to be read now, for the question which failing keys are due.
+    /// Returns the closed topics, for the query for due failing keys.
     pub(super) fn closed(&self) -> Vec<Scope> {
         self.windows.closed()
     }
 
-    /// A horizon counts at once.
+    /// Sabotage: a horizon counts at once.
     #[cfg(test)]
     pub(super) fn sabotage_horizon(&mut self) {
         let horizon = self.horizon.established;
         self.windows.all_mut().for_each(|window| window.horizon = horizon);
     }
 
-    /// What stands below the cursor was seen, whoever is still writing.
+    /// Sabotage: everything below the cursor counts as seen, despite open transactions.
     #[cfg(test)]
     pub(super) fn sabotage_cursor(&mut self, part: Option<&Part>) {
         let window = self.windows.window_mut(part);
@@ -390,7 +419,7 @@ impl Reading {
 mod tests {
     use super::*;
 
-    /// There is no number of failing keys at which the others wait.
+    /// No number of failing keys makes the others wait.
     #[test]
     fn wide_windows_have_every_second_fetch_whatever_number_of_keys_waits() {
         let mut reading = Reading::new(Ordering::Single);

@@ -1,4 +1,4 @@
-//! Taking the rows of a fetch into the table.
+//! Moves the rows of a fetch into the table.
 
 use outbox_contract::backend::{Bucket, Fetched, FetchedRow, Ordering, Position, RowId};
 
@@ -8,20 +8,20 @@ use crate::relay::core::key::{Doing, Held, Kind};
 use crate::relay::core::table::{KeyRef, Name};
 use crate::relay::core::{Core, sabotaged};
 
-/// What became of a row.
+/// Result for one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
-    /// It is in memory now, or was.
+    /// In memory now, or before.
     Here,
-    /// Another window shows it.
+    /// Covered by another window.
     Elsewhere,
-    /// There is no room, so nothing behind it may be taken either.
+    /// No room, so nothing behind it may be taken either.
     NoRoom,
 }
 
 impl Core {
-    /// Takes the rows of a fetch. Word of rows, topics and buckets may have come meanwhile; where that changes what is to be read, the
-    /// answer is useless, and the fetch is made again.
+    /// Handles the rows of a fetch. Rows, topics and buckets may have changed meanwhile. If that
+    /// changes what is to be read, the answer is discarded, and the fetch repeated.
     pub(in crate::relay::core) fn fetched(&mut self, plan: &Plan, fetched: Fetched) {
         self.reading.under_way = None;
         self.looking.found += fetched.rows.len();
@@ -31,7 +31,7 @@ impl Core {
                 Turn::Key(key) => self.take_of_key(*key, plan, fetched),
             }
         }
-        // Keys that were kept because this fetch did not know of their transitions.
+        // These keys were kept because this fetch might not reflect their transitions.
         for key in std::mem::take(&mut self.guarded) {
             self.place(key);
         }
@@ -59,7 +59,7 @@ impl Core {
                     passed.push(position);
                 }
                 Taken::NoRoom => {
-                    // As if the fetch had been cut short before it.
+                    // As if the fetch had been cut short before this row.
                     self.reading.windows.window_mut(part).waits = true;
                     (full, reached) = (true, Position::START);
                     last = last.or(Some(plan.request.after));
@@ -71,8 +71,8 @@ impl Core {
         if self.reading.windows.ordering != Ordering::Writers {
             passed.clear();
         }
-        // What the store has looked at counts as seen, though it be another relay's: nothing of this relay's was there, and nobody need walk
-        // over it again.
+        // Everything that the store scanned counts as seen, even rows of other relays: none of this
+        // relay's were there, and no fetch need scan it again.
         let horizon = &mut self.reading.horizon;
         horizon.seen = horizon.seen.max(last.unwrap_or_default()).max(reached);
         self.advance(part, plan, last, full, &passed);
@@ -87,7 +87,8 @@ impl Core {
         passed: &[Position],
     ) {
         let (ordering, walk) = (self.reading.windows.ordering, self.limits.walk);
-        // All there is was shown to the main window: what other windows have seen is passed too, though it be gone by now.
+        // The main window was shown everything. So it passes what other windows have seen, even if
+        // it is gone now.
         let last = if full || part.is_some() { last } else { Some(self.reading.horizon.seen) };
         let shown = Shown {
             last,
@@ -121,7 +122,7 @@ impl Core {
                 break;
             }
             let taken = self.take_row(plan, row);
-            // It may have turned out that more of the key is to be read again.
+            // Taking the row may have lowered the key's window.
             if taken == Taken::NoRoom || is_current(self).is_none() {
                 full = true;
                 break;
@@ -146,7 +147,8 @@ impl Core {
             FetchedRow::Message(stored) => (stored.message.key_id(), stored.bucket, None),
             FetchedRow::Failing(waiting) => (waiting.key.clone(), waiting.bucket, Some(waiting.at)),
             FetchedRow::Malformed(waiting, reason) => {
-                // Whichever window shows it: it is not sent, so nothing of its key need wait for it, nor it for anything.
+                // Any window may return a malformed row: it is never sent, so its key need not wait
+                // for it, nor it for the key.
                 if self.table.has_row(position) || !self.reading.owned.contains(waiting.bucket) {
                     return Taken::Here;
                 }
@@ -154,17 +156,18 @@ impl Core {
                     return Taken::NoRoom;
                 }
                 let epoch = self.leases.epoch(waiting.bucket);
-                let stay = self.table.insert_nonsense(position, waiting.bucket);
+                let stay = self.table.insert_malformed(position, waiting.bucket);
                 self.malformed.push(waiting.clone(), epoch, stay, reason.clone());
                 return Taken::Here;
             }
-            // A kind of row that this version does not know: left where it is, and seen again.
+            // Unknown kind of row: it stays in the store, and later fetches return it again.
             _ => return Taken::Here,
         };
         if self.table.has_row(position) || !self.reading.owned.contains(bucket) {
             return Taken::Here;
         }
-        // The store muted what was a gap when the fetch began; this catches gaps that were made since then, or by this very batch.
+        // The store muted the gaps that existed when the fetch began. This check catches gaps made
+        // since then, or by this very batch.
         let name = (name, bucket);
         if !self.is_governed(plan, &name) {
             return Taken::Elsewhere;
@@ -185,7 +188,7 @@ impl Core {
         taken
     }
 
-    /// Whether a key is read through the window of this fetch.
+    /// Returns true if a key is read through the window of this fetch.
     fn is_governed(&self, plan: &Plan, name: &Name) -> bool {
         let key = self.table.find(name);
         let has_window = key.and_then(|key| self.table.get(key)).is_some_and(|state| state.window.is_some());
@@ -196,7 +199,8 @@ impl Core {
         }
     }
 
-    /// Whether a row of a key may be taken now. What may not is read again later, through a window of the key.
+    /// Decides whether a row of a key may be taken now. Otherwise it is read again later, through a
+    /// window of the key.
     fn deduplicate(&mut self, key: KeyRef, plan: &Plan, position: Position, failing: Option<RowId>) -> Taken {
         let (max_per_key, max_waiting) = (self.limits.max_per_key, self.limits.max_in_flight);
         let is_crowded = failing.is_some() && self.table.waiting() >= max_waiting;
@@ -204,11 +208,12 @@ impl Core {
         let Some(state) = self.table.get_mut(key) else { return Taken::Elsewhere };
         state.is_failing = failing.is_some();
         let does_not_know = state.as_of >= plan.sequence && !ignores_transitions;
-        // It flows, and what is here of it is to be parked: one of the two is out of date.
+        // The row is not failing, but the key has rows to be parked: one of the two facts is
+        // outdated.
         let is_parking = matches!(&state.doing, Doing::Transition(_, Kind::Fail { .. } | Kind::Park(_)));
         let contradicts =
             failing.is_none() && (!state.to_park.is_empty() || is_parking) && !ignores_transitions;
-        // Rows that are to be parked have no content: how many there are of one key does not matter.
+        // Rows to be parked have no content, so their number per key does not matter.
         let has_no_room = is_crowded || (failing.is_none() && state.rows >= state.allowed(max_per_key));
         if does_not_know || contradicts || state.retry.is_some() || state.recovering {
             self.forget_rows_to_park(key);

@@ -1,5 +1,5 @@
-//! The wide read windows: the main one, and the gaps of topics and buckets that are read apart from it. Windows of single keys are with
-//! the keys.
+//! Wide read windows: the main one, and the gaps of topics and buckets. Windows of single keys are
+//! in the state of the key.
 
 use std::collections::BTreeMap;
 
@@ -9,33 +9,34 @@ use outbox_contract::{KeyId, Topic};
 use super::marks::Marks;
 use super::window::Window;
 
-/// A part of what a relay owns that is read apart from the rest.
+/// Part of what a relay owns that is read apart from the rest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::relay::core) enum Part {
     /// One topic.
     Topic(Topic),
-    /// Buckets that were taken over, by the number of the gap; their set is in the gap.
+    /// Buckets that were taken over, by the number of the gap, which holds their set.
     Buckets(u64),
 }
 
-/// All wide windows. What no window of its key governs is governed by exactly one of these: its topic's, else its bucket's, else the main one.
+/// All wide windows. A key without a window of its own is governed by exactly one of them: its
+/// topic's, else its bucket's, else the main one.
 #[derive(Debug)]
 pub(in crate::relay::core) struct Windows {
     pub(super) ordering: Ordering,
     pub(super) main: Window,
     // Ordered, so that a run can be replayed: the round-robin follows this order.
     gaps: BTreeMap<Part, Gap>,
-    /// How far sequence shards are committed, as far as is known.
+    /// Latest committed marks.
     pub(super) marks: Marks,
     turn: Option<Part>,
 }
 
-/// A part that is read through a window of its own.
+/// Part that is read through a window of its own.
 #[derive(Clone, Debug)]
 struct Gap {
     window: Window,
     buckets: BucketSet,
-    /// Whether it waits: a broken or paused topic.
+    /// True while the topic is unavailable or paused, and is not read.
     is_closed: bool,
 }
 
@@ -50,7 +51,7 @@ impl Windows {
         }
     }
 
-    /// The window of a part; the main one without.
+    /// Returns the window of a part, or the main one for `None`.
     pub(super) fn window(&self, part: Option<&Part>) -> &Window {
         part.and_then(|part| self.gaps.get(part)).map_or(&self.main, |gap| &gap.window)
     }
@@ -63,7 +64,7 @@ impl Windows {
         self.gaps.values_mut().map(|gap| &mut gap.window).chain([&mut self.main])
     }
 
-    /// Where the next fetch through the window of this part begins, which reads these buckets.
+    /// Returns where the next fetch of these buckets through the window of this part begins.
     pub(super) fn start(&self, part: Option<&Part>, buckets: &BucketSet) -> Position {
         let window = self.window(part);
         if self.ordering != Ordering::Stripes {
@@ -73,7 +74,7 @@ impl Windows {
         news.map_or(window.cursor, |news| news.min(window.cursor))
     }
 
-    /// Takes what the store says of its sequence shards. `split`: buckets with late commits are read apart.
+    /// Processes committed marks. `split`: read buckets with late commits apart.
     pub(super) fn committed(&mut self, marks: Marks, owned: BucketSet, split: bool) {
         self.marks = marks;
         if split {
@@ -82,8 +83,9 @@ impl Windows {
         self.main.more |= self.marks.news(&self.main.seen, &self.main_buckets(owned), None).is_some();
     }
 
-    /// Gives each bucket with late commits a window of its own. So what is passed between those and the cursor is walked over again for that bucket
-    /// alone, and the other ones don't wait for it: at each question some shard may be late.
+    /// Gives each bucket with late commits a window of its own. Then only that bucket's fetches
+    /// scan the range between the late commits and the cursor again, and the others need not wait.
+    /// Without this, some shard may be late at each query.
     fn split_late(&mut self, owned: BucketSet) {
         let wide =
             self.gaps.iter().filter(|(part, gap)| matches!(part, Part::Buckets(_)) && gap.buckets.len() > 1);
@@ -112,28 +114,29 @@ impl Windows {
         Part::Buckets(numbers.max().unwrap_or(0))
     }
 
-    /// The keys of a gap that has caught up return to the next wider window. What that one has passed was seen through the gap: this fetch
-    /// began after what counts there (the horizon, the marks) was established.
+    /// Returns the keys of a gap that has caught up to the next wider window. The gap has seen what
+    /// that window has passed over: this fetch began after the horizon or the marks of that window
+    /// were established.
     pub(super) fn end_gap(&mut self, part: &Part, marks: &Marks) {
         if let (Part::Buckets(_), Some(gap)) = (part, self.gaps.remove(part)) {
-            // The main window has never seen their shards.
+            // The main window has never seen the shards of these buckets.
             self.main.seen = self.main.seen.with(marks, &gap.buckets);
         }
         self.main.more = true;
     }
 
-    /// Nothing can come at or below this position any more, through whichever wide window.
+    /// Returns the position at or below which nothing can appear in any wide window.
     pub(super) fn floor(&self) -> Position {
         let gaps = self.gaps.values().map(|gap| gap.window.floor(self.ordering));
         gaps.min().unwrap_or(Position::END).min(self.main.floor(self.ordering))
     }
 
-    /// Whether a fetch would begin above what it must see again if a writer is over.
+    /// Returns true if a fetch would begin at a base.
     pub(super) fn has_base(&self, part: Option<&Part>) -> bool {
         self.window(part).base.is_some()
     }
 
-    /// Tells all windows who is writing, and whether the horizon moved.
+    /// Tells all windows the open transactions, and whether the horizon moved.
     pub(super) fn hear(&mut self, writers: &Writers, moved: bool) {
         for window in self.all_mut() {
             window.hear(writers);
@@ -141,13 +144,13 @@ impl Windows {
         }
     }
 
-    /// The first buckets: everything is read from there on.
+    /// Starts reading from this position, for the first buckets.
     pub(super) fn begin(&mut self, low_water: Position) {
         self.main = Window::at(low_water);
         self.gaps.values_mut().for_each(|gap| gap.window.lower(low_water));
     }
 
-    /// Forgets buckets that are owned no more.
+    /// Forgets buckets that are no longer owned.
     pub(super) fn lose(&mut self, buckets: BucketSet) {
         self.gaps.retain(|part, gap| match part {
             Part::Topic(_) => true,
@@ -158,7 +161,8 @@ impl Windows {
         });
     }
 
-    /// Closes a topic. `of_keys`: the lowest cursor of the windows of its keys, which it takes over: they would go on sending what is broken.
+    /// Closes a topic. `of_keys`: lowest cursor of the windows of its keys. The topic's window
+    /// replaces those, as they would continue to send the topic's messages.
     pub(super) fn close_topic(&mut self, topic: &Topic, of_keys: Option<Position>) {
         let part = Part::Topic(topic.clone());
         let apart = self.gaps.remove(&part).map(|gap| gap.window);
@@ -184,12 +188,12 @@ impl Windows {
         }
     }
 
-    /// Whether a topic is behind the main window, closed or catching up.
+    /// Returns true if a topic is read apart from the main window: it is closed, or catching up.
     pub(in crate::relay::core) fn is_apart(&self, topic: &Topic) -> bool {
         !self.gaps.is_empty() && self.gaps.contains_key(&Part::Topic(topic.clone()))
     }
 
-    /// The window of a topic that waits: it keeps its keys.
+    /// Returns the window of a closed topic, which reads all its keys.
     pub(super) fn closed_topic(&mut self, topic: &Topic) -> Option<&mut Window> {
         if self.gaps.is_empty() {
             return None;
@@ -198,7 +202,7 @@ impl Windows {
         gap.is_closed.then_some(&mut gap.window)
     }
 
-    /// The wide window that a key is read through: None is the main one.
+    /// Returns the wide window that governs a key; `None` is the main one.
     pub(super) fn governor(&self, key: &KeyId, bucket: Bucket) -> Option<Part> {
         if self.gaps.is_empty() {
             return None;
@@ -211,7 +215,8 @@ impl Windows {
         buckets.find(|(_, gap)| gap.buckets.contains(bucket)).map(|(part, _)| part.clone())
     }
 
-    /// The wide window of a key is read again: the key's own is over.
+    /// Makes the wide window of a topic's keys read again, because the window of one of them has
+    /// ended.
     pub(super) fn look_again(&mut self, topic: &Topic) {
         let part = Part::Topic(topic.clone());
         if let Some(gap) = self.gaps.get_mut(&part).filter(|gap| !gap.is_closed) {
@@ -220,7 +225,7 @@ impl Windows {
         self.main.more = true;
     }
 
-    /// Has a row read again that no window of its key need show: by whichever windows may.
+    /// Makes the governing wide windows read a row again that no window of its key need cover.
     pub(super) fn read_row_again(&mut self, topic: &Topic, bucket: Bucket, after: Position) {
         if let Some(gap) = self.gaps.get_mut(&Part::Topic(topic.clone())) {
             gap.window.lower(after);
@@ -249,7 +254,7 @@ impl Windows {
         self.gaps.insert(self.next_buckets(), Gap { window, buckets, is_closed: false });
     }
 
-    /// The owned buckets that are read through the main window.
+    /// Returns the owned buckets that are read through the main window.
     pub(super) fn main_buckets(&self, owned: BucketSet) -> BucketSet {
         self.gaps.iter().fold(owned, |buckets, (part, gap)| match part {
             Part::Buckets(_) => buckets.without(&gap.buckets),
@@ -257,7 +262,7 @@ impl Windows {
         })
     }
 
-    /// The owned buckets that are read through the window of this part.
+    /// Returns the owned buckets that are read through the window of this part.
     pub(super) fn buckets(&self, part: Option<&Part>, owned: BucketSet) -> BucketSet {
         match part.and_then(|part| self.gaps.get(part)) {
             Some(gap) => gap.buckets.intersection(&owned),
@@ -265,7 +270,7 @@ impl Windows {
         }
     }
 
-    /// Topics that are read through narrower windows than that of this part.
+    /// Returns the topics that are read through narrower windows than that of this part.
     pub(super) fn muted_topics(&self, part: Option<&Part>) -> impl Iterator<Item = Scope> {
         let is_wide = !matches!(part, Some(Part::Topic(_)));
         let topics = self.gaps.keys().filter_map(|part| match part {
@@ -275,7 +280,7 @@ impl Windows {
         topics.filter(move |_| is_wide)
     }
 
-    /// Parts that are not to be read now.
+    /// Returns the closed topics.
     pub(super) fn closed(&self) -> Vec<Scope> {
         let closed = self.gaps.iter().filter(|(_, gap)| gap.is_closed);
         closed
@@ -286,30 +291,32 @@ impl Windows {
             .collect()
     }
 
-    /// The wide window that is read next: the main one and every open gap that may have more, in turn. Those that stopped at rows that are
-    /// to be buried wait until there is room for such.
+    /// Returns the wide window to read next: the main one and all open gaps that may have more take
+    /// turns. Those that stopped at rows to be parked or buried wait until there is room for such
+    /// rows.
     pub(super) fn choose(&self, room_to_wait: bool) -> Option<Option<Part>> {
         let may_be_read = |window: &Window| window.more && (room_to_wait || !window.waits);
         let open = self.gaps.iter().filter(|(_, gap)| !gap.is_closed && may_be_read(&gap.window));
         let mut ready: Vec<Option<Part>> = open.map(|(part, _)| Some(part.clone())).collect();
         ready.extend(may_be_read(&self.main).then_some(None));
-        // Parts in their order, the main window behind them; the one after the last one that was read.
+        // Gaps in their order, then the main window; the first one after the last that was read.
         ready.iter().find(|part| is_behind(part, &self.turn)).or(ready.first()).cloned()
     }
 
-    /// Whether a window waits for room for rows that are to be buried.
+    /// Returns true if a window waits for room for rows that are to be parked or buried.
     pub(super) fn has_waiting(&self) -> bool {
         let open = self.gaps.values().filter(|gap| !gap.is_closed).map(|gap| &gap.window);
         open.chain([&self.main]).any(|window| window.waits && window.more)
     }
 
-    /// This one has its turn.
+    /// Records the window whose turn it was.
     pub(super) fn took(&mut self, part: &Option<Part>) {
         self.turn.clone_from(part);
     }
 }
 
-/// Whether a window's turn is after another's: parts in their order, the main window last.
+/// Returns true if a window's turn comes after another's: gaps in their order, the main window
+/// last.
 fn is_behind(part: &Option<Part>, last: &Option<Part>) -> bool {
     match (part, last) {
         (_, None) => false,
