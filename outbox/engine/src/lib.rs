@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod inbox;
+mod mailbox;
 mod mediator;
 mod relay;
 mod telemetry;

@@ -1,4 +1,4 @@
-//! How an inbox is put together.
+//! Setup of an inbox.
 
 use std::fmt;
 use std::sync::Arc;
@@ -163,7 +163,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         self
     }
 
-    /// What happens to messages of subscribed topics for which there is no handler. Default: they become dead letters.
+    /// Sets the fate of messages of subscribed topics that have no handler. Default: they become dead letters.
     pub fn unknown_types(mut self, unknown: UnknownType) -> Self {
         self.handlers.unknown = unknown;
         self
@@ -228,22 +228,22 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         self
     }
 
-    /// What people call this process. See [`InboxConfig::label`].
+    /// Name of this process for people. See [`InboxConfig::label`].
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.config.label = label.into();
         self
     }
 
-    /// How long leases of stored keys last. See [`InboxConfig::lease`].
+    /// Duration of the leases of stored keys. See [`InboxConfig::lease`].
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = Some(lease);
         self
     }
 
     settings! {
-        /// Where messages wait. See [`InboxConfig::mode`].
+        /// Place where messages wait. See [`InboxConfig::mode`].
         mode: Mode,
-        /// How many transactions may run at once. See [`InboxConfig::concurrency`].
+        /// Maximum number of concurrent transactions. See [`InboxConfig::concurrency`].
         concurrency: usize,
         /// The most messages of one transaction. See [`InboxConfig::batch`].
         batch: usize,
@@ -253,15 +253,15 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         prefetch_bytes: usize,
         /// The most dead letters beside which a record that is no message becomes one. See [`InboxConfig::max_undecodable`].
         max_undecodable: u64,
-        /// How often a message is tried in memory. See [`InboxConfig::tries`].
+        /// Number of tries of a message in memory. See [`InboxConfig::tries`].
         tries: u32,
         /// The first wait between such tries. See [`InboxConfig::first_delay`].
         first_delay: Duration,
         /// The longest such wait. See [`InboxConfig::max_delay`].
         max_delay: Duration,
-        /// How long a call to the store may take. See [`InboxConfig::store_timeout`].
+        /// Maximum time of a call to the store. See [`InboxConfig::store_timeout`].
         store_timeout: Duration,
-        /// How often failing keys are looked for. See [`InboxConfig::due_poll`].
+        /// Interval of the look for failing keys. See [`InboxConfig::due_poll`].
         due_poll: Duration,
         /// The first wait for what is not to be had. See [`InboxConfig::outage_first_delay`].
         outage_first_delay: Duration,
@@ -269,7 +269,7 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
         outage_max_delay: Duration,
         /// The age of a stored message from which on the inbox is unhealthy. See [`InboxConfig::unhealthy_age`].
         unhealthy_age: Duration,
-        /// How stored messages that fail are tried again. See [`InboxConfig::retry`].
+        /// Retry policy of stored messages that fail. See [`InboxConfig::retry`].
         retry: RetryPolicy,
     }
 

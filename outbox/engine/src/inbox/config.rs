@@ -1,4 +1,4 @@
-//! How an inbox is set up: every number with its unit, its default, and why.
+//! Configuration of an inbox: every number with its unit, its default, and why.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use outbox_contract::RetryPolicy;
 use crate::relay::RelayConfig;
 use crate::relay::config::{MAX_BYTES, MAX_MESSAGES, problem_of_count};
 
-/// Where a message waits until its handler has handled it.
+/// Place where a message waits until its handler has handled it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// At the broker: a message is acknowledged when its handler's transaction is committed. Only failing keys wait in the store. The
@@ -33,7 +33,7 @@ impl Mode {
     }
 }
 
-/// What happens to a message for which there is no handler.
+/// Fate of a message that has no handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum UnknownType {
     /// It becomes a dead letter: nothing is lost, and it can be requeued when there is a handler. Its key goes on.
@@ -50,9 +50,9 @@ pub enum UnknownType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandlerOptions {
-    /// How many calls of it may run at once in this process, of different keys. Default: no bound but [`InboxConfig::concurrency`].
+    /// Maximum number of concurrent calls of it in this process, of different keys. Default: no bound but [`InboxConfig::concurrency`].
     pub concurrency: usize,
-    /// How long one call may take before it is dropped, rolled back and counted as failed. Default 10 s. Shorter than a transaction may be idle:
+    /// Maximum time of one call before it is dropped, rolled back and counted as failed. Default 10 s. Shorter than a transaction may be idle:
     /// PostgreSQL and MySQL end one after the store's `transaction_idle_timeout`, 12 s by default.
     pub timeout: Duration,
 }
@@ -78,7 +78,7 @@ impl HandlerOptions {
         self
     }
 
-    /// What is wrong with them, where a transaction may be idle for so long.
+    /// Returns what is wrong with them, where a transaction may be idle for so long.
     pub(crate) fn problems(&self, max_idle: Option<Duration>) -> Vec<String> {
         let mut problems = Vec::new();
         if self.concurrency == 0 {
@@ -101,7 +101,7 @@ impl HandlerOptions {
     }
 }
 
-/// How often leases of stored keys are renewed, and it is learned what operators paused.
+/// Interval in which leases of stored keys are renewed, and it is learned what operators paused.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The most transactions at once: more than a database has connections.
@@ -113,11 +113,11 @@ const MAX_CONCURRENCY: usize = 10_000;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct InboxConfig {
-    /// What people call this process, in logs and in the database. It decides nothing. Default `inbox`.
+    /// Name of this process for people, in logs and in the database. It decides nothing. Default `inbox`.
     pub label: String,
-    /// Where messages wait. Default [`Mode::Direct`].
+    /// Place where messages wait. Default [`Mode::Direct`].
     pub mode: Mode,
-    /// How many transactions may run at once, of different keys, whatever their messages come from; each one takes a connection of the store. Half of them
+    /// Maximum number of concurrent transactions, of different keys, whatever their messages come from; each one takes a connection of the store. Half of them
     /// at most are for messages whose last try came to nothing, and in direct mode for what waits in the store. Default 8: a pool of the usual size has as
     /// many. At most 10,000. On a store with one writer at a time it is 1, whatever is said here.
     pub concurrency: usize,
@@ -132,27 +132,27 @@ pub struct InboxConfig {
     /// acknowledged and dropped, and log and health say so: a topic on which somebody else writes must not fill the store. Messages that fail
     /// become dead letters whatever it is.
     pub max_undecodable: u64,
-    /// How often a message is tried in memory before it and what follows of its key is written to the store and acknowledged. Default 3.
+    /// Number of tries of a message in memory before it and what follows of its key is written to the store and acknowledged. Default 3.
     pub tries: u32,
     /// The first wait between tries in memory; it doubles. Default 50 ms. Short: it holds up the key's prefetch.
     pub first_delay: Duration,
     /// The longest such wait. Default 1 s.
     pub max_delay: Duration,
-    /// How long a call to the store may take before it counts as failed. Default 5 s.
+    /// Maximum time of a call to the store before it counts as failed. Default 5 s.
     pub store_timeout: Duration,
-    /// How long leases of stored keys last: another process takes them over at most this long, and a heartbeat, after this one was
+    /// Duration of the leases of stored keys: another process takes them over at most this long, and a heartbeat, after this one was
     /// killed. At least what two heartbeats of 5 s, two calls to the store and the slowest handler need, three times the slowest handler where
     /// [`batch`](Self::batch) is more than 1. Default: that, or 15 s if it is less.
     pub lease: Option<Duration>,
-    /// How often failing keys are looked for that an operator released, or that another process left. Default 5 s.
+    /// Interval of the look for failing keys that an operator released, or that another process left. Default 5 s.
     pub due_poll: Duration,
-    /// How long to wait first when the store or the broker is not to be had. Default 200 ms.
+    /// First wait when the store or the broker is unavailable. Default 200 ms.
     pub outage_first_delay: Duration,
     /// The longest such wait. Default 5 s.
     pub outage_max_delay: Duration,
     /// The age of the oldest stored message from which on the inbox is unhealthy. Default 60 s.
     pub unhealthy_age: Duration,
-    /// How stored messages that fail are tried again.
+    /// Retry policy of stored messages that fail.
     pub retry: RetryPolicy,
 }
 
@@ -238,7 +238,7 @@ impl InboxConfig {
         problems
     }
 
-    /// What is wrong beyond that for an inbox that handles, where the slowest handler may take this long.
+    /// Returns what is wrong beyond that for an inbox that handles, where the slowest handler may take this long.
     pub(crate) fn problems_of_drain(&self, slowest: Duration) -> Vec<String> {
         let (drain, needed) = (self.drain(slowest), self.least_lease(slowest));
         let mut problems = Vec::new();
@@ -255,7 +255,7 @@ impl InboxConfig {
         problems
     }
 
-    /// How long all of a transaction may take that stored messages are handled in.
+    /// Maximum time of a transaction in which stored messages are handled.
     fn handling(&self, slowest: Duration) -> Duration {
         // The calls of a batch take no longer than two, as `Pace` has it; and if it fails at its end, it is begun again with its first message alone.
         let calls = if self.batch > 1 { 3 } else { 1 };

@@ -1,4 +1,4 @@
-//! What all parts of an inbox share.
+//! State that all parts of an inbox share.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,17 +7,17 @@ use std::time::Duration;
 use outbox_contract::Transport;
 use outbox_contract::backend::{Clock, Paused, Subscription};
 
-use super::absence::Absence;
 use super::config::InboxConfig;
+use super::core::Limits;
+use super::core::pausing::Pausing;
 use super::credit::Credit;
-use super::dispatcher::Limits;
-use super::pausing::Pausing;
+use super::outage::Outage;
 use super::problems::Problems;
 use super::process::Process;
 use super::stats::Counters;
 use super::steps::Steps;
 
-/// What a store told of pauses, and when the heartbeat began that asked.
+/// Pauses as the store told them last, and the beginning of the heartbeat that asked.
 pub(crate) type PausedInStore = Box<dyn Fn() -> (Paused, Duration) + Send + Sync>;
 
 pub(crate) struct Context {
@@ -36,14 +36,14 @@ pub(crate) struct Context {
     pub(crate) credit: Arc<Credit>,
     // What was asked of this process. Written by the handle, and by who looks; held for a few instructions.
     pub(crate) pausing: Mutex<Pausing>,
-    /// What is paused of the consumer, as the store told last, and when it was asked that. None: this process handles nothing.
+    /// Pauses of the consumer, as the store told them last. None: this process handles nothing.
     pub(crate) paused_in_store: Option<PausedInStore>,
-    /// Whether there is a subscription now.
+    /// True while there is a subscription.
     pub(crate) subscribed: AtomicBool,
-    /// Whether the broker could not be told what is finished, when that was tried last.
+    /// True if the last acknowledgement failed.
     pub(crate) untold: AtomicBool,
-    /// What the subscription gives in place of deliveries.
-    pub(crate) absence: Absence,
+    /// Errors that the subscription gives in place of deliveries.
+    pub(crate) outage: Outage,
     /// Topics and units of it that give nothing, while others do.
     pub(crate) problems: Problems,
 }
@@ -53,7 +53,7 @@ impl Context {
         self.clock.elapsed()
     }
 
-    /// What is not to be handled now: the whole consumer, or single topics of it.
+    /// Returns what is not to be handled now: the whole consumer, or single topics of it.
     pub(crate) fn paused(&self) -> Paused {
         let Some(in_store) = &self.paused_in_store else { return Paused::default() };
         let (mut paused, begun) = in_store();
@@ -61,12 +61,12 @@ impl Context {
         paused
     }
 
-    /// What was asked of this process about pauses.
+    /// Pauses that were asked of this process.
     pub(crate) fn pausing(&self) -> MutexGuard<'_, Pausing> {
         self.pausing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a transaction on its way may take until it is over, one way or the other.
+    /// Maximum time until a transaction on its way is over, one way or the other.
     pub(crate) fn longest_job(&self) -> Duration {
         let messages = u32::try_from(self.config.batch).unwrap_or(u32::MAX);
         let one = self.slowest.saturating_add(self.config.store_timeout.saturating_mul(4));

@@ -15,7 +15,7 @@ use outbox_contract::{
 };
 use tokio::time::Instant;
 
-use super::conflicts::Conflicts;
+use super::core::conflicts::Conflicts;
 use super::process::{Errand, Place, Process, Work};
 use super::stats::Counters;
 use super::verdict::{Broken, Verdict};
@@ -23,9 +23,9 @@ use super::verdict::{Broken, Verdict};
 pub(crate) struct Drain {
     process: Arc<dyn Process>,
     counters: Arc<Counters>,
-    /// How long a call to the store may take.
+    /// Maximum time of a call to the store.
     store_timeout: Duration,
-    /// Whether what waits in the store is there because it failed, or behind such.
+    /// True if everything that waits in the store failed, or came behind such.
     all_suspects: bool,
     // Held while one verdict is looked at.
     conflicts: Mutex<Conflicts>,

@@ -99,7 +99,7 @@ impl InboxHandle {
         Ok(())
     }
 
-    /// What the inbox has done since it was started, and what it has in memory.
+    /// Returns what the inbox has done since its start, and what it has in memory.
     #[must_use]
     pub fn stats(&self) -> InboxStats {
         self.context.counters.snapshot(self.context.credit.out(), self.context.problems.count())
@@ -111,13 +111,13 @@ impl InboxHandle {
         self.context.problems.all()
     }
 
-    /// What waits in the store for this consumer, as last measured. None: not measured yet, or not by this process.
+    /// Returns the backlog in the store of this consumer, as last measured. None: not measured yet, or not by this process.
     #[must_use]
     pub fn backlog(&self) -> Option<Backlog> {
         self.drain.as_ref()?.backlog().pop().map(|(_, backlog)| backlog)
     }
 
-    /// Whether the inbox does its work (promise P9).
+    /// Returns whether the inbox does its work (promise P9).
     #[must_use]
     pub fn health(&self) -> Health {
         let healthy = || Health { status: Status::Healthy, reasons: Vec::new() };
@@ -137,7 +137,7 @@ impl InboxHandle {
             let words = "the broker could not be told what is finished; it is told again";
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }
-        if let Some((lasts, error)) = self.context.absence.lasting(self.context.now()) {
+        if let Some((lasts, error)) = self.context.outage.lasting(self.context.now()) {
             let words = format!("for {lasts:.1?} the broker has given nothing but errors: {error}");
             health.add(Status::Degraded, format!("consumer {consumer}: {words}"));
         }

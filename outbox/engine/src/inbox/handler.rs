@@ -1,4 +1,4 @@
-//! What a user writes: a handler, what it is given, and what it says when it could not do its work.
+//! Handlers of users: their context, and their failures.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::mediator::HandlerError;
 ///
 /// *Cancellation*: its future is dropped at its timeout and when the inbox is killed; the transaction is then rolled back.
 pub trait MessageHandler<'a, Tx: 'a, E, C: Codec = Json>: Send + Sync + 'static {
-    /// What the function returns.
+    /// Future of the function.
     type Future: Future<Output = Result<(), HandlerError>> + Send + 'a;
 
     /// Handles one event.
@@ -56,13 +56,13 @@ where
     handler
 }
 
-/// What a handler is told besides the event, and where it leaves what it emits. Cheap to copy.
+/// Context of a handler's call besides the event, and the place for what it emits. Cheap to copy.
 pub struct HandlerContext<'a, C: Codec = Json> {
     pub(crate) message: &'a Message,
     pub(crate) consumer: &'a Consumer,
     pub(crate) attempt: u32,
     pub(crate) emitted: &'a Emitted,
-    /// What events are written with.
+    /// Codec of emitted events.
     pub(crate) codec: &'a C,
 }
 
@@ -93,7 +93,7 @@ impl<'a, C: Codec> HandlerContext<'a, C> {
         self.consumer
     }
 
-    /// Which attempt this is, from 1. The tries in memory and, once the message is stored, those of the stored one are counted apart.
+    /// Number of this attempt, from 1. The tries in memory and, once the message is stored, those of the stored one are counted apart.
     /// Tries that ended in a conflict (a deadlock, a [`VersionMismatch`](crate::VersionMismatch)) are not counted, unless they go on for so long
     /// that this is the message's own failure.
     #[must_use]
@@ -160,7 +160,7 @@ impl<C: Codec> fmt::Debug for HandlerContext<'_, C> {
     }
 }
 
-/// What handlers of one transaction have emitted so far.
+/// Messages that the handlers of one transaction have emitted so far.
 #[derive(Debug, Default)]
 pub(crate) struct Emitted(Mutex<Vec<Message>>);
 
@@ -174,7 +174,7 @@ impl Emitted {
     }
 }
 
-/// How a handler says more of its failure than an error does: `return Err(HandlerFailure::rejected("no-such-order", "…").into())`.
+/// A failure of which a handler says more than an error does: `return Err(HandlerFailure::rejected("no-such-order", "…").into())`.
 ///
 /// Any other error *failed*, of the class `handler`, and is tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,13 +198,13 @@ impl HandlerFailure {
         Self { failure: Failure::new(class, message), rejected: true }
     }
 
-    /// Whether it was rejected for good.
+    /// Returns true if it was rejected permanently.
     #[must_use]
     pub const fn is_rejected(&self) -> bool {
         self.rejected
     }
 
-    /// What a handler's error says.
+    /// Reads a handler's error.
     pub(crate) fn of(error: &HandlerError) -> Self {
         error.downcast_ref::<Self>().cloned().unwrap_or_else(|| Self::failed("handler", error.to_string()))
     }

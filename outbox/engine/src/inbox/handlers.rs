@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::config::{HandlerOptions, UnknownType};
 use super::handler::{HandlerContext, MessageHandler};
-use super::stand_in::is_record;
+use super::undecodable::is_record;
 use super::upcast::{Upcasters, unreadable};
 use crate::mediator::HandlerError;
 
@@ -93,12 +93,12 @@ pub(crate) struct Registered<Tx, C: Codec> {
     pub(crate) permits: Arc<Semaphore>,
 }
 
-/// What is to be done with a message.
+/// Action for a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// This handler handles it.
     Handle(usize),
-    /// Nobody wants it.
+    /// No handler wants it.
     Ignore,
     /// It becomes a dead letter.
     Reject(Failure),
@@ -244,7 +244,7 @@ impl<Tx: Send + 'static, C: Codec> Handlers<Tx, C> {
         self.list.get(at)
     }
 
-    /// How many of each handler may run at once.
+    /// Maximum number of concurrent calls of each handler.
     pub(crate) fn limits(&self) -> Vec<usize> {
         self.list.iter().map(|registered| registered.options.concurrency).collect()
     }

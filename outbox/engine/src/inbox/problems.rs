@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use outbox_contract::backend::Problem;
 use outbox_contract::{Consumer, Topic, metric};
 
-/// How many problems the health check names, each in a reason of its own.
+/// Maximum number of problems that the health check names, each in a reason of its own.
 const MAX_NAMED: usize = 20;
 
 /// The problems of a subscription, as its transport told last. Shared by who looks and who is asked for health.
@@ -87,7 +87,7 @@ impl Problems {
     }
 }
 
-/// Whether a problem of this topic and unit is among these.
+/// Returns true if a problem of this topic and unit is among these.
 fn is_in(problems: &[Problem], problem: &Problem) -> bool {
     problems.iter().any(|other| other.topic == problem.topic && other.number == problem.number)
 }

@@ -1,4 +1,4 @@
-//! What handles messages, whatever the store and the handlers are: the only way into a handler.
+//! Handling of messages, whatever the store and the handlers are: the only way into a handler.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use super::verdict::{Broken, Verdict};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work<'a> {
     pub(crate) message: &'a Message,
-    /// Which attempt this is, from 1.
+    /// Number of this attempt, from 1.
     pub(crate) attempt: u32,
-    /// Where it waits in the store, if it comes from there.
+    /// Its row, if it comes from the store.
     pub(crate) stored: Option<&'a Stored>,
 }
 
-/// What a transaction is wanted for.
+/// Purpose of a transaction.
 pub(crate) struct Errand<'a> {
     pub(crate) place: Place,
-    /// Whether the message may take its handler's whole time: its last try came to nothing. Such never have all turns.
+    /// True if the message may take its handler's whole time: its last try came to nothing. Such never have all turns.
     pub(crate) is_suspect: bool,
-    /// Whether it is still to be done, asked when its turn has come.
+    /// Asked when its turn has come: returns false if it is not to be done any more.
     pub(crate) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
-/// Where a message comes from.
+/// Origin of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// From the broker: one that is behind others is written behind them.
@@ -39,7 +39,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Whether there is time for something that may take this long.
+    /// Returns true if there is time for something that may take this long.
     pub(crate) fn has_time(self, takes: Duration) -> bool {
         match self {
             Self::Broker => true,
@@ -55,7 +55,7 @@ impl Place {
 /// Handles messages, whatever the store and the handlers are.
 #[async_trait]
 pub(crate) trait Process: Send + Sync + 'static {
-    /// Which handler a message goes to, if any.
+    /// Returns the handler that a message goes to, if any.
     fn handler_of(&self, message: &Message) -> Option<usize>;
 
     /// Handles messages: those of one key in the order given. Several go through one transaction; if that comes to nothing, each through

@@ -1,29 +1,25 @@
-//! The receiver: takes what the broker delivers, and gives it to the mailboxes, or writes it to the store.
+//! The receiver: takes what the broker delivers, and passes it to the dispatcher.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use outbox_contract::Message;
-use outbox_contract::backend::{Delivery, Received, Tag};
+use outbox_contract::TransportError;
+use outbox_contract::backend::{Delivery, Received};
 use ractor::{ActorProcessingErr, ActorRef, RpcReplyPort};
 
-use super::acknowledger::AcknowledgerMsg;
 use super::context::Context;
-use super::dispatcher::Item;
-use super::mailboxes::MailboxesMsg;
-use super::process::{Errand, Place};
+use super::core::{Event, Item};
+use super::dispatcher::DispatcherMsg;
 use super::source::Source;
-use super::stand_in::message_of;
 use super::steps::Step;
 use super::supervisor::InboxMsg;
+use super::undecodable::message_of;
 
 pub(crate) struct Receiver {
     pub(crate) context: Arc<Context>,
     pub(crate) source: Arc<Source>,
     pub(crate) supervisor: ActorRef<InboxMsg>,
-    pub(crate) acknowledger: ActorRef<AcknowledgerMsg>,
-    /// Where deliveries go. None: to the store.
-    pub(crate) mailboxes: Option<ActorRef<MailboxesMsg>>,
+    pub(crate) dispatcher: ActorRef<DispatcherMsg>,
 }
 
 pub(crate) enum ReceiverMsg {
@@ -33,8 +29,9 @@ pub(crate) enum ReceiverMsg {
     Finish(RpcReplyPort<()>),
 }
 
+#[derive(Default)]
 pub(crate) struct ReceiverState {
-    /// How often in a row the broker was away.
+    /// Number of errors in a row.
     away: u32,
     ended: bool,
 }
@@ -46,7 +43,7 @@ impl Receiver {
         _myself: ActorRef<ReceiverMsg>,
         (): (),
     ) -> Result<ReceiverState, ActorProcessingErr> {
-        Ok(ReceiverState { away: 0, ended: false })
+        Ok(ReceiverState::default())
     }
 
     async fn post_start(
@@ -83,50 +80,44 @@ impl Receiver {
 
 impl Receiver {
     async fn receive(&self, state: &mut ReceiverState) -> Result<(), ActorProcessingErr> {
-        match self.source.next().await {
+        let event = match self.source.next().await {
             Ok(Received::Deliveries(deliveries)) => {
-                state.away = 0;
-                self.context.absence.over();
+                self.context.outage.over();
                 self.context.counters.received(deliveries.len());
                 self.context.steps.over(Step::Received);
-                match &self.mailboxes {
-                    Some(mailboxes) => {
-                        let items = deliveries.into_iter().map(|delivery| self.item(delivery)).collect();
-                        mailboxes.cast(MailboxesMsg::Deliveries(items))?;
-                    }
-                    None => self.store(deliveries).await?,
-                }
+                Event::Delivered(deliveries.into_iter().map(|delivery| self.item(delivery)).collect())
             }
-            Ok(Received::Revoked(units)) => {
-                state.away = 0;
-                if let Some(mailboxes) = &self.mailboxes {
-                    mailboxes.cast(MailboxesMsg::Revoked(units))?;
-                }
-            }
+            Ok(Received::Revoked(units)) => Event::Revoked(units),
             Ok(Received::Ended) => {
                 state.ended = true;
                 // News to the supervisor unless it has asked for it.
-                self.supervisor.cast(InboxMsg::Ended)?;
+                return Ok(self.supervisor.cast(InboxMsg::Ended)?);
             }
             Ok(other) => {
                 return Err(format!("the subscription says {other:?}, which is not understood").into());
             }
             Err(error) if error.is_retryable() => {
-                let config = &self.context.config;
-                let pause = config.outage_first_delay.saturating_mul(1 << state.away.min(16));
-                if state.away == 0 {
-                    tracing::warn!(%error, "the broker gives nothing but errors; waiting for it");
-                } else {
-                    tracing::debug!(%error, "the broker still gives nothing but errors");
-                }
-                state.away = state.away.saturating_add(1);
-                self.context.absence.failed(self.context.now(), error.to_string());
-                // Asking again costs nothing, and what has come meanwhile must not wait for long: the transport connects by itself.
-                tokio::time::sleep(pause.min(config.outage_max_delay).min(MAX_PAUSE)).await;
+                self.wait_for_broker(&error, state).await;
+                return Ok(());
             }
             Err(error) => return Err(error.into()),
+        };
+        state.away = 0;
+        Ok(self.dispatcher.cast(DispatcherMsg::Event(event))?)
+    }
+
+    async fn wait_for_broker(&self, error: &TransportError, state: &mut ReceiverState) {
+        let config = &self.context.config;
+        let pause = config.outage_first_delay.saturating_mul(1 << state.away.min(16));
+        if state.away == 0 {
+            tracing::warn!(%error, "the broker gives nothing but errors; waiting for it");
+        } else {
+            tracing::debug!(%error, "the broker still gives nothing but errors");
         }
-        Ok(())
+        state.away = state.away.saturating_add(1);
+        self.context.outage.failed(self.context.now(), error.to_string());
+        // Asking again costs nothing, and what has come meanwhile must not wait for long: the transport connects by itself.
+        tokio::time::sleep(pause.min(config.outage_max_delay).min(MAX_PAUSE)).await;
     }
 
     fn item(&self, delivery: Delivery) -> Item {
@@ -138,20 +129,6 @@ impl Receiver {
             _hold: self.context.credit.take(message.bytes()),
             message: Arc::new(message),
         }
-    }
-
-    /// Writes deliveries to the store, in their order, and has them acknowledged.
-    async fn store(&self, deliveries: Vec<Delivery>) -> Result<(), ActorProcessingErr> {
-        let (tags, messages): (Vec<Tag>, Vec<Message>) = deliveries.into_iter().map(message_of).unzip();
-        let _holds: Vec<_> =
-            messages.iter().map(|message| self.context.credit.take(message.bytes())).collect();
-        let rows: Vec<&Message> = messages.iter().collect();
-        let errand = Errand { place: Place::Broker, is_suspect: false, is_wanted: &|| true };
-        if !self.context.process.store(&errand, &rows).await.map_err(|broken| broken.to_string())? {
-            return Err("not all that came in could be stored".into());
-        }
-        self.context.counters.stored(rows.len());
-        Ok(self.acknowledger.cast(AcknowledgerMsg::Finished(tags))?)
     }
 }
 

@@ -57,7 +57,7 @@ impl Recent {
         Some(std::mem::take(&mut met.unsaid))
     }
 
-    /// How many there were, for how long, and the words of the last one. None: there was none lately.
+    /// Returns their number, since when, and the text of the last one. None: there was none lately.
     pub(crate) fn lately(&self, now: Instant) -> Option<(u64, Duration, String)> {
         let guard = self.lock();
         let met = guard.as_ref().filter(|met| now - met.last_at <= QUIET)?;

@@ -1,4 +1,4 @@
-//! What an inbox counts.
+//! Counters of an inbox.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -128,7 +128,7 @@ impl Counters {
         }
     }
 
-    /// How many messages have gone through their handlers.
+    /// Number of messages that have gone through their handlers.
     pub(crate) fn handled(&self) -> u64 {
         self.handled.load(Ordering::Relaxed)
     }
@@ -181,7 +181,7 @@ impl Counters {
     }
 }
 
-/// What an inbox has done since it was started, and what it has in memory now.
+/// Counters of an inbox since its start, and its deliveries in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InboxStats {

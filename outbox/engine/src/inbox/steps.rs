@@ -16,7 +16,7 @@ pub enum Step {
     Deduplicated,
     /// The handlers have written.
     Handled,
-    /// What they emitted, and what goes behind others, is appended.
+    /// Emitted messages, and those that go behind others, are appended.
     Appended,
     /// It is committed.
     Committed,
@@ -38,7 +38,7 @@ impl Step {
     ];
 }
 
-/// Who is told of each step.
+/// Listener to the steps.
 #[derive(Clone, Default)]
 pub(crate) struct Steps(Option<Arc<dyn Fn(Step) + Send + Sync>>);
 

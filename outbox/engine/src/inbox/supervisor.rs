@@ -14,9 +14,8 @@ use ractor::{
     Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent, call_t,
 };
 
-use super::acknowledger::{Acknowledger, AcknowledgerMsg};
 use super::context::Context;
-use super::mailboxes::{Mailboxes, MailboxesMsg, MailboxesSetup};
+use super::dispatcher::{Dispatcher, DispatcherMsg, DispatcherSetup};
 use super::receiver::{BROKER_TIMEOUT, Receiver, ReceiverMsg};
 use super::source::Source;
 use crate::relay::restart::{RestartPolicy, ended};
@@ -44,7 +43,7 @@ pub(crate) struct InboxState {
     stopping: bool,
 }
 
-/// How often it is looked whether an operator paused the consumer or a topic of it, and whether topics give nothing. The store is asked by the heartbeat
+/// Interval of the look whether an operator paused the consumer or a topic of it, and whether topics give nothing. The store is asked by the heartbeat
 /// alone, and the broker by the transport.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -52,9 +51,7 @@ const LOOK: Duration = Duration::from_secs(1);
 struct Incarnation {
     source: Arc<Source>,
     receiver: ActorRef<ReceiverMsg>,
-    acknowledger: ActorRef<AcknowledgerMsg>,
-    /// Handle what comes in. None: it goes to the store.
-    mailboxes: Option<ActorRef<MailboxesMsg>>,
+    dispatcher: ActorRef<DispatcherMsg>,
 }
 
 /// Failures count together for this long.
@@ -100,10 +97,9 @@ impl InboxSupervisor {
                 if let Some(problems) = state.incarnation.as_ref().and_then(|parts| parts.source.problems()) {
                     self.context.problems.look(&problems);
                 }
-                let mailboxes = state.incarnation.as_ref().and_then(|parts| parts.mailboxes.as_ref());
-                if let Some(mailboxes) = mailboxes {
+                if let Some(parts) = &state.incarnation {
                     // Gone only when all of this incarnation is; the next one looks for itself.
-                    let _ = mailboxes.cast(MailboxesMsg::Paused);
+                    let _ = parts.dispatcher.cast(DispatcherMsg::Look);
                 }
             }
             InboxMsg::Stop(reply) => {
@@ -156,28 +152,20 @@ impl InboxSupervisor {
             }
         };
         let source = Arc::new(Source::new(deliveries, BROKER_TIMEOUT));
-        let acknowledger = Acknowledger { context: Arc::clone(context), source: Arc::clone(&source), delay };
-        let (acknowledger, _) = Actor::spawn_linked(None, acknowledger, (), myself.get_cell()).await?;
-        let mailboxes = if context.config.mode == super::config::Mode::Direct {
-            let setup = MailboxesSetup { context: Arc::clone(context), acknowledger: acknowledger.clone() };
-            let (mailboxes, _) = Actor::spawn_linked(None, Mailboxes, setup, myself.get_cell()).await?;
-            Some(mailboxes)
-        } else {
-            None
-        };
+        let setup = DispatcherSetup { context: Arc::clone(context), source: Arc::clone(&source), delay };
+        let (dispatcher, _) = Actor::spawn_linked(None, Dispatcher, setup, myself.get_cell()).await?;
         let receiver = Receiver {
             context: Arc::clone(context),
             source: Arc::clone(&source),
             supervisor: myself.clone(),
-            acknowledger: acknowledger.clone(),
-            mailboxes: mailboxes.clone(),
+            dispatcher: dispatcher.clone(),
         };
         let (receiver, _) = Actor::spawn_linked(None, receiver, (), myself.get_cell()).await?;
         context.subscribed.store(true, Ordering::Release);
         context.untold.store(false, Ordering::Release);
-        context.absence.over();
+        context.outage.over();
         context.problems.look(&source.problems().unwrap_or_default());
-        state.incarnation = Some(Incarnation { source, receiver, acknowledger, mailboxes });
+        state.incarnation = Some(Incarnation { source, receiver, dispatcher });
         Ok(())
     }
 
@@ -225,14 +213,11 @@ impl InboxSupervisor {
         let Some(incarnation) = state.incarnation.take() else { return true };
         self.context.subscribed.store(false, Ordering::Release);
         self.context.problems.forget();
-        let limit = millis(self.context.longest_job());
+        let limit = self.context.longest_job();
         let mut clean = incarnation.source.drain().await.is_ok();
-        clean &= call_t!(incarnation.receiver, ReceiverMsg::Finish, limit).is_ok();
-        if let Some(mailboxes) = &incarnation.mailboxes {
-            clean &= call_t!(mailboxes, MailboxesMsg::Halt, limit).is_ok();
-        }
-        let told = call_t!(incarnation.acknowledger, AcknowledgerMsg::Flush, millis(BROKER_TIMEOUT * 3));
-        clean &= told.unwrap_or(false);
+        clean &= call_t!(incarnation.receiver, ReceiverMsg::Finish, millis(limit)).is_ok();
+        let limit = limit.saturating_add(BROKER_TIMEOUT * 3);
+        clean &= call_t!(incarnation.dispatcher, DispatcherMsg::Drain, millis(limit)).unwrap_or(false);
         incarnation.end();
         clean &= incarnation.source.close().await.is_ok();
         clean
@@ -240,17 +225,16 @@ impl InboxSupervisor {
 }
 
 impl Incarnation {
-    fn cells(&self) -> impl Iterator<Item = ActorCell> {
-        let always = [self.receiver.get_cell(), self.acknowledger.get_cell()];
-        always.into_iter().chain(self.mailboxes.iter().map(|mailboxes| mailboxes.get_cell()))
+    fn cells(&self) -> [ActorCell; 2] {
+        [self.receiver.get_cell(), self.dispatcher.get_cell()]
     }
 
     fn has(&self, who: ActorId) -> bool {
-        self.cells().any(|cell| cell.get_id() == who)
+        self.cells().iter().any(|cell| cell.get_id() == who)
     }
 
     fn end(&self) {
-        self.cells().for_each(|cell| cell.kill());
+        self.cells().iter().for_each(|cell| cell.kill());
     }
 }
 

@@ -17,20 +17,20 @@ use spares::{Open, Spares};
 
 pub(crate) mod spares;
 
-/// How often it is asked what became of a commit.
+/// Number of questions about an unknown commit.
 const QUESTIONS: u32 = 3;
 
 /// The longest pause between two tries. Whoever pauses keeps its turn and its handler's place from others, so what lasts longer is given back.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a pool is made with.
+/// Limits of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolLimits {
-    /// How many transactions may be open.
+    /// Maximum number of open transactions.
     pub(crate) turns: usize,
-    /// How long a call to the store may take.
+    /// Maximum time of a call to the store.
     pub(crate) call: Duration,
-    /// How long a handler may take.
+    /// Maximum time of a handler.
     pub(crate) slowest: Duration,
     /// The first and the longest pause between two tries.
     pub(crate) delays: (Duration, Duration),
@@ -38,7 +38,7 @@ pub(crate) struct PoolLimits {
 }
 
 impl PoolLimits {
-    /// How many turns may be of suspects: each may last until its handler's time is over, and the other messages go on meanwhile. Where there is one
+    /// Number of turns that suspects may have: each may last until its handler's time is over, and the other messages go on meanwhile. Where there is one
     /// turn, those who wait have it in the order in which they came.
     pub(crate) fn suspects(&self) -> usize {
         (self.turns / 2).max(1)
@@ -52,7 +52,7 @@ pub(crate) struct TransactionPool<S: Transactional> {
     counters: Arc<Counters>,
     limits: PoolLimits,
     turns: Semaphore,
-    /// Whoever is a suspect has one of these as well, and first.
+    /// Suspects have one of these as well, and first.
     suspects: Semaphore,
     spares: Arc<Spares<S::Tx<'static>>>,
     // Draws for pauses; held for one draw.
@@ -99,7 +99,7 @@ impl<S: Transactional> TransactionPool<S> {
         (errand.is_wanted)().then_some(Turn { errand, _permits: permits })
     }
 
-    /// Until when a transaction has to be begun, if there is such a time.
+    /// Returns the latest time at which a transaction may begin, if there is one.
     fn latest(&self, errand: &Errand<'_>) -> Option<Instant> {
         match errand.place {
             Place::Broker => None,
@@ -178,7 +178,7 @@ impl<S: Transactional> TransactionPool<S> {
         self.find_out(only, error).await
     }
 
-    /// What became of a commit whose result is unknown.
+    /// Finds out what became of a commit whose result is unknown.
     ///
     /// Somebody else may have handled a message by the time that it is asked about. That is as good for this message, and tells nothing of others: so
     /// only a transaction of one message is found out. Any other is done again: each that was committed is found to be a duplicate then, and one that
@@ -222,7 +222,7 @@ impl<S: Transactional> TransactionPool<S> {
         }
     }
 
-    /// How long to wait before something is tried once more: longer each time, and not as long as whoever else waits.
+    /// Returns the wait before something is tried once more: longer each time, and not as long as whoever else waits.
     pub(crate) fn next_pause(&self, tries: u32) -> Duration {
         let draw = self.random.lock().unwrap_or_else(PoisonError::into_inner).f64();
         let (first, most) = self.limits.delays;

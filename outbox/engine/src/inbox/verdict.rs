@@ -1,4 +1,4 @@
-//! What became of a message, and what an error means for it.
+//! Verdicts on messages, and the meaning of errors for them.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use outbox_contract::{Failure, StoreError, StoreErrorKind};
 use crate::mediator::HandlerError;
 use crate::unit_of_work::VersionMismatch;
 
-/// What became of one message.
+/// Verdict on one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It is finished for good: acknowledge it.
@@ -26,14 +26,14 @@ pub(crate) enum Verdict {
     NotTried,
 }
 
-/// How a message was finished.
+/// Ending of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     /// Handled, in a transaction that is committed.
     Handled,
     /// It had been handled before.
     Duplicate,
-    /// Nobody wants it.
+    /// No handler wants it.
     Ignored,
     /// Others have finished it: it does not wait any more where it was read.
     Gone,
@@ -79,7 +79,7 @@ impl fmt::Display for Broken {
 }
 
 impl Trouble {
-    /// What an error of the store means, in a transaction that is not committed.
+    /// Translates an error of the store, in a transaction that is not committed.
     pub(crate) fn of(error: &StoreError) -> Self {
         if error.kind() == StoreErrorKind::Conflict {
             Self::conflict(error)
@@ -88,7 +88,7 @@ impl Trouble {
         }
     }
 
-    /// What an error of the store means behind a handler, at the append and the commit. If it is neither a conflict nor the environment, it is
+    /// Translates an error of the store behind a handler, at the append and the commit. If it is neither a conflict nor the environment, it is
     /// what the handler wrote: a constraint that is checked at the commit, a failed query whose error the handler kept to itself. That is its
     /// message's failure. A session that is gone by now is not a store that is gone: a handler that is too slow for the server's limits finds
     /// the same. Neither must stop all others; a store that is away shows at the next transaction.
@@ -104,7 +104,7 @@ impl Trouble {
         Self::Broken(Broken::Away(words))
     }
 
-    /// What a conflict means that a handler has returned.
+    /// Translates a conflict that a handler has returned.
     pub(crate) fn of_handler(error: HandlerError) -> Self {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
         while let Some(error) = cause {

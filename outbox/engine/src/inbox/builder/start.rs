@@ -1,24 +1,23 @@
-//! How an inbox is checked and started.
+//! Check and start of an inbox.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use outbox_contract::backend::{Ordering, Subscription};
-use outbox_contract::{Consumer, Store, Topic, inbox_route};
-use ractor::Actor;
+use outbox_contract::{Consumer, Route, Store, Topic, inbox_route};
+use ractor::{Actor, ActorRef};
 
-use super::super::absence::Absence;
 use super::super::context::{Context, PausedInStore};
-use super::super::dispatcher::Limits;
+use super::super::core::Limits;
 use super::super::drain::Drain;
 use super::super::handle::InboxHandle;
+use super::super::outage::Outage;
 use super::super::problems::Problems;
 use super::super::process::Process;
 use super::super::processor::Processor;
 use super::super::stats::Counters;
-use super::super::supervisor::InboxSupervisor;
+use super::super::supervisor::{InboxMsg, InboxSupervisor};
 use super::super::transaction_pool::PoolLimits;
-use super::super::undecodables::Undecodables;
 use super::*;
 use crate::inbox::credit::Credit;
 use crate::relay::builder::warn_of_abort;
@@ -36,41 +35,21 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
     /// [`StartError::Config`] with everything that is wrong; [`StartError::Store`] when the store can't be reached, does not answer within
     /// [`store_timeout`](Self::store_timeout), or was not migrated;
     /// [`StartError::Transport`] when the transport says that it will never work as it is.
-    pub async fn start(self) -> Result<InboxHandle, StartError> {
+    pub async fn start(mut self) -> Result<InboxHandle, StartError> {
         let (consumer, outbox) = self.checked()?;
-        if !self.config.mode.handles() {
-            // Else the relay of what is stored does both.
-            warn_of_abort();
-            describe_metrics();
-        }
-        checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
-        let mode = self.config.mode;
         let route = inbox_route(&consumer);
-        if mode.receives()
-            && let Err(error) = self.transport.check().await
-        {
-            if !error.is_retryable() {
-                return Err(StartError::Transport(route, error));
-            }
-            tracing::warn!(%consumer, %error, "the broker is not to be had yet; starting all the same");
-        }
-        let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
-        let mut config = self.config;
+        self.meet(&route).await?;
         if self.store.frontier().ordering() == Ordering::Single {
             // More would wait for one another in the database, which does not keep their order, and gives up on them.
-            config.concurrency = 1;
+            self.config.concurrency = 1;
         }
+        let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         let counters = Arc::new(Counters::new(consumer.clone()));
-        let (limits, slowest) = (self.handlers.limits(), self.handlers.longest());
-        let topics = self.handlers.topics.clone();
-        let turns = PoolLimits {
-            turns: config.concurrency,
-            call: config.store_timeout,
-            slowest,
-            delays: (config.first_delay, config.max_delay),
-            seed,
-        };
-        let mut processor = Processor::new(
+        let slowest = self.handlers.longest();
+        let turns = self.turns(seed);
+        let limits = self.limits(&turns);
+        let subscription = self.subscription(&consumer);
+        let processor = Processor::new(
             Arc::clone(&self.store),
             outbox,
             consumer.clone(),
@@ -79,39 +58,25 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             self.steps.clone(),
             turns,
         );
-        processor.undecodables = Undecodables::new(config.max_undecodable);
-        let process: Arc<dyn Process> = Arc::new(processor);
-        let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
-        let drain = if mode.handles() {
+        let process: Arc<dyn Process> = Arc::new(processor.with_max_undecodable(self.config.max_undecodable));
+        let (config, store): (_, Arc<dyn Store>) = (self.config, self.store);
+        let drain = if config.mode.handles() {
             let (process, counters) = (Arc::clone(&process), Arc::clone(&counters));
-            let transport =
-                Arc::new(Drain::new(process, counters, config.store_timeout, mode == Mode::Direct));
-            let mut relay = Relay::of_route(&route, Arc::clone(&store), transport)
-                .config(config.drain(slowest))
-                .of_inbox(Arc::clone(&self.clock), seed, self.id);
-            for (topic, policy) in self.policies {
-                relay = relay.topic_retry(topic, policy);
-            }
+            let drain = Drain::new(process, counters, config.store_timeout, config.mode == Mode::Direct);
+            let relay = Relay::of_route(&route, Arc::clone(&store), Arc::new(drain));
+            let relay = relay.config(config.drain(slowest)).of_inbox(Arc::clone(&self.clock), seed, self.id);
+            let policies = self.policies.into_iter();
+            let relay = policies.fold(relay, |relay, (topic, policy)| relay.topic_retry(topic, policy));
             Some(relay.start().await?)
         } else {
             None
         };
         let paused_in_store = drain.as_ref().map(|drain| -> PausedInStore { Box::new(drain.pauses()) });
-        let problems = Problems::new(consumer.clone());
         let context = Arc::new(Context {
             process,
             transport: self.transport,
-            subscription: Subscription::new(consumer, topics)
-                .with_prefetch(config.prefetch)
-                .with_prefetch_bytes(config.prefetch_bytes),
-            limits: Limits {
-                batch: config.batch,
-                tries: config.tries,
-                first_delay: config.first_delay,
-                max_delay: config.max_delay,
-                suspects: turns.suspects(),
-                by_handler: limits,
-            },
+            subscription,
+            limits,
             slowest,
             clock: self.clock,
             seed,
@@ -122,18 +87,67 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             paused_in_store,
             subscribed: AtomicBool::new(false),
             untold: AtomicBool::new(false),
-            absence: Absence::default(),
-            problems,
+            outage: Outage::default(),
+            problems: Problems::new(consumer),
             config,
         });
-        let supervisor = if mode.receives() {
-            let supervisor = InboxSupervisor { context: Arc::clone(&context) };
-            let spawned = Actor::spawn(None, supervisor, ()).await;
-            Some(spawned.map_err(|error| StartError::Runtime(error.to_string()))?.0)
-        } else {
-            None
-        };
+        let supervisor = supervise(&context).await?;
         Ok(InboxHandle { context, store, route, supervisor, drain })
+    }
+
+    /// Checks the store and the transport.
+    async fn meet(&self, route: &Route) -> Result<(), StartError> {
+        if !self.config.mode.handles() {
+            // Else the relay of what is stored does both.
+            warn_of_abort();
+            describe_metrics();
+        }
+        checked_in_time(self.config.store_timeout, &*self.store).await.map_err(StartError::Store)?;
+        if !self.config.mode.receives() {
+            return Ok(());
+        }
+        match self.transport.check().await {
+            Err(error) if error.is_retryable() => {
+                let consumer = &self.consumer;
+                tracing::warn!(%consumer, %error, "broker unreachable; starting anyway, will keep retrying");
+                Ok(())
+            }
+            checked => checked.map_err(|error| StartError::Transport(route.clone(), error)),
+        }
+    }
+
+    fn subscription(&self, consumer: &Consumer) -> Subscription {
+        Subscription::new(consumer.clone(), self.handlers.topics.clone())
+            .with_prefetch(self.config.prefetch)
+            .with_prefetch_bytes(self.config.prefetch_bytes)
+    }
+
+    fn turns(&self, seed: u64) -> PoolLimits {
+        PoolLimits {
+            turns: self.config.concurrency,
+            call: self.config.store_timeout,
+            slowest: self.handlers.longest(),
+            delays: (self.config.first_delay, self.config.max_delay),
+            seed,
+        }
+    }
+
+    fn limits(&self, turns: &PoolLimits) -> Limits {
+        let config = &self.config;
+        let is_direct = config.mode == Mode::Direct;
+        Limits {
+            // Half of them are in their transactions, the others are between two jobs, or have one and wait for a turn.
+            workers: if is_direct { config.concurrency.saturating_mul(2) } else { 1 },
+            stores_all: !is_direct,
+            batch: config.batch,
+            tries: config.tries,
+            first_delay: config.first_delay,
+            max_delay: config.max_delay,
+            suspects: turns.suspects(),
+            by_handler: self.handlers.limits(),
+            told_at_once: config.prefetch / 4,
+            outage_delays: (config.outage_first_delay, config.outage_max_delay),
+        }
     }
 
     fn checked(&self) -> Result<(Consumer, Outbox<Arc<S>, C>), StartError> {
@@ -162,4 +176,14 @@ impl<S: Transactional, C: Codec> InboxBuilder<S, C> {
             _ => Err(StartError::Config(problems)),
         }
     }
+}
+
+/// Starts the receiving side, if this process receives.
+async fn supervise(context: &Arc<Context>) -> Result<Option<ActorRef<InboxMsg>>, StartError> {
+    if !context.config.mode.receives() {
+        return Ok(None);
+    }
+    let supervisor = InboxSupervisor { context: Arc::clone(context) };
+    let spawned = Actor::spawn(None, supervisor, ()).await;
+    Ok(Some(spawned.map_err(|error| StartError::Runtime(error.to_string()))?.0))
 }

@@ -8,18 +8,18 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-/// How long a transaction waits for the next message. A worker that has more to do comes back within a fraction of this; a connection that
+/// Time that a transaction waits for the next message. A worker that has more to do comes back within a fraction of this; a connection that
 /// nobody needs is missing from the user's pool for this long.
 const MAX_IDLE: Duration = Duration::from_millis(10);
 
-/// How many transactions follow each other on a connection before it goes back to the pool, which may be about to end it: because it is old, or
+/// Number of transactions that follow each other on a connection before it goes back to the pool, which may be about to end it: because it is old, or
 /// because another host is behind the name now.
 const MAX_IN_A_ROW: u32 = 100;
 
 /// A transaction that is open.
 pub(crate) struct Open<T> {
     pub(crate) tx: T,
-    /// How many were on its connection since that left the pool, this one included.
+    /// Number of transactions on its connection since that left the pool, this one included.
     in_a_row: u32,
 }
 
@@ -29,12 +29,12 @@ impl<T> Open<T> {
         Self { tx, in_a_row: 1 }
     }
 
-    /// Whether another may follow on its connection.
+    /// Returns true if another may follow on its connection.
     pub(crate) fn has_next(&self) -> bool {
         self.in_a_row < MAX_IN_A_ROW
     }
 
-    /// How many were on its connection.
+    /// Number of transactions on its connection so far.
     pub(crate) fn in_a_row(&self) -> u32 {
         self.in_a_row
     }

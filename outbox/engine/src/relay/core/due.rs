@@ -10,6 +10,7 @@ use super::Core;
 use super::event::Question;
 use super::key::{Doing, Held, Retry};
 use super::limits::Limits;
+use crate::mailbox::Mailbox;
 
 /// Failing keys that were taken from the store and are being retried.
 ///
@@ -245,7 +246,7 @@ impl Core {
                 failing: due.failing,
                 attempts: due.attempts,
                 first_failure: due.first_failure,
-                parked: super::mailbox::Mailbox::default(),
+                parked: Mailbox::default(),
                 delivered: Vec::new(),
                 failed: None,
             };

@@ -8,7 +8,7 @@ use outbox_contract::backend::{Bucket, Epoch, Position, RowId, Stored};
 use outbox_contract::{Failure, KeyId, MessageId};
 
 use super::lines::Line;
-use super::mailbox::Mailbox;
+use crate::mailbox::Mailbox;
 
 /// Message in memory, with its share of the credit.
 #[derive(Debug)]

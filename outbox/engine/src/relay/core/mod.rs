@@ -60,7 +60,6 @@ mod leases;
 mod limits;
 mod lines;
 mod looking;
-mod mailbox;
 mod malformed;
 mod outcomes;
 mod pace;

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use outbox_contract::backend::{
-    BucketSet, FetchRequest, FetchedRow, KeyTransition, LeaseRequest, LowWater, RelayId, Step, Transitioned,
+    BucketSet, FetchRequest, FetchedRow, KeyTransition, LeaseRequest, LowWater, RelayId, Step, Stored,
+    Transitioned,
 };
-use outbox_contract::{Json, Store};
+use outbox_contract::{Failure, Json, Store};
 use outbox_store_memory::MemoryStore;
+use tokio::time::Instant;
 
 use super::*;
 use crate::inbox::config::HandlerOptions;
+use crate::inbox::handler::HandlerContext;
 use crate::mediator::HandlerError;
 
 async fn nothing<Tx>(_: &mut Tx, _: Message, _: HandlerContext<'_>) -> Result<(), HandlerError> {
@@ -42,7 +45,7 @@ fn errand() -> Errand<'static> {
     Errand { place: Place::Store { until }, is_suspect: false, is_wanted: &|| true }
 }
 
-/// What became of these, all of one batch.
+/// Processes these as one batch.
 async fn process(processor: &Processor<MemoryStore, Json>, messages: &[&Message]) -> Vec<Verdict> {
     let works: Vec<_> = messages.iter().map(|message| Work { message, attempt: 1, stored: None }).collect();
     verdicts(processor, &works).await

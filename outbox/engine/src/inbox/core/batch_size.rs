@@ -1,4 +1,4 @@
-//! How many stored messages go into one transaction: as many as are handled in time. Pure, but for being shared.
+//! Number of stored messages that go into one transaction: as many as are handled in time. Pure, but for being shared.
 //!
 //! Whoever drains stored messages has a time for each batch, and what is not done by then is broken off. Handlers may be too slow for a whole batch,
 //! and nobody knows before. So a batch that takes too long is given up between two calls, and from then on as many are taken as were done. With a timeout for
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 /// The most messages of a transaction, as it turned out.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct BatchSize {
     /// The longest time that one call may take, and what a transaction has until its last call begins.
     time: Duration,
     // A number that several read and write as they go: which of them comes last does not matter.
     most: AtomicUsize,
 }
 
-impl Pace {
+impl BatchSize {
     pub(crate) fn new(time: Duration) -> Self {
         Self { time, most: AtomicUsize::new(usize::MAX) }
     }
@@ -31,12 +31,12 @@ impl Pace {
         self.time * 2
     }
 
-    /// How many messages may go into one transaction.
+    /// Maximum number of messages of one transaction.
     pub(crate) fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// Whether a transaction that has taken this long is to be given up before its next call.
+    /// Returns true if a transaction that has taken this long is to be given up before its next call.
     pub(crate) fn is_too_slow(&self, took: Duration) -> bool {
         took >= self.time
     }
@@ -62,20 +62,20 @@ mod tests {
     #[test]
     fn as_many_are_taken_as_are_handled_in_time() {
         let time = Duration::from_secs(10);
-        let pace = Pace::new(time);
-        assert_eq!(pace.most(), usize::MAX);
-        assert!(!pace.is_too_slow(time / 2) && pace.is_too_slow(time));
-        pace.gave_up(4);
-        pace.done(4, time);
-        assert_eq!(pace.most(), 4);
+        let size = BatchSize::new(time);
+        assert_eq!(size.most(), usize::MAX);
+        assert!(!size.is_too_slow(time / 2) && size.is_too_slow(time));
+        size.gave_up(4);
+        size.done(4, time);
+        assert_eq!(size.most(), 4);
         // Faster ones may be more, but only those that were tried.
-        pace.done(3, time / 10);
-        assert_eq!(pace.most(), 4);
-        pace.done(4, time / 10);
-        assert_eq!(pace.most(), 8);
-        pace.gave_up(0);
-        assert_eq!(pace.most(), 1);
-        (0..200).for_each(|_| pace.done(pace.most(), Duration::ZERO));
-        assert_eq!(pace.most(), usize::MAX);
+        size.done(3, time / 10);
+        assert_eq!(size.most(), 4);
+        size.done(4, time / 10);
+        assert_eq!(size.most(), 8);
+        size.gave_up(0);
+        assert_eq!(size.most(), 1);
+        (0..200).for_each(|_| size.done(size.most(), Duration::ZERO));
+        assert_eq!(size.most(), usize::MAX);
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use outbox_contract::MessageId;
 use tokio::time::Instant;
 
-/// How many attempts in a row come to nothing before they count as a failure. Each is of several tries.
+/// Number of attempts in a row that come to nothing before they count as a failure. Each is of several tries.
 pub(crate) const MAX_CONFLICTS: u32 = 5;
 
 /// Of how many messages this is remembered. Beyond it all are forgotten, and count from the beginning.
@@ -33,11 +33,11 @@ pub(crate) struct Conflicts(BTreeMap<MessageId, Met>);
 
 #[derive(Clone, Copy, Debug)]
 struct Met {
-    /// How many of its attempts told.
+    /// Number of its attempts that told.
     times: u32,
-    /// How many messages had gone through by the last one of these.
+    /// Number of messages that had gone through by the last one of these.
     gone: u64,
-    /// How many of its attempts were interrupted in a row.
+    /// Number of its attempts that were interrupted in a row.
     interruptions: u32,
     rests_until: Option<Instant>,
 }
@@ -63,7 +63,7 @@ impl Conflicts {
         false
     }
 
-    /// Whether fewer than so many others are interrupted.
+    /// Returns true if fewer than so many others are interrupted.
     fn are_fewer(&self, id: MessageId, now: Instant, than: u64) -> bool {
         let is_interrupted = |met: &Met| met.rests_until.is_some_and(|until| now < until + RECENT);
         let others = self.0.iter().filter(|(other, met)| **other != id && is_interrupted(met));
@@ -71,7 +71,7 @@ impl Conflicts {
         others.take(than).count() < than
     }
 
-    /// Whether a message is not to be tried yet.
+    /// Returns true if a message is not to be tried yet.
     pub(crate) fn rests(&self, id: MessageId, now: Instant) -> bool {
         self.0.get(&id).and_then(|met| met.rests_until).is_some_and(|until| now < until)
     }
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(failed(10), 10 * 20);
     }
 
-    /// What waits in another process by now is interrupted no more.
+    /// A message that waits in another process by now is interrupted no more.
     #[test]
     fn those_that_were_not_tried_for_long_are_not_interrupted() {
         let (mut conflicts, start) = (Conflicts::default(), Instant::now());

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Whether this process was asked to pause, and the store has not yet told so by a heartbeat.
+/// A pause that was asked of this process, and that the store has not yet told of by a heartbeat.
 #[derive(Debug, Default)]
 pub(crate) struct Pausing {
     is_asked: bool,
-    /// When it was in the store. None: not yet, or nobody knows.
+    /// Time at which it was in the store. None: not yet, or unknown.
     stored_at: Option<Duration>,
 }
 
@@ -26,7 +26,7 @@ impl Pausing {
         *self = Self::default();
     }
 
-    /// Whether it is paused, by what the store told last, to a heartbeat that began at `begun`.
+    /// Returns true if it is paused, by what the store told last, to a heartbeat that began at `begun`.
     ///
     /// From the first heartbeat on that began when the pause was in the store, the store says when it is over, whoever ends it: somebody may have done so
     /// before any heartbeat could show it. What an earlier one showed is of before: also a pause, which was ended since.

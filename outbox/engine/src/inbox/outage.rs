@@ -1,4 +1,4 @@
-//! How long a subscription has given nothing but errors.
+//! Outage of a subscription: the time for which it has given nothing but errors.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ const QUIET: Duration = Duration::from_secs(60);
 
 /// Errors of a subscription since it last gave something. Shared by who receives and who is asked for health.
 #[derive(Debug, Default)]
-pub(crate) struct Absence {
+pub(crate) struct Outage {
     // Held for a few instructions.
     errors: Mutex<Option<Errors>>,
 }
@@ -22,7 +22,7 @@ struct Errors {
     last: String,
 }
 
-impl Absence {
+impl Outage {
     fn errors(&self) -> MutexGuard<'_, Option<Errors>> {
         self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,30 +61,30 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    fn lasts(absence: &Absence, now: Duration) -> Option<Duration> {
-        absence.lasting(now).map(|(lasts, _)| lasts)
+    fn lasts(outage: &Outage, now: Duration) -> Option<Duration> {
+        outage.lasting(now).map(|(lasts, _)| lasts)
     }
 
     #[test]
     fn errors_are_told_when_they_last_and_with_the_last_of_them() {
-        let absence = Absence::default();
-        absence.failed(S, "first".to_owned());
-        assert_eq!(lasts(&absence, S * 10), None);
-        absence.failed(S * 12, "second".to_owned());
-        assert_eq!(absence.lasting(S * 13), Some((S * 12, "second".to_owned())));
-        absence.over();
-        assert_eq!(lasts(&absence, S * 13), None);
-        absence.failed(S * 14, "third".to_owned());
-        assert_eq!(lasts(&absence, S * 15), None, "it counts anew");
+        let outage = Outage::default();
+        outage.failed(S, "first".to_owned());
+        assert_eq!(lasts(&outage, S * 10), None);
+        outage.failed(S * 12, "second".to_owned());
+        assert_eq!(outage.lasting(S * 13), Some((S * 12, "second".to_owned())));
+        outage.over();
+        assert_eq!(lasts(&outage, S * 13), None);
+        outage.failed(S * 14, "third".to_owned());
+        assert_eq!(lasts(&outage, S * 15), None, "it counts anew");
     }
 
     #[test]
     fn what_was_long_ago_is_over() {
-        let absence = Absence::default();
-        absence.failed(S, "first".to_owned());
-        assert_eq!(lasts(&absence, S * 61), Some(S * 60));
-        assert_eq!(lasts(&absence, S * 62), None);
-        absence.failed(S * 100, "second".to_owned());
-        assert_eq!(lasts(&absence, S * 105), None, "it counts anew");
+        let outage = Outage::default();
+        outage.failed(S, "first".to_owned());
+        assert_eq!(lasts(&outage, S * 61), Some(S * 60));
+        assert_eq!(lasts(&outage, S * 62), None);
+        outage.failed(S * 100, "second".to_owned());
+        assert_eq!(lasts(&outage, S * 105), None, "it counts anew");
     }
 }

@@ -1,15 +1,14 @@
-//! Mailbox: the waiting messages of one key, in order.
+//! The mailbox: what waits of one key, in order. Relays and inboxes use the same.
 
 use std::collections::VecDeque;
 
-/// Queue of one key. Messages that were taken and not finished return to its head, in order, so no
-/// message overtakes an earlier one.
+/// Queue of one key. What is taken out comes back to the head, in order, unless it is done: nothing of a key passes what is not.
 #[derive(Debug)]
 pub(crate) struct Mailbox<M> {
     waiting: VecDeque<M>,
 }
 
-// Not derived, because that would require it of the messages.
+// Not derived: that would ask it of the messages.
 impl<M> Default for Mailbox<M> {
     fn default() -> Self {
         Self { waiting: VecDeque::new() }
@@ -17,12 +16,12 @@ impl<M> Default for Mailbox<M> {
 }
 
 impl<M> Mailbox<M> {
-    /// Appends a message.
+    /// Puts a message at the end.
     pub(crate) fn push(&mut self, message: M) {
         self.waiting.push_back(message);
     }
 
-    /// Returns the next message without taking it.
+    /// The next message, which stays.
     pub(crate) fn first(&self) -> Option<&M> {
         self.waiting.front()
     }
@@ -32,14 +31,24 @@ impl<M> Mailbox<M> {
         self.waiting.pop_front()
     }
 
-    /// Returns messages to the head: those taken last, in the order in which they were taken.
+    /// Gives messages back that were taken last, in the order in which they were taken.
     pub(crate) fn give_back(&mut self, messages: impl IntoIterator<Item = M, IntoIter: DoubleEndedIterator>) {
         messages.into_iter().rev().for_each(|message| self.waiting.push_front(message));
     }
 
-    /// Removes and returns everything behind the first `kept` messages.
+    /// Takes everything behind the first `kept` messages.
     pub(crate) fn split_off(&mut self, kept: usize) -> VecDeque<M> {
         self.waiting.split_off(kept.min(self.waiting.len()))
+    }
+
+    /// Drops the messages of which this is false.
+    pub(crate) fn retain(&mut self, kept: impl FnMut(&M) -> bool) {
+        self.waiting.retain(kept);
+    }
+
+    /// Messages in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &M> {
+        self.waiting.iter()
     }
 
     #[cfg(test)]
@@ -49,11 +58,6 @@ impl<M> Mailbox<M> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &M> {
-        self.waiting.iter()
     }
 }
 
@@ -71,5 +75,7 @@ mod tests {
         assert_eq!(mailbox.iter().copied().collect::<Vec<_>>(), [1, 2, 3, 4]);
         assert_eq!(mailbox.split_off(1), [2, 3, 4]);
         assert_eq!((mailbox.len(), mailbox.first()), (1, Some(&1)));
+        mailbox.retain(|number| *number != 1);
+        assert!(mailbox.is_empty());
     }
 }

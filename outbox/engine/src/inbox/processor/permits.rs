@@ -1,4 +1,4 @@
-//! Who may run a handler: as often at once as it may, whatever the messages come from.
+//! Permits to run a handler: as often at once as it may, whatever the messages come from.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use outbox_contract::{Codec, Message, Transactional};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use super::process::{Errand, Process};
-use super::processor::Processor;
+use super::Processor;
+use crate::inbox::process::{Errand, Process};
 
-/// How long stored messages wait for a handler that runs as often as it may: as long as short calls take. Then others get their turn. Without a wait, nearly
+/// Time that stored messages wait for a handler that runs as often as it may: as long as short calls take. Then others get their turn. Without a wait, nearly
 /// all would be put off where calls are short; with a long one, they would hold the publishers of other handlers until `publish_timeout`.
 const PERMIT_WAIT: Duration = Duration::from_millis(50);
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
-    /// The permits of all handlers of these messages, always in the same order, so that two transactions never wait for each other. With those handlers
+    /// Takes the permits of all handlers of these messages, always in the same order, so that two transactions never wait for each other. With those handlers
     /// of which there was none to be had.
-    pub(crate) async fn permits(
+    pub(super) async fn permits(
         &self,
         errand: &Errand<'_>,
         messages: impl Iterator<Item = &Message>,

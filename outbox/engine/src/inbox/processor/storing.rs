@@ -5,20 +5,19 @@ use std::collections::BTreeSet;
 
 use outbox_contract::backend::Dedup;
 use outbox_contract::{AppendError, Codec, Failure, Message, Outgoing, StoreErrorKind, Transactional};
-
 use tokio::time::Instant;
 
-use super::handlers::Action;
-use super::process::Errand;
-use super::processor::{CONFLICT_TRIES, Processor};
-use super::stand_in::{is_record, place_of, refused};
-use super::steps::Step;
-use super::transaction_pool::Turn;
-use super::verdict::{Done, Trouble, Verdict};
+use super::{CONFLICT_TRIES, Processor};
+use crate::inbox::handlers::Action;
+use crate::inbox::process::Errand;
+use crate::inbox::steps::Step;
+use crate::inbox::transaction_pool::Turn;
+use crate::inbox::undecodable::{is_record, place_of, refused};
+use crate::inbox::verdict::{Done, Trouble, Verdict};
 
 impl<S: Transactional, C: Codec> Processor<S, C> {
     /// Writes messages in their order: together; where the store refuses to keep one of them, the others by themselves, and what stands for it.
-    pub(crate) async fn store_all(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<(), Trouble> {
+    pub(super) async fn store_all(&self, errand: &Errand<'_>, messages: &[&Message]) -> Result<(), Trouble> {
         let Some(turn) = self.pool.turn(errand).await else { return Err(Trouble::NoTurn) };
         let wanted = self.wanted(messages).await?;
         // The first last.
@@ -35,7 +34,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
         Ok(())
     }
 
-    /// What is to be stored of these: all but records that are no messages where this consumer ignores such, or has too many dead letters.
+    /// Selects what is to be stored of these: all but records that are no messages where this consumer ignores such, or has too many dead letters.
     async fn wanted<'m>(&self, messages: &[&'m Message]) -> Result<Vec<&'m Message>, Trouble> {
         let records = messages.iter().filter(|message| is_record(message)).count();
         if records == 0 {
@@ -162,7 +161,7 @@ impl<S: Transactional, C: Codec> Processor<S, C> {
     }
 }
 
-/// What it means that messages could not be written: a rejection, where one of them is at fault.
+/// Translates an error of a write: a rejection, where one of the messages is at fault.
 fn trouble_of(error: &AppendError) -> Trouble {
     let is_refused = match error {
         AppendError::Message(_) => true,
@@ -180,8 +179,8 @@ fn trouble_of(error: &AppendError) -> Trouble {
 mod tests {
     use outbox_contract::{MessageError, StoreError};
 
-    use super::super::verdict::Broken;
     use super::*;
+    use crate::inbox::verdict::Broken;
 
     #[test]
     fn only_what_the_store_refuses_is_the_messages_fault() {

@@ -1,7 +1,12 @@
-//! Messages that stand for what can't be handled or kept as it is: no handler gets them, and they become dead letters.
+//! Undecodable records: messages that stand for what can't be handled or kept as it is. No handler gets them, and they become dead letters; but a topic that
+//! others fill with records that are no messages must not fill the store.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use outbox_contract::backend::{Delivery, Tag, Undecodable};
 use outbox_contract::{Headers, Key, Message, Topic};
+use tokio::time::Instant;
 
 use super::handlers::{UNDECODABLE, UNDECODABLE_REASON};
 use super::identity::{EVENT_ID, take_in};
@@ -22,12 +27,12 @@ pub(crate) fn message_of(delivery: Delivery) -> (Tag, Message) {
     (tag, message)
 }
 
-/// Whether a message stands for a record that is none.
+/// Returns true if a message stands for a record that is none.
 pub(crate) fn is_record(message: &Message) -> bool {
     place_of(message).is_some()
 }
 
-/// Where the record stands on the broker that a message stands for.
+/// Returns the place on the broker of the record that a message stands for.
 pub(crate) fn place_of(message: &Message) -> Option<&str> {
     if &*message.event_type == UNDECODABLE { message.headers.get(PLACE) } else { None }
 }
@@ -84,6 +89,49 @@ fn keep(message: &mut Message, name: &str, value: &str) {
     let instead = if name == UNDECODABLE_REASON { |_| " ".to_owned() } else { escaped };
     let name = plain(name, Headers::MAX_NAME_BYTES, escaped);
     let _ = message.headers.insert(name, plain(value, Headers::MAX_VALUE_BYTES, instead));
+}
+
+/// Time for which a count of dead letters is used, plus those that were added meanwhile.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// Approximate number of dead letters of a consumer, and the maximum beside which a record that is no message becomes another one.
+#[derive(Debug)]
+pub(crate) struct Undecodables {
+    most: u64,
+    // Held for a few instructions.
+    counted: Mutex<Option<(Instant, u64)>>,
+}
+
+impl Undecodables {
+    pub(crate) fn new(most: u64) -> Self {
+        Self { most, counted: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Instant, u64)>> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if the dead letters have to be counted first.
+    pub(crate) fn is_stale(&self, now: Instant) -> bool {
+        self.lock().is_none_or(|(at, _)| now.saturating_duration_since(at) >= FRESH)
+    }
+
+    /// The dead letters were counted.
+    pub(crate) fn count(&self, now: Instant, dead: u64) {
+        *self.lock() = Some((now, dead));
+    }
+
+    /// Records were stored, to become dead letters.
+    pub(crate) fn add(&self, records: usize) {
+        if let Some((_, dead)) = &mut *self.lock() {
+            *dead = dead.saturating_add(records as u64);
+        }
+    }
+
+    /// The number of dead letters, if another one is too many.
+    pub(crate) fn full(&self) -> Option<u64> {
+        self.lock().map(|(_, dead)| dead).filter(|dead| *dead >= self.most)
+    }
 }
 
 #[cfg(test)]
@@ -148,5 +196,19 @@ mod tests {
         assert_eq!((stand_in.id, stand_in.key_id()), (message.id, message.key_id()));
         let reason = stand_in.headers.get(UNDECODABLE_REASON).unwrap();
         assert!(reason.contains("order.placed") && reason.ends_with("too large"), "{reason}");
+    }
+
+    #[test]
+    fn there_is_room_until_as_many_are_counted_or_were_added_since() {
+        let (bound, now) = (Undecodables::new(5), Instant::now());
+        assert!(bound.is_stale(now));
+        bound.count(now, 3);
+        assert!(!bound.is_stale(now) && bound.is_stale(now + FRESH));
+        bound.add(1);
+        assert_eq!(bound.full(), None);
+        bound.add(1);
+        assert_eq!(bound.full(), Some(5));
+        bound.count(now + FRESH, 0);
+        assert_eq!(bound.full(), None, "somebody has purged them");
     }
 }

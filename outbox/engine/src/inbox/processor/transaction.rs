@@ -1,0 +1,248 @@
+//! One transaction: begin, fence, deduplicate, handle, append, commit; and what each error on that way means.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::{FutureExt, TryFutureExt};
+use outbox_contract::backend::{Blame, Dedup, Stored};
+use outbox_contract::{AppendError, Codec, Failure, Message, MessageId, Outgoing, Transactional};
+use tokio::time::{Instant, timeout};
+use tracing::Instrument;
+
+use super::{CONFLICT_TRIES, Processor};
+use crate::inbox::core::overtaking::overtaking;
+use crate::inbox::handler::{Emitted, HandlerContext, HandlerFailure};
+use crate::inbox::identity::as_written;
+use crate::inbox::process::{Place, Process, Work};
+use crate::inbox::steps::Step;
+use crate::inbox::transaction_pool::Turn;
+use crate::inbox::transaction_pool::spares::Open;
+use crate::inbox::verdict::{Done, Trouble, Verdict};
+use crate::mediator::HandlerError;
+use crate::telemetry::consume_span;
+use crate::unit_of_work::blame;
+
+impl<S: Transactional, C: Codec> Processor<S, C> {
+    pub(crate) async fn begin(&self, turn: &Turn<'_>) -> Result<Open<S::Tx<'static>>, Trouble> {
+        let open = self.pool.begin(turn).await?;
+        self.steps.over(Step::Begun);
+        Ok(open)
+    }
+
+    pub(crate) async fn commit(
+        &self,
+        open: Open<S::Tx<'static>>,
+        only: Option<MessageId>,
+    ) -> Result<(), Trouble> {
+        self.pool.commit(open, only).await?;
+        self.steps.over(Step::Committed);
+        Ok(())
+    }
+
+    /// Runs messages through one transaction, started again after conflicts.
+    pub(super) async fn attempt(
+        &self,
+        turn: &Turn<'_>,
+        works: &[Work<'_>],
+    ) -> Result<Vec<Option<Done>>, Trouble> {
+        let mut tries = 1;
+        loop {
+            let trouble = match self.transact(turn, works).await {
+                Err(trouble @ (Trouble::Again(_) | Trouble::Outdated(_))) if tries < CONFLICT_TRIES => {
+                    trouble
+                }
+                other => return other,
+            };
+            let pause = self.pool.next_pause(tries);
+            if !turn.errand.place.has_time(pause.saturating_add(self.batch_size.call())) {
+                return Err(trouble);
+            }
+            tracing::debug!(consumer = %self.consumer, ?trouble, ?pause, tries, "a transaction is started again");
+            tokio::time::sleep(pause).await;
+            tries += 1;
+        }
+    }
+
+    /// One transaction. One answer per message; None: it stays where it is, behind others.
+    pub(super) async fn transact(
+        &self,
+        turn: &Turn<'_>,
+        works: &[Work<'_>],
+    ) -> Result<Vec<Option<Done>>, Trouble> {
+        let mut open = self.begin(turn).await?;
+        let begun = Instant::now();
+        let done = match self.work(&mut open.tx, turn.errand.place, works, begun).await {
+            Ok(worked) => worked,
+            Err(trouble) => {
+                self.pool.roll_back(open).await;
+                return Err(trouble);
+            }
+        };
+        if done.iter().all(|done| !matches!(done, Some(Done::Handled | Done::Stored))) {
+            // Nothing was written: that they are duplicates is committed already.
+            self.pool.roll_back(open).await;
+            return Ok(done);
+        }
+        let only = match (works, &*done) {
+            ([work], [Some(Done::Handled)]) => Some(work.message.id),
+            _ => None,
+        };
+        self.commit(open, only).await?;
+        Ok(done)
+    }
+
+    /// All that happens inside of the transaction.
+    async fn work(
+        &self,
+        tx: &mut S::Tx<'static>,
+        place: Place,
+        works: &[Work<'_>],
+        begun: Instant,
+    ) -> Result<Vec<Option<Done>>, Trouble> {
+        let waits = self.fence(tx, works).await?;
+        let there = works.iter().enumerate().filter(|(at, _)| waits.get(*at) != Some(&false));
+        let messages: Vec<&Message> = there.map(|(_, work)| work.message).collect();
+        let dedups = self.deduplicate(tx, &messages).await?;
+        let emitted = Emitted::default();
+        let (mut done, mut behind, mut has_called) = (Vec::with_capacity(works.len()), Vec::new(), false);
+        let mut dedups = dedups.into_iter();
+        for (at, work) in works.iter().enumerate() {
+            if waits.get(at) == Some(&false) {
+                done.push(Some(Done::Gone));
+                continue;
+            }
+            let Some(dedup) = dedups.next() else { break };
+            if place.is_store() && has_called && self.batch_size.is_too_slow(begun.elapsed()) {
+                return Err(Trouble::Slow(done.len()));
+            }
+            done.push(match dedup {
+                Dedup::Duplicate => Some(Done::Duplicate),
+                Dedup::OutOfTurn if place.is_store() => None,
+                Dedup::OutOfTurn => {
+                    behind.push(Outgoing::from(work.message.clone()).by(self.route.clone()));
+                    Some(Done::Stored)
+                }
+                Dedup::New => {
+                    self.handle(tx, work, &emitted).await?;
+                    has_called = true;
+                    Some(Done::Handled)
+                }
+            });
+        }
+        self.steps.over(Step::Handled);
+        if !behind.is_empty() {
+            self.append(self.store.append(tx, &behind)).await?;
+        }
+        let emitted = emitted.take();
+        if !emitted.is_empty() {
+            self.append(self.outbox.append_messages(tx, emitted).map_ok(drop)).await?;
+        }
+        self.steps.over(Step::Appended);
+        Ok(done)
+    }
+
+    /// Notes messages as handled, and learns which were so before, and which are behind others.
+    async fn deduplicate(
+        &self,
+        tx: &mut S::Tx<'static>,
+        messages: &[&Message],
+    ) -> Result<Vec<Dedup>, Trouble> {
+        let dedups =
+            self.pool.call("deduplicate", self.store.deduplicate(tx, &self.consumer, messages)).await?;
+        all_answered("deduplicate", messages.len(), dedups.len())?;
+        self.steps.over(Step::Deduplicated);
+        if let Some(id) = overtaking(messages, &dedups) {
+            let words = format!(
+                "what the message {id} goes behind was finished while the others of its key were handled"
+            );
+            return Err(Trouble::Again(Failure::new("overtaken", words)));
+        }
+        Ok(dedups)
+    }
+
+    /// Asks which of these, if they come from the store, still wait there: whoever read them may have slept since, and others have finished them. They wait
+    /// until the transaction is over. Empty: they come from the broker.
+    async fn fence(&self, tx: &mut S::Tx<'static>, works: &[Work<'_>]) -> Result<Vec<bool>, Trouble> {
+        let stored: Vec<&Stored> = works.iter().filter_map(|work| work.stored).collect();
+        if stored.is_empty() {
+            return Ok(Vec::new());
+        }
+        let waits = self.pool.call("fence", self.store.fence(tx, &self.route, &stored)).await?;
+        all_answered("fence", works.len(), waits.len())?;
+        Ok(waits)
+    }
+
+    async fn handle(
+        &self,
+        tx: &mut S::Tx<'static>,
+        work: &Work<'_>,
+        emitted: &Emitted,
+    ) -> Result<(), Trouble> {
+        let at = self.handler_of(work.message);
+        let Some(registered) = at.and_then(|at| self.handlers.get(at)) else {
+            // `process` lets only messages with a handler come here.
+            return Err(Trouble::Handler(Verdict::NotTried));
+        };
+        let written = as_written(work.message);
+        let context = HandlerContext {
+            message: &written,
+            consumer: &self.consumer,
+            attempt: work.attempt,
+            emitted,
+            codec: self.outbox.codec(),
+        };
+        // Called inside of the future, so that a handler that panics before its first await is caught too.
+        let handled = AssertUnwindSafe(async {
+            let call = registered.call.call(tx, context, &self.handlers.upcasters);
+            call.instrument(consume_span(&written)).await
+        })
+        .catch_unwind();
+        let limit = registered.options.timeout;
+        let failed = |class, words: String| Trouble::Handler(Verdict::Failed(Failure::new(class, words)));
+        match timeout(limit, handled).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(self.handler_trouble(error)),
+            Ok(Err(_)) => Err(failed("panic", "the handler panicked; its message was printed".to_owned())),
+            Err(_) => Err(failed(
+                "timeout",
+                format!("the handler was not done within {limit:?}; it was rolled back"),
+            )),
+        }
+    }
+
+    fn handler_trouble(&self, error: HandlerError) -> Trouble {
+        match blame(&*error, |error| self.store.blame(error)) {
+            Blame::Conflict => Trouble::of_handler(error),
+            Blame::Environment => Trouble::environment(error),
+            Blame::Handler => {
+                let said = HandlerFailure::of(&error);
+                let is_rejected = said.is_rejected();
+                let failure = said.into_failure();
+                Trouble::Handler(if is_rejected {
+                    Verdict::Rejected(failure)
+                } else {
+                    Verdict::Failed(failure)
+                })
+            }
+        }
+    }
+
+    async fn append(&self, call: impl Future<Output = Result<(), AppendError>>) -> Result<(), Trouble> {
+        self.pool.in_time("append", call, append_trouble).await
+    }
+}
+
+/// A store that does not answer for each message is broken.
+fn all_answered(call: &str, asked: usize, got: usize) -> Result<(), Trouble> {
+    if asked == got {
+        return Ok(());
+    }
+    Err(Trouble::away(format!("{call}: {got} answers for {asked} messages; the store is broken")))
+}
+
+/// Translates an error of an append.
+fn append_trouble(error: &AppendError) -> Trouble {
+    match error {
+        AppendError::Conflict(error) | AppendError::Store(error) => Trouble::of_work("append", error),
+        other => Trouble::Handler(Verdict::Failed(Failure::new("append", other.to_string()))),
+    }
+}
