@@ -9,6 +9,7 @@ mod files;
 mod graph;
 mod publish;
 mod readme;
+mod root;
 mod scripts;
 mod steps;
 mod versions;

@@ -20,16 +20,18 @@ use crate::name::{Key, KeyId, Route, Topic};
 /// what a relay sends, set `route`:
 ///
 /// ```
-/// use outbox_contract::{Route, Topic};
-/// use outbox_contract::admin::Filter;
+/// # extern crate outbox_contract as outbox;
+/// use outbox::{Route, Topic};
+/// use outbox::admin::Filter;
 ///
 /// let topic = Some(Topic::new("invoices")?);
 /// let sent = Filter { route: Some(Route::default()), topic, ..Filter::default() };
-/// # Ok::<(), outbox_contract::NameError>(())
+/// # Ok::<(), outbox::NameError>(())
 /// ```
 ///
 /// ```
-/// use outbox_contract::admin::{Filter, MAX_PER_CALL};
+/// # extern crate outbox_contract as outbox;
+/// use outbox::admin::{Filter, MAX_PER_CALL};
 ///
 /// // An empty list selects no message; a missing list selects every message.
 /// let none = Filter { ids: Some(Vec::new()), ..Filter::default() };
@@ -306,8 +308,9 @@ pub trait Admin: Send + Sync + 'static {
     /// removed in the meantime:
     ///
     /// ```
-    /// # use outbox_contract::{Admin, StoreError, Timestamp};
-    /// # use outbox_contract::admin::Filter;
+    /// # extern crate outbox_contract as outbox;
+    /// # use outbox::{Admin, StoreError, Timestamp};
+    /// # use outbox::admin::Filter;
     /// # async fn replay(store: impl Admin, since: Timestamp, before: Timestamp) -> Result<(), StoreError> {
     /// let mut filter = Filter { since: Some(since), before: Some(before), ..Filter::default() };
     /// loop {

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 /// converts from it. Printed and parsed as RFC 3339 in UTC.
 ///
 /// ```
-/// use outbox_contract::Timestamp;
+/// # extern crate outbox_contract as outbox;
+/// use outbox::Timestamp;
 ///
 /// let instant = Timestamp::from_micros(1_700_000_000_123_456);
 /// assert_eq!(instant.to_string(), "2023-11-14T22:13:20.123456Z");

@@ -15,11 +15,12 @@ use crate::name::{Key, Topic};
 /// nothing.
 ///
 /// ```
-/// use outbox_contract::Key;
-/// use outbox_contract::admin::Edit;
+/// # extern crate outbox_contract as outbox;
+/// use outbox::Key;
+/// use outbox::admin::Edit;
 ///
 /// let edit = Edit { key: Some(Some(Key::new("order-1")?)), ..Edit::default() };
-/// # Ok::<(), outbox_contract::NameError>(())
+/// # Ok::<(), outbox::NameError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Edit {

@@ -9,7 +9,9 @@ use std::borrow::Cow;
 ///
 /// ```
 /// use std::borrow::Cow;
-/// use outbox_contract::{DomainEvent, EventType};
+/// # mod outbox { pub use outbox_contract::*; pub mod message { pub use outbox_contract::*; } }
+/// use outbox::DomainEvent;
+/// use outbox::message::EventType;
 ///
 /// #[derive(serde::Serialize)]
 /// struct OrderPlaced { order_id: u64 }

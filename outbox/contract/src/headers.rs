@@ -18,13 +18,14 @@ use crate::name::{self, NameError};
 /// rejects them. A reserved header that is in a table anyway is not sent.
 ///
 /// ```
-/// use outbox_contract::Headers;
+/// # extern crate outbox_contract as outbox;
+/// use outbox::Headers;
 ///
 /// let mut headers = Headers::new();
 /// headers.insert("tenant", "acme")?;
 /// assert_eq!(headers.get("tenant"), Some("acme"));
 /// assert!(headers.insert("tenant", "ac\r\nme").is_err());
-/// # Ok::<(), outbox_contract::NameError>(())
+/// # Ok::<(), outbox::NameError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

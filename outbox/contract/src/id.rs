@@ -12,7 +12,8 @@ use uuid::Uuid;
 /// the order in which messages were committed (the [`Position`] does).
 ///
 /// ```
-/// use outbox_contract::MessageId;
+/// # extern crate outbox_contract as outbox;
+/// use outbox::MessageId;
 ///
 /// let id = MessageId::new();
 /// assert_eq!(id.to_string().parse::<MessageId>().unwrap(), id);

@@ -26,7 +26,8 @@ use crate::name::Key;
 ///
 /// ```
 /// use std::borrow::Cow;
-/// use outbox_contract::EventKey;
+/// # extern crate outbox_contract as outbox;
+/// use outbox::EventKey;
 ///
 /// struct OrderId(u64);
 ///

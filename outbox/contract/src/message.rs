@@ -18,7 +18,8 @@ use crate::name::{self, Key, KeyId, NameError, Route, Topic};
 /// Cheap to clone: clones share texts and payload.
 ///
 /// ```
-/// use outbox_contract::{Message, Topic};
+/// # extern crate outbox_contract as outbox;
+/// use outbox::{Message, Topic};
 ///
 /// let message = Message::new(Topic::new("orders")?, "order.placed")
 ///     .with_key("order-1")?
@@ -134,12 +135,13 @@ impl Message {
     /// [`Headers`]):
     ///
     /// ```
-    /// use outbox_contract::{Message, Topic};
+    /// # extern crate outbox_contract as outbox;
+    /// use outbox::{Message, Topic};
     ///
     /// let message = Message::new(Topic::new("orders")?, "order.placed");
     /// assert!(message.clone().with_header("ce_id", "1").is_err());
     /// assert!(message.with_header("Content-Type", "text/plain").is_err(), "that is with_content_type");
-    /// # Ok::<(), outbox_contract::NameError>(())
+    /// # Ok::<(), outbox::NameError>(())
     /// ```
     pub fn with_header(
         mut self,

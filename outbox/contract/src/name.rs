@@ -220,7 +220,8 @@ impl Key {
     /// bytes.
     ///
     /// ```
-    /// use outbox_contract::Key;
+    /// # extern crate outbox_contract as outbox;
+    /// use outbox::Key;
     ///
     /// assert_eq!(Key::of_bytes(b"order-1"), "order-1");
     /// assert_eq!(Key::of_bytes(&[0, 0, 0, 7]), "0x00000007");

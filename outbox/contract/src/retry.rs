@@ -13,7 +13,8 @@ use std::time::Duration;
 ///
 /// ```
 /// use std::time::Duration;
-/// use outbox_contract::{Exhausted, RetryPolicy};
+/// # extern crate outbox_contract as outbox;
+/// use outbox::{Exhausted, RetryPolicy};
 ///
 /// let policy = RetryPolicy { max_attempts: 5, exhausted: Exhausted::Hold, ..RetryPolicy::default() };
 /// // After the third failure the bound is 4 s (1 s, doubled twice); a draw of one half waits half of it.

@@ -13,7 +13,8 @@ use crate::store::MemoryStore;
 ///
 /// ```
 /// use std::time::Duration;
-/// use outbox_store_memory::MemoryStore;
+/// # mod outbox { pub mod memory { pub use outbox_store_memory::*; } }
+/// use outbox::memory::MemoryStore;
 ///
 /// let store = MemoryStore::builder().concurrent_writers().history(Duration::from_secs(3_600)).build();
 /// # drop(store);

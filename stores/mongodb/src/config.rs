@@ -6,7 +6,8 @@ use std::time::Duration;
 ///
 /// ```
 /// use std::time::Duration;
-/// use outbox_store_mongodb::MongoDbOptions;
+/// # mod outbox { pub mod mongodb { pub use outbox_store_mongodb::*; } }
+/// use outbox::mongodb::MongoDbOptions;
 ///
 /// let mut options = MongoDbOptions::default();
 /// options.history = Some(Duration::from_secs(3 * 24 * 3600));

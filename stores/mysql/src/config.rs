@@ -6,7 +6,8 @@ use std::time::Duration;
 ///
 /// ```
 /// use std::time::Duration;
-/// use outbox_store_mysql::MySqlOptions;
+/// # mod outbox { pub mod mysql { pub use outbox_store_mysql::*; } }
+/// use outbox::mysql::MySqlOptions;
 ///
 /// let mut options = MySqlOptions::default();
 /// options.history = Some(Duration::from_secs(3 * 24 * 3600));

@@ -125,7 +125,8 @@ impl MySqlStore {
     /// next, without one of their own, would write into it.
     ///
     /// ```no_run
-    /// # use outbox_store_mysql::MySqlStore;
+    /// # mod outbox { pub mod mysql { pub use outbox_store_mysql::*; } }
+    /// # use outbox::mysql::MySqlStore;
     /// # async fn example() -> Result<(), sqlx::Error> {
     /// let pool = MySqlStore::pool_options().max_connections(20).connect("mysql://shop@localhost/shop").await?;
     /// let store = MySqlStore::new(pool);

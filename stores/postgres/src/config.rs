@@ -7,7 +7,8 @@ use std::time::Duration;
 ///
 /// ```
 /// use std::time::Duration;
-/// use outbox_store_postgres::PostgresOptions;
+/// # mod outbox { pub mod postgres { pub use outbox_store_postgres::*; } }
+/// use outbox::postgres::PostgresOptions;
 ///
 /// let mut options = PostgresOptions::default();
 /// options.schema = Some("shop".to_owned());

@@ -7,7 +7,8 @@ use std::time::Duration;
 ///
 /// ```
 /// use std::time::Duration;
-/// use outbox_store_sqlite::SqliteOptions;
+/// # mod outbox { pub mod sqlite { pub use outbox_store_sqlite::*; } }
+/// use outbox::sqlite::SqliteOptions;
 ///
 /// let mut options = SqliteOptions::default();
 /// options.history = Some(Duration::from_secs(3 * 24 * 3600));

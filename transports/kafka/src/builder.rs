@@ -46,7 +46,8 @@ const OURS: &[&str] = &[
 /// Builds a [`KafkaTransport`].
 ///
 /// ```no_run
-/// use outbox_transport_kafka::{KafkaTransport, Mechanism};
+/// # mod outbox { pub mod kafka { pub use outbox_transport_kafka::*; } }
+/// use outbox::kafka::{KafkaTransport, Mechanism};
 ///
 /// let transport = KafkaTransport::builder("kafka-1:9093,kafka-2:9093")
 ///     .tls()

@@ -46,14 +46,15 @@ impl Config {
 /// Builds a [`MemoryTransport`].
 ///
 /// ```
-/// use outbox_contract::{Consumer, Topic};
-/// use outbox_transport_memory::MemoryTransport;
+/// # mod outbox { pub use outbox_contract::*; pub mod memory { pub use outbox_transport_memory::*; } }
+/// use outbox::{Consumer, Topic};
+/// use outbox::memory::MemoryTransport;
 ///
 /// let transport = MemoryTransport::builder()
 ///     .consumer(Topic::new("orders")?, Consumer::new("inventory")?)
 ///     .partitions(4)
 ///     .build();
-/// # Ok::<(), outbox_contract::NameError>(())
+/// # Ok::<(), outbox::NameError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]

@@ -17,8 +17,9 @@ use crate::transport::RabbitMqTransport;
 /// Builds a [`RabbitMqTransport`].
 ///
 /// ```
-/// use outbox_contract::{Consumer, Topic};
-/// use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
+/// # mod outbox { pub use outbox_contract::*; pub mod rabbitmq { pub use outbox_transport_rabbitmq::*; } }
+/// use outbox::{Consumer, Topic};
+/// use outbox::rabbitmq::{RabbitMqTransport, Topology};
 ///
 /// let transport = RabbitMqTransport::builder("amqp://shop:secret@127.0.0.1:5672/%2f")
 ///     .topology(Topology::Declared)

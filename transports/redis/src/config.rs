@@ -96,10 +96,11 @@ impl Config {
 /// Builds a [`RedisTransport`]. Times without end, as `Duration::MAX`, are taken for a hundred years.
 ///
 /// ```
-/// use outbox_transport_redis::RedisTransport;
+/// # mod outbox { pub use outbox_contract::*; pub mod redis { pub use outbox_transport_redis::*; } }
+/// use outbox::redis::RedisTransport;
 ///
 /// let transport = RedisTransport::builder("redis://127.0.0.1:6379").units(16).build()?;
-/// # Ok::<(), outbox_contract::TransportError>(())
+/// # Ok::<(), outbox::TransportError>(())
 /// ```
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]

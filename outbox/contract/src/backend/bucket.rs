@@ -15,7 +15,8 @@ pub const BUCKETS: usize = 256;
 /// can check what it wrote.
 ///
 /// ```
-/// use outbox_contract::backend::Bucket;
+/// # extern crate outbox_contract as outbox;
+/// use outbox::backend::Bucket;
 ///
 /// assert_eq!(Bucket::of("orders", "order-1"), Bucket(62));
 /// ```
@@ -45,7 +46,8 @@ impl fmt::Display for Bucket {
 /// A set of buckets, as 256 bits.
 ///
 /// ```
-/// use outbox_contract::backend::{Bucket, BucketSet};
+/// # extern crate outbox_contract as outbox;
+/// use outbox::backend::{Bucket, BucketSet};
 ///
 /// let mut set = BucketSet::EMPTY;
 /// set.insert(Bucket(7));

@@ -74,13 +74,14 @@ pub(crate) fn is_reserved(name: &str) -> bool {
 /// the message's own headers. Omits a header whose name the wire format reserves.
 ///
 /// ```
-/// use outbox_contract::{Message, Topic};
-/// use outbox_contract::backend::{Position, cloudevents};
+/// # extern crate outbox_contract as outbox;
+/// use outbox::{Message, Topic};
+/// use outbox::backend::{Position, cloudevents};
 ///
 /// let message = Message::new(Topic::new("orders")?, "order.placed").with_key("order-1")?;
 /// let headers = cloudevents::encode(&message, "/shop", Position(7), cloudevents::KAFKA);
 /// assert!(headers.contains(&("ce_type".into(), "order.placed".into())));
-/// # Ok::<(), outbox_contract::NameError>(())
+/// # Ok::<(), outbox::NameError>(())
 /// ```
 #[must_use]
 pub fn encode(

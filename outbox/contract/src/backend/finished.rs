@@ -23,7 +23,8 @@ pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// use std::time::Duration;
-/// use outbox_contract::backend::{Finished, Rest};
+/// # extern crate outbox_contract as outbox;
+/// use outbox::backend::{Finished, Rest};
 /// use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 ///
 /// fn spawn(rest: Rest) {

@@ -50,8 +50,9 @@ macro_rules! calls {
         /// layer is a [`Store`] by itself; with [`TransactionalLayer`], also [`Transactional`].
         ///
         /// ```
-        /// use outbox_contract::{Store, StoreError};
-        /// use outbox_contract::backend::{StoreCall, StoreLayer};
+        /// # extern crate outbox_contract as outbox;
+        /// use outbox::{Store, StoreError};
+        /// use outbox::backend::{StoreCall, StoreLayer};
         ///
         /// /// Logs what fails.
         /// struct Logged<S>(S);

@@ -55,7 +55,8 @@ pub enum Unavailable {
 /// ones are ignored. A transport that gives up may therefore fill all slots with `Unknown`.
 ///
 /// ```
-/// use outbox_contract::backend::{Outcome, Outcomes};
+/// # extern crate outbox_contract as outbox;
+/// use outbox::backend::{Outcome, Outcomes};
 ///
 /// let outcomes = Outcomes::new(2);
 /// outcomes.report(0, Outcome::Delivered);

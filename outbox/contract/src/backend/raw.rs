@@ -19,7 +19,8 @@ use crate::name::{Key, NameError, Topic};
 /// unreadable.
 ///
 /// ```
-/// use outbox_contract::backend::RawMessage;
+/// # extern crate outbox_contract as outbox;
+/// use outbox::backend::RawMessage;
 ///
 /// let row = RawMessage { topic: Some(b"orders"), ..RawMessage::default() };
 /// assert_eq!(row.message().unwrap_err(), "its id is not a UUID of 16 bytes");

@@ -53,9 +53,11 @@ type Raw<'r> = Cow<'r, [u8]>;
 /// outbox wrote it; whoever remembers ids goes by the [`identity`](crate::backend::cloudevents::identity).
 ///
 /// ```
-/// use outbox_contract::{Bytes, Topic};
-/// use outbox_contract::backend::RawRecord;
-/// use outbox_contract::backend::cloudevents::KAFKA;
+/// # mod outbox { pub use outbox_contract::*; pub mod message { pub use outbox_contract::*; } }
+/// use outbox::Topic;
+/// use outbox::backend::RawRecord;
+/// use outbox::backend::cloudevents::KAFKA;
+/// use outbox::message::Bytes;
 ///
 /// let mut record = RawRecord::new(KAFKA, Bytes::from_static(b"{}")).with_key(Some(b"\x00\x07"));
 /// for (name, value) in [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "order.placed")] {
@@ -63,7 +65,7 @@ type Raw<'r> = Cow<'r, [u8]>;
 /// }
 /// let (message, _) = record.message(&Topic::new("orders")?).expect("it has all that is needed");
 /// assert_eq!(message.key.as_ref().map(|key| key.as_str()), Some("0x0007"));
-/// # Ok::<(), outbox_contract::NameError>(())
+/// # Ok::<(), outbox::NameError>(())
 /// ```
 #[derive(Clone)]
 pub struct RawRecord<'r> {

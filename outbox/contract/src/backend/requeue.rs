@@ -12,8 +12,9 @@ const MAX_NAMED: usize = 10;
 /// that is refused is alone.
 ///
 /// ```
-/// use outbox_contract::{StoreError, StoreErrorKind};
-/// use outbox_contract::backend::Requeue;
+/// # extern crate outbox_contract as outbox;
+/// use outbox::{StoreError, StoreErrorKind};
+/// use outbox::backend::Requeue;
 ///
 /// let mut requeue = Requeue::new(vec![1, 2, 3, 4]);
 /// let mut appended = Vec::new();

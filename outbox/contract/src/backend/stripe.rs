@@ -16,7 +16,8 @@ pub const STRIPES: u16 = 1_024;
 /// four stripes, and two buckets never share one.
 ///
 /// ```
-/// use outbox_contract::backend::{Bucket, StripeId};
+/// # extern crate outbox_contract as outbox;
+/// use outbox::backend::{Bucket, StripeId};
 ///
 /// let stripe = StripeId::of("orders", "order-1");
 /// assert_eq!(stripe.bucket(), Bucket::of("orders", "order-1"));

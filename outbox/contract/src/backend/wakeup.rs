@@ -23,7 +23,8 @@ const LATELY: Duration = Duration::from_secs(10);
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// use outbox_contract::backend::{Wakeup, WakeupSignal};
+/// # extern crate outbox_contract as outbox;
+/// use outbox::backend::{Wakeup, WakeupSignal};
 ///
 /// let wakeup_signal = WakeupSignal::new();
 /// let mut listener = wakeup_signal.listen();

@@ -20,8 +20,8 @@ mod start;
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # use outbox_contract::{DomainEvent, Transactional, Transport};
-/// # use outbox_engine::{HandlerContext, HandlerError, Inbox};
+/// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; }
+/// # use outbox::{DomainEvent, HandlerContext, HandlerError, Inbox, Transactional, Transport};
 /// # async fn run<S, E>(store: S, transport: impl Transport) -> Result<(), Box<dyn std::error::Error>>
 /// # where S: Transactional, E: DomainEvent + serde::de::DeserializeOwned + Send + Sync + 'static {
 /// async fn reserve<Tx, E>(_tx: &mut Tx, _event: E, _context: HandlerContext<'_>) -> Result<(), HandlerError> {

@@ -17,9 +17,9 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// trait, which may hold its dependencies:
 ///
 /// ```
-/// use outbox_contract::async_trait;
-/// use outbox_engine::{EventHandler, HandlerError, UnitOfWork};
-/// use outbox_store_memory::MemoryStore;
+/// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; pub mod memory { pub use outbox_store_memory::*; } }
+/// use outbox::{EventHandler, HandlerError, UnitOfWork, async_trait};
+/// use outbox::memory::MemoryStore;
 ///
 /// struct OrderPlaced { total_cents: i64 }
 /// struct Limit { most_cents: i64 }

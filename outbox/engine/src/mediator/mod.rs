@@ -32,10 +32,10 @@ use crate::unit_of_work::{UnitOfWork, WorkError, blame};
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
-/// # use outbox_derive::DomainEvent;
-/// use outbox_contract::Outbox;
-/// use outbox_engine::{HandlerError, Mediator, UnitOfWork};
-/// use outbox_store_memory::MemoryStore;
+/// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; pub mod memory { pub use outbox_store_memory::*; } }
+/// # use outbox::derive::DomainEvent;
+/// use outbox::{HandlerError, Mediator, Outbox, UnitOfWork};
+/// use outbox::memory::MemoryStore;
 ///
 /// #[derive(serde::Serialize, DomainEvent)]
 /// #[event(topic = "orders", type = "order.placed")]

@@ -21,9 +21,10 @@ use crate::telemetry::describe_metrics;
 /// at least once.
 ///
 /// ```no_run
-/// # async fn run(store: impl outbox_contract::Store, transport: impl outbox_contract::Transport)
+/// # async fn run(store: impl outbox::Store, transport: impl outbox::Transport)
 /// # -> Result<(), Box<dyn std::error::Error>> {
-/// use outbox_engine::Relay;
+/// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; }
+/// use outbox::Relay;
 /// use std::time::Duration;
 ///
 /// let relay = Relay::builder(store, transport).label("orders-relay").start().await?;

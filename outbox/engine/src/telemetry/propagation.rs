@@ -39,14 +39,15 @@ pub(crate) fn publish_span(route: &Route, messages: &[Arc<Stored>]) -> Span {
 /// An inbox creates one for each message. A subscriber without an inbox does so itself:
 ///
 /// ```
-/// use outbox_contract::{Message, Topic};
-/// use outbox_engine::consume_span;
+/// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; pub mod telemetry { pub use outbox_contract::*; pub use outbox_engine::*; } }
+/// use outbox::{Message, Topic};
+/// use outbox::telemetry::consume_span;
 ///
 /// # fn handle(_: &Message) {}
 /// let message = Message::new(Topic::new("orders")?, "order.placed");
 /// consume_span(&message).in_scope(|| handle(&message));
 /// // A future: `handling.instrument(consume_span(&message)).await`.
-/// # Ok::<(), outbox_contract::NameError>(())
+/// # Ok::<(), outbox::NameError>(())
 /// ```
 #[must_use]
 pub fn consume_span(message: &Message) -> Span {

@@ -11,8 +11,9 @@ use serde::Serialize;
 ///
 /// ```
 /// # extern crate outbox_contract as outbox;
-/// use outbox_derive::DomainEvent;
-/// use outbox_engine::EventLog;
+/// # mod outbox { pub use outbox_contract::*; pub use outbox_engine::*; }
+/// use outbox::EventLog;
+/// use outbox::derive::DomainEvent;
 ///
 /// #[derive(Debug, PartialEq, serde::Serialize, DomainEvent)]
 /// #[event(topic = "contacts", key = "id")]

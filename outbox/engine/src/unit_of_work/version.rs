@@ -24,7 +24,8 @@ impl VersionMismatch {
     /// changed exactly one row, by the number of affected rows.
     ///
     /// ```
-    /// use outbox_engine::VersionMismatch;
+    /// # mod outbox { pub use outbox_engine::*; }
+    /// use outbox::VersionMismatch;
     ///
     /// let rows_affected = 0; // of `update contacts set …, version = version + 1 where id = 7 and version = 3`
     /// let error = VersionMismatch::check(rows_affected, "contact 7", 3).unwrap_err();

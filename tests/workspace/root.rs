@@ -1,0 +1,44 @@
+//! The root of the facade has what a program needs, each name on purpose.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+/// The most names at the root, modules aside.
+const MOST: usize = 48;
+
+fn facade() -> String {
+    let path = crate::root().join("outbox/src/lib.rs");
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns the names that are exported at the root: lines without an indent begin an item.
+fn names(facade: &str) -> BTreeSet<String> {
+    let items = facade.split("\npub use ").skip(1).filter_map(|rest| rest.split(';').next());
+    let names = items.flat_map(|item| {
+        let list = item.split_once('{').map_or_else(
+            || item.rsplit("::").next().unwrap_or_default(),
+            |(_, list)| list.trim_end_matches('}'),
+        );
+        list.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>()
+    });
+    names.filter(|name| !name.is_empty() && !name.starts_with('_')).collect()
+}
+
+#[test]
+fn the_root_has_few_names_and_each_is_written_out() {
+    let facade = facade();
+    assert!(!facade.contains("::*"), "a name that appears in another crate must not appear here by itself");
+    let names = names(&facade);
+    assert!(names.len() > 40 && names.len() <= MOST, "{} names: {names:?}", names.len());
+    let of_backends = ["Lease", "FetchRequest", "Outcomes", "PublishBatch", "WakeupSignal"];
+    assert!(
+        of_backends.iter().all(|name| !names.contains(*name)),
+        "authors of backends find them in `backend`"
+    );
+}
+
+#[test]
+fn names_are_found_in_lists_and_alone() {
+    let facade = "\npub use a::{\n    B, C,\n    d,\n};\npub use e::F;\npub mod g {\n    pub use h::I;\n}\n";
+    assert_eq!(names(facade), ["B", "C", "F", "d"].map(str::to_owned).into());
+}
