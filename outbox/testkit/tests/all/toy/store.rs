@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use outbox_contract::admin::{Admin, Edit, FailingKey, Filter};
 use outbox_contract::backend::{
-    Archive, BUCKETS, Backlog, Blame, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest,
-    Epoch, FetchRequest, Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest,
-    Leased, Listed, LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored,
-    Then, Transitioned, Unserved, View, Waiting, WakeupSignal, inbox_route,
+    Archive, BUCKETS, Backlog, Bucket, BucketSet, Committed, Death, Dedup, Due, DueKey, DueRequest, Epoch,
+    FetchRequest, Fetched, FetchedRow, Frontier, KeyOperation, KeyTransition, Lease, LeaseRequest, Leased,
+    Listed, LowWater, Maintained, Paused, Position, RelayId, RowId, Scope, Steered, Step, Stored, Then,
+    Transitioned, Unserved, View, Waiting, WakeupSignal, inbox_route,
 };
 use outbox_contract::{
     AppendError, Consumer, Failure, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
@@ -261,10 +261,6 @@ impl Transactional for ToyStore {
 
     async fn is_handled(&self, consumer: &Consumer, id: MessageId) -> Result<bool, StoreError> {
         Ok(self.run(|tables, _| tables.handled.contains_key(&(consumer.clone(), id))))
-    }
-
-    fn blame(&self, _error: &(dyn std::error::Error + 'static)) -> Blame {
-        Blame::Handler
     }
 }
 
