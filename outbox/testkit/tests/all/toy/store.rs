@@ -18,6 +18,7 @@ use outbox_contract::{
     AppendError, Consumer, Failure, KeyId, Message, MessageId, Outgoing, Route, Store, StoreError,
     StoreErrorKind, Timestamp, Topic, Transactional, async_trait,
 };
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
 /// Time for which ids of handled messages are kept.
@@ -28,6 +29,8 @@ const HANDLED_KEPT: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// of it.
 pub(crate) struct ToyStore {
     tables: Mutex<Tables>,
+    /// Held by the transaction that writes; the others wait for their turn.
+    turn: Arc<AsyncMutex<()>>,
     started: (Timestamp, Instant),
     signal: WakeupSignal,
 }
@@ -90,7 +93,7 @@ struct Owner {
 impl ToyStore {
     pub(crate) fn new() -> Self {
         let started = (Timestamp::now(), Instant::now());
-        Self { tables: Mutex::default(), started, signal: WakeupSignal::new() }
+        Self { tables: Mutex::default(), turn: Arc::default(), started, signal: WakeupSignal::new() }
     }
 
     /// Runs a statement, at one instant of the database's clock.
@@ -201,6 +204,7 @@ impl Store for ToyStore {
 /// Dropping it rolls it back.
 #[derive(Default)]
 pub(crate) struct ToyTx {
+    turn: Option<OwnedMutexGuard<()>>,
     appended: Vec<(Timestamp, Outgoing)>,
     handled: BTreeSet<(Consumer, MessageId)>,
     fenced: Vec<(Route, Stored)>,
@@ -228,6 +232,9 @@ impl Transactional for ToyStore {
             outgoing.message.validate()?;
         }
         if !messages.is_empty() {
+            if tx.turn.is_none() {
+                tx.turn = Some(Arc::clone(&self.turn).lock_owned().await);
+            }
             let now = self.run(|_, now| now);
             tx.appended.extend(messages.iter().map(|outgoing| (now, outgoing.clone())));
             self.signal.appended();
@@ -297,11 +304,11 @@ impl Tables {
         let own = tx.appended.iter().filter(|(_, outgoing)| outgoing.route == route);
         let behind = hot.chain(own.map(|(_, outgoing)| &outgoing.message));
         let mut waiting = parked.chain(behind.filter(|waiting| waiting.key_id() == key));
+        let held = row.is_some_and(|row| row.held);
         let dedup = match waiting.find(|waiting| !is_handled(&(consumer.clone(), waiting.id))) {
-            Some(first) if first.id == message.id => Dedup::New,
-            Some(_) => Dedup::OutOfTurn,
-            None if row.is_some_and(|row| row.held) => Dedup::OutOfTurn,
-            None => Dedup::New,
+            _ if held => Dedup::OutOfTurn,
+            Some(first) if first.id != message.id => Dedup::OutOfTurn,
+            _ => Dedup::New,
         };
         if dedup == Dedup::New {
             tx.handled.insert(id);
@@ -787,6 +794,9 @@ impl Admin for ToyStore {
     async fn requeue_edited(&self, filter: &Filter, edit: &Edit) -> Result<Option<MessageId>, StoreError> {
         let id = self.run(|tables, now| {
             let first = filter.first();
+            if first.limit() == 0 {
+                return Ok(None);
+            }
             let Some(letter) = tables.dead.iter().find(|letter| selects_listed(&first, letter)) else {
                 return Ok(None);
             };
