@@ -23,9 +23,12 @@ const MAX_BYTES: usize = 1024 * 1024;
 #[derive(Clone, Default)]
 pub(crate) struct ToyTransport(Arc<Mutex<Broker>>);
 
+/// A message, and the source that it came from.
+type Record = (Arc<Stored>, Arc<str>);
+
 #[derive(Default)]
 struct Broker {
-    logs: BTreeMap<Unit, Vec<(Arc<Stored>, Arc<str>)>>,
+    logs: BTreeMap<Unit, Vec<Record>>,
     progress: BTreeMap<(Consumer, Unit), Progress>,
     members: BTreeMap<u64, Member>,
     last_member: u64,
