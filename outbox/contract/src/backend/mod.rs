@@ -9,6 +9,7 @@ mod bucket;
 pub mod cloudevents;
 mod fetch;
 mod finished;
+pub mod flow;
 mod frontier;
 mod layer;
 mod lease;

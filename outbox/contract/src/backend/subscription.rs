@@ -19,9 +19,9 @@ pub struct Subscription {
     /// The consumer: its members share the deliveries. The group on Kafka and Redis, the prefix of
     /// queues on RabbitMQ.
     pub consumer: Consumer,
-    /// The topics.
+    /// The topics, at least one.
     pub topics: Vec<Topic>,
-    /// Maximum number of unacknowledged deliveries. Default 1,000.
+    /// Maximum number of unacknowledged deliveries, at least 1. Default 1,000.
     pub prefetch: usize,
     /// Maximum bytes of unacknowledged deliveries. Default 16 MiB. A larger delivery comes alone.
     pub prefetch_bytes: usize,
@@ -254,7 +254,9 @@ impl fmt::Display for Problem {
 pub trait Deliveries: Send + Sync {
     /// Waits for the next deliveries, or for the revocation of units.
     ///
-    /// - *Effect*: takes from the prefetch. *Ordering*: by unit, from the first unacknowledged.
+    /// - *Effect*: takes from the prefetch. *Ordering*: by unit, from the first unacknowledged. A
+    ///   revocation comes before the deliveries of a later ownership, and before
+    ///   [`Ended`](Received::Ended); behind that nothing comes.
     /// - *Units and limits*: never more unacknowledged deliveries than the subscription's prefetch.
     /// - *Errors*: only if the whole subscription can't receive:
     ///   [`Unavailable`](crate::TransportErrorKind::Unavailable) while the broker is unreachable:
@@ -290,15 +292,15 @@ pub trait Deliveries: Send + Sync {
         Vec::new()
     }
 
-    /// Stops dispatching from these units until [`resume`](Self::resume), without losing them.
-    /// Repeat: harmless.
+    /// Stops dispatching from these units until [`resume`](Self::resume), without losing them. A
+    /// revocation ends the pause of its units. Repeat: harmless.
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError>;
 
     /// Dispatches from these units again.
     async fn resume(&self, units: &[Unit]) -> Result<(), TransportError>;
 
-    /// Stops dispatching; `next` returns [`Ended`](Received::Ended) from now on. Acknowledgments
-    /// still work. Repeat: harmless.
+    /// Stops dispatching; `next` returns [`Ended`](Received::Ended) from now on, after a revocation
+    /// that it has not returned yet. Acknowledgments still work. Repeat: harmless.
     async fn drain(&self) -> Result<(), TransportError>;
 
     /// Leaves the consumer. Unacknowledged deliveries go to another member, from the first

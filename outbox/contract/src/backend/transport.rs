@@ -117,7 +117,7 @@ pub trait Transport: Send + Sync + 'static {
     ///   *start* further messages of this batch.
     /// - *Concurrency*: several batches at once, never two with the same key.
     /// - *Repeat*: the messages appear again.
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes);
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes);
 
     /// Begins to receive.
     ///
@@ -129,7 +129,8 @@ pub trait Transport: Send + Sync + 'static {
     ///   [`Missing`](crate::TransportErrorKind::Missing) for a topic that does not exist, on
     ///   brokers that do not create topics on first use, and the errors of `check`. If other topics
     ///   can be received from, the missing one is among their [`problems`](Deliveries::problems),
-    ///   until it exists.
+    ///   until it exists. [`Invalid`](crate::TransportErrorKind::Invalid) for a subscription without
+    ///   topics, or with a prefetch of 0.
     /// - *Cancellation*: safe; it has not joined, or it leaves again.
     /// - *Concurrency*: any; each call creates a member of its own.
     /// - *Repeat*: another member of the group.
