@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outbox_contract::backend::BUCKETS;
+use outbox_contract::backend::flow::Load;
 use outbox_contract::{Consumer, Failure, Message, Rejection, Topic};
 
-use crate::load::Load;
 use crate::transport::MemoryTransport;
 
 /// Point at which a message counts as delivered.

@@ -7,12 +7,12 @@ use outbox_contract::TransportError;
 use outbox_contract::backend::{Deliveries, Received, Tag, Unit};
 use tokio::sync::Notify;
 
-use crate::state::{MemberId, Taken};
-use crate::transport::Shared;
+use crate::broker::MemberId;
+use crate::transport::SharedBroker;
 
 #[derive(Debug)]
 pub(crate) struct MemoryDeliveries {
-    shared: Arc<Shared>,
+    shared: Arc<SharedBroker>,
     member: MemberId,
     // Keeps one signal while no task waits, so none is lost between checking and waiting, nor with
     // a dropped `next`.
@@ -20,7 +20,7 @@ pub(crate) struct MemoryDeliveries {
 }
 
 impl MemoryDeliveries {
-    pub(crate) fn new(shared: Arc<Shared>, member: MemberId, wake: Arc<Notify>) -> Self {
+    pub(crate) fn new(shared: Arc<SharedBroker>, member: MemberId, wake: Arc<Notify>) -> Self {
         Self { shared, member, wake }
     }
 }
@@ -29,40 +29,38 @@ impl MemoryDeliveries {
 impl Deliveries for MemoryDeliveries {
     async fn next(&self) -> Result<Received, TransportError> {
         loop {
-            let taken = self.shared.state().take(self.member)?;
+            let taken = self.shared.broker().take(self.member)?;
             match taken {
-                Taken::Deliveries(deliveries) => return Ok(Received::Deliveries(deliveries)),
-                Taken::Revoked(units) => return Ok(Received::Revoked(units)),
-                Taken::Ended => return Ok(Received::Ended),
-                Taken::Nothing => self.wake.notified().await,
+                Some(received) => return Ok(received),
+                None => self.wake.notified().await,
             }
         }
     }
 
     async fn acknowledge(&self, tags: &[Tag]) -> Result<(), TransportError> {
-        self.shared.state().acknowledge(self.member, tags)
+        self.shared.broker().acknowledge(self.member, tags)
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {
-        self.shared.state().pause(self.member, units)
+        self.shared.broker().pause(self.member, units, true)
     }
 
     async fn resume(&self, units: &[Unit]) -> Result<(), TransportError> {
-        self.shared.state().resume(self.member, units)
+        self.shared.broker().pause(self.member, units, false)
     }
 
     async fn drain(&self) -> Result<(), TransportError> {
-        self.shared.state().drain(self.member)
+        self.shared.broker().drain(self.member)
     }
 
     async fn close(self: Box<Self>) -> Result<(), TransportError> {
         // Dropping leaves the consumer; after this point no acknowledgment is possible.
-        self.shared.state().check("close")
+        self.shared.broker().check("close")
     }
 }
 
 impl Drop for MemoryDeliveries {
     fn drop(&mut self) {
-        self.shared.state().leave(self.member);
+        self.shared.broker().leave(self.member);
     }
 }

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::load::Load;
-use crate::partition::{Entry, Partition};
-use crate::state::MemberId;
 use outbox_contract::backend::Bucket;
+use outbox_contract::backend::flow::Load;
+
+use crate::broker::MemberId;
+use crate::partition::{Entry, Partition};
 
 /// State of a member with respect to its partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(crate) struct Group {
 impl Group {
     pub(crate) fn new(partitions: usize) -> Self {
         Self {
-            partitions: (0..partitions).map(|_| Partition::new()).collect(),
+            partitions: (0..partitions).map(|_| Partition::default()).collect(),
             members: BTreeMap::new(),
             load: Load::default(),
         }
@@ -54,38 +55,29 @@ impl Group {
         self.takers().next().is_some()
     }
 
-    /// Returns the partition of a key. The bucket is a hash of topic and key that never changes.
-    pub(crate) fn partition_of(&mut self, bucket: Bucket) -> &mut Partition {
+    /// Returns the partition of a key, and its number. The bucket is a hash of topic and key that
+    /// never changes.
+    pub(crate) fn partition_of(&mut self, bucket: Bucket) -> (u32, &mut Partition) {
         let number = usize::from(bucket.0) % self.partitions.len();
-        &mut self.partitions[number]
+        (u32::try_from(number).unwrap_or(u32::MAX), &mut self.partitions[number])
     }
 
     pub(crate) fn partition(&mut self, number: u32) -> Option<&mut Partition> {
         self.partitions.get_mut(usize::try_from(number).ok()?)
     }
 
-    /// Returns the partitions of a member, with their numbers.
-    pub(crate) fn owned(&self, by: MemberId) -> impl Iterator<Item = (u32, &Partition)> {
-        (0..).zip(&self.partitions).filter(move |(_, partition)| partition.owner() == Some(by))
-    }
-
-    /// Adds a message after all others of its partition; returns the partition's owner.
-    pub(crate) fn push(&mut self, entry: Entry) -> Option<MemberId> {
+    /// Adds a message after all others of its partition; returns the numbers of both, and the owner.
+    pub(crate) fn push(&mut self, entry: Entry) -> (u32, u64, &Entry, Option<MemberId>) {
         self.load.add(entry.load());
-        let partition = self.partition_of(entry.stored.bucket);
-        partition.push(entry);
-        partition.owner()
+        let (partition, of) = self.partition_of(entry.stored.bucket);
+        let owner = of.owner;
+        let (number, entry) = of.push(entry);
+        (partition, number, entry, owner)
     }
 
-    /// Removes a message that a member finished.
-    pub(crate) fn acknowledge(
-        &mut self,
-        by: MemberId,
-        partition: u32,
-        incarnation: u64,
-        number: u64,
-    ) -> Option<Entry> {
-        let entry = self.partition(partition)?.acknowledge(by, incarnation, number)?;
+    /// Removes a message that the owner of its partition finished.
+    pub(crate) fn remove(&mut self, partition: u32, number: u64) -> Option<Entry> {
+        let entry = self.partition(partition)?.remove(number)?;
         self.load.remove(entry.load());
         Some(entry)
     }
@@ -117,7 +109,7 @@ impl Group {
         let kept = |owner: Option<MemberId>| {
             owner.is_some_and(|owner| self.members.get(&owner) == Some(&Standing::Draining))
         };
-        let to_share = self.partitions.iter().filter(|partition| !kept(partition.owner())).count();
+        let to_share = self.partitions.iter().filter(|partition| !kept(partition.owner)).count();
         // Number of further partitions for each taker; the earliest members take the remainder.
         let mut open: BTreeMap<MemberId, usize> = takers
             .iter()
@@ -130,10 +122,10 @@ impl Group {
 
         let mut homeless = Vec::new();
         for (number, partition) in self.partitions.iter().enumerate() {
-            if kept(partition.owner()) {
+            if kept(partition.owner) {
                 continue;
             }
-            match partition.owner().and_then(|owner| open.get_mut(&owner)) {
+            match partition.owner.and_then(|owner| open.get_mut(&owner)) {
                 Some(left) if *left > 0 => *left -= 1,
                 _ => homeless.push(number),
             }
@@ -142,11 +134,11 @@ impl Group {
         let mut seats = open.into_iter().flat_map(|(taker, left)| std::iter::repeat_n(taker, left));
         let mut moves = Vec::new();
         for number in homeless {
-            let (from, to) = (self.partitions[number].owner(), seats.next());
+            let (from, to) = (self.partitions[number].owner, seats.next());
             if from == to {
                 continue;
             }
-            self.partitions[number].assign(to);
+            self.partitions[number].owner = to;
             let partition = u32::try_from(number).unwrap_or(u32::MAX);
             moves.push(Move { partition, from, to });
         }
@@ -159,7 +151,8 @@ mod tests {
     use super::*;
 
     fn shares(group: &Group, members: &[MemberId]) -> Vec<usize> {
-        members.iter().map(|member| group.owned(*member).count()).collect()
+        let owned = |member| group.partitions.iter().filter(|it| it.owner == Some(member)).count();
+        members.iter().map(|member| owned(*member)).collect()
     }
 
     const MEMBERS: [MemberId; 3] = [MemberId(1), MemberId(2), MemberId(3)];

@@ -1,12 +1,11 @@
 #![doc = include_str!("../README.md")]
 
+mod broker;
 mod config;
 mod deliveries;
 mod group;
-mod load;
 mod partition;
 mod publication;
-mod state;
 mod transport;
 
 pub use config::MemoryTransportBuilder;

@@ -3,34 +3,34 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Subscription};
-use outbox_contract::{Message, Rejection, Transport, TransportError};
+use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Subscription, Transport};
+use outbox_contract::{Message, Rejection, TransportError};
 
+use crate::broker::Broker;
 use crate::config::{Config, MemoryTransportBuilder};
 use crate::deliveries::MemoryDeliveries;
 use crate::publication::PublicationId;
-use crate::state::State;
 
 /// An in-process transport: topics, consumers and acknowledgments within one process.
 ///
 /// Clones share everything.
 #[derive(Clone, Debug)]
 pub struct MemoryTransport {
-    shared: Arc<Shared>,
+    shared: Arc<SharedBroker>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedBroker {
     config: Config,
     // A plain mutex: held for one step of the machine, never across an await.
-    state: Mutex<State>,
+    broker: Mutex<Broker>,
 }
 
-impl Shared {
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+impl SharedBroker {
+    pub(crate) fn broker(&self) -> MutexGuard<'_, Broker> {
         // No step of the state machine runs foreign code, so only a bug in it could poison the
-        // lock; its state is still the best available.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        // lock; what is there is still the best available.
+        self.broker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -47,8 +47,8 @@ impl MemoryTransport {
     }
 
     pub(crate) fn with_config(config: Config) -> Self {
-        let state = Mutex::new(State::new(config.clone()));
-        Self { shared: Arc::new(Shared { config, state }) }
+        let broker = Mutex::new(Broker::new(config.clone()));
+        Self { shared: Arc::new(SharedBroker { config, broker }) }
     }
 }
 
@@ -65,39 +65,39 @@ impl Transport for MemoryTransport {
     }
 
     async fn check(&self) -> Result<(), TransportError> {
-        self.shared.state().check("check")
+        self.shared.broker().check("check")
     }
 
     fn validate(&self, message: &Message) -> Result<(), Rejection> {
         self.shared.config.validate(message)
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        let (id, wake) = self.shared.state().open(chunk, outcomes.clone());
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        let (id, wake) = self.shared.broker().open(batch, outcomes.clone());
         let on_its_way = OnItsWay { shared: &self.shared, id };
-        while !on_its_way.shared.state().advance(id) {
+        while !on_its_way.shared.broker().advance(id) {
             wake.notified().await;
         }
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
-        let (member, wake) = self.shared.state().subscribe(subscription)?;
+        let (member, wake) = self.shared.broker().subscribe(subscription)?;
         Ok(Box::new(MemoryDeliveries::new(Arc::clone(&self.shared), member, wake)))
     }
 
     async fn close(&self) {
-        self.shared.state().close();
+        self.shared.broker().close();
     }
 }
 
 /// Forgets a batch when its future ends or is dropped: from then on nothing more of it is enqueued.
 struct OnItsWay<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedBroker,
     id: PublicationId,
 }
 
 impl Drop for OnItsWay<'_> {
     fn drop(&mut self) {
-        self.shared.state().abandon(self.id);
+        self.shared.broker().abandon(self.id);
     }
 }

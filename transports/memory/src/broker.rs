@@ -1,5 +1,5 @@
-//! The whole state of the transport, as one state machine without async: topics, consumers,
-//! members, and batches in flight.
+//! The broker, as one state machine without async: topics, consumers, members, and batches in
+//! flight.
 //!
 //! The shell around it holds the lock, calls one method, and waits on the signals that the methods
 //! return. It uses ordered maps throughout, so that the same calls give the same answers in every
@@ -8,15 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{
-    Delivery, Origin, Outcome, Outcomes, PublishBatch, Subscription, Tag, Unavailable, Unit,
+    Outcome, Outcomes, PublishBatch, Received, Subscription, Tag, Unavailable, Unit,
 };
 use outbox_contract::{Consumer, Failure, Topic, TransportError, TransportErrorKind};
 use tokio::sync::Notify;
 
 use crate::config::{Config, Confirm};
 use crate::group::{Group, Move};
-use crate::load::Load;
 use crate::partition::{Entry, Waiter};
 use crate::publication::{Publication, PublicationId};
 
@@ -29,27 +29,12 @@ pub(crate) struct MemberId(pub(crate) u64);
 struct Member {
     consumer: Consumer,
     topics: BTreeSet<Topic>,
-    prefetch: Load,
-    paused: BTreeSet<Unit>,
-    /// Revoked units that the member does not know of yet.
-    revoked: BTreeSet<Unit>,
-    draining: bool,
-    /// Index of the unit that goes first next time, so that none starves behind a busy one.
-    turn: usize,
+    window: Window,
     wake: Arc<Notify>,
 }
 
-/// An answer to a member.
 #[derive(Debug)]
-pub(crate) enum Taken {
-    Deliveries(Vec<Delivery>),
-    Revoked(Vec<Unit>),
-    Nothing,
-    Ended,
-}
-
-#[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct Broker {
     config: Config,
     topics: BTreeMap<Topic, BTreeMap<Consumer, Group>>,
     members: BTreeMap<MemberId, Member>,
@@ -59,7 +44,7 @@ pub(crate) struct State {
     closed: bool,
 }
 
-impl State {
+impl Broker {
     pub(crate) fn new(config: Config) -> Self {
         let group = || Group::new(config.partitions);
         let topics = config
@@ -93,9 +78,9 @@ impl State {
     // ---- publishing
 
     /// Opens a publication of a batch; `advance` moves it.
-    pub(crate) fn open(&mut self, chunk: PublishBatch, outcomes: Outcomes) -> (PublicationId, Arc<Notify>) {
+    pub(crate) fn open(&mut self, batch: PublishBatch, outcomes: Outcomes) -> (PublicationId, Arc<Notify>) {
         let id = PublicationId(self.take_id());
-        let publication = Publication::new(chunk, outcomes);
+        let publication = Publication::new(batch, outcomes);
         let wake = Arc::clone(&publication.wake);
         self.publications.insert(id, publication);
         (id, wake)
@@ -107,7 +92,6 @@ impl State {
         if self.closed {
             give_up(&mut publication);
         }
-        let mut owners = BTreeSet::new();
         // Topics without room: their later messages wait too, and those of other topics do not.
         let (mut full, mut from) = (BTreeSet::new(), 0);
         while let Some((index, stored)) = publication.next(from) {
@@ -129,7 +113,7 @@ impl State {
             };
             let (id_of_message, bytes) = (stored.message.id, stored.message.bytes());
             let waits_already =
-                groups.values_mut().any(|group| group.partition_of(stored.bucket).contains(id_of_message));
+                groups.values_mut().any(|group| group.partition_of(stored.bucket).1.contains(id_of_message));
             let bound = self.config.buffer;
             if !waits_already && groups.values().any(|group| !group.load().has_room_for(bytes, bound)) {
                 full.insert(topic.clone());
@@ -142,7 +126,7 @@ impl State {
             };
             let mut unfinished = 0;
             for group in groups.values_mut() {
-                match group.partition_of(stored.bucket).find(id_of_message) {
+                match group.partition_of(stored.bucket).1.find(id_of_message) {
                     // Resent while it still waits: another copy would only pile up behind it.
                     // Publications that were given up are removed here, so that a hanging consumer
                     // does not collect them.
@@ -152,18 +136,18 @@ impl State {
                     }
                     // This consumer has finished it, and another one has not.
                     None if waits_already => continue,
-                    None => owners.extend(group.push(Entry {
-                        stored: Arc::clone(&stored),
-                        source: Arc::clone(publication.source()),
-                        waiters: waiter.into_iter().collect(),
-                    })),
+                    None => {
+                        let entry = Entry {
+                            stored: Arc::clone(&stored),
+                            source: Arc::clone(publication.source()),
+                            waiters: waiter.into_iter().collect(),
+                        };
+                        enqueue(group, &mut self.members, entry);
+                    }
                 }
                 unfinished += usize::from(waiter.is_some());
             }
             publication.enqueued(index, unfinished);
-        }
-        for owner in owners {
-            self.wake(owner);
         }
         publication.waits_for_room = !full.is_empty();
         let complete = publication.is_complete();
@@ -183,22 +167,12 @@ impl State {
         subscription: Subscription,
     ) -> Result<(MemberId, Arc<Notify>), TransportError> {
         self.check("subscribe")?;
-        let invalid = |words: &str| TransportError::new(TransportErrorKind::Invalid, "subscribe", words);
-        if subscription.topics.is_empty() {
-            return Err(invalid("the subscription has no topics; name at least one"));
-        }
-        if subscription.prefetch == 0 {
-            return Err(invalid("the prefetch is 0, so no message could be delivered; set it to 1 or more"));
-        }
+        let window = Window::new(&subscription)?;
         let id = MemberId(self.take_id());
         let member = Member {
             consumer: subscription.consumer,
             topics: subscription.topics.into_iter().collect(),
-            prefetch: Load { messages: subscription.prefetch, bytes: subscription.prefetch_bytes },
-            paused: BTreeSet::new(),
-            revoked: BTreeSet::new(),
-            draining: false,
-            turn: 0,
+            window,
             wake: Arc::new(Notify::new()),
         };
         let (wake, consumer, topics) =
@@ -209,82 +183,30 @@ impl State {
             let groups = self.topics.entry(topic.clone()).or_default();
             let group = groups.entry(consumer.clone()).or_insert_with(|| Group::new(partitions));
             let moves = group.join(id);
-            self.announce(topic, moves);
+            self.announce(&consumer, topic, moves);
         }
         Ok((id, wake))
     }
 
-    /// Takes the current items for a member. One step returns them, so dropping the answer's future
-    /// loses nothing.
-    pub(crate) fn take(&mut self, id: MemberId) -> Result<Taken, TransportError> {
+    /// Takes what a member is told next. One step returns it, so dropping the answer's future loses
+    /// nothing.
+    pub(crate) fn take(&mut self, id: MemberId) -> Result<Option<Received>, TransportError> {
         self.check("receive")?;
-        let Some(member) = self.members.get_mut(&id) else { return Ok(Taken::Ended) };
-        if member.draining {
-            return Ok(Taken::Ended);
-        }
-        if !member.revoked.is_empty() {
-            return Ok(Taken::Revoked(std::mem::take(&mut member.revoked).into_iter().collect()));
-        }
-
-        let mut outstanding = Load::default();
-        let mut ready = Vec::new();
-        for topic in &member.topics {
-            let Some(group) = self.topics.get(topic).and_then(|groups| groups.get(&member.consumer)) else {
-                continue;
-            };
-            for (number, partition) in group.owned(id) {
-                outstanding.add(partition.dispatched());
-                let unit = Unit { topic: topic.clone(), number };
-                if partition.peek().is_some() && !member.paused.contains(&unit) {
-                    ready.push(unit);
-                }
-            }
-        }
-        if ready.is_empty() {
-            return Ok(Taken::Nothing);
-        }
-        member.turn = member.turn.wrapping_add(1);
-        let first = member.turn % ready.len();
-        ready.rotate_left(first);
-
-        let mut deliveries = Vec::new();
-        // Rounds: each unit gives its share of the room, and the next round shares the rest.
-        while !ready.is_empty() {
-            let share = (member.prefetch.messages.saturating_sub(outstanding.messages) / ready.len()).max(1);
-            ready.retain(|unit| {
-                let group = self.topics.get_mut(&unit.topic).and_then(|it| it.get_mut(&member.consumer));
-                let Some(partition) = group.and_then(|group| group.partition(unit.number)) else {
-                    return false;
-                };
-                for _ in 0..share {
-                    let Some(next) = partition.peek() else { return false };
-                    let load = next.load();
-                    if !outstanding.has_room_for(load.bytes, member.prefetch) {
-                        return false;
-                    }
-                    outstanding.add(load);
-                    let incarnation = partition.incarnation();
-                    if let Some((number, entry)) = partition.dispatch() {
-                        let tag = Tag { unit: unit.clone(), incarnation, number };
-                        let sequence = entry.stored.position.0;
-                        let origin = Origin { source: Arc::clone(&entry.source), sequence };
-                        deliveries.push(Delivery::new(tag, Ok(entry.stored.message.clone()), Some(origin)));
-                    }
-                }
-                true
-            });
-        }
-        Ok(if deliveries.is_empty() { Taken::Nothing } else { Taken::Deliveries(deliveries) })
+        Ok(self.members.get_mut(&id).map_or(Some(Received::Ended), |member| member.window.receive()))
     }
 
     pub(crate) fn acknowledge(&mut self, id: MemberId, tags: &[Tag]) -> Result<(), TransportError> {
         self.check("acknowledge")?;
-        let Some(member) = self.members.get(&id) else { return Ok(()) };
+        let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
         for tag in tags {
-            let group = self.topics.get_mut(&tag.unit.topic).and_then(|it| it.get_mut(&member.consumer));
-            let entry =
-                group.and_then(|group| group.acknowledge(id, tag.unit.number, tag.incarnation, tag.number));
-            for waiter in entry.into_iter().flat_map(|entry| entry.waiters) {
+            member.window.finish(tag);
+        }
+        for finished in member.window.take_finished() {
+            let group = self.topics.get_mut(&finished.unit.topic).and_then(|it| it.get_mut(&member.consumer));
+            let Some(group) = group else { continue };
+            let removed = finished.deliveries.iter();
+            let entry = removed.filter_map(|(number, ())| group.remove(finished.unit.number, *number));
+            for waiter in entry.flat_map(|entry| entry.waiters) {
                 if let Some(publication) = self.publications.get_mut(&waiter.publication) {
                     publication.acknowledged(waiter.index);
                 }
@@ -296,18 +218,10 @@ impl State {
         Ok(())
     }
 
-    pub(crate) fn pause(&mut self, id: MemberId, units: &[Unit]) -> Result<(), TransportError> {
-        self.check("pause")?;
+    pub(crate) fn pause(&mut self, id: MemberId, units: &[Unit], paused: bool) -> Result<(), TransportError> {
+        self.check(if paused { "pause" } else { "resume" })?;
         if let Some(member) = self.members.get_mut(&id) {
-            member.paused.extend(units.iter().cloned());
-        }
-        Ok(())
-    }
-
-    pub(crate) fn resume(&mut self, id: MemberId, units: &[Unit]) -> Result<(), TransportError> {
-        self.check("resume")?;
-        if let Some(member) = self.members.get_mut(&id) {
-            member.paused.retain(|unit| !units.contains(unit));
+            member.window.pause(units, paused);
             member.wake.notify_one();
         }
         Ok(())
@@ -316,7 +230,7 @@ impl State {
     pub(crate) fn drain(&mut self, id: MemberId) -> Result<(), TransportError> {
         self.check("drain")?;
         let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
-        member.draining = true;
+        member.window.drain();
         member.wake.notify_one();
         for topic in &member.topics {
             if let Some(group) = self.topics.get_mut(topic).and_then(|it| it.get_mut(&member.consumer)) {
@@ -336,7 +250,7 @@ impl State {
         for topic in &member.topics {
             let group = self.topics.get_mut(topic).and_then(|it| it.get_mut(&member.consumer));
             let moves = group.map(|group| group.leave(id)).unwrap_or_default();
-            self.announce(topic, moves);
+            self.announce(&member.consumer, topic, moves);
         }
         self.wake_publications();
     }
@@ -351,24 +265,20 @@ impl State {
         self.topics.clear();
     }
 
-    fn announce(&mut self, topic: &Topic, moves: Vec<Move>) {
+    fn announce(&mut self, consumer: &Consumer, topic: &Topic, moves: Vec<Move>) {
         tracing::debug!(%topic, partitions = moves.len(), "partitions moved");
+        let Some(group) = self.topics.get_mut(topic).and_then(|it| it.get_mut(consumer)) else { return };
         for Move { partition, from, to } in moves {
             let unit = Unit { topic: topic.clone(), number: partition };
             if let Some(member) = from.and_then(|from| self.members.get_mut(&from)) {
-                // A pause belongs to the ownership for which it was requested.
-                member.paused.remove(&unit);
-                member.revoked.insert(unit);
+                member.window.revoke(&unit);
                 member.wake.notify_one();
             }
-            if let Some(to) = to {
-                self.wake(to);
+            let Some(member) = to.and_then(|to| self.members.get_mut(&to)) else { continue };
+            member.window.assign(unit.clone(), ());
+            for (number, entry) in group.partition(partition).iter().flat_map(|it| it.entries()) {
+                member.window.arrived(&unit, *number, (), |tag| entry.delivery(tag));
             }
-        }
-    }
-
-    fn wake(&self, member: MemberId) {
-        if let Some(member) = self.members.get(&member) {
             member.wake.notify_one();
         }
     }
@@ -381,6 +291,16 @@ impl State {
     fn take_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
+    }
+}
+
+/// Adds a message to the buffer of a consumer, and to the window of the member that gets it.
+fn enqueue(group: &mut Group, members: &mut BTreeMap<MemberId, Member>, entry: Entry) {
+    let (partition, number, entry, owner) = group.push(entry);
+    if let Some(member) = owner.and_then(|owner| members.get_mut(&owner)) {
+        let unit = Unit { topic: entry.stored.message.topic.clone(), number: partition };
+        member.window.arrived(&unit, number, (), |tag| entry.delivery(tag));
+        member.wake.notify_one();
     }
 }
 
