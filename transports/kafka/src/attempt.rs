@@ -14,11 +14,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use crate::flight::{Flight, Heard};
 use crate::gapless::{Gapless, Partition, Sent};
-use crate::patience::Patience;
 use crate::pool::Pool;
+use crate::publish_timeout::PublishTimeout;
 use crate::record::Record;
 
-/// How long reports of what was given up may take. They come at once.
+/// Time limit for reports of what was given up. They come at once.
 const REPORTS: Duration = Duration::from_secs(5);
 
 /// A message that can be sent.
@@ -26,27 +26,27 @@ pub(crate) struct Entry {
     /// Where it stands in the batch.
     pub(crate) index: usize,
     pub(crate) record: Record,
-    /// Whether it is sent with nothing else under way, as its topic has taken nothing lately.
+    /// True if it is sent with nothing else under way, as its topic has taken nothing lately.
     pub(crate) alone: bool,
 }
 
-/// What a batch has for one partition.
-pub(crate) struct Line<'a> {
+/// Messages of a batch for one partition.
+pub(crate) struct PartitionMessages<'a> {
     partition: Partition,
     entries: Vec<&'a Entry>,
-    /// Whether all of it is acknowledged. Written and read by the parts of one future.
+    /// True if all of it is acknowledged. Written and read by the parts of one future.
     delivered: AtomicBool,
 }
 
-impl<'a> Line<'a> {
-    /// What goes out together.
+impl<'a> PartitionMessages<'a> {
+    /// Groups what goes out together.
     pub(crate) fn of(entries: &'a [Entry]) -> Vec<Self> {
         // The number first: it tells most apart.
         let mut lines: BTreeMap<(i32, &Topic), Vec<&Entry>> = BTreeMap::new();
         for entry in entries.iter().filter(|entry| !entry.alone) {
             lines.entry((entry.record.partition, entry.record.topic())).or_default().push(entry);
         }
-        let line = |((partition, topic), entries): ((i32, &Topic), _)| Line {
+        let line = |((partition, topic), entries): ((i32, &Topic), _)| PartitionMessages {
             partition: (topic.clone(), partition),
             entries,
             delivered: AtomicBool::new(false),
@@ -55,7 +55,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// How a batch came to its end.
+/// End of an attempt.
 pub(crate) struct Quiet<'a> {
     /// The partitions that it was given up for: they did not come nearer to their answers.
     pub(crate) silent: BTreeSet<&'a Partition>,
@@ -72,7 +72,7 @@ pub(crate) struct Attempt<'a> {
     outcomes: &'a Outcomes,
     // Plain mutexes: the parts of one future share them.
     flights: Mutex<Vec<(Arc<Flight>, Sent<'a>)>>,
-    /// What was delivered, and not yet reported.
+    /// Flights that were delivered and not yet reported.
     delivered: Mutex<Vec<Arc<Flight>>>,
     ended: bool,
 }
@@ -105,7 +105,11 @@ impl<'a> Attempt<'a> {
     }
 
     /// Sends everything; returns when all is acknowledged, the producer has failed, or a partition does not come nearer to its answer.
-    pub(crate) async fn run<'l>(&self, lines: &'l [Line<'_>], mut patience: Patience<'l>) -> Quiet<'l> {
+    pub(crate) async fn run<'l>(
+        &self,
+        lines: &'l [PartitionMessages<'_>],
+        mut publish_timeout: PublishTimeout<'l>,
+    ) -> Quiet<'l> {
         let all = join_all(lines.iter().map(|line| self.follow_lead(line)));
         let mut all = pin!(all);
         let mut all = poll_fn(|context| {
@@ -120,7 +124,7 @@ impl<'a> Attempt<'a> {
             let open = lines.iter().filter(|line| !line.delivered.load(Ordering::Relaxed));
             open.map(|line| &line.partition)
         };
-        let mut looks = interval_at(patience.first(), patience.every());
+        let mut looks = interval_at(publish_timeout.first(), publish_timeout.every());
         looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             tokio::select! {
@@ -129,26 +133,27 @@ impl<'a> Attempt<'a> {
                 _ = looks.tick() => {}
             }
             let now = Instant::now();
-            patience.look(open(), &self.producer.ahead(), now);
+            publish_timeout.look(open(), &self.producer.ahead(), now);
             // One is enough: what is given up takes the producer with it.
-            if open().any(|partition| patience.is_silent(partition, now)) {
+            if open().any(|partition| publish_timeout.is_silent(partition, now)) {
                 break;
             }
         }
         let now = Instant::now();
-        let silent: BTreeSet<_> = open().filter(|partition| patience.is_silent(partition, now)).collect();
-        let since = |partition: &&Partition| patience.since(partition);
+        let silent: BTreeSet<_> =
+            open().filter(|partition| publish_timeout.is_silent(partition, now)).collect();
+        let since = |partition: &&Partition| publish_timeout.since(partition);
         // What it was given up for, or else what was last heard, says from when on its time counts.
         let given_up = silent.iter().map(since).min();
-        let since = given_up.or_else(|| open().map(|it| since(&it)).max()).unwrap_or(patience.began());
-        Quiet { silent, deadline: patience.given_up(since), end: patience.over(since) }
+        let since = given_up.or_else(|| open().map(|it| since(&it)).max()).unwrap_or(publish_timeout.began());
+        Quiet { silent, deadline: publish_timeout.given_up(since), end: publish_timeout.over(since) }
     }
 
     /// On a partition whose broker does not know the producer: the first message alone, then the others.
     ///
     /// Such a broker takes any first number. Were several under way, a later one could be taken after an earlier one was rejected or lost.
-    async fn follow_lead(&self, line: &Line<'_>) {
-        let Line { partition, entries, delivered } = line;
+    async fn follow_lead(&self, line: &PartitionMessages<'_>) {
+        let PartitionMessages { partition, entries, delivered } = line;
         let mut rest = &entries[..];
         if !self.producer.is_warm(partition) {
             let lead = self.producer.lead(partition);
@@ -191,7 +196,7 @@ impl<'a> Attempt<'a> {
         self.flights().iter().all(|(flight, _)| flight.is_delivered())
     }
 
-    /// What was heard of each message of the batch. A producer that did not deliver everything is retired.
+    /// Returns what was heard of each message of the batch. A producer that did not deliver everything is retired.
     pub(crate) async fn end(mut self, len: usize) -> Vec<Heard> {
         self.ended = true;
         let complete = self.is_complete();

@@ -113,20 +113,20 @@ impl KafkaTransportBuilder {
         self
     }
 
-    /// How long the client waits for more messages before it sends a batch. Default 1 millisecond: longer costs latency, shorter the
+    /// Sets the time for which the client waits for more messages before it sends a batch. Default 1 millisecond: longer costs latency, shorter the
     /// broker's time.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.config.linger = linger;
         self
     }
 
-    /// How the members of a consumer share out partitions. Default [`GroupProtocol::Cooperative`].
+    /// Sets the way in which the members of a consumer share out partitions. Default [`GroupProtocol::Cooperative`].
     pub fn group_protocol(mut self, protocol: GroupProtocol) -> Self {
         self.config.group_protocol = protocol;
         self
     }
 
-    /// The transport. Connects by itself, in the background: [`check`](outbox_contract::Transport::check) tells whether it can.
+    /// The transport. Connects by itself, in the background: [`check`](outbox_contract::backend::Transport::check) tells whether it can.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use rdkafka::error::KafkaError;
 
 use crate::security::Security;
 
-/// How the members of a consumer share out partitions.
+/// Way in which the members of a consumer share out partitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GroupProtocol {
@@ -22,7 +22,7 @@ pub enum GroupProtocol {
     Consumer,
 }
 
-/// How many bytes a record may have beyond its batch limit before the client itself refuses it. High: whether a message is too large is
+/// Bytes that a record may have beyond its batch limit before the client itself refuses it. High: whether a message is too large is
 /// for the broker to say, which knows the limit of the topic.
 const CLIENT_LIMIT: usize = 100_000_000;
 
@@ -49,7 +49,7 @@ impl Config {
         }
     }
 
-    /// Whether this message can ever be taken.
+    /// Returns true if this message can ever be taken.
     pub(crate) fn validate(&self, message: &Message) -> Result<(), Rejection> {
         // What is certain alone: the record has more than this.
         let headers = message.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
@@ -67,7 +67,7 @@ impl Config {
         Self::validate_topic(&message.topic)
     }
 
-    /// Whether Kafka can have a topic of this name.
+    /// Returns true if Kafka can have a topic of this name.
     pub(crate) fn validate_topic(topic: &Topic) -> Result<(), Rejection> {
         let topic = topic.as_str();
         let legal = topic.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
@@ -121,12 +121,12 @@ impl Config {
         client
     }
 
-    /// How large a record batch is made, where the topic takes it: it is rejected as a whole, so no larger than what a topic takes.
+    /// Size of a record batch, where the topic takes it: it is rejected as a whole, so no larger than what a topic takes.
     pub(crate) fn batch_bytes(&self) -> usize {
         self.max_message_bytes.clamp(1, 1_000_000)
     }
 
-    /// Whether producers compress what they send.
+    /// Returns true if producers compress what they send.
     pub(crate) fn compresses(&self) -> bool {
         let codecs =
             ["compression.codec", "compression.type"].iter().filter_map(|name| self.properties.get(*name));
@@ -244,7 +244,7 @@ impl Kind {
     }
 }
 
-/// What the client says of a configuration that it does not take.
+/// Returns the error for a configuration that the client rejected.
 pub(crate) fn not_taken(operation: &'static str, error: KafkaError) -> TransportError {
     // The client's error is not kept: printed it shows the value, a password where the name of its property was misspelt.
     let why = match error {

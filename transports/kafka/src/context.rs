@@ -1,4 +1,4 @@
-//! What the client library tells apart from reports and messages: its log, and errors of connections.
+//! Events that the client library tells apart from reports and messages: its log, and errors of connections.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::watch;
 
-use crate::trouble::Trouble;
+use crate::connection_error::ConnectionError;
 
-/// How long another broker may take to answer after one has refused something.
+/// Time for which another broker may take to answer after one has refused something.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Passes the client's log on, and remembers what was last wrong with its connections.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     // Written by the thread of the client, awaited by who asks the broker.
-    trouble: watch::Sender<Option<Trouble>>,
+    trouble: watch::Sender<Option<ConnectionError>>,
 }
 
 impl Events {
     /// Something went wrong.
-    fn remember(&self, trouble: Trouble) {
+    fn remember(&self, trouble: ConnectionError) {
         self.trouble.send_if_modified(|last| {
             let stays = last.as_ref().is_some_and(|last| last.says_more_than(&trouble));
             if !stays {
@@ -33,20 +33,20 @@ impl Events {
         });
     }
 
-    /// What was last wrong, if anything was since the last [`clear`](Self::clear).
-    pub(crate) fn last(&self) -> Option<Trouble> {
+    /// Returns the last error since the last [`clear`](Self::clear).
+    pub(crate) fn last(&self) -> Option<ConnectionError> {
         self.trouble.borrow().clone()
     }
 
     /// Waits until something is wrong that nobody mends by waiting, and no broker has answered for a moment.
-    pub(crate) async fn lasting(&self) -> Trouble {
+    pub(crate) async fn lasting(&self) -> ConnectionError {
         let mut told = self.trouble.subscribe();
-        let lasts = |trouble: &Option<Trouble>| trouble.as_ref().is_some_and(Trouble::lasts);
+        let lasts = |trouble: &Option<ConnectionError>| trouble.as_ref().is_some_and(ConnectionError::lasts);
         loop {
             // The sender lives as long as this value.
             drop(told.wait_for(lasts).await);
             tokio::time::sleep(GRACE).await;
-            if let Some(trouble) = self.last().filter(Trouble::lasts) {
+            if let Some(trouble) = self.last().filter(ConnectionError::lasts) {
                 return trouble;
             }
         }
@@ -67,7 +67,8 @@ impl rdkafka::consumer::ConsumerContext for Events {}
 impl ClientContext for Events {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, words: &str) {
         // A broker that ends a connection is no error to the client; and it may do so as the client speaks no TLS.
-        let trouble = Trouble { code: RDKafkaErrorCode::BrokerTransportFailure, words: words.to_owned() };
+        let trouble =
+            ConnectionError { code: RDKafkaErrorCode::BrokerTransportFailure, words: words.to_owned() };
         if facility == "FAIL" && trouble.lasts() {
             self.remember(trouble);
         }
@@ -93,7 +94,7 @@ impl ClientContext for Events {
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
         tracing::debug!(target: "librdkafka", %error, reason, "the client reports an error");
-        self.remember(Trouble { code, words: reason.to_owned() });
+        self.remember(ConnectionError { code, words: reason.to_owned() });
     }
 }
 
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn a_refusal_is_remembered_until_the_broker_answers() {
         let events = Events::default();
-        let trouble = |code| Trouble { code, words: String::new() };
+        let trouble = |code| ConnectionError { code, words: String::new() };
         let last = || events.last().map(|trouble| trouble.code);
         events.remember(trouble(RDKafkaErrorCode::AllBrokersDown));
         events.remember(trouble(RDKafkaErrorCode::Authentication));
@@ -121,7 +122,7 @@ mod tests {
     async fn what_nobody_mends_by_waiting_is_told_unless_another_broker_answers() {
         let events = Events::default();
         let start = tokio::time::Instant::now();
-        let trouble = |code| Trouble { code, words: String::new() };
+        let trouble = |code| ConnectionError { code, words: String::new() };
         let told = async {
             let told = events.lasting().await;
             (told.code, start.elapsed())

@@ -11,13 +11,13 @@ use tokio::task::JoinHandle;
 
 use crate::config::{Config, not_taken};
 use crate::dispatch::Dispatch;
-use crate::member::{self, Member, Shared};
+use crate::member::{self, Member, MemberContext};
 use crate::problems::Problems;
 use crate::watch;
 
 pub(crate) struct KafkaDeliveries {
     member: Arc<Member>,
-    consumer: Option<Arc<BaseConsumer<Shared>>>,
+    consumer: Option<Arc<BaseConsumer<MemberContext>>>,
     /// The commit that is under way, which outlives who waits for it: at most one, as each takes a thread for as long as the broker is away. Held by
     /// the one who commits: the others find nothing left to do after it.
     commit: tokio::sync::Mutex<Option<JoinHandle<Result<(), TransportError>>>>,
@@ -25,17 +25,17 @@ pub(crate) struct KafkaDeliveries {
 }
 
 impl KafkaDeliveries {
-    /// `known`: what is wrong with topics already.
+    /// Joins the group. `known`: problems of topics that were found already.
     pub(crate) fn join(
         config: &Config,
         subscription: &Subscription,
+        dispatch: Dispatch,
         known: Vec<Problem>,
     ) -> Result<Self, TransportError> {
-        let dispatch = Dispatch::new(subscription);
         let member = Arc::new(Member::new(subscription.topics.clone(), dispatch, Problems::new(known)));
         let client = config.member(subscription.consumer.as_str(), subscription.prefetch_bytes);
-        let consumer: BaseConsumer<Shared> = client
-            .create_with_context(Shared(Arc::clone(&member)))
+        let consumer: BaseConsumer<MemberContext> = client
+            .create_with_context(MemberContext(Arc::clone(&member)))
             .map_err(|error| not_taken("subscribe", error))?;
         let topics: Vec<&str> = subscription.topics.iter().map(outbox_contract::Topic::as_str).collect();
         consumer.subscribe(&topics).map_err(|error| {

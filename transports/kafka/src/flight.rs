@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use crate::gapless::Partition;
 use crate::under_way::{Ahead, UnderWay};
 
-/// What was heard of one message.
+/// Report of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// It was not handed to the client.
@@ -39,9 +39,9 @@ pub(crate) struct Flight {
 #[derive(Debug)]
 struct Slots {
     heard: Vec<Heard>,
-    /// How many were handed over and not reported.
+    /// Number of messages that were handed over and not reported.
     open: usize,
-    /// Whether messages are still to be handed over.
+    /// True if messages are still to be handed over.
     handing: bool,
     /// Its number among those that were handed over by the same producer. None: it was not.
     under_way: Option<u64>,
@@ -76,7 +76,7 @@ impl Flight {
         &self.indices
     }
 
-    /// How many messages there are.
+    /// Returns the number of messages.
     pub(crate) fn len(&self) -> usize {
         self.indices.len()
     }
@@ -121,7 +121,7 @@ impl Flight {
         counts && is_done
     }
 
-    /// Whether everything that was handed over has been reported, and nothing is still to be.
+    /// Returns true if everything that was handed over has been reported, and nothing is still to be.
     pub(crate) fn is_done(&self) -> bool {
         self.slots().is_done()
     }
@@ -133,17 +133,17 @@ impl Flight {
         }
     }
 
-    /// What was heard, with the place of each message in the batch.
+    /// Returns what was heard, with the place of each message in the batch.
     pub(crate) fn all(&self) -> Vec<(usize, Heard)> {
         self.indices.iter().copied().zip(self.slots().heard.iter().copied()).collect()
     }
 
-    /// How many messages were handed over and are not reported.
+    /// Returns the number of messages that were handed over and are not reported.
     pub(crate) fn open(&self) -> usize {
         self.slots().open
     }
 
-    /// Whether every message was acknowledged.
+    /// Returns true if every message was acknowledged.
     pub(crate) fn is_delivered(&self) -> bool {
         self.slots().heard.iter().all(|heard| *heard == Heard::Acknowledged)
     }
@@ -226,7 +226,7 @@ impl Flights {
         is_done
     }
 
-    /// What stands before the next answer of each partition to which something is under way.
+    /// Returns what stands before the next answer of each partition to which something is under way.
     pub(crate) fn ahead(&self) -> BTreeMap<Partition, Ahead> {
         self.table().under_way.ahead()
     }

@@ -20,18 +20,18 @@ use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::watch;
 
 use crate::config::{Config, not_taken};
+use crate::connection_error::ConnectionError;
 use crate::context::Events;
 use crate::flight::{Flight, Flights, Heard, Ticket};
 use crate::record::Record;
-use crate::trouble::Trouble;
-use crate::turns::{HandedOver, Parcel, Turns};
+use crate::send_queue::{HandedOver, Parcel, SendQueue};
 use crate::under_way::Ahead;
 
-/// How long a partition counts as one whose broker knows this producer, after its last acknowledgement. Brokers forget an idle producer
+/// Time for which a partition counts as one whose broker knows this producer, after its last acknowledgement. Brokers forget an idle producer
 /// after `producer.id.expiration.ms`: a day by default, and no sensible setting is below this.
 const WARM: Duration = Duration::from_secs(600);
 
-/// How often the thread of a producer looks whether it shall end. Reports do not wait for it.
+/// Interval at which the thread of a producer looks whether it shall end. Reports do not wait for it.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A partition of a topic.
@@ -50,7 +50,7 @@ struct Reports {
     events: Events,
     flights: Flights,
     gate: Gate,
-    /// Whether failures close the producer.
+    /// True if failures close the producer.
     closes: bool,
     /// The client that reports: what waits for a report is handed over when it comes.
     client: OnceLock<Weak<BaseProducer<Self>>>,
@@ -61,19 +61,19 @@ struct Reports {
 #[derive(Debug)]
 struct Gate {
     /// Whose turn it is on each partition. None: closed.
-    turns: Mutex<Option<Turns>>,
+    queue: Mutex<Option<SendQueue>>,
     broken: watch::Sender<bool>,
 }
 
 impl Gate {
-    fn lock(&self) -> MutexGuard<'_, Option<Turns>> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<SendQueue>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn close(&self) {
-        let turns = self.lock().take();
+        let queue = self.lock().take();
         self.broken.send_replace(true);
-        for parcel in turns.into_iter().flat_map(|mut turns| turns.clear()) {
+        for parcel in queue.into_iter().flat_map(|mut queue| queue.clear()) {
             parcel.flight.handed_over(0);
         }
     }
@@ -126,8 +126,8 @@ impl Reports {
     fn turn_over(&self, flight: &Flight) {
         let Some(client) = self.client.get().and_then(Weak::upgrade) else { return };
         let mut gate = self.gate.lock();
-        let Some(turns) = gate.as_mut() else { return };
-        let refused = turns.go_on(flight.partition(), flight.len(), |Parcel { number, flight, records }| {
+        let Some(queue) = gate.as_mut() else { return };
+        let refused = queue.go_on(flight.partition(), flight.len(), |Parcel { number, flight, records }| {
             hand_over(&client, number, &flight, records)
         });
         drop(gate);
@@ -186,7 +186,8 @@ impl Gapless {
 
     fn with_client(config: &rdkafka::ClientConfig, closes: bool) -> Result<Self, TransportError> {
         let max_bytes = config.get("batch.size").and_then(|bytes| bytes.parse().ok()).unwrap_or(usize::MAX);
-        let gate = Gate { turns: Mutex::new(Some(Turns::new(max_bytes))), broken: watch::Sender::new(false) };
+        let gate =
+            Gate { queue: Mutex::new(Some(SendQueue::new(max_bytes))), broken: watch::Sender::new(false) };
         let (events, flights) = (Events::default(), Flights::default());
         let reports = Reports { events, flights, gate, closes, client: OnceLock::new() };
         let client: BaseProducer<Reports> =
@@ -212,13 +213,13 @@ impl Gapless {
         self.client.client()
     }
 
-    /// What was last wrong with its connections.
-    pub(crate) fn trouble(&self) -> Option<Trouble> {
+    /// Last error of its connections.
+    pub(crate) fn trouble(&self) -> Option<ConnectionError> {
         self.reports().events.last()
     }
 
     /// Waits until something is wrong with its connections that nobody mends by waiting, and no broker has answered for a moment.
-    pub(crate) async fn lasting_trouble(&self) -> Trouble {
+    pub(crate) async fn lasting_trouble(&self) -> ConnectionError {
         self.reports().events.lasting().await
     }
 
@@ -228,9 +229,9 @@ impl Gapless {
     }
 
     /// Why the broker lets this client do nothing at all, if that is how it ended. A client that ended stays so, whatever is granted later.
-    pub(crate) fn refused(&self) -> Option<Trouble> {
+    pub(crate) fn refused(&self) -> Option<ConnectionError> {
         let (code, words) = self.client.client().fatal_error()?;
-        Some(Trouble { code, words }).filter(Trouble::is_refusal)
+        Some(ConnectionError { code, words }).filter(ConnectionError::is_refusal)
     }
 
     /// Sends messages of one partition, in order, up to the first that is refused: at once, or when those of the same partition that are under
@@ -242,13 +243,13 @@ impl Gapless {
         // Made before they are handed over: what takes longer than the client lingers goes out in two requests, the second after the first.
         let headers: Vec<OwnedHeaders> = records.iter().map(|record| record.headers()).collect();
         let mut gate = reports.gate.lock();
-        let Some(turns) = gate.as_mut() else {
+        let Some(queue) = gate.as_mut() else {
             flight.handed_over(0);
             return sent;
         };
-        if reports.closes && !turns.take(flight.partition(), records.len()) {
+        if reports.closes && !queue.take(flight.partition(), records.len()) {
             let records = records.iter().map(|record| (*record).clone()).zip(headers).collect();
-            turns.wait(Parcel { number, flight: Arc::clone(flight), records });
+            queue.wait(Parcel { number, flight: Arc::clone(flight), records });
             return sent;
         }
         let handed_over = hand_over(&self.client, number, flight, records.iter().copied().zip(headers));
@@ -261,12 +262,12 @@ impl Gapless {
         sent
     }
 
-    /// What stands before the next answer of each partition to which something is under way.
+    /// Returns what stands before the next answer of each partition to which something is under way.
     pub(crate) fn ahead(&self) -> BTreeMap<Partition, Ahead> {
         self.reports().flights.ahead()
     }
 
-    /// Whether nothing is queued or under way.
+    /// Returns true if nothing is queued or under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.client.in_flight_count() == 0
     }
@@ -278,7 +279,7 @@ impl Gapless {
         let _ = broken.wait_for(|broken| *broken).await;
     }
 
-    /// Whether it has failed or was closed.
+    /// Returns true if it has failed or was closed.
     pub(crate) fn is_broken(&self) -> bool {
         *self.reports().gate.broken.borrow()
     }
@@ -293,7 +294,7 @@ impl Gapless {
         self.client.purge(PurgeConfig::default().queue().inflight());
     }
 
-    /// Whether the broker of a partition knows this producer: it has lately acknowledged something, with an offset.
+    /// Returns true if the broker of a partition knows this producer: it has lately acknowledged something, with an offset.
     pub(crate) fn is_warm(&self, partition: &Partition) -> bool {
         self.warm().get(partition).is_some_and(|since| since.elapsed() < WARM)
     }

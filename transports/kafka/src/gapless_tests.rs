@@ -1,4 +1,4 @@
-//! What a producer keeps back once something has failed, on librdkafka's mock of a cluster.
+//! Messages that a producer keeps back once something has failed, on librdkafka's mock of a cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Subject {
         subject
     }
 
-    /// What is heard of a message, something being done once it was handed over.
+    /// Returns what is heard of a message, something being done once it was handed over.
     async fn send(&self, meanwhile: impl FnOnce()) -> Heard {
         let (flight, sent) = self.begin(1);
         meanwhile();

@@ -3,8 +3,9 @@
 
 mod attempt;
 mod builder;
-mod complaint;
 mod config;
+mod connection_error;
+mod consumer_error;
 mod context;
 mod deliveries;
 mod dispatch;
@@ -15,20 +16,18 @@ mod gapless_tests;
 mod limits;
 mod member;
 mod murmur2;
-mod offsets;
-mod patience;
 mod pool;
 mod pools;
 mod problems;
+mod produce_error;
 mod publication;
+mod publish_timeout;
 mod record;
 mod security;
+mod send_queue;
 mod topics;
 mod transport;
-mod trouble;
-mod turns;
 mod under_way;
-mod verdict;
 mod watch;
 
 pub use builder::KafkaTransportBuilder;

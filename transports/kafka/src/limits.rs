@@ -1,4 +1,4 @@
-//! What topics take: the size of a batch, and whether a record needs a key. Known ahead, a message that its topic rejects is never sent.
+//! Limits of topics: the size of a batch, and whether a record needs a key. Known ahead, a message that its topic rejects is never sent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,25 +12,25 @@ use rdkafka::error::KafkaError;
 
 use crate::config::Config;
 
-/// How long it is believed what a topic takes.
+/// Time for which the limits of a topic are believed.
 const FRESH: Duration = Duration::from_secs(300);
-/// How old it may be where a message is rejected by it: an operator may just have changed it.
+/// Maximum age of limits by which a message is rejected: an operator may just have changed them.
 const SURE: Duration = Duration::from_secs(2);
-/// How long the broker may take to tell.
+/// Time limit for the broker to tell.
 const ANSWER: Duration = Duration::from_secs(2);
 /// The fewest bytes of a record batch with one record that are neither key, value nor header: 61 of the batch, 8 of the record.
 const FRAME: usize = 69;
 /// The same of a header.
 const HEADER: usize = 2;
-/// What the attributes of CloudEvents take at most, but for the source and what the message counts itself.
+/// Maximum size of the attributes of CloudEvents, but for the source and what the message counts itself.
 const ATTRIBUTES: usize = 512;
 
-/// What a topic takes.
+/// Limits of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// The most bytes of a record batch.
     pub(crate) batch_bytes: usize,
-    /// Whether it is compacted: it takes no record without a key.
+    /// True if it is compacted: it takes no record without a key.
     needs_key: bool,
 }
 
@@ -68,7 +68,7 @@ fn least_bytes(message: &Message, source: &str) -> usize {
     bytes
 }
 
-/// What is known of topics. None: the broker does not tell, mostly as the right to ask (`DescribeConfigs`) is missing.
+/// Known limits of topics. None: the broker does not tell, mostly as the right to ask (`DescribeConfigs`) is missing.
 type Known = HashMap<Topic, (Option<Limits>, Instant)>;
 
 /// Asks the broker what topics take.
@@ -87,7 +87,7 @@ impl TopicLimits {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a topic takes, as far as that is known.
+    /// Returns the limits of a topic, as far as they are known.
     pub(crate) fn of(&self, topic: &Topic) -> Option<Limits> {
         self.known().get(topic)?.0
     }

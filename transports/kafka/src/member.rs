@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use outbox_contract::backend::flow::Finished;
 use outbox_contract::backend::{Delivery, Unit};
 use outbox_contract::{Topic, TransportError, TransportErrorKind};
 use rdkafka::ClientContext;
@@ -16,25 +17,25 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
 use tokio::sync::Notify;
 
-use crate::complaint::Complaint;
+use crate::consumer_error::ConsumerError;
 use crate::context::Events;
 use crate::dispatch::{Dispatch, Flow};
 use crate::problems::Problems;
 
-/// How long the thread waits for a record before it looks at anything else.
+/// Time for which the thread waits for a record before it looks at anything else.
 const POLL: Duration = Duration::from_millis(100);
 /// The same, while partitions are held back that may go on at any time.
 const SHORT_POLL: Duration = Duration::from_millis(5);
-/// How many records are read before the thread looks at anything else.
+/// Maximum number of records that are read before the thread looks at anything else.
 const RUN: usize = 500;
-/// How long partitions of a drained member stay with it while it finishes what it has. Moved at once, all of that would come again.
+/// Time for which partitions of a drained member stay with it while it finishes what it has. Moved at once, all of that would come again.
 const FINISH: Duration = Duration::from_secs(10);
-/// How long an offset is tried to be committed: longer than a rebalance, in which the broker takes none, mostly is.
+/// Time for which an offset is tried to be committed: longer than a rebalance, in which the broker takes none, mostly is.
 const COMMIT: Duration = Duration::from_secs(15);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the thread of a member and its deliveries share.
+/// State that the thread of a member and its deliveries share.
 pub(crate) struct Member {
     events: Events,
     topics: Vec<Topic>,
@@ -74,7 +75,7 @@ impl Member {
         self.dispatch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is wrong with single topics. No step of it runs foreign code.
+    /// Returns the problems of single topics. No step of it runs foreign code.
     pub(crate) fn problems(&self) -> MutexGuard<'_, Problems> {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,8 +85,8 @@ impl Member {
     }
 
     /// An error may be of a single topic: of one that it names, or of any.
-    fn doubt(&self, complaint: &Complaint) {
-        let Complaint { code, words } = complaint;
+    fn doubt(&self, error: &ConsumerError) {
+        let ConsumerError { code, words } = error;
         tracing::debug!(%code, words, "an error that may be of a single topic; looking at them");
         let named = |topic: &&Topic| {
             words.contains(&format!(" topic {topic} [")) || words.contains(&format!(": {topic}: "))
@@ -150,26 +151,26 @@ impl Member {
 
     /// Commits what is finished. Topics that something is wrong with are committed one by one: what one of them is refused is no other's matter, and
     /// is tried again with the next acknowledgement. As long as it is not committed, it may come again.
-    fn commit_once(&self, consumer: &BaseConsumer<Shared>) -> KafkaResult<()> {
-        let mut well: Vec<(Unit, i64)> = Vec::new();
-        let mut ill: BTreeMap<Topic, Vec<(Unit, i64)>> = BTreeMap::new();
+    fn commit_once(&self, consumer: &BaseConsumer<MemberContext>) -> KafkaResult<()> {
+        let mut well = Vec::new();
+        let mut ill: BTreeMap<Topic, Vec<Finished<()>>> = BTreeMap::new();
         {
             let offsets = self.dispatch().to_commit();
             let problems = self.problems();
-            for (unit, offset) in offsets {
-                if problems.has(&unit.topic) {
-                    ill.entry(unit.topic.clone()).or_default().push((unit, offset));
+            for finished in offsets {
+                if problems.has(&finished.unit.topic) {
+                    ill.entry(finished.unit.topic.clone()).or_default().push(finished);
                 } else {
-                    well.push((unit, offset));
+                    well.push(finished);
                 }
             }
         }
         let committed = self.commit_offsets(consumer, &well);
         if let Err(error) = &committed
-            && error.rdkafka_error_code().is_some_and(|code| Complaint::of(code).is_of_a_topic())
+            && error.rdkafka_error_code().is_some_and(|code| ConsumerError::of(code).is_of_a_topic())
         {
             // Which one is found out; from then on the others are committed without it.
-            self.doubt(&Complaint { code: RDKafkaErrorCode::Unknown, words: error.to_string() });
+            self.doubt(&ConsumerError { code: RDKafkaErrorCode::Unknown, words: error.to_string() });
         }
         for (topic, offsets) in ill {
             if let Err(error) = self.commit_offsets(consumer, &offsets) {
@@ -179,13 +180,19 @@ impl Member {
         committed
     }
 
-    fn commit_offsets(&self, consumer: &BaseConsumer<Shared>, offsets: &[(Unit, i64)]) -> KafkaResult<()> {
+    fn commit_offsets(
+        &self,
+        consumer: &BaseConsumer<MemberContext>,
+        offsets: &[Finished<()>],
+    ) -> KafkaResult<()> {
         if offsets.is_empty() {
             return Ok(());
         }
         let mut list = TopicPartitionList::with_capacity(offsets.len());
-        for (unit, offset) in offsets {
-            list.add_partition_offset(unit.topic.as_str(), number(unit), Offset::Offset(*offset))?;
+        for Finished { unit, through, .. } in offsets {
+            let next = through.and_then(|through| i64::try_from(through + 1).ok());
+            let Some(next) = next else { continue };
+            list.add_partition_offset(unit.topic.as_str(), number(unit), Offset::Offset(next))?;
         }
         consumer.commit(&list, CommitMode::Sync)?;
         self.dispatch().committed(offsets);
@@ -204,9 +211,9 @@ fn number(unit: &Unit) -> i32 {
 
 /// The member, as the client calls it back.
 #[derive(Clone)]
-pub(crate) struct Shared(pub(crate) Arc<Member>);
+pub(crate) struct MemberContext(pub(crate) Arc<Member>);
 
-impl ClientContext for Shared {
+impl ClientContext for MemberContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, words: &str) {
         self.0.events.log(level, facility, words);
     }
@@ -220,7 +227,7 @@ impl ClientContext for Shared {
     }
 }
 
-impl ConsumerContext for Shared {
+impl ConsumerContext for MemberContext {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         let Rebalance::Revoke(partitions) = rebalance else { return };
         let member = &self.0;
@@ -251,7 +258,7 @@ impl ConsumerContext for Shared {
 }
 
 /// Commits what is finished, for so long as it takes within reason. Blocks.
-pub(crate) fn commit(member: &Member, consumer: &BaseConsumer<Shared>) -> Result<(), TransportError> {
+pub(crate) fn commit(member: &Member, consumer: &BaseConsumer<MemberContext>) -> Result<(), TransportError> {
     let start = Instant::now();
     loop {
         let error = {
@@ -273,7 +280,7 @@ pub(crate) fn commit(member: &Member, consumer: &BaseConsumer<Shared>) -> Result
 }
 
 /// The thread of a member, from its first poll until it has left.
-pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<Shared>>) {
+pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<MemberContext>>) {
     while !member.is_leaving() {
         let wait = if member.dispatch().has_stopped() { SHORT_POLL } else { POLL };
         let mut next = consumer.poll(wait);
@@ -309,7 +316,7 @@ pub(crate) fn run(member: &Member, consumer: Arc<BaseConsumer<Shared>>) {
     member.wake.notify_one();
 }
 
-fn push(member: &Member, consumer: &BaseConsumer<Shared>, record: &BorrowedMessage<'_>) {
+fn push(member: &Member, consumer: &BaseConsumer<MemberContext>, record: &BorrowedMessage<'_>) {
     let Some(unit) = member.unit(record.topic(), record.partition()) else { return };
     let (message, origin) = crate::record::read(record, &unit.topic);
     let flow = member.dispatch().push(&unit, record.offset(), |tag| Delivery::new(tag, message, origin));
@@ -321,8 +328,8 @@ fn push(member: &Member, consumer: &BaseConsumer<Shared>, record: &BorrowedMessa
     }
 }
 
-/// What the log of a partition still has and is not finished comes again. By itself the client goes on at the cut, and the next commit would pass the rest.
-fn go_back(member: &Member, consumer: &BaseConsumer<Shared>, unit: &Unit, offset: i64) {
+/// Seeks back to what the log of a partition still has and is not finished. By itself the client goes on at the cut, and the next commit would pass the rest.
+fn go_back(member: &Member, consumer: &BaseConsumer<MemberContext>, unit: &Unit, offset: i64) {
     tracing::warn!(topic = %unit.topic, partition = unit.number, offset, "the log was cut off; what is not finished of it is read again");
     // Not waited for: from now on nothing comes that was fetched before.
     let sought = consumer.seek(unit.topic.as_str(), number(unit), Offset::Offset(offset), Duration::ZERO);
@@ -336,7 +343,7 @@ fn go_back(member: &Member, consumer: &BaseConsumer<Shared>, unit: &Unit, offset
 }
 
 /// Tells the client what to fetch. The lists are short-lived: one that is alive when the client ends makes it wait for ever.
-fn steer(consumer: &BaseConsumer<Shared>, flow: &[Flow]) {
+fn steer(consumer: &BaseConsumer<MemberContext>, flow: &[Flow]) {
     let (mut stop, mut go) = (TopicPartitionList::new(), TopicPartitionList::new());
     for step in flow {
         let (list, unit) = match step {
@@ -354,21 +361,21 @@ fn steer(consumer: &BaseConsumer<Shared>, flow: &[Flow]) {
     }
 }
 
-fn fail(member: &Member, consumer: &BaseConsumer<Shared>, error: &KafkaError) {
+fn fail(member: &Member, consumer: &BaseConsumer<MemberContext>, error: &KafkaError) {
     let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
     if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
         // The code of the event only says that there is one.
         let (code, words) = consumer.client().fatal_error().unwrap_or_else(|| (code, error.to_string()));
-        return member.give_up(Complaint { code, words }.told_at_the_end());
+        return member.give_up(ConsumerError { code, words }.told_at_the_end());
     }
     let words = member.events.last().filter(|last| last.code == code).map(|last| last.words);
-    let complaint = Complaint { code, words: words.unwrap_or_default() };
-    if complaint.is_of_a_topic() {
-        return member.doubt(&complaint);
+    let consumer_error = ConsumerError { code, words: words.unwrap_or_default() };
+    if consumer_error.is_of_a_topic() {
+        return member.doubt(&consumer_error);
     }
-    match complaint.told() {
+    match consumer_error.told() {
         Some(problem) => {
-            member.dispatch().fail(problem, complaint.is_over_with_a_record());
+            member.dispatch().fail(problem, consumer_error.is_over_with_a_record());
             member.wake.notify_one();
         }
         None => tracing::debug!(%error, "the client mends this by itself"),

@@ -3,7 +3,7 @@
 
 /// Which of so many partitions a key belongs to. `partitions` must be positive; 0 and less count as 1.
 ///
-/// What the Java client's default partitioner and librdkafka's `murmur2_random` do with a key.
+/// Partitioner of the Java client, and of librdkafka as `murmur2_random`.
 pub(crate) fn partition_of(key: &[u8], partitions: i32) -> i32 {
     // The sign bit is dropped, as the Java client does: its integers have one.
     let positive = murmur2(key) & 0x7fff_ffff;

@@ -11,7 +11,7 @@ use crate::gapless::Gapless;
 #[derive(Debug)]
 pub(crate) struct Pool {
     config: Arc<Config>,
-    /// How large their record batches are.
+    /// Size of their record batches.
     batch_bytes: usize,
     seats: Mutex<Seats>,
 }
@@ -21,7 +21,7 @@ struct Seats {
     current: Option<Arc<Gapless>>,
     spare: Option<Arc<Gapless>>,
     closed: bool,
-    /// How many producers were retired.
+    /// Number of producers that were retired.
     retired: u64,
 }
 
@@ -112,7 +112,7 @@ impl Pool {
         }
     }
 
-    /// How many producers were retired since the transport was built.
+    /// Returns the number of producers that were retired since the transport was built.
     pub(crate) fn retired(&self) -> u64 {
         self.seats().retired
     }

@@ -11,13 +11,13 @@ use outbox_contract::{Topic, TransportError};
 use crate::config::Config;
 use crate::pool::Pool;
 
-/// How long after its last rejection a topic goes by a producer of its own.
+/// Time after its last rejection for which a topic goes by a producer of its own.
 const APART: Duration = Duration::from_secs(600);
-/// How many pools of producers the topics share that reject.
+/// Number of pools of producers that the rejecting topics share.
 const POOLS: u64 = 4;
 /// From so many rejections in a row on, the messages of a topic are sent alone: a batch of them would be rejected too, and cost a producer.
 const STREAK: u32 = 3;
-/// How many topics are remembered that rejected something, before those are forgotten that have not lately.
+/// Maximum number of topics that are remembered to have rejected something, before those are forgotten that have not lately.
 const MAX_TOPICS: usize = 1_000;
 
 /// Producers that are not the common ones.
@@ -44,11 +44,11 @@ struct Others {
     closed: bool,
 }
 
-/// What a topic has rejected.
+/// Rejections of a topic.
 #[derive(Clone, Copy, Debug)]
 struct Rejections {
     last: Instant,
-    /// How many messages in a row, since it took one that was sent alone.
+    /// Number of messages in a row, since it took one that was sent alone.
     in_a_row: u32,
 }
 
@@ -109,7 +109,7 @@ impl Pools {
         !rejections.is_empty() && rejections.get(topic).is_some_and(|it| it.last.elapsed() < APART)
     }
 
-    /// Whether the messages of a topic are to be sent alone.
+    /// Returns true if the messages of a topic are to be sent alone.
     pub(crate) fn sends_alone(&self, topic: &Topic) -> bool {
         let rejections = self.rejections();
         !rejections.is_empty()
@@ -145,7 +145,7 @@ impl Pools {
         others.iter().for_each(Pool::close);
     }
 
-    /// How many producers were retired since the transport was built.
+    /// Returns the number of producers that were retired since the transport was built.
     pub(crate) fn retired(&self) -> u64 {
         self.common.retired() + self.others().pools.values().map(|pool| pool.retired()).sum::<u64>()
     }

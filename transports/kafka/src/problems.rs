@@ -1,11 +1,11 @@
-//! What is wrong with single topics and partitions of a member, and what is in doubt. A machine without waiting.
+//! Problems of single topics and partitions of a member, and topics in doubt. A machine without waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use outbox_contract::Topic;
 use outbox_contract::backend::Problem;
 
-/// How often a topic is looked at behind an error that may be of it: the broker that was asked may learn of the cause later than the one that told.
+/// Number of looks at a topic behind an error that may be of it: the broker that was asked may learn of the cause later than the one that told.
 const LOOKS: u8 = 2;
 
 /// A partition of a topic, or all of it, and what is wrong with it.
@@ -30,12 +30,12 @@ impl Problems {
         self.doubted.extend(topics.into_iter().map(|topic| (topic.clone(), LOOKS)));
     }
 
-    /// Whether a topic came into doubt that was not looked at since.
+    /// Returns true if a topic came into doubt that was not looked at since.
     pub(crate) fn is_urgent(&self) -> bool {
         self.doubted.values().any(|looks| *looks == LOOKS)
     }
 
-    /// Whether there is anything to look at again soon.
+    /// Returns true if there is anything to look at again soon.
     pub(crate) fn is_quiet(&self) -> bool {
         self.now.is_empty() && self.doubted.is_empty()
     }
@@ -73,7 +73,7 @@ impl Problems {
         }
     }
 
-    /// Whether something is wrong with a topic.
+    /// Returns true if something is wrong with a topic.
     pub(crate) fn has(&self, topic: &Topic) -> bool {
         self.now.keys().any(|(of, _)| of == topic)
     }

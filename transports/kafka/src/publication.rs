@@ -7,25 +7,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use outbox_contract::backend::flow::CutKeys;
 use outbox_contract::backend::{Outcome, Outcomes, PublishBatch, Unavailable};
 use outbox_contract::{Failure, Key, KeyId, Topic, TransportError};
 use tokio::time::Instant;
 
-use crate::attempt::{Attempt, Entry, Line, Quiet};
+use crate::attempt::{Attempt, Entry, PartitionMessages, Quiet};
 use crate::config::Config;
 use crate::flight::Heard;
-use crate::patience::Patience;
 use crate::pool::Pool;
+use crate::produce_error::{ProduceError, behind_silence, first_of, is_silence, refused};
+use crate::publish_timeout::PublishTimeout;
 use crate::record::Record;
 use crate::topics::Absent;
-use crate::transport::Shared;
-use crate::verdict::{Cuts, Meaning, behind_silence, first_of, is_silence, refused};
+use crate::transport::SharedTransport;
 
 /// Publishes a batch.
-pub(crate) async fn publish(shared: &Shared, chunk: PublishBatch, outcomes: &Outcomes) {
+pub(crate) async fn publish(shared: &SharedTransport, batch: PublishBatch, outcomes: &Outcomes) {
     let began = Instant::now();
-    let patience = Patience::new(began, chunk.deadline);
-    let entries = prepare(shared, &chunk, outcomes, patience.given_up(began)).await;
+    let publish_timeout = PublishTimeout::new(began, batch.deadline);
+    let entries = prepare(shared, &batch, outcomes, publish_timeout.given_up(began)).await;
     if entries.is_empty() {
         return;
     }
@@ -38,10 +39,10 @@ pub(crate) async fn publish(shared: &Shared, chunk: PublishBatch, outcomes: &Out
         shared,
         pool,
         entries,
-        len: chunk.messages.len(),
+        len: batch.messages.len(),
         whole,
         outcomes,
-        patience: Patience::new(began, chunk.deadline),
+        publish_timeout: PublishTimeout::new(began, batch.deadline),
     });
     join_all(parts.map(Part::publish)).await;
 }
@@ -50,11 +51,11 @@ fn route(outcomes: &Outcomes, class: &'static str, words: &str) {
     outcomes.report_rest(&Outcome::Unavailable(Unavailable::Route, Failure::new(class, words)));
 }
 
-/// What goes by one pool.
+/// Messages that go by one pool.
 type Share = (Arc<Pool>, Vec<Entry>);
 
 /// Shares out messages by the pools that their topics go by: mostly all by one.
-fn parts(shared: &Shared, entries: Vec<Entry>) -> Result<Vec<Share>, TransportError> {
+fn parts(shared: &SharedTransport, entries: Vec<Entry>) -> Result<Vec<Share>, TransportError> {
     let mut pools: BTreeMap<Topic, (usize, bool)> = BTreeMap::new();
     let mut parts: Vec<Share> = Vec::new();
     for mut entry in entries {
@@ -82,28 +83,28 @@ fn parts(shared: &Shared, entries: Vec<Entry>) -> Result<Vec<Share>, TransportEr
     Ok(parts)
 }
 
-/// What goes out by one pool of producers. Another part has no message of the same topic.
+/// Part of a batch that goes out by one pool of producers. Another part has no message of the same topic.
 struct Part<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedTransport,
     pool: Arc<Pool>,
     entries: Vec<Entry>,
-    /// How many messages the batch has.
+    /// Number of messages of the batch.
     len: usize,
-    /// Whether this is all that can be sent of the batch.
+    /// True if this is all that can be sent of the batch.
     whole: bool,
     outcomes: &'a Outcomes,
-    patience: Patience<'static>,
+    publish_timeout: PublishTimeout<'static>,
 }
 
 impl Part<'_> {
     async fn publish(self) {
-        let Self { shared, pool, entries, len, whole, outcomes, patience } = self;
+        let Self { shared, pool, entries, len, whole, outcomes, publish_timeout } = self;
         let (class, words) = match pool.current() {
             Ok(Some(producer)) => {
-                let lines = Line::of(&entries);
+                let lines = PartitionMessages::of(&entries);
                 let (quiet, heard) = {
                     let attempt = Attempt::new(&pool, &producer, outcomes);
-                    let quiet = attempt.run(&lines, patience).await;
+                    let quiet = attempt.run(&lines, publish_timeout).await;
                     (quiet, attempt.end(len).await)
                 };
                 let refused = producer.refused().map(|trouble| refused(&trouble.words));
@@ -123,13 +124,13 @@ impl Part<'_> {
 
 /// Finds out which messages can be sent, and to which partition. What is said of the others is reported.
 async fn prepare(
-    shared: &Shared,
-    chunk: &PublishBatch,
+    shared: &SharedTransport,
+    batch: &PublishBatch,
     outcomes: &Outcomes,
     deadline: Instant,
 ) -> Vec<Entry> {
     let mut counts: BTreeMap<Topic, Result<i32, Absent>> = BTreeMap::new();
-    for stored in &chunk.messages {
+    for stored in &batch.messages {
         let topic = &stored.message.topic;
         if counts.contains_key(topic) {
             continue;
@@ -151,16 +152,16 @@ async fn prepare(
     }
     let there = counts.iter().filter(|(topic, count)| count.is_ok() && Config::validate_topic(topic).is_ok());
     shared.limits().learn(there.map(|(topic, _)| topic)).await;
-    let mut cuts = Cuts::default();
-    let mut entries = Vec::with_capacity(chunk.messages.len());
-    for (index, stored) in chunk.messages.iter().enumerate() {
-        if !cuts.is_empty() && cuts.has(&stored.message.key_id()) {
+    let mut cut = CutKeys::default();
+    let mut entries = Vec::with_capacity(batch.messages.len());
+    for (index, stored) in batch.messages.iter().enumerate() {
+        if cut.blocks(&stored.message) {
             outcomes.report(index, Outcome::Blocked);
             continue;
         }
         let rejection = match shared.config().validate(&stored.message) {
             Err(rejection) => Some(rejection.0),
-            Ok(()) => shared.limits().refusal(&stored.message, &chunk.source).await,
+            Ok(()) => shared.limits().refusal(&stored.message, &batch.source).await,
         };
         let outcome = match (rejection, counts.get(&stored.message.topic)) {
             (Some(rejection), _) => Outcome::Rejected(rejection),
@@ -168,14 +169,14 @@ async fn prepare(
                 let partition_of = |key: &Key| crate::murmur2::partition_of(key.as_str().as_bytes(), *count);
                 let key = stored.message.key.as_ref();
                 let partition = key.map_or_else(|| partition_of(&stored.message.order_key()), partition_of);
-                let record = Record::new(Arc::clone(stored), Arc::clone(&chunk.source), partition);
+                let record = Record::new(Arc::clone(stored), Arc::clone(&batch.source), partition);
                 entries.push(Entry { index, record, alone: false });
                 continue;
             }
             (None, Some(Err((what, failure)))) => Outcome::Unavailable(*what, failure.clone()),
             (None, None) => Outcome::Blocked,
         };
-        cuts.cut(&stored.message.key_id());
+        cut.cut(&stored.message);
         outcomes.report(index, outcome);
     }
     entries
@@ -183,9 +184,9 @@ async fn prepare(
 
 /// Says of each message what became of it.
 struct Judge<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedTransport,
     entries: &'a [Entry],
-    /// Whether nothing else of the batch is under way.
+    /// True if nothing else of the batch is under way.
     whole: bool,
     heard: &'a [Heard],
     quiet: Quiet<'a>,
@@ -207,46 +208,46 @@ impl Judge<'_> {
                 .for_each(|entry| self.outcomes.report(entry.index, Outcome::Delivered));
         }
         let silent = self.silent();
-        let keys: Vec<KeyId> = self.entries.iter().map(|entry| entry.record.key_id()).collect();
         // Nothing to do with what was cut before: of such a key only messages in front of the cut were sent.
-        let mut cuts = Cuts::default();
+        let mut cut = CutKeys::default();
         // Keys whose first undelivered message is judged alone, with the messages that follow it.
-        let mut alone: BTreeMap<&KeyId, Vec<(&Entry, Heard)>> = BTreeMap::new();
+        let mut alone: BTreeMap<KeyId, Vec<&Entry>> = BTreeMap::new();
         let mut unknown: Vec<(&Entry, Failure)> = Vec::new();
-        for (entry, key) in self.entries.iter().zip(&keys) {
+        for entry in self.entries {
+            let message = entry.record.message();
             let heard = self.heard.get(entry.index).copied().unwrap_or(Heard::NotSent);
-            if entry.alone {
-                alone.entry(key).or_default().push((entry, heard));
-            } else if let Some(waiting) = alone.get_mut(key) {
-                waiting.push((entry, heard));
-            } else if cuts.has(key) {
+            if entry.alone || (!alone.is_empty() && alone.contains_key(&message.key_id())) {
+                alone.entry(message.key_id()).or_default().push(entry);
+            } else if cut.blocks(message) {
                 self.outcomes.report(entry.index, Outcome::Blocked);
             } else {
                 let place = (entry.record.partition, entry.record.topic());
                 let said = match first_of(heard, place.1.as_str()) {
                     // Named at once, and not one key in each round: so the sooner none of them slows a batch.
                     Ok(Outcome::Blocked) if silent.contains(&place) => {
-                        Err(Meaning::Unknown(behind_silence(place.0, place.1.as_str())))
+                        Err(ProduceError::Unknown(behind_silence(place.0, place.1.as_str())))
                     }
                     said => said,
                 };
                 match (said, &self.refused) {
                     (Ok(Outcome::Delivered), _) => self.outcomes.report(entry.index, Outcome::Delivered),
-                    (Ok(_) | Err(Meaning::Unknown(_)), Some(why)) => {
-                        cuts.cut(key);
+                    (Ok(_) | Err(ProduceError::Unknown(_)), Some(why)) => {
+                        cut.cut(message);
                         self.absent(entry, Unavailable::Route, why.clone());
                     }
                     (Ok(outcome), None) => {
-                        cuts.cut(key);
+                        cut.cut(message);
                         self.outcomes.report(entry.index, outcome);
                     }
-                    (Err(Meaning::MayBeRejected(_)), _) => drop(alone.insert(key, vec![(entry, heard)])),
-                    (Err(Meaning::Unavailable(what, failure)), _) => {
-                        cuts.cut(key);
+                    (Err(ProduceError::MayBeRejected(_)), _) => {
+                        drop(alone.insert(message.key_id(), vec![entry]))
+                    }
+                    (Err(ProduceError::Unavailable(what, failure)), _) => {
+                        cut.cut(message);
                         self.absent(entry, what, failure);
                     }
-                    (Err(Meaning::Unknown(failure)), None) => {
-                        cuts.cut(key);
+                    (Err(ProduceError::Unknown(failure)), None) => {
+                        cut.cut(message);
                         unknown.push((entry, failure));
                     }
                 }
@@ -278,9 +279,9 @@ impl Judge<'_> {
 
     /// Sends messages of a key alone, each after the last was delivered: only so can the broker's no be put to one of them, as it
     /// rejects a record batch as a whole.
-    async fn one_by_one(&self, entries: &[(&Entry, Heard)]) {
+    async fn one_by_one(&self, entries: &[&Entry]) {
         let mut stopped = false;
-        for (entry, _) in entries {
+        for entry in entries {
             if stopped {
                 self.outcomes.report(entry.index, Outcome::Blocked);
                 continue;
@@ -288,9 +289,9 @@ impl Judge<'_> {
             let heard = self.shared.send_alone(&entry.record, self.quiet.deadline).await;
             let outcome = match first_of(heard, entry.record.topic().as_str()) {
                 Ok(outcome) => outcome,
-                Err(Meaning::MayBeRejected(failure)) => Outcome::Rejected(failure),
-                Err(Meaning::Unavailable(what, failure)) => Outcome::Unavailable(what, failure),
-                Err(Meaning::Unknown(failure)) => Outcome::Unknown(failure),
+                Err(ProduceError::MayBeRejected(failure)) => Outcome::Rejected(failure),
+                Err(ProduceError::Unavailable(what, failure)) => Outcome::Unavailable(what, failure),
+                Err(ProduceError::Unknown(failure)) => Outcome::Unknown(failure),
             };
             let topic = entry.record.topic();
             match outcome {

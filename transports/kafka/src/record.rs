@@ -1,12 +1,12 @@
-//! How a message stands on Kafka: CloudEvents in binary mode, the key as the record's key.
+//! Record of a message on Kafka: CloudEvents in binary mode, the key as the record's key.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outbox_contract::backend::cloudevents;
-use outbox_contract::backend::{Origin, RawRecord, Stored, Undecodable};
-use outbox_contract::{Key, KeyId, Message, Topic};
+use outbox_contract::backend::cloudevents::{self, RawRecord};
+use outbox_contract::backend::{Origin, Stored, Undecodable};
+use outbox_contract::{Key, Message, Topic};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 
 use crate::gapless::Partition;
@@ -37,12 +37,11 @@ impl Record {
         &self.stored.message.payload
     }
 
-    /// What it is ordered by.
-    pub(crate) fn key_id(&self) -> KeyId {
-        self.stored.message.key_id()
+    pub(crate) fn message(&self) -> &Message {
+        &self.stored.message
     }
 
-    /// What it has in bytes, about.
+    /// Returns its size in bytes, about.
     pub(crate) fn bytes(&self) -> usize {
         self.stored.message.bytes()
     }

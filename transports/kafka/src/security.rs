@@ -1,11 +1,11 @@
-//! How the client and the brokers show each other who they are: TLS, certificates, passwords.
+//! Security of connections: TLS, certificates, passwords.
 //!
 //! Promises: nothing secret is printed; what librdkafka was not built with is refused before anything is connected, with the feature that adds it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How a password is shown to the brokers (SASL).
+/// Mechanism by which a password is shown to the brokers (SASL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mechanism {
@@ -27,12 +27,12 @@ impl Mechanism {
     }
 }
 
-/// What librdkafka can be built with or without.
+/// Optional features of librdkafka.
 struct Part {
     /// As librdkafka lists it.
     name: &'static str,
     what: &'static str,
-    /// Whether a property of this name and value, in capital letters, asks for it.
+    /// True if a property of this name and value, in capital letters, asks for it.
     wanted: fn(&str, &str) -> bool,
 }
 
@@ -69,14 +69,14 @@ fn same(property: &str) -> &str {
     }
 }
 
-/// What was said of TLS and passwords.
+/// Settings of TLS and passwords.
 #[derive(Clone, Default)]
 pub(crate) struct Security {
     tls: bool,
     authorities: Option<String>,
     /// The certificate and its key.
     identity: Option<(String, String)>,
-    /// How a password is shown, the user, the password.
+    /// Mechanism, user, password.
     credentials: Option<(Mechanism, String, String)>,
 }
 
@@ -100,7 +100,7 @@ impl Security {
         self.credentials = Some((mechanism, user, password));
     }
 
-    /// What the client is told. Nothing where nothing was said: then properties may.
+    /// Returns the properties for the client. Nothing where nothing was said: then properties may.
     pub(crate) fn properties(&self) -> Vec<(&'static str, &str)> {
         let mut all = Vec::new();
         match (self.tls, self.credentials.is_some()) {
@@ -125,7 +125,7 @@ impl Security {
         all
     }
 
-    /// What is wrong with it beside these properties, for a librdkafka that was built with what this list of names says.
+    /// Returns what is wrong with it beside these properties, for a librdkafka that was built with what this list of names says.
     pub(crate) fn problem(&self, properties: &BTreeMap<String, String>, built_with: &str) -> Option<String> {
         let ours = self.properties();
         let twice =
@@ -165,7 +165,7 @@ impl fmt::Debug for Security {
 mod tests {
     use super::*;
 
-    /// What librdkafka lists with and without OpenSSL.
+    /// Features that librdkafka lists with and without OpenSSL.
     const WITH: &str = "gzip,snappy,ssl,sasl,regex,lz4,sasl_plain,sasl_scram,plugins,sasl_oauthbearer";
     const WITHOUT: &str = "gzip,snappy,sasl,regex,lz4,sasl_plain,plugins";
 

@@ -1,4 +1,4 @@
-//! What is known of topics: how many partitions each has; and, where nothing was confirmed, why.
+//! Knowledge of topics: the number of partitions of each; and, where nothing was confirmed, why.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -16,22 +16,22 @@ use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use tokio::sync::oneshot;
 
 use crate::config::Config;
+use crate::connection_error::{Cause, ConnectionError, kind_of};
 use crate::gapless::Gapless;
-use crate::trouble::{Cause, Trouble, kind_of};
-use crate::verdict::{Meaning, meaning, missing, not_enough_replicas};
+use crate::produce_error::{ProduceError, meaning, missing, not_enough_replicas};
 
-/// How long a count of partitions is believed. As long as the Java client does (`metadata.max.age.ms`), so that both see added
+/// Time for which a count of partitions is believed. As long as the Java client does (`metadata.max.age.ms`), so that both see added
 /// partitions at about the same time.
 const FRESH: Duration = Duration::from_secs(300);
 
-/// How long an answer is waited for before other brokers are asked too: a broker that is well answers within milliseconds.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// Time after which other brokers are asked too: a broker that is well answers within milliseconds.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 /// A topic as the broker describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Described {
     partitions: i32,
-    /// How many replicas are in step where they are the fewest.
+    /// Number of replicas that are in step where they are the fewest.
     fewest_in_step: usize,
     /// A partition without a leader.
     leaderless: bool,
@@ -65,12 +65,12 @@ impl Topics {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many partitions a topic has, if that is known.
+    /// Returns the number of partitions of a topic, if it is known.
     pub(crate) fn known(&self, topic: &Topic) -> Option<i32> {
         self.counts().get(topic).filter(|(_, since)| since.elapsed() < FRESH).map(|(count, _)| *count)
     }
 
-    /// How many partitions a topic has: asks the broker, for so long at most.
+    /// Returns the number of partitions of a topic: asks the broker, for so long at most.
     pub(crate) async fn partitions(&self, topic: &Topic, limit: Duration) -> Result<i32, Absent> {
         if let Some(count) = self.known(topic) {
             return Ok(count);
@@ -99,7 +99,7 @@ impl Topics {
         (described.fewest_in_step < needed).then(|| (Unavailable::Topic, not_enough_replicas(topic.as_str())))
     }
 
-    /// Whether the broker answers.
+    /// Checks that the broker answers.
     pub(crate) async fn check(&self, operation: &'static str, limit: Duration) -> Result<(), TransportError> {
         // Any topic will do; this one is on every broker that has consumers, and an answer that it is not there is an answer.
         let Ok(topic) = Topic::new("__consumer_offsets") else { return Ok(()) };
@@ -114,16 +114,16 @@ impl Topics {
     async fn describe(&self, topic: &Topic, limit: Duration) -> Result<Described, Absent> {
         let (client, name, brokers) = (Arc::clone(&self.client), topic.clone(), Arc::clone(&self.brokers));
         let mut answer = pin!(question(move || ask(&client, &brokers, name.as_str(), limit)));
-        let patience = PATIENCE.min(limit / 4);
+        let first_wait = FIRST_WAIT.min(limit / 4);
         tokio::select! {
             biased;
             answer = &mut answer => return answer,
             trouble = self.client.lasting_trouble() => return Err(absent_by(&trouble)),
-            () = tokio::time::sleep(patience) => {}
+            () = tokio::time::sleep(first_wait) => {}
         }
         // A client asks the broker that it used last, again and again: that one alone may be silent.
         let (config, name) = (self.config_of_others(), topic.clone());
-        let others = question(move || ask_others(&config, name.as_str(), limit.saturating_sub(patience)));
+        let others = question(move || ask_others(&config, name.as_str(), limit.saturating_sub(first_wait)));
         let others = async {
             match others.await {
                 Err((Unavailable::Route, _)) => std::future::pending().await,
@@ -149,7 +149,7 @@ impl Topics {
         config
     }
 
-    /// How many replicas must be in step before the broker takes anything. 1 where it does not say.
+    /// Returns the number of replicas that must be in step before the broker takes anything. 1 where it does not say.
     async fn needed_in_step(&self, topic: &Topic, limit: Duration) -> usize {
         let admin: Result<AdminClient<DefaultClientContext>, KafkaError> = self.config.admin().create();
         let Ok(admin) = admin else { return 1 };
@@ -200,8 +200,10 @@ fn ask_others(config: &ClientConfig, topic: &str, limit: Duration) -> Result<Des
 
 fn described(metadata: &Metadata, topic: &str) -> Result<Described, Absent> {
     let absent = |code: RDKafkaRespErr| match meaning(RDKafkaErrorCode::from(code), topic) {
-        Meaning::Unavailable(what, failure) => (what, failure),
-        Meaning::Unknown(failure) | Meaning::MayBeRejected(failure) => (Unavailable::Topic, failure),
+        ProduceError::Unavailable(what, failure) => (what, failure),
+        ProduceError::Unknown(failure) | ProduceError::MayBeRejected(failure) => {
+            (Unavailable::Topic, failure)
+        }
     };
     let Some(found) = metadata.topics().iter().find(|it| it.name() == topic) else {
         return Err((Unavailable::Topic, missing(topic)));
@@ -233,7 +235,7 @@ fn silent(error: &KafkaError) -> Absent {
     (Unavailable::Route, Failure::new(Cause::Other.class(), words))
 }
 
-fn absent_by(trouble: &Trouble) -> Absent {
+fn absent_by(trouble: &ConnectionError) -> Absent {
     let cause = trouble.cause();
     let words = format!("{}; the client says: {}", cause.remedy(), trouble.words);
     (Unavailable::Route, Failure::new(cause.class(), words))

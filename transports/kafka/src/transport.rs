@@ -5,24 +5,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outbox_contract::backend::{Deliveries, Outcomes, Problem, PublishBatch, Subscription, Unavailable};
-use outbox_contract::{Message, Rejection, Transport, TransportError, TransportErrorKind};
+use outbox_contract::backend::{
+    Deliveries, Outcomes, Problem, PublishBatch, Subscription, Transport, Unavailable,
+};
+use outbox_contract::{Message, Rejection, TransportError, TransportErrorKind};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::builder::KafkaTransportBuilder;
 use crate::config::Config;
+use crate::connection_error::kind_of;
 use crate::deliveries::KafkaDeliveries;
+use crate::dispatch::Dispatch;
 use crate::flight::{Flight, Heard};
 use crate::gapless::Gapless;
 use crate::limits::TopicLimits;
 use crate::pools::Pools;
 use crate::record::Record;
 use crate::topics::Topics;
-use crate::trouble::kind_of;
 
-/// How long the broker may take to answer a question.
+/// Time limit for the broker to answer a question.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How often is looked whether a single message that was given up is gone from the client.
+/// Interval of looks whether a single message that was given up is gone from the client.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Publishes to and consumes from Apache Kafka.
@@ -30,12 +33,12 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Clones share everything. The connections go with the last clone, or with [`close`](Transport::close).
 #[derive(Clone, Debug)]
 pub struct KafkaTransport {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTransport>,
 }
 
-/// What the parts of a transport share.
+/// State that the parts of a transport share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedTransport {
     config: Arc<Config>,
     pools: Pools,
     topics: Topics,
@@ -47,7 +50,7 @@ pub(crate) struct Shared {
     closed: AtomicBool,
 }
 
-impl Shared {
+impl SharedTransport {
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
@@ -94,7 +97,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedTransport {
     fn drop(&mut self) {
         self.pools.close();
     }
@@ -110,7 +113,7 @@ impl KafkaTransport {
     pub(crate) fn with_config(config: Config) -> Result<Self, TransportError> {
         let config = Arc::new(config);
         let alone = Arc::new(Gapless::for_single_messages(&config)?);
-        let shared = Shared {
+        let shared = SharedTransport {
             pools: Pools::new(&config)?,
             limits: TopicLimits::new(&config),
             topics: Topics::new(&config, &alone),
@@ -122,7 +125,7 @@ impl KafkaTransport {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// How many producers were given up and replaced since the transport was built: one for each batch that was not confirmed whole, for
+    /// Returns the number of producers that were given up and replaced since the transport was built: one for each batch that was not confirmed whole, for
     /// whatever reason. A number that grows all the time tells of a topic or a broker that is not well.
     #[must_use]
     pub fn retired_producers(&self) -> u64 {
@@ -145,12 +148,13 @@ impl Transport for KafkaTransport {
         self.shared.config.validate(message)
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        crate::publication::publish(&self.shared, chunk, outcomes).await;
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        crate::publication::publish(&self.shared, batch, outcomes).await;
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         self.shared.open("subscribe")?;
+        let dispatch = Dispatch::new(&subscription)?;
         let (mut problems, mut first) = (Vec::new(), None);
         for topic in &subscription.topics {
             let Err((what, failure)) = self.shared.topics.partitions(topic, ANSWER).await else { continue };
@@ -165,7 +169,7 @@ impl Transport for KafkaTransport {
         match first {
             // Nothing at all can be received.
             Some(error) if problems.len() == subscription.topics.len() => Err(error),
-            _ => Ok(Box::new(KafkaDeliveries::join(&self.shared.config, &subscription, problems)?)),
+            _ => Ok(Box::new(KafkaDeliveries::join(&self.shared.config, &subscription, dispatch, problems)?)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a producer has under way, in the order in which it was handed over: by it can be seen whether a partition comes nearer to its next answer. Pure.
+//! Flights of a producer that are under way, in the order in which they were handed over: by it can be seen whether a partition comes nearer to its next answer. Pure.
 //!
 //! The client serves partitions in an order of its own, and one after the other where the broker is slow: what came later may go first. So a flight waits
 //! for those that were handed over before it; and the oldest of all for those that were there when it became the oldest, a few times over.
@@ -10,18 +10,18 @@ use std::sync::Arc;
 use crate::flight::Flight;
 use crate::gapless::Partition;
 
-/// How often all that is there may go in front of the oldest flight. The client takes about any partition next: of fifty, one in fifty is the last, and so
+/// Number of times that all that is there may go in front of the oldest flight. The client takes about any partition next: of fifty, one in fifty is the last, and so
 /// it is that one in two thousand again in the next round. Where answers are quick, all rounds are over at once.
 const ROUNDS: u32 = 3;
 
-/// What stands before the next answer of a partition. Another one than before: it has come nearer.
+/// Distance of a partition from its next answer. Another one than before: it has come nearer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
     /// Its flight that is to be answered next.
     flight: u64,
     /// It may wait for flights below this one.
     below: u64,
-    /// How many messages of those are not reported.
+    /// Number of messages of those that are not reported.
     messages: usize,
 }
 
@@ -78,7 +78,7 @@ impl UnderWay {
         round.next().is_none_or(|oldest| round.all(|partition| partition == oldest))
     }
 
-    /// What stands before the next answer of each partition to which something is under way.
+    /// Returns the distance of each partition to which something is under way.
     pub(crate) fn ahead(&self) -> BTreeMap<Partition, Ahead> {
         let mut ahead = BTreeMap::new();
         let mut messages = 0;

@@ -17,27 +17,27 @@ use rdkafka::metadata::MetadataTopic;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
 
-use crate::complaint::Complaint;
+use crate::consumer_error::ConsumerError;
 use crate::context::Events;
-use crate::member::{Member, Shared};
+use crate::member::{Member, MemberContext};
 use crate::problems::Finding;
-use crate::verdict::missing;
+use crate::produce_error::missing;
 
-/// How often topics are looked at that have a problem.
+/// Interval of looks at topics that have a problem.
 const SOON: Duration = Duration::from_secs(3);
-/// How often the others are: a partition that lost its leader says nothing by itself.
+/// Interval of looks at the others: a partition that lost its leader says nothing by itself.
 const SELDOM: Duration = Duration::from_secs(30);
-/// How long the broker may take to describe a topic.
+/// Time limit for the broker to describe a topic.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long a topic may take to be read from.
+/// Time limit for reading from a topic.
 const READ: Duration = Duration::from_secs(3);
-/// How long the other partitions of a topic may take once one of them gave an error.
+/// Time limit for the other partitions of a topic once one of them gave an error.
 const REST: Duration = Duration::from_millis(500);
-/// How long is waited for a record at once.
+/// Time for which a record is waited for at once.
 const POLL: Duration = Duration::from_millis(50);
 
 /// The thread that looks, until its member leaves. `consumer`: the member's own client, which describes topics as well as any.
-pub(crate) fn run(member: &Member, consumer: &Weak<BaseConsumer<Shared>>, config: &ClientConfig) {
+pub(crate) fn run(member: &Member, consumer: &Weak<BaseConsumer<MemberContext>>, config: &ClientConfig) {
     let mut looked = Instant::now();
     let mut probe: Option<Probe> = None;
     loop {
@@ -110,7 +110,7 @@ impl Probe {
             self.client.assign(&list)?;
         }
         let (start, mut end) = (Instant::now(), READ);
-        let mut why: Option<Complaint> = None;
+        let mut why: Option<ConsumerError> = None;
         while !open.is_empty() && start.elapsed() < end && !member.is_leaving() {
             match self.client.poll(POLL) {
                 Some(Ok(record)) => drop(open.remove(&record.partition())),
@@ -118,9 +118,9 @@ impl Probe {
                 Some(Err(error)) => {
                     let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
                     let words = self.client.context().last().filter(|last| last.code == code);
-                    let complaint = Complaint { code, words: words.map(|it| it.words).unwrap_or_default() };
-                    if complaint.is_of_a_topic() {
-                        why = Some(complaint);
+                    let error = ConsumerError { code, words: words.map(|it| it.words).unwrap_or_default() };
+                    if error.is_of_a_topic() {
+                        why = Some(error);
                         end = end.min(start.elapsed() + REST);
                     }
                 }
@@ -136,7 +136,7 @@ impl Probe {
     }
 }
 
-/// What is wrong with a topic. None: no broker told. `read`: tells what is wrong with those of its partitions that have a leader.
+/// Returns what is wrong with a topic. None: no broker told. `read`: tells what is wrong with those of its partitions that have a leader.
 fn look<C: ConsumerContext>(
     client: &BaseConsumer<C>,
     topic: &Topic,
@@ -145,7 +145,7 @@ fn look<C: ConsumerContext>(
     let metadata = client.fetch_metadata(Some(topic.as_str()), ANSWER).ok()?;
     let found = metadata.topics().iter().find(|found| found.name() == topic.as_str())?;
     if let Some(code) = found.error() {
-        return Complaint::of(code.into()).is_told().map(|(_, words)| vec![(None, words)]);
+        return ConsumerError::of(code.into()).is_told().map(|(_, words)| vec![(None, words)]);
     }
     if found.partitions().is_empty() {
         return Some(vec![(None, missing(topic.as_str()).message.to_string())]);

@@ -1,4 +1,4 @@
-//! What is logged where nothing is wrong: no warning. A program of its own, as it listens to all of its process.
+//! Log where nothing is wrong: no warning. A program of its own, as it listens to all of its process.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -7,8 +7,8 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use outbox_contract::backend::{Received, Subscription};
-use outbox_contract::{Consumer, Transport};
+use outbox_contract::Consumer;
+use outbox_contract::backend::{Received, Subscription, Transport};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 use support::{PATIENCE, deliver, fresh_topic, numbered, stored};

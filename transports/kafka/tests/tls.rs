@@ -9,8 +9,8 @@ mod support;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use outbox_contract::backend::{Outcome, Received, Subscription, Unavailable};
-use outbox_contract::{Consumer, Transport, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Received, Subscription, Transport, Unavailable};
+use outbox_contract::{Consumer, TransportErrorKind};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::{KafkaTransport, KafkaTransportBuilder, Mechanism};
 use pkcs8::LineEnding;
@@ -43,7 +43,7 @@ impl Drop for Quiet {
     }
 }
 
-/// Whether there is a thread of a client. Linux tells.
+/// Returns true if there is a thread of a client. Linux tells.
 fn has_clients() -> bool {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let mut names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
@@ -89,7 +89,7 @@ fn locked(key: &str, password: &str) -> String {
     locked.to_pem("ENCRYPTED PRIVATE KEY", LineEnding::LF).unwrap().to_string()
 }
 
-/// What is right in everything.
+/// A builder that is right in everything.
 fn right(server: &KafkaServer) -> KafkaTransportBuilder {
     let (certificate, key) = identity(server);
     KafkaTransport::builder(server.tls_url()).authorities(authorities(server)).identity(certificate, key)

@@ -8,8 +8,8 @@ use crate::support::{
     PATIENCE, counts_nothing, deliver, first_of_key, fresh_name, leader, log, make_topic,
     make_topic_of_copies, numbered, publish, stored,
 };
-use outbox_contract::backend::{Outcome, Subscription, Unavailable};
-use outbox_contract::{Consumer, Failure, Transport, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Subscription, Transport, Unavailable};
+use outbox_contract::{Consumer, Failure, TransportErrorKind};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 
@@ -37,8 +37,8 @@ async fn brokers_that_go_and_come_back_lose_and_reorder_nothing() {
     let sending = {
         let (transport, messages) = (transport.clone(), messages.clone());
         tokio::spawn(async move {
-            for chunk in messages[30..600].chunks(30) {
-                deliver(&transport, chunk, LONG).await;
+            for batch in messages[30..600].chunks(30) {
+                deliver(&transport, batch, LONG).await;
             }
         })
     };
@@ -67,8 +67,8 @@ async fn brokers_that_go_and_come_back_lose_and_reorder_nothing() {
         second.start_again();
     })
     .await;
-    for chunk in messages[600..].chunks(30) {
-        deliver(&transport, chunk, LONG).await;
+    for batch in messages[600..].chunks(30) {
+        deliver(&transport, batch, LONG).await;
     }
     let log = log(&url, &topic).await;
     for of in 0..3 {

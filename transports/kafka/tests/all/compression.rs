@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 use crate::support::{PATIENCE, deliver, fresh_topic, numbered, stored};
-use outbox_contract::backend::{Received, Subscription};
-use outbox_contract::{Consumer, Topic, Transport};
+use outbox_contract::backend::{Received, Subscription, Transport};
+use outbox_contract::{Consumer, Topic};
 use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use outbox_contract::{Topic, Transport};
+use outbox_contract::Topic;
+use outbox_contract::backend::Transport;
 use outbox_servers::{Kafka as Server, KafkaServer, Missing};
 use outbox_testkit::transport_suite::{Capabilities, TransportHarness};
 use outbox_transport_kafka::{GroupProtocol, KafkaTransport};

@@ -1,4 +1,4 @@
-//! What other producers write: read as far as it goes, and noted where it is not as it was sent.
+//! Records of other producers: read as far as it goes, and noted where it is not as it was sent.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -9,8 +9,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use outbox_contract::backend::{ADAPTED, Received, Subscription};
-use outbox_contract::{Consumer, Message, Topic, Transport};
+use outbox_contract::backend::{ADAPTED, Received, Subscription, Transport};
+use outbox_contract::{Consumer, Message, Topic};
 use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 

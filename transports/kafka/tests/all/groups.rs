@@ -7,8 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::support::{PATIENCE, deliver, fresh_name, fresh_topic, numbered, stored};
-use outbox_contract::backend::{Deliveries, Received, Subscription};
-use outbox_contract::{Consumer, Topic, Transport, TransportError, TransportErrorKind};
+use outbox_contract::backend::{Deliveries, Received, Subscription, Transport};
+use outbox_contract::{Consumer, Topic, TransportError, TransportErrorKind};
 use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::{GroupProtocol, KafkaTransport, KafkaTransportBuilder};
 use rdkafka::ClientConfig;

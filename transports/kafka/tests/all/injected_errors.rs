@@ -1,4 +1,4 @@
-//! What brokers answer when they are not well, one answer after the other: from librdkafka's own mock of a cluster, which gives the errors
+//! Answers of brokers that are not well, one after the other: from librdkafka's own mock of a cluster, which gives the errors
 //! that it is told to. It keeps no account of producers: like a broker that has forgotten them, it takes any first number.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
@@ -10,9 +10,10 @@ use crate::support::{
     PATIENCE, counts_nothing, deliver, first_of_key, fresh_name, log, numbered, publish, stored,
 };
 use outbox_contract::backend::{
-    Deliveries, Outcome, Outcomes, PublishBatch, Received, RelayId, Stored, Subscription, Unavailable,
+    Deliveries, Outcome, Outcomes, PublishBatch, Received, RelayId, Stored, Subscription, Transport,
+    Unavailable,
 };
-use outbox_contract::{Consumer, Route, Topic, Transport};
+use outbox_contract::{Consumer, Route, Topic};
 use outbox_transport_kafka::KafkaTransport;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
@@ -68,7 +69,7 @@ impl Mock {
         log(&self.url, &self.topic).await
     }
 
-    /// What is in the log of each key is the beginning of what was sent, in order; and at least what was reported as delivered.
+    /// Asserts that the log of each key is the beginning of what was sent, in order; and at least what was reported as delivered.
     async fn is_a_beginning(&self, count: usize, outcomes: &[Option<Outcome>]) {
         let log = self.log().await;
         for (of, key) in KEYS.iter().enumerate() {
@@ -172,8 +173,8 @@ async fn a_leader_that_moves_under_way_loses_and_reorders_nothing() {
     let messages = mock.messages(600);
     let (sending, all) = (transport.clone(), messages.clone());
     let sending = tokio::spawn(async move {
-        for chunk in all.chunks(60) {
-            deliver(&sending, chunk, LONG).await;
+        for batch in all.chunks(60) {
+            deliver(&sending, batch, LONG).await;
         }
     });
     mock.cluster.partition_leader(mock.topic.as_str(), 0, Some(2)).unwrap();
@@ -246,7 +247,7 @@ async fn a_user_without_rights_in_the_cluster_makes_the_route_unavailable() {
     mock.all_arrive(&transport, &messages).await;
 }
 
-/// What was given up while no broker could be reached is not started when one can: only what is sent after that arrives.
+/// A batch that was given up while no broker could be reached is not started when one can: only what is sent after that arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_given_up_is_not_started_later() {
     let mock = Mock::new();
@@ -302,9 +303,9 @@ async fn what_one_partition_confirmed_is_reported_while_another_is_silent() {
     let keys: Vec<&String> = answering.iter().chain(&silent).collect();
     let messages = stored(keys.iter().map(|key| numbered(&mock.topic, key, 1)));
     let outcomes = Outcomes::new(messages.len());
-    let chunk = PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages, LONG);
+    let batch = PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages, LONG);
     // Long before the transport gives up by itself.
-    let published = tokio::time::timeout(LONG / 6, transport.publish(chunk, &outcomes)).await;
+    let published = tokio::time::timeout(LONG / 6, transport.publish(batch, &outcomes)).await;
     assert!(published.is_err(), "nothing came of the silent partition");
     let outcomes = outcomes.take();
     let (confirmed, open) = outcomes.split_at(answering.len());
@@ -346,7 +347,7 @@ async fn a_single_broker_that_is_silent_is_not_taken_for_all_of_them() {
     assert!(error.to_string().contains("the broker does not answer"), "{error}");
 }
 
-/// What others are told is no answer to those that are told nothing: a partition that hangs is given up in its time.
+/// Answers for others are no answer to those that are told nothing: a partition that hangs is given up in its time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_that_does_not_answer_is_given_up_while_others_go_on() {
     let (mock, transport, [answering, silent]) = two_partitions().await;
@@ -380,8 +381,8 @@ async fn a_slow_broker_is_waited_for_while_it_answers() {
     let (first, second) = (mock.messages(120), stored((0..120).map(|at| numbered(&mock.topic, "d", at))));
     let publish = async |messages: Vec<Arc<Stored>>| {
         let outcomes = Outcomes::new(messages.len());
-        let chunk = PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages, SHORT);
-        transport.publish(chunk, &outcomes).await;
+        let batch = PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages, SHORT);
+        transport.publish(batch, &outcomes).await;
         outcomes.delivered().into_iter().filter(|delivered| *delivered).count()
     };
     let both = async { tokio::join!(publish(first), publish(second)) };
@@ -425,7 +426,7 @@ fn acknowledgements_during_an_outage_do_not_pile_up() {
     assert!(acknowledged.is_ok());
 }
 
-/// What was finished while the broker took no offsets is committed when the member's partitions move: the next one does not get it again.
+/// Deliveries that were finished while the broker took no offsets are committed when the member's partitions move: the next one does not get them again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_finished_is_committed_before_a_partition_moves() {
     let mock = Mock::new();

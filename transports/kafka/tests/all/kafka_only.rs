@@ -1,4 +1,4 @@
-//! What only Kafka can do or break, on a real broker: topics that are missing or take no such message, a broker
+//! Behavior that only Kafka has, on a real broker: topics that are missing or take no such message, a broker
 //! that goes away.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
@@ -11,8 +11,8 @@ use crate::support::{
     publish, stored, topics,
 };
 use bytes::Bytes;
-use outbox_contract::backend::{Outcome, Received, Stored, Subscription, Unavailable};
-use outbox_contract::{Consumer, Message, Transport, TransportErrorKind};
+use outbox_contract::backend::{Outcome, Received, Stored, Subscription, Transport, Unavailable};
+use outbox_contract::{Consumer, Message, TransportErrorKind};
 use outbox_servers::{Kafka, OrSkip, Proxy};
 use outbox_transport_kafka::{KafkaTransport, Mechanism};
 use rdkafka::ClientConfig;
@@ -244,8 +244,8 @@ async fn a_broker_that_is_killed_and_comes_back_loses_and_reorders_nothing() {
     let sending = {
         let (transport, messages) = (transport.clone(), messages.clone());
         tokio::spawn(async move {
-            for chunk in messages.chunks(50) {
-                deliver(&transport, chunk, SHORT).await;
+            for batch in messages.chunks(50) {
+                deliver(&transport, batch, SHORT).await;
             }
         })
     };

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
 use crate::support::{PATIENCE, delete_topic, deliver, fresh_name, make_topic, numbered, stored};
-use outbox_contract::backend::{Deliveries, Received, Subscription, Tag};
-use outbox_contract::{Consumer, Transport};
+use outbox_contract::Consumer;
+use outbox_contract::backend::{Deliveries, Received, Subscription, Tag, Transport};
 use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 use tokio::time::timeout;

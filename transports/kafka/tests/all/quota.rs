@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::support::{PATIENCE, deliver, fresh_topic, log, numbered, stored};
 use futures_util::future::join_all;
-use outbox_contract::backend::{Outcomes, PublishBatch, RelayId};
-use outbox_contract::{Message, Route, Topic, Transport};
+use outbox_contract::backend::{Outcomes, PublishBatch, RelayId, Transport};
+use outbox_contract::{Message, Route, Topic};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 
-/// How long a relay gives a batch, if nothing else is said, and how much it has under way.
+/// Time that a relay gives a batch, if nothing else is said, and the number that it has under way.
 const TIME: Duration = Duration::from_secs(5);
-const CHUNKS: usize = 8;
+const BATCHES: usize = 8;
 const MESSAGES: usize = 200;
 /// Of each batch, and of no other.
 const KEYS: usize = 50;
@@ -33,8 +33,8 @@ async fn limit(server: &KafkaServer, bytes: u32) {
 }
 
 /// A kilobyte.
-fn message(topic: &Topic, chunk: usize, at: usize) -> Message {
-    numbered(topic, &format!("{chunk}-{}", at % KEYS), at).with_payload(format!("{at:<1000}"))
+fn message(topic: &Topic, batch: usize, at: usize) -> Message {
+    numbered(topic, &format!("{batch}-{}", at % KEYS), at).with_payload(format!("{at:<1000}"))
 }
 
 /// Together they take twice as long as what hangs is waited for, and most of them wait for others. Nothing is given up, so nothing is sent twice.
@@ -50,19 +50,19 @@ async fn what_a_quota_holds_back_is_waited_for_and_sent_once() {
     let warm = stored((0..32).map(|at| numbered(&topic, &format!("warm-{at}"), at)));
     deliver(&transport, &warm, 12 * TIME).await;
 
-    let chunks: Vec<_> = (0..CHUNKS)
-        .map(|chunk| {
-            let messages = stored((0..MESSAGES).map(|at| message(&topic, chunk, at)));
+    let batches: Vec<_> = (0..BATCHES)
+        .map(|batch| {
+            let messages = stored((0..MESSAGES).map(|at| message(&topic, batch, at)));
             PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages, TIME)
         })
         .collect();
-    let published = chunks.into_iter().map(async |chunk| {
+    let published = batches.into_iter().map(async |batch| {
         let outcomes = Outcomes::new(MESSAGES);
-        transport.publish(chunk, &outcomes).await;
+        transport.publish(batch, &outcomes).await;
         outcomes.delivered().into_iter().filter(|delivered| *delivered).count()
     });
     let delivered = tokio::time::timeout(PATIENCE, join_all(published)).await.unwrap();
-    assert_eq!(delivered, [MESSAGES; CHUNKS]);
+    assert_eq!(delivered, [MESSAGES; BATCHES]);
     assert_eq!(transport.retired_producers(), 0);
-    assert_eq!(log(&server.url(), &topic).await.len(), warm.len() + CHUNKS * MESSAGES);
+    assert_eq!(log(&server.url(), &topic).await.len(), warm.len() + BATCHES * MESSAGES);
 }

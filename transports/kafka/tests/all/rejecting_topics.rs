@@ -14,9 +14,9 @@ use outbox_servers::{Kafka, OrSkip};
 use outbox_transport_kafka::{KafkaTransport, Mechanism};
 
 const LONG: Duration = Duration::from_secs(60);
-/// How many batches are under way at once, as with the publishers of a relay.
+/// Number of batches under way at once, as with the publishers of a relay.
 const LANES: usize = 4;
-const CHUNK: usize = 100;
+const BATCH: usize = 100;
 
 /// Publishes as a relay does: some lanes, each with keys of its own, a batch after the other, until each message is delivered or rejected. Says how many
 /// each topic rejected.
@@ -31,8 +31,8 @@ async fn relay(transport: &KafkaTransport, messages: &[Arc<Stored>]) -> BTreeMap
         let mut rejected = Vec::new();
         while !left.is_empty() {
             assert!(started.elapsed() < PATIENCE, "{} messages were not settled", left.len());
-            let chunk: Vec<_> = left.iter().take(CHUNK).cloned().collect();
-            let outcomes = publish(transport, &chunk, LONG).await;
+            let batch: Vec<_> = left.iter().take(BATCH).cloned().collect();
+            let outcomes = publish(transport, &batch, LONG).await;
             let mut outcomes = outcomes.into_iter();
             left.retain(|message| match outcomes.next().flatten() {
                 Some(Outcome::Delivered) => false,
@@ -121,7 +121,7 @@ async fn what_a_topic_takes_is_learnt_from_what_it_rejects() {
     assert_eq!(rejected, BTreeMap::from([(bad, 1_000)]));
     let log = log(&server.internal_url(), &good).await;
     // The first rejections of all are met together with the good ones, by each lane once.
-    assert!(log.len() <= 1_000 + LANES * CHUNK, "{} of 1000", log.len());
+    assert!(log.len() <= 1_000 + LANES * BATCH, "{} of 1000", log.len());
     assert!(transport.retired_producers() <= 3 * LANES as u64, "{}", transport.retired_producers());
 }
 

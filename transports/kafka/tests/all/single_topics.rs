@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::support::{
     PATIENCE, delete_topic, deliver, finished_by, fresh_name, fresh_topic, make_topic, numbered, stored,
 };
-use outbox_contract::backend::{Deliveries, Problem, Received, Subscription};
-use outbox_contract::{Consumer, Topic, Transport};
+use outbox_contract::backend::{Deliveries, Problem, Received, Subscription, Transport};
+use outbox_contract::{Consumer, Topic};
 use outbox_servers::{Kafka, KafkaServer, OrSkip};
 use outbox_transport_kafka::KafkaTransport;
 

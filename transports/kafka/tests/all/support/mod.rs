@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored};
-use outbox_contract::{Message, Route, Timestamp, Topic, Transport};
+use outbox_contract::backend::{Outcome, Outcomes, Position, PublishBatch, RelayId, Stored, Transport};
+use outbox_contract::{Message, Route, Timestamp, Topic};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -15,14 +15,14 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-/// How long a test waits for what must happen. Long: a slow machine is no failure.
+/// Time limit for what must happen. Long: a slow machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 fn admin(brokers: &str) -> AdminClient<DefaultClientContext> {
     ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap()
 }
 
-/// Whether it counts against no message: nothing was delivered, rejected or failed.
+/// Returns true if it counts against no message: nothing was delivered, rejected or failed.
 pub fn counts_nothing(outcome: &Option<Outcome>) -> bool {
     matches!(outcome, Some(Outcome::Unavailable(..) | Outcome::Unknown(_) | Outcome::Blocked))
 }
@@ -125,10 +125,10 @@ pub async fn publish(
     deadline: Duration,
 ) -> Vec<Option<Outcome>> {
     let outcomes = Outcomes::new(messages.len());
-    let chunk =
+    let batch =
         PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages.to_vec(), deadline);
     // What is not reported by then is unknown.
-    let _ = tokio::time::timeout(deadline, transport.publish(chunk, &outcomes)).await;
+    let _ = tokio::time::timeout(deadline, transport.publish(batch, &outcomes)).await;
     outcomes.take()
 }
 
@@ -186,7 +186,7 @@ fn read(brokers: &str, topic: &Topic) -> Vec<(i32, String, String)> {
     all
 }
 
-/// How many records of a topic a group has finished, all partitions together, by its committed offsets.
+/// Returns the number of records of a topic that a group has finished, all partitions together, by its committed offsets.
 pub async fn finished_by(brokers: &str, group: &str, topic: &Topic) -> i64 {
     let (brokers, group, topic) = (brokers.to_owned(), group.to_owned(), topic.clone());
     let ask = move || {

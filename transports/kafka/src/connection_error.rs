@@ -1,4 +1,4 @@
-//! What is the matter with the connections of a client, and what is to be done about it.
+//! Errors of a client's connections, with their remedies.
 //!
 //! librdkafka's code tells half of it. Which certificate was refused, and whether a listener with TLS was taken for one without, stands in its
 //! words alone.
@@ -6,14 +6,14 @@
 use outbox_contract::TransportErrorKind;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-/// What the client said of its connections.
+/// Error of a connection, as the client said it.
 #[derive(Clone, Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct ConnectionError {
     pub(crate) code: Code,
     pub(crate) words: String,
 }
 
-/// What it comes from.
+/// Cause of a connection error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The broker does not let this user in, or lets it do nothing.
@@ -33,7 +33,7 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// What is said of it, and what to do.
+    /// Returns the message, with the remedy.
     pub(crate) const fn remedy(self) -> &'static str {
         match self {
             Self::User => {
@@ -69,7 +69,7 @@ impl Cause {
     }
 }
 
-/// What a caller can do about a failure of this class.
+/// Returns the kind of a failure of this class.
 pub(crate) fn kind_of(class: &str) -> TransportErrorKind {
     match class {
         "topic-missing" => TransportErrorKind::Missing,
@@ -78,7 +78,7 @@ pub(crate) fn kind_of(class: &str) -> TransportErrorKind {
     }
 }
 
-impl Trouble {
+impl ConnectionError {
     pub(crate) fn cause(&self) -> Cause {
         let says = |words: &str| self.words.contains(words);
         match self.code {
@@ -103,17 +103,17 @@ impl Trouble {
         }
     }
 
-    /// Whether the broker lets nobody of this name do anything.
+    /// Returns true if the broker lets nobody of this name do anything.
     pub(crate) fn is_refusal(&self) -> bool {
         self.cause() == Cause::User
     }
 
-    /// Whether it stays, most likely, until somebody does something.
+    /// Returns true if it stays, most likely, until somebody does something.
     pub(crate) fn lasts(&self) -> bool {
         self.cause() != Cause::Other
     }
 
-    /// Whether the next report says less than this one. Where a broker refuses something, the client says a moment later that the connection
+    /// Returns true if the next report says less than this one. Where a broker refuses something, the client says a moment later that the connection
     /// is lost and that all brokers are down: the refusal has the remedy.
     pub(crate) fn says_more_than(&self, next: &Self) -> bool {
         let refuses = matches!(self.cause(), Cause::User | Cause::Untrusted | Cause::Refused);
@@ -129,8 +129,8 @@ impl Trouble {
 mod tests {
     use super::*;
 
-    fn trouble(code: Code, words: &str) -> Trouble {
-        Trouble { code, words: words.to_owned() }
+    fn trouble(code: Code, words: &str) -> ConnectionError {
+        ConnectionError { code, words: words.to_owned() }
     }
 
     /// Words of librdkafka 2.12 with OpenSSL 3.

@@ -1,4 +1,4 @@
-//! What the client of a member complains of, and what is to be done about it.
+//! Errors that the client of a member reports, with their remedies.
 //!
 //! A member whose group refuses it is given nothing, for ever, and the client only tries again. So whatever is not known to pass by itself is said.
 
@@ -7,24 +7,24 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 /// Something that the client said.
 #[derive(Clone, Debug)]
-pub(crate) struct Complaint {
+pub(crate) struct ConsumerError {
     pub(crate) code: Code,
     /// In the client's own words, as far as it has some.
     pub(crate) words: String,
 }
 
-impl Complaint {
-    /// What a code alone says.
+impl ConsumerError {
+    /// Creates an error of which only the code is known.
     pub(crate) const fn of(code: Code) -> Self {
         Self { code, words: String::new() }
     }
 
-    /// What the member says of it. None: the client mends it by itself.
+    /// Returns the error to tell. `None`: the client mends it by itself.
     pub(crate) fn told(&self) -> Option<TransportError> {
         self.is_told().map(|(kind, words)| TransportError::new(kind, "next", words))
     }
 
-    /// Whether it may be of a single topic, or a partition of it: the others go on.
+    /// Returns true if it may be of a single topic, or a partition of it: the others go on.
     pub(crate) fn is_of_a_topic(&self) -> bool {
         let words = self.words.as_str();
         let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| words.starts_with(beginning));
@@ -104,7 +104,7 @@ impl Complaint {
         Some((kind, self.with_code(remedy)))
     }
 
-    /// Whether it is over when a record comes, of whichever partition.
+    /// Returns true if it is over when a record comes, of whichever partition.
     pub(crate) const fn is_over_with_a_record(&self) -> bool {
         matches!(
             self.code,
@@ -116,7 +116,7 @@ impl Complaint {
         )
     }
 
-    /// What the member says of it where the client can't go on.
+    /// Returns the error to tell where the client can't go on.
     pub(crate) fn told_at_the_end(&self) -> TransportError {
         match self.told() {
             Some(told) if !told.is_retryable() => told,
@@ -132,7 +132,7 @@ impl Complaint {
     }
 }
 
-/// Whether the client gets over it by itself: what a rebalance, a leader that moves and a single connection that is lost bring with them.
+/// Returns true if the client gets over it by itself: what a rebalance, a leader that moves and a single connection that is lost bring with them.
 const fn passes(code: Code) -> bool {
     matches!(
         code,
@@ -182,8 +182,8 @@ const fn passes(code: Code) -> bool {
 mod tests {
     use super::*;
 
-    fn complaint(code: Code) -> Complaint {
-        Complaint { code, words: "JoinGroup failed".to_owned() }
+    fn error(code: Code) -> ConsumerError {
+        ConsumerError { code, words: "JoinGroup failed".to_owned() }
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
             (Code::GroupAuthorizationFailed, Kind::NotPermitted, "grant Read"),
         ];
         for (code, kind, words) in cases {
-            let told = complaint(code).told().unwrap();
+            let told = error(code).told().unwrap();
             assert_eq!(told.kind(), kind, "{told}");
             assert!(told.to_string().contains(words), "{told}");
         }
@@ -205,17 +205,17 @@ mod tests {
     #[test]
     fn what_is_not_known_to_pass_is_said_in_the_clients_words() {
         for code in [Code::RebalanceInProgress, Code::BrokerTransportFailure, Code::NotCoordinator] {
-            assert!(complaint(code).told().is_none(), "{code}");
+            assert!(error(code).told().is_none(), "{code}");
         }
         for code in [Code::PolicyViolation, Code::Unknown, Code::CriticalSystemResource] {
-            let told = complaint(code).told().unwrap();
+            let told = error(code).told().unwrap();
             assert!(told.is_retryable() && told.to_string().contains("JoinGroup failed"), "{told}");
         }
     }
 
     #[test]
     fn what_may_be_of_one_topic_is_told_apart_from_what_stops_all_of_a_member() {
-        let of_a_topic = |code, words: &str| Complaint { code, words: words.to_owned() }.is_of_a_topic();
+        let of_a_topic = |code, words: &str| ConsumerError { code, words: words.to_owned() }.is_of_a_topic();
         assert!(of_a_topic(Code::TopicAuthorizationFailed, "Fetch from broker 1 failed"));
         assert!(of_a_topic(Code::PolicyViolation, "Fetch from broker 1 failed at offset 3"));
         assert!(of_a_topic(Code::UnknownTopicOrPartition, "Subscribed topic not available: orders"));
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn what_the_client_can_not_get_over_is_final() {
         for code in [Code::FencedInstanceId, Code::GroupAuthorizationFailed, Code::RebalanceInProgress] {
-            let told = complaint(code).told_at_the_end();
+            let told = error(code).told_at_the_end();
             assert!(!told.is_retryable(), "{told}");
         }
     }

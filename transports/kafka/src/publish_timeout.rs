@@ -1,6 +1,6 @@
-//! Patience: for how long the partitions of a batch are waited for. Pure.
+//! Timeout of a batch: time for which its partitions are waited for. Pure.
 //!
-//! Whatever is given up is sent again, and with it all that is under way on the same producer: a broker that is slow, or that holds a client back by
+//! A batch that is given up is sent again, and with it all that is under way on the same producer: a broker that is slow, or that holds a client back by
 //! a quota, would have everything to carry twice. So a partition is waited for while it comes nearer to its next answer. What hangs is not, whatever
 //! goes on beside it.
 
@@ -12,39 +12,39 @@ use tokio::time::Instant;
 use crate::gapless::Partition;
 use crate::under_way::Ahead;
 
-/// How often in the time of a batch is looked how far it is.
+/// Number of looks at a batch in its time.
 const LOOKS: u32 = 10;
 /// After so many looks without progress a partition is given up. The rest of the time is for finding out why.
 const QUIET: u32 = 7;
 
-/// How the partitions of a batch come along.
+/// Progress of the partitions of a batch.
 #[derive(Debug)]
-pub(crate) struct Patience<'c> {
+pub(crate) struct PublishTimeout<'c> {
     began: Instant,
     time: Duration,
     // Only of those that were looked at: mostly all is answered before.
-    vigils: BTreeMap<&'c Partition, Vigil>,
+    watched: BTreeMap<&'c Partition, Watched>,
 }
 
 #[derive(Debug)]
-struct Vigil {
+struct Watched {
     ahead: Option<Ahead>,
     /// When it came nearer to its answer, or else when the batch began.
     since: Instant,
 }
 
-impl<'c> Patience<'c> {
-    /// With a batch that has so much time from then on.
+impl<'c> PublishTimeout<'c> {
+    /// Creates the timeout of a batch that has so much time from then on.
     pub(crate) const fn new(began: Instant, time: Duration) -> Self {
-        Self { began, time, vigils: BTreeMap::new() }
+        Self { began, time, watched: BTreeMap::new() }
     }
 
-    /// How often to look.
+    /// Returns the interval of looks.
     pub(crate) fn every(&self) -> Duration {
         (self.time / LOOKS).max(Duration::from_millis(1))
     }
 
-    /// When to look first.
+    /// Returns the time of the first look.
     pub(crate) fn first(&self) -> Instant {
         self.began + self.every()
     }
@@ -58,36 +58,36 @@ impl<'c> Patience<'c> {
     ) {
         for partition in open {
             let ahead = ahead.get(partition).copied();
-            let vigil = self.vigils.entry(partition).or_insert(Vigil { ahead: None, since: self.began });
+            let watched = self.watched.entry(partition).or_insert(Watched { ahead: None, since: self.began });
             // That the first of it was handed over is no answer.
-            if vigil.ahead.is_some() && vigil.ahead != ahead {
-                vigil.since = now;
+            if watched.ahead.is_some() && watched.ahead != ahead {
+                watched.since = now;
             }
-            vigil.ahead = ahead;
+            watched.ahead = ahead;
         }
     }
 
-    /// Since when a partition has not come nearer to its answer.
+    /// Returns the time since which a partition has not come nearer to its answer.
     pub(crate) fn since(&self, partition: &Partition) -> Instant {
-        self.vigils.get(partition).map_or(self.began, |vigil| vigil.since)
+        self.watched.get(partition).map_or(self.began, |watched| watched.since)
     }
 
-    /// Whether a partition is to be given up.
+    /// Returns true if a partition is to be given up.
     pub(crate) fn is_silent(&self, partition: &Partition, now: Instant) -> bool {
         now >= self.given_up(self.since(partition))
     }
 
-    /// When what is quiet since then is given up.
+    /// Returns the time at which what is quiet since then is given up.
     pub(crate) fn given_up(&self, since: Instant) -> Instant {
         since + self.every() * QUIET
     }
 
-    /// When it has to be known why.
+    /// Returns the time at which it has to be known why.
     pub(crate) fn over(&self, since: Instant) -> Instant {
         since + self.time
     }
 
-    /// Where it began.
+    /// Returns the time at which the batch began.
     pub(crate) const fn began(&self) -> Instant {
         self.began
     }
@@ -104,17 +104,17 @@ mod tests {
     fn looks(ahead: impl Fn(u32) -> Option<Ahead>) -> u32 {
         let partition = (Topic::new("orders").unwrap(), 0);
         let began = Instant::now();
-        let mut patience = Patience::new(began, Duration::from_secs(LOOKS.into()));
+        let mut publish_timeout = PublishTimeout::new(began, Duration::from_secs(LOOKS.into()));
         let silent = |look: &u32| {
-            let now = began + patience.every() * *look;
+            let now = began + publish_timeout.every() * *look;
             let ahead = ahead(*look).map(|ahead| (partition.clone(), ahead));
-            patience.look([&partition], &ahead.into_iter().collect(), now);
-            patience.is_silent(&partition, now)
+            publish_timeout.look([&partition], &ahead.into_iter().collect(), now);
+            publish_timeout.is_silent(&partition, now)
         };
         (1..1_000).find(silent).unwrap()
     }
 
-    /// What stands before the answer of a flight of which so many messages are open.
+    /// Returns the distance of a flight of which so many messages are open.
     fn open(messages: usize) -> Option<Ahead> {
         let flights = Flights::default();
         let flight = Flight::new((Topic::new("orders").unwrap(), 0), vec![0; messages]);

@@ -18,7 +18,7 @@ use crate::record::Record;
 /// From how many messages under way on, the client sends no more to a partition.
 const FULL: usize = 5;
 
-/// What came of handing messages over.
+/// Result of handing messages over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandedOver {
     /// All are under way.
@@ -31,14 +31,14 @@ pub(crate) enum HandedOver {
 
 /// The partitions of a producer.
 #[derive(Debug)]
-pub(crate) struct Turns {
-    partitions: HashMap<Partition, Line>,
+pub(crate) struct SendQueue {
+    partitions: HashMap<Partition, PartitionQueue>,
     max_bytes: usize,
 }
 
 #[derive(Debug, Default)]
-struct Line {
-    /// How many messages the client has that are not all reported, flight by flight.
+struct PartitionQueue {
+    /// Number of messages at the client that are not all reported, flight by flight.
     at_client: usize,
     waiting: VecDeque<Parcel>,
 }
@@ -53,13 +53,13 @@ pub(crate) struct Parcel {
     pub(crate) records: Vec<(Record, OwnedHeaders)>,
 }
 
-impl Turns {
+impl SendQueue {
     /// `max_bytes`: how much is given to the client in one turn, about; a flight that has more goes whole.
     pub(crate) fn new(max_bytes: usize) -> Self {
         Self { partitions: HashMap::new(), max_bytes }
     }
 
-    /// Whether so many messages of this partition may be handed over now; then they count as handed over. Else they are to
+    /// Returns true if so many messages of this partition may be handed over now; then they count as handed over. Else they are to
     /// [`wait`](Self::wait).
     pub(crate) fn take(&mut self, partition: &Partition, messages: usize) -> bool {
         let line = self.line(partition);
@@ -76,7 +76,7 @@ impl Turns {
         self.line(flight.partition()).waiting.push_back(parcel);
     }
 
-    fn line(&mut self, partition: &Partition) -> &mut Line {
+    fn line(&mut self, partition: &Partition) -> &mut PartitionQueue {
         self.partitions.entry(partition.clone()).or_default()
     }
 
@@ -161,74 +161,74 @@ mod tests {
 
     #[test]
     fn what_comes_while_the_client_is_full_waits_and_goes_out_together() {
-        let mut turns = Turns::new(1_000_000);
+        let mut queue = SendQueue::new(1_000_000);
         let (one, other) = (partition(0), partition(1));
-        assert!(turns.take(&one, 3));
-        assert!(turns.take(&one, 10), "fewer than five are under way");
-        assert!(!turns.take(&one, 1));
-        turns.wait(parcel(3, 1));
-        assert!(!turns.take(&one, 2));
-        turns.wait(parcel(4, 2));
-        assert!(turns.take(&other, 1), "another partition has its own turn");
-        assert!(turns.over(&one, 3).is_empty(), "ten are under way");
-        assert_eq!(numbers(&turns.over(&one, 10)), [3, 4]);
-        assert!(turns.over(&one, 3).is_empty());
-        assert!(turns.take(&one, 1));
+        assert!(queue.take(&one, 3));
+        assert!(queue.take(&one, 10), "fewer than five are under way");
+        assert!(!queue.take(&one, 1));
+        queue.wait(parcel(3, 1));
+        assert!(!queue.take(&one, 2));
+        queue.wait(parcel(4, 2));
+        assert!(queue.take(&other, 1), "another partition has its own turn");
+        assert!(queue.over(&one, 3).is_empty(), "ten are under way");
+        assert_eq!(numbers(&queue.over(&one, 10)), [3, 4]);
+        assert!(queue.over(&one, 3).is_empty());
+        assert!(queue.take(&one, 1));
     }
 
     #[test]
     fn nothing_passes_what_waits() {
         let bytes = parcel(1, 1).records[0].0.bytes();
-        let mut turns = Turns::new(bytes * 6);
+        let mut queue = SendQueue::new(bytes * 6);
         let partition = partition(0);
-        assert!(turns.take(&partition, 5));
-        assert!(!turns.take(&partition, 7));
-        turns.wait(parcel(2, 7));
-        assert!(!turns.take(&partition, 1));
-        turns.wait(parcel(3, 1));
-        assert_eq!(numbers(&turns.over(&partition, 5)), [2], "larger than a turn: it goes whole, and alone");
-        assert!(!turns.take(&partition, 1));
-        turns.wait(parcel(4, 1));
-        assert_eq!(numbers(&turns.clear()), [3, 4]);
-        assert!(turns.over(&partition, 7).is_empty(), "of what was cleared nothing comes");
+        assert!(queue.take(&partition, 5));
+        assert!(!queue.take(&partition, 7));
+        queue.wait(parcel(2, 7));
+        assert!(!queue.take(&partition, 1));
+        queue.wait(parcel(3, 1));
+        assert_eq!(numbers(&queue.over(&partition, 5)), [2], "larger than a turn: it goes whole, and alone");
+        assert!(!queue.take(&partition, 1));
+        queue.wait(parcel(4, 1));
+        assert_eq!(numbers(&queue.clear()), [3, 4]);
+        assert!(queue.over(&partition, 7).is_empty(), "of what was cleared nothing comes");
     }
 
     #[test]
     fn what_stays_behind_for_its_size_is_not_passed_either() {
-        let mut turns = Turns::new(1);
+        let mut queue = SendQueue::new(1);
         let partition = partition(0);
-        assert!(turns.take(&partition, FULL));
-        turns.wait(parcel(1, 1));
-        turns.wait(parcel(2, 1));
-        assert_eq!(numbers(&turns.over(&partition, FULL)), [1]);
-        assert!(!turns.take(&partition, 1), "the client is far from full, but another one is first");
-        assert_eq!(numbers(&turns.over(&partition, 1)), [2]);
-        assert!(turns.take(&partition, 1));
+        assert!(queue.take(&partition, FULL));
+        queue.wait(parcel(1, 1));
+        queue.wait(parcel(2, 1));
+        assert_eq!(numbers(&queue.over(&partition, FULL)), [1]);
+        assert!(!queue.take(&partition, 1), "the client is far from full, but another one is first");
+        assert_eq!(numbers(&queue.over(&partition, 1)), [2]);
+        assert!(queue.take(&partition, 1));
     }
 
     #[test]
     fn what_is_reported_while_it_is_handed_over_makes_room_too() {
-        let mut turns = Turns::new(1);
+        let mut queue = SendQueue::new(1);
         let partition = partition(0);
-        assert!(turns.take(&partition, FULL));
-        (1..5).for_each(|number| turns.wait(parcel(number, FULL)));
+        assert!(queue.take(&partition, FULL));
+        (1..5).for_each(|number| queue.wait(parcel(number, FULL)));
         let mut handed = Vec::new();
-        let refused = turns.go_on(&partition, FULL, |parcel| {
+        let refused = queue.go_on(&partition, FULL, |parcel| {
             handed.push(parcel.number);
             if parcel.number < 3 { HandedOver::Reported } else { HandedOver::All }
         });
         assert_eq!((handed, refused), (vec![1, 2, 3], false));
-        assert!(turns.go_on(&partition, FULL, |_| HandedOver::Refused));
+        assert!(queue.go_on(&partition, FULL, |_| HandedOver::Refused));
     }
 
     #[test]
     fn behind_what_is_refused_nothing_is_handed_over() {
-        let mut turns = Turns::new(1_000_000);
+        let mut queue = SendQueue::new(1_000_000);
         let partition = partition(0);
-        assert!(turns.take(&partition, FULL));
-        (1..4).for_each(|number| turns.wait(parcel(number, 1)));
+        assert!(queue.take(&partition, FULL));
+        (1..4).for_each(|number| queue.wait(parcel(number, 1)));
         let mut handed = Vec::new();
-        let refused = turns.go_on(&partition, FULL, |parcel| {
+        let refused = queue.go_on(&partition, FULL, |parcel| {
             handed.push(parcel.number);
             if parcel.number == 2 { HandedOver::Refused } else { HandedOver::All }
         });
