@@ -39,7 +39,7 @@ impl Arguments {
         ]))
     }
 
-    /// What a queue of ours is declared with.
+    /// Arguments with which a queue of ours is declared.
     pub(crate) fn wanted(config: &Config) -> Self {
         let mut arguments = Self::of_dead_letters().0;
         arguments.insert(SINGLE.to_owned(), AMQPValue::Boolean(true));
@@ -84,7 +84,7 @@ impl Arguments {
         }
     }
 
-    /// How a queue like this would lose messages without a word, if it would.
+    /// Returns how a queue like this would lose messages without a word, if it would.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.0.contains_key("x-expires") {
             return Some("it has x-expires, which deletes the queue with all that is in it".to_owned());

@@ -85,7 +85,7 @@ impl RabbitMqTransportBuilder {
         self
     }
 
-    /// What the broker shows connections as. Default `outbox`.
+    /// Sets the name that the broker shows for connections. Default `outbox`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -97,13 +97,13 @@ impl RabbitMqTransportBuilder {
         self
     }
 
-    /// What is done about exchanges, queues and bindings. Default: [`Topology::Checked`].
+    /// Sets what is done about exchanges, queues and bindings. Default: [`Topology::Checked`].
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
         self
     }
 
-    /// How many partitions a topic has: queues for each consumer, each with one member at a time. 1 to 256, default 1. Every program that
+    /// Sets the number of partitions of a topic: queues for each consumer, each with one member at a time. 1 to 256, default 1. Every program that
     /// publishes to a topic or consumes it must say the same; change it while the queues are empty and nobody publishes.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.partitions = partitions;
@@ -124,21 +124,21 @@ impl RabbitMqTransportBuilder {
         self
     }
 
-    /// How often a queue delivers a message before it sends it to the dead letters (`x-delivery-limit`). Needs [`dead_letters`](Self::dead_letters).
+    /// Sets the number of times that a queue delivers a message before it sends it to the dead letters (`x-delivery-limit`). Needs [`dead_letters`](Self::dead_letters).
     /// Default: without end. RabbitMQ's own default is 20, and each lost connection counts.
     pub fn delivery_limit(mut self, deliveries: u32) -> Self {
         self.delivery_limit = Some(deliveries);
         self
     }
 
-    /// How many messages may wait in a queue before it refuses more (`x-max-length` with `reject-publish`). Default: the broker's memory and disk.
+    /// Sets the maximum number of messages in a queue before it refuses more (`x-max-length` with `reject-publish`). Default: the broker's memory and disk.
     /// While one queue of a topic is full the topic is unavailable. The limit is soft: what is under way when a queue becomes full is stored all the same.
     pub fn max_waiting(mut self, messages: u32) -> Self {
         self.max_waiting = Some(messages);
         self
     }
 
-    /// How many connections publish. At least 1, default 2: one carries on while the other is made anew. Each member that consumes has one of
+    /// Sets the number of connections that publish. At least 1, default 2: one carries on while the other is made anew. Each member that consumes has one of
     /// its own besides.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
@@ -151,14 +151,14 @@ impl RabbitMqTransportBuilder {
         self
     }
 
-    /// How long connecting, and each answer of the broker but confirmations, may take. Default 3 s: below a relay's `publish_timeout` (5 s), so that
+    /// Sets the time limit of connecting, and of each answer of the broker but confirmations. Default 3 s: below a relay's `publish_timeout` (5 s), so that
     /// what is wrong is known before it stops waiting. Where the broker's name has several addresses, each is tried for an even share of it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How often broker and client show each other that they are there. Whole seconds from 1 to 65,535, default 10. A connection over which nothing has come for twice as
+    /// Sets the interval at which broker and client show each other that they are there. Whole seconds from 1 to 65,535, default 10. A connection over which nothing has come for twice as
     /// long is given up: so long a network that swallows everything goes unnoticed.
     pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
         self.heartbeat = heartbeat;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use amq_protocol::protocol::{AMQPClass, channel};
 
+use crate::channel_state::{News, Said};
 use crate::error::Fault;
 use crate::publication::Answer;
-use crate::switchboard::{News, Said};
 use crate::tags::Tags;
 use crate::wire::Wire;
 
@@ -21,9 +21,9 @@ pub(crate) struct Channel {
     tags: Tags,
 }
 
-/// What there is to know of a batch on its way.
+/// News of a batch on its way.
 pub(crate) enum Word {
-    /// What became of messages, by their places in the batch.
+    /// Answers about messages, by their places in the batch.
     Answers(Vec<Answer>),
     /// The broker takes nothing for now, and why.
     Blocked(String),
@@ -33,7 +33,7 @@ pub(crate) enum Word {
 
 impl Channel {
     pub(crate) async fn open(wire: Arc<Wire>) -> Result<Self, Fault> {
-        let Some(id) = wire.board().new_line() else { return Err(Fault::no_channel()) };
+        let Some(id) = wire.board().new_channel() else { return Err(Fault::no_channel()) };
         let mut this = Self { wire, id, is_confirming: false, is_asking: false, tags: Tags::new() };
         let open = channel::AMQPMethod::Open(channel::Open {});
         this.ask("opening a channel", AMQPClass::Channel(open)).await?;
@@ -79,7 +79,7 @@ impl Channel {
         Ok(answer)
     }
 
-    /// Whether more can be sent now.
+    /// Returns true if more can be sent now.
     pub(crate) fn has_room(&self) -> bool {
         self.wire.board().has_room_for(self.id)
     }

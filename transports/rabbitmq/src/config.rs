@@ -11,7 +11,7 @@ use outbox_contract::{Consumer, Failure, Message, Rejection, Topic};
 use crate::address::Address;
 use crate::routing::Partitions;
 
-/// What is done about exchanges, queues and bindings.
+/// Handling of exchanges, queues and bindings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Topology {
@@ -20,7 +20,7 @@ pub enum Topology {
     /// RabbitMQ wants the permission *configure*.
     #[default]
     Checked,
-    /// What is missing is made; what is there must be the same. What is deleted later is made again within seconds, by who publishes and by who consumes.
+    /// Declares what is missing; what is there must be the same. What is deleted later is made again within seconds, by who publishes and by who consumes.
     Declared,
     /// They must be there, and are used as they are: for users without the permission *configure*. That queues are as they should be
     /// is your promise.
@@ -48,7 +48,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Whether this message can ever be taken.
+    /// Returns true if this message can ever be taken.
     pub(crate) fn validate(&self, message: &Message) -> Result<(), Rejection> {
         let bytes = message.payload.len();
         if bytes > self.max_message_bytes {
@@ -92,7 +92,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// What is wrong, with the value and the remedy of each.
+    /// Returns what is wrong, with the value and the remedy of each.
     #[must_use]
     pub fn problems(&self) -> &[String] {
         &self.problems

@@ -152,11 +152,11 @@ fn duplicate(stream: &impl std::os::windows::io::AsSocket) -> io::Result<std::ne
 /// does not answer, or that the broker has blocked.
 #[derive(Debug, Default)]
 struct Plug {
-    state: Mutex<Held>,
+    state: Mutex<PluggedSocket>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct PluggedSocket {
     socket: Option<std::net::TcpStream>,
     pulled: bool,
 }
@@ -181,7 +181,7 @@ impl Plug {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, Held> {
+    fn state(&self) -> MutexGuard<'_, PluggedSocket> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

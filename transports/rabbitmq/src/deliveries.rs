@@ -7,21 +7,21 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lapin::options::BasicAckOptions;
 use outbox_contract::TransportError;
+use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{Deliveries, Problem, Received, Subscription, Tag, Unit};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
-use crate::consumption::Taken;
 use crate::error::Fault;
-use crate::member::{self, Leave, Shared};
+use crate::member::{self, Leave, SharedMember};
 
 /// A quorum queue keeps each acknowledgement in its log, whether it names one delivery or all up to one.
 const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(5);
 
 /// Dropped without `close`, it cuts its connection: everything unacknowledged comes again, in order.
 pub(crate) struct RabbitMqDeliveries {
-    shared: Arc<Shared>,
+    shared: Arc<SharedMember>,
     task: JoinHandle<()>,
     leave: Option<Leave>,
     /// Held from looking at what is finished until it is written: two acknowledgements that overtake each other would name one delivery twice, for
@@ -33,9 +33,10 @@ impl RabbitMqDeliveries {
     pub(crate) async fn join(
         config: Arc<Config>,
         subscription: Subscription,
+        window: Window,
         closed: watch::Receiver<bool>,
     ) -> Result<Self, Fault> {
-        let (shared, work, leave) = member::join(config, subscription, closed).await?;
+        let (shared, work, leave) = member::join(config, subscription, window, closed).await?;
         let task = tokio::spawn(work);
         Ok(Self { shared, task, leave: Some(leave), acknowledging: tokio::sync::Mutex::new(()) })
     }
@@ -46,12 +47,9 @@ impl Deliveries for RabbitMqDeliveries {
     async fn next(&self) -> Result<Received, TransportError> {
         loop {
             let taken = self.shared.state().consumption.take();
-            match taken {
-                Taken::Deliveries(deliveries) => return Ok(Received::Deliveries(deliveries)),
-                Taken::Revoked(units) => return Ok(Received::Revoked(units)),
-                Taken::Trouble(fault) => return Err(fault.to_error("next")),
-                Taken::Ended => return Ok(Received::Ended),
-                Taken::Nothing => self.shared.wake.notified().await,
+            match taken.map_err(|fault| fault.to_error("next"))? {
+                Some(received) => return Ok(received),
+                None => self.shared.wake.notified().await,
             }
         }
     }
@@ -83,12 +81,12 @@ impl Deliveries for RabbitMqDeliveries {
     }
 
     async fn pause(&self, units: &[Unit]) -> Result<(), TransportError> {
-        self.shared.state().consumption.set_paused(units, true);
+        self.shared.state().consumption.pause(units, true);
         Ok(())
     }
 
     async fn resume(&self, units: &[Unit]) -> Result<(), TransportError> {
-        self.shared.state().consumption.set_paused(units, false);
+        self.shared.state().consumption.pause(units, false);
         self.shared.wake.notify_one();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What goes wrong at the broker, in the words of the contract: one table from what RabbitMQ says to a kind, a class and a remedy.
+//! Errors of the broker, in the words of the contract: one table from what RabbitMQ says to a kind, a class and a remedy.
 
 use std::fmt;
 use std::io;
@@ -13,11 +13,11 @@ use tokio::time::timeout;
 
 use crate::address::Address;
 
-/// What went wrong, and what to do about it.
+/// An error, with its remedy.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: TransportErrorKind,
-    /// What stands in a [`Failure`].
+    /// The class of a [`Failure`].
     pub(crate) class: &'static str,
     words: String,
     cause: Option<Box<lapin::Error>>,
@@ -68,7 +68,7 @@ impl Fault {
 
     /// There is no connection, and no reason is known: one that was just made is lost again, or the runtime of the attempt has ended.
     pub(crate) fn lost_again() -> Self {
-        let words = "a connection was lost as soon as it was made; another is made with the next chunk";
+        let words = "a connection was lost as soon as it was made; another is made with the next batch";
         Self::new(TransportErrorKind::Unavailable, "connection", words)
     }
 
@@ -89,7 +89,7 @@ impl Fault {
         Self::new(TransportErrorKind::Unavailable, "unknown-return", words)
     }
 
-    /// What kept us from having a connection.
+    /// Creates the error of an attempt to connect.
     pub(crate) fn connecting(address: &Address, error: lapin::Error) -> Self {
         let (kind, class, remedy) = match error.kind() {
             ErrorKind::IOError(cause) => of_socket(address, cause),
@@ -106,7 +106,7 @@ impl Fault {
         }
     }
 
-    /// What the broker said when something was asked of it, or when it ended a channel or the connection by itself.
+    /// Creates the error of a question, or of a channel or connection that the broker ended by itself.
     pub(crate) fn asking(what: impl fmt::Display, error: lapin::Error) -> Self {
         let said = match error.kind() {
             ErrorKind::ProtocolError(cause) => Some(cause.get_id()),
@@ -127,7 +127,7 @@ impl Fault {
         Self { kind, class, words: format!("{what}: {remedy}"), cause: Some(Box::new(error)) }
     }
 
-    /// Whether it is of the one queue that was asked about: it is missing, not to be used, or refused to this user. Others can be consumed.
+    /// Returns true if it is of the one queue that was asked about: it is missing, not to be used, or refused to this user. Others can be consumed.
     pub(crate) fn is_of_one_queue(&self) -> bool {
         matches!(
             self.class,
@@ -135,7 +135,7 @@ impl Fault {
         )
     }
 
-    /// Whether the client could not read what came: it ends the connection then, and what it could not read comes again over the next one.
+    /// Returns true if the client could not read what came: it ends the connection then, and what it could not read comes again over the next one.
     pub(crate) fn is_unreadable(&self) -> bool {
         match self.cause.as_ref().map(|cause| cause.kind()) {
             Some(ErrorKind::ParsingError(_)) => true,
@@ -198,7 +198,7 @@ impl Fault {
         Outcome::Unknown(self.to_failure())
     }
 
-    /// What becomes of the messages that were on their way over a channel when this ended it; `alone`: there was only one.
+    /// Returns the outcome of the messages that were on their way over a channel when this ended it; `alone`: there was only one.
     ///
     /// The broker does not say which message it objects to. So it is the message's fault only if there was no other.
     pub(crate) fn of_messages_under_way(&self, alone: bool) -> Outcome {
@@ -228,7 +228,7 @@ pub(crate) fn said_by_broker(code: u16, text: ShortString) -> lapin::Error {
 
 type Row = (TransportErrorKind, &'static str, String);
 
-/// What the socket says.
+/// Classifies an error of the socket.
 fn of_socket(address: &Address, cause: &io::Error) -> Row {
     let said = cause.to_string();
     if cause.kind() == io::ErrorKind::ConnectionRefused {
@@ -254,7 +254,7 @@ fn of_socket(address: &Address, cause: &io::Error) -> Row {
     )
 }
 
-/// What the broker says while a connection is opened.
+/// Classifies a refusal of the broker while a connection is opened.
 fn of_refusal(address: &Address, code: u16, said: &str) -> Row {
     let (user, vhost) = (address.user(), address.vhost());
     match code {

@@ -9,7 +9,7 @@ use amq_protocol::frame::{AMQPFrame, gen_frame, parse_frame};
 use amq_protocol::protocol::{AMQPClass, constants};
 use outbox_contract::{Failure, Rejection};
 
-/// What a client says first.
+/// First bytes of a client.
 pub(crate) const HELLO: &[u8] = b"AMQP\0\x00\x09\x01";
 
 /// Says that this side is there.
@@ -51,7 +51,7 @@ impl Publish<'_> {
     ///
     /// # Errors
     ///
-    /// What can never be sent; nothing of it is written.
+    /// A message that can never be sent; nothing of it is written.
     pub(crate) fn write(
         &self,
         out: &mut Vec<u8>,
@@ -151,7 +151,7 @@ pub(crate) fn short(out: &mut Vec<u8>, what: &str, text: &str) -> Result<(), Rej
 #[derive(Debug)]
 pub(crate) struct Incoming {
     bytes: Vec<u8>,
-    /// How many of them were read as frames.
+    /// Number of bytes that were read as frames.
     read: usize,
     max_frame_bytes: usize,
 }
@@ -162,7 +162,7 @@ impl Incoming {
         Self { bytes: Vec::new(), read: 0, max_frame_bytes }
     }
 
-    /// What was agreed on with the broker, once it was.
+    /// Maximum size that was agreed on with the broker, once it was.
     pub(crate) const fn set_max_frame_bytes(&mut self, bytes: usize) {
         self.max_frame_bytes = bytes;
     }
@@ -176,7 +176,7 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// What is no frame, or one that is larger than was agreed on. Nothing that comes after it can be read.
+    /// Bytes that are no frame, or one that is larger than was agreed on. Nothing that comes after it can be read.
     pub(crate) fn next(&mut self) -> io::Result<Option<AMQPFrame>> {
         let unread = &self.bytes[self.read..];
         match unread {

@@ -26,7 +26,7 @@ pub(crate) struct Gates {
 
 #[derive(Debug)]
 struct Gate {
-    /// How many messages may be under way.
+    /// Maximum number of messages under way.
     window: usize,
     under_way: usize,
     /// Between one probe and the next, while nobody knows how much room there is.
@@ -36,7 +36,7 @@ struct Gate {
     why: Failure,
 }
 
-/// Whether a message of a topic may go.
+/// Permission of a message to go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
     /// Nothing was refused.
@@ -59,7 +59,7 @@ impl Gates {
         self.refusals
     }
 
-    /// Whether nothing is under way of a topic whose last message was refused: then the next one is a probe.
+    /// Returns true if nothing is under way of a topic whose last message was refused: then the next one is a probe.
     pub(crate) fn wants_probe(&self, topic: &Topic) -> bool {
         self.narrow.get(topic).is_some_and(|gate| gate.window == 0)
     }
@@ -71,7 +71,7 @@ impl Gates {
         }
     }
 
-    /// Whether a message of this topic may go, for a batch that began after the refusal `since`.
+    /// Returns true if a message of this topic may go, for a batch that began after the refusal `since`.
     pub(crate) fn pass(&mut self, topic: &Topic, since: u64, now: Duration) -> Pass {
         let Some(gate) = self.narrow.get_mut(topic) else { return Pass::Free };
         if gate.refused_at > since {
@@ -176,7 +176,7 @@ mod tests {
     fn one_message_goes_first_and_each_confirmation_lets_two_go() {
         let mut gates = refusing();
         let since = gates.last_refusal();
-        assert_eq!(gates.pass(&topic(), since - 1, S * 9), Pass::No(why()), "the chunk began before");
+        assert_eq!(gates.pass(&topic(), since - 1, S * 9), Pass::No(why()), "the batch began before");
         assert_eq!(gates.pass(&topic(), since, S), Pass::No(why()), "too early");
         assert_eq!(gates.pass(&topic(), since, S * 3), Pass::Counted);
         assert_eq!(gates.pass(&topic(), since, S * 3), Pass::Wait);

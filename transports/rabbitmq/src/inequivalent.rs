@@ -1,4 +1,4 @@
-//! What RabbitMQ says when a queue that is there differs from the one that is declared.
+//! Answer of RabbitMQ when a queue that is there differs from the one that is declared.
 //!
 //! It is the only way to learn a queue's arguments over AMQP: `inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received none but
 //! current is the value '10' of type 'signedint'`. The first difference is named, no other.
@@ -10,7 +10,7 @@ use lapin::types::AMQPValue;
 pub(crate) struct Inequivalent {
     /// The argument, such as `x-max-length`; or a property, such as `durable`.
     pub(crate) argument: String,
-    /// What it is in the queue that is there, as text. None: it is not set.
+    /// Value in the queue that is there, as text. None: it is not set.
     pub(crate) current: Option<String>,
     /// The same as a value to declare with, if it can be one.
     pub(crate) value: Option<AMQPValue>,

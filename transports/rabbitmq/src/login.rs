@@ -14,9 +14,9 @@ use lapin::uri::AMQPUri;
 
 use crate::error::said_by_broker;
 use crate::frames::{self, HELLO, Incoming};
-use crate::switchboard::other;
+use crate::multiplexer::other;
 
-/// What both sides agreed on.
+/// Parameters that both sides agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub(crate) max_channels: u16,
@@ -29,7 +29,7 @@ pub(crate) struct Agreed {
 ///
 /// # Errors
 ///
-/// What the broker said against it, or what the socket did.
+/// The refusal of the broker, or the error of the socket.
 pub(crate) async fn login(
     socket: &mut (impl AsyncRead + AsyncWrite + Unpin),
     incoming: &mut Incoming,
@@ -131,10 +131,10 @@ fn agree(offered: &connection::Tune, uri: &AMQPUri) -> Result<(connection::TuneO
     Ok((connection::TuneOk { channel_max: max_channels, frame_max, heartbeat }, agreed))
 }
 
-/// What AMQP 0-9-1 lets nobody go below (`frame-min-size`).
+/// Minimum frame size of AMQP 0-9-1 (`frame-min-size`).
 const LEAST_FRAME_BYTES: u32 = 4_096;
 
-/// What RabbitMQ offers by default; more would only be more memory. Connections that consume say the same: all headers of a message come in one
+/// Frame size that RabbitMQ offers by default; more would only be more memory. Connections that consume say the same: all headers of a message come in one
 /// frame, and one that is larger than was agreed on ends the connection, again and again. The client library has buffers of 32 frames for each
 /// direction of such a connection, 4 MiB each.
 pub(crate) const MAX_FRAME_BYTES: u32 = 128 * 1024;

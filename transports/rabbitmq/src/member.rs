@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lapin::Channel;
+use outbox_contract::backend::flow::Window;
 use outbox_contract::backend::{Problem, Subscription, Unit};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::sleep;
@@ -18,17 +19,17 @@ use crate::session::{Session, until_one_is_well};
 use crate::topology::{self, Queue, Queues};
 use crate::upkeep;
 
-/// What the task of a member and the member's own calls share.
-pub(crate) struct Shared {
+/// MemberState that the task of a member and the member's own calls share.
+pub(crate) struct SharedMember {
     config: Arc<Config>,
     subscription: Subscription,
     // A plain mutex: held for one step, never across an await.
-    state: Mutex<State>,
+    state: Mutex<MemberState>,
     /// Tells `next` that there may be something. Keeps one signal while nobody waits.
     pub(crate) wake: Notify,
 }
 
-pub(crate) struct State {
+pub(crate) struct MemberState {
     pub(crate) consumption: Consumption,
     /// The channels of the present connection, one for each queue that is consumed; empty while there is none.
     pub(crate) channels: Vec<Option<Channel>>,
@@ -38,8 +39,8 @@ pub(crate) struct State {
     connection: Option<Arc<Connection>>,
 }
 
-impl Shared {
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+impl SharedMember {
+    pub(crate) fn state(&self) -> MutexGuard<'_, MemberState> {
         // No step runs foreign code: a poisoned lock could only come from a bug in one, and the state is the best there is.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -105,20 +106,22 @@ pub(crate) type Leave = oneshot::Sender<oneshot::Sender<()>>;
 pub(crate) async fn join(
     config: Arc<Config>,
     subscription: Subscription,
+    window: Window,
     closed: watch::Receiver<bool>,
-) -> Result<(Arc<Shared>, impl Future<Output = ()> + Send + 'static, Leave), Fault> {
+) -> Result<(Arc<SharedMember>, impl Future<Output = ()> + Send + 'static, Leave), Fault> {
     if *closed.borrow() {
         return Err(Fault::closed());
     }
     let (session, queues) = Session::open(&config, &subscription).await?;
     let units: Vec<Unit> = queues.iter().map(|(queue, _)| queue.unit.clone()).collect();
-    let state = State {
-        consumption: Consumption::new(&subscription, units),
+    let state = MemberState {
+        consumption: Consumption::new(window, units),
         channels: session.channels.clone(),
         problems: Vec::new(),
         connection: Some(Arc::clone(&session.connection)),
     };
-    let shared = Arc::new(Shared { config, subscription, state: Mutex::new(state), wake: Notify::new() });
+    let shared =
+        Arc::new(SharedMember { config, subscription, state: Mutex::new(state), wake: Notify::new() });
     shared.take_problems(&queues);
     let (leave, asked) = oneshot::channel();
     let task = work(Arc::clone(&shared), session, queues, closed, asked);
@@ -127,7 +130,7 @@ pub(crate) async fn join(
 
 /// The task of a member: carries deliveries, and makes the connection anew when it is lost.
 async fn work(
-    shared: Arc<Shared>,
+    shared: Arc<SharedMember>,
     session: Session,
     mut queues: Queues,
     mut closed: watch::Receiver<bool>,
@@ -136,13 +139,12 @@ async fn work(
     let mut session = Some(session);
     let mut pauses = Pauses::new(shared.config.first_pause, shared.config.max_pause);
     loop {
-        let incarnation = shared.state().consumption.incarnation();
         let step = async {
             match &mut session {
                 Some(session) => {
                     let connection = Arc::clone(&session.connection);
                     tokio::select! {
-                        fault = session.carry(&shared, &queues, incarnation) => Step::Lost(fault),
+                        fault = session.carry(&shared, &queues) => Step::Lost(fault),
                         never = look_after(&shared, &connection, queues.len()) => match never {},
                         name = until_one_is_well(&connection, &shared.config, &queues) => Step::Again(name),
                     }
@@ -202,8 +204,8 @@ async fn work(
 }
 
 /// Declares everything again now and then: nobody tells a member that an exchange or a binding is gone, only that a queue is.
-async fn look_after(shared: &Shared, connection: &Connection, queues: usize) -> Infallible {
-    let Shared { config, subscription, .. } = shared;
+async fn look_after(shared: &SharedMember, connection: &Connection, queues: usize) -> Infallible {
+    let SharedMember { config, subscription, .. } = shared;
     let Some(every) = upkeep::every(config, queues) else { return std::future::pending().await };
     loop {
         sleep(every).await;
@@ -223,7 +225,7 @@ enum Step {
 }
 
 /// Another attempt to connect, after a pause. Never for a member that drains.
-async fn again(shared: &Shared, pause: Duration) -> Result<(Box<Session>, Queues), Fault> {
+async fn again(shared: &SharedMember, pause: Duration) -> Result<(Box<Session>, Queues), Fault> {
     sleep(pause).await;
     if shared.state().consumption.is_draining() {
         return std::future::pending().await;

@@ -31,7 +31,8 @@ async fn the_connection_is_cut_before_the_queues_that_are_left_are_let_go() {
     let config = RabbitMqTransportBuilder::new(wiretap.url(&url)).topology(Topology::Declared);
     let config = Arc::new(config.partitions(QUEUES).config().unwrap());
     let (close, closed) = watch::channel(false);
-    let (shared, task, _leave) = join(config, subscription(), closed).await.unwrap();
+    let (shared, task, _leave) =
+        join(config, subscription(), Window::new(&subscription()).unwrap(), closed).await.unwrap();
     let alone = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let working = std::thread::spawn(move || alone.block_on(task));
 

@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt to connect.
+//! Pauses before attempts to connect.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

@@ -21,13 +21,13 @@ use crate::upkeep::{Due, Upkeep};
 use crate::wire::Wire;
 
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPool>,
     /// Whose turn it is: batches are spread evenly.
     turn: AtomicUsize,
 }
 
-/// What batches and attempts to connect share.
-struct Shared {
+/// State that batches and attempts to connect share.
+struct SharedPool {
     config: Arc<Config>,
     // A plain mutex: held for a look, never across an await.
     slots: Mutex<Vec<Slot>>,
@@ -35,7 +35,7 @@ struct Shared {
     started: Instant,
     /// Tells who waits for a connection that an attempt is over.
     over: watch::Sender<()>,
-    /// Whether the transport was closed.
+    /// True if the transport was closed.
     closed: watch::Receiver<bool>,
 }
 
@@ -45,11 +45,11 @@ struct Slot {
     pauses: Pauses,
     /// Why there is no connection, and until when not to try again.
     trouble: Option<(Fault, Instant)>,
-    /// Whether an attempt is under way.
+    /// True if an attempt is under way.
     is_connecting: bool,
 }
 
-/// What there is for a batch.
+/// Choice for a batch.
 enum Look {
     Wire(Arc<Wire>),
     /// No connection is usable, and the one whose turn it is is being made.
@@ -64,7 +64,7 @@ impl Pool {
         let slots = Mutex::new((0..config.connections).map(|_| slot()).collect());
         let over = watch::Sender::new(());
         let (upkeep, started) = (Mutex::new(Upkeep::new(&config)), Instant::now());
-        let shared = Arc::new(Shared { config, slots, upkeep, started, over, closed });
+        let shared = Arc::new(SharedPool { config, slots, upkeep, started, over, closed });
         Self { shared, turn: AtomicUsize::new(0) }
     }
 
@@ -142,7 +142,7 @@ impl Pool {
     }
 }
 
-impl Shared {
+impl SharedPool {
     fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {
         // A change is made in one step, or panics before it: what is there is whole.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
@@ -160,7 +160,7 @@ impl Shared {
         *self.closed.borrow()
     }
 
-    /// Whether the connection of a slot is to be made anew, and may be: then it counts as being made.
+    /// Returns true if the connection of a slot is to be made anew, and may be: then it counts as being made.
     fn begins(&self, place: usize) -> bool {
         let slot = &mut self.slots()[place];
         if slot.wire.as_ref().is_some_and(|wire| wire.is_usable()) {
@@ -174,7 +174,7 @@ impl Shared {
         begins
     }
 
-    /// What there is for a batch of this turn.
+    /// Returns the choice for a batch of this turn.
     fn look(&self, turn: usize) -> Look {
         if self.is_closed() {
             return Look::No(Fault::closed());
@@ -196,7 +196,7 @@ impl Shared {
 
 /// Declares again what publishing needs. However it ends, the next one can begin.
 struct Declaring {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPool>,
     went_well: bool,
 }
 
@@ -219,7 +219,7 @@ impl Drop for Declaring {
 
 /// Makes the connection of a slot. However it ends, who waits for it hears so.
 struct Attempt {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPool>,
     place: usize,
 }
 

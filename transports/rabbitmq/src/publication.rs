@@ -6,15 +6,16 @@
 //! RabbitMQ sends an unroutable message back, and then confirms it all the same. It comes back without its number, so it is known by its id and its
 //! position (two messages of one batch may have one id: a copy for another topic). It always comes before its own confirmation.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use outbox_contract::backend::flow::{KeyChain, Reports};
 use outbox_contract::backend::{Outcome, Position, Stored, Unavailable};
 use outbox_contract::{Failure, MessageId};
 
 use crate::error::Fault;
 
-/// What the broker said of a message, named by its place in the batch.
+/// Answer of the broker about a message, named by its place in the batch.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     /// This one came back. Its confirmation follows.
@@ -35,117 +36,81 @@ pub(crate) struct Returned {
     pub(crate) reason: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Waiting,
-    InFlight,
-    Decided,
-}
-
-#[derive(Debug)]
-struct Slot {
-    stage: Stage,
-    id: MessageId,
-    position: Position,
-    /// The next message of the same key.
-    follower: Option<usize>,
-}
-
-/// What is to be reported: which message, and what of it.
-pub(crate) type Reports = Vec<(usize, Outcome)>;
-
 #[derive(Debug)]
 pub(crate) struct Publication {
-    slots: Vec<Slot>,
-    /// What may be sent now, in the order of the batch.
-    ready: std::collections::VecDeque<usize>,
-    in_flight: usize,
-    left: usize,
-    /// What was to be sent and may not go yet.
+    chain: KeyChain,
+    /// Id and position of each message.
+    ids: Vec<(MessageId, Position)>,
+    /// Messages that may be sent now, in the order of the batch.
+    ready: VecDeque<usize>,
+    /// Messages that were to be sent and may not go yet.
     held_up: Vec<usize>,
-    /// What came back, by place.
+    /// Reasons of messages that came back, by index.
     returned: HashMap<usize, String>,
 }
 
 impl Publication {
     pub(crate) fn new(messages: &[Arc<Stored>]) -> Self {
-        let mut last_of_key: HashMap<(&str, &str), usize> = HashMap::with_capacity(messages.len());
-        let mut slots: Vec<Slot> = Vec::with_capacity(messages.len());
-        let mut ready = std::collections::VecDeque::with_capacity(messages.len());
-        for (index, stored) in messages.iter().enumerate() {
-            let message = &stored.message;
-            slots.push(Slot {
-                stage: Stage::Waiting,
-                id: message.id,
-                position: stored.position,
-                follower: None,
-            });
-            // What has no key is ordered with nothing.
-            let earlier = message
-                .key
-                .as_ref()
-                .and_then(|key| last_of_key.insert((message.topic.as_str(), key.as_str()), index));
-            match earlier {
-                Some(earlier) => slots[earlier].follower = Some(index),
-                None => ready.push_back(index),
-            }
+        let chain = KeyChain::new(messages);
+        Self {
+            ready: chain.heads().collect(),
+            chain,
+            ids: messages.iter().map(|stored| (stored.message.id, stored.position)).collect(),
+            held_up: Vec::new(),
+            returned: HashMap::new(),
         }
-        Self { left: slots.len(), slots, ready, in_flight: 0, held_up: Vec::new(), returned: HashMap::new() }
     }
 
-    /// The next message to send. From now on it is in flight.
+    /// Takes the next message to send. From now on it is under way.
     pub(crate) fn start(&mut self) -> Option<usize> {
         let index = self.ready.pop_front()?;
-        self.slots[index].stage = Stage::InFlight;
-        self.in_flight += 1;
+        self.chain.start(index);
         Some(index)
     }
 
-    /// A message that was started does not go yet: its topic takes no more for now.
+    /// Puts back a message that was started: its topic takes no more for now.
     pub(crate) fn hold_up(&mut self, index: usize) {
-        self.leave_flight(index);
-        self.slots[index].stage = Stage::Waiting;
+        self.chain.put_back(index);
         self.held_up.push(index);
     }
 
-    /// Whether something is held up.
+    /// Returns true if something is held up.
     pub(crate) const fn holds_up(&self) -> bool {
         !self.held_up.is_empty()
     }
 
-    /// What was held up may be tried again, before what was behind it.
+    /// Lets what was held up be tried again, before what was behind it.
     pub(crate) fn let_go(&mut self) {
         for index in self.held_up.drain(..).rev() {
             self.ready.push_front(index);
         }
     }
 
-    /// Nothing of these messages is to be sent: none of them is in flight.
+    /// Decides that nothing of these messages is to be sent: none of them is under way.
     pub(crate) fn shut_out(&mut self, is_one: impl Fn(usize) -> bool, outcome: &Outcome) -> Reports {
         let mut reports = Reports::new();
         let (shut_out, ready) = self.ready.drain(..).partition::<Vec<_>, _>(|index| is_one(*index));
         self.ready = ready.into();
         for index in shut_out {
-            self.fail(index, outcome.clone(), &mut reports);
+            self.chain.fail(index, outcome.clone(), &mut reports);
         }
         reports
     }
 
-    /// How many messages may be sent now.
+    /// Returns the number of messages that may be sent now.
     pub(crate) fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Whether something was said of every message.
+    /// Returns true if something was said of every message.
     pub(crate) const fn is_complete(&self) -> bool {
-        self.left == 0
+        self.chain.is_complete()
     }
 
-    /// A message that was started turned out not to be sendable: nothing of it went out.
+    /// Records that a message that was started is not sendable: nothing of it went out.
     pub(crate) fn unsendable(&mut self, index: usize, outcome: Outcome) -> Reports {
         let mut reports = Reports::new();
-        self.leave_flight(index);
-        self.fail(index, outcome, &mut reports);
+        self.chain.fail(index, outcome, &mut reports);
         reports
     }
 
@@ -167,19 +132,20 @@ impl Publication {
                     }
                 }
                 // Of what was given up nothing more is wanted.
-                Answer::Confirmed(index) | Answer::Refused(index)
-                    if self.slots[index].stage != Stage::InFlight => {}
-                Answer::Confirmed(index) => {
-                    self.leave_flight(index);
-                    self.decide(index, &topic_of, &mut reports);
-                }
+                Answer::Confirmed(index) | Answer::Refused(index) if !self.chain.is_under_way(index) => {}
+                Answer::Confirmed(index) => match self.returned.remove(&index) {
+                    Some(reason) => {
+                        let outcome = unroutable(&topic_of(index), &reason);
+                        self.chain.fail(index, outcome, &mut reports);
+                    }
+                    None => self.ready.extend(self.chain.confirm(index, &mut reports)),
+                },
                 Answer::Refused(index) => {
-                    self.leave_flight(index);
                     let outcome = Outcome::Unavailable(Unavailable::Topic, refusal_of(index));
-                    self.fail(index, outcome, &mut reports);
+                    self.chain.fail(index, outcome, &mut reports);
                 }
                 Answer::Broken(fault) => {
-                    let alone = self.in_flight == 1;
+                    let alone = self.chain.under_way() == 1;
                     self.give_up(&fault.of_messages_under_way(alone), &fault.unavailable(), &mut reports);
                 }
             }
@@ -187,78 +153,37 @@ impl Publication {
         reports
     }
 
-    /// Nothing more comes: what is in flight, and what was never sent.
-    pub(crate) fn given_up(&mut self, in_flight: &Outcome, waiting: &Outcome) -> Reports {
+    /// Ends the batch: nothing more comes.
+    pub(crate) fn given_up(&mut self, under_way: &Outcome, waiting: &Outcome) -> Reports {
         let mut reports = Reports::new();
-        self.give_up(in_flight, waiting, &mut reports);
+        self.give_up(under_way, waiting, &mut reports);
         reports
     }
 
-    fn give_up(&mut self, in_flight: &Outcome, waiting: &Outcome, reports: &mut Reports) {
-        for index in 0..self.slots.len() {
-            match self.slots[index].stage {
-                Stage::InFlight => {
-                    self.leave_flight(index);
-                    self.fail(index, in_flight.clone(), reports);
-                }
-                Stage::Waiting => self.fail(index, waiting.clone(), reports),
-                Stage::Decided => {}
-            }
-        }
+    fn give_up(&mut self, under_way: &Outcome, waiting: &Outcome, reports: &mut Reports) {
+        self.chain.give_up(under_way, waiting, reports);
         self.ready.clear();
         self.held_up.clear();
     }
 
     fn note_return(&mut self, returned: Returned) -> Result<(), Returned> {
-        let is_it = |slot: &Slot| {
-            (Some(slot.id), Some(slot.position)) == (returned.id, returned.position)
-                && slot.stage == Stage::InFlight
+        let is_it = |(index, (id, position)): (usize, &(MessageId, Position))| {
+            let is_it = (Some(*id), Some(*position)) == (returned.id, returned.position);
+            (is_it && self.chain.is_under_way(index)).then_some(index)
         };
-        match self.slots.iter().position(is_it) {
-            Some(place) => {
-                self.returned.insert(place, returned.reason);
+        match self.ids.iter().enumerate().find_map(is_it) {
+            Some(index) => {
+                self.returned.insert(index, returned.reason);
                 Ok(())
             }
             None => Err(returned),
         }
     }
+}
 
-    fn decide(&mut self, index: usize, topic_of: &impl Fn(usize) -> String, reports: &mut Reports) {
-        if let Some(reason) = self.returned.remove(&index) {
-            let failure = Failure::new(
-                "unroutable",
-                format!(
-                    "no queue gets messages of topic {} ({reason}); bind one, or start its consumer",
-                    topic_of(index)
-                ),
-            );
-            self.fail(index, Outcome::Unavailable(Unavailable::Topic, failure), reports);
-            return;
-        }
-        self.slots[index].stage = Stage::Decided;
-        self.left -= 1;
-        reports.push((index, Outcome::Delivered));
-        if let Some(follower) = self.slots[index].follower {
-            self.ready.push_back(follower);
-        }
-    }
-
-    /// Not delivered; and nothing behind it of its key is tried.
-    fn fail(&mut self, index: usize, outcome: Outcome, reports: &mut Reports) {
-        let mut next = Some((index, outcome));
-        while let Some((index, outcome)) = next {
-            debug_assert_ne!(self.slots[index].stage, Stage::Decided, "one outcome per message");
-            self.slots[index].stage = Stage::Decided;
-            self.left -= 1;
-            reports.push((index, outcome));
-            next = self.slots[index].follower.map(|follower| (follower, Outcome::Blocked));
-        }
-    }
-
-    fn leave_flight(&mut self, index: usize) {
-        debug_assert_eq!(self.slots[index].stage, Stage::InFlight, "only what was started comes back");
-        self.in_flight -= 1;
-    }
+fn unroutable(topic: &str, reason: &str) -> Outcome {
+    let why = format!("no queue gets messages of topic {topic} ({reason}); bind one, or start its consumer");
+    Outcome::Unavailable(Unavailable::Topic, Failure::new("unroutable", why))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// A batch with one message for each of these keys, in order; a space is no key.
-fn chunk(keys: &str) -> Vec<Arc<Stored>> {
+fn batch(keys: &str) -> Vec<Arc<Stored>> {
     let topic = Topic::new("orders").unwrap();
     let message = |key: char| {
         let message = Message::new(topic.clone(), "x");
@@ -63,7 +63,7 @@ fn broken(code: u16) -> Answer {
 
 #[test]
 fn one_message_of_a_key_is_in_flight_and_all_keys_are() {
-    let mut publication = Publication::new(&chunk("aab b a"));
+    let mut publication = Publication::new(&batch("aab b a"));
     assert_eq!(started(&mut publication), [0, 2, 3, 5]);
     assert_eq!(answered(&mut publication, vec![confirmed(0)]), [(0, "delivered")]);
     assert_eq!(started(&mut publication), [1]);
@@ -77,7 +77,7 @@ fn one_message_of_a_key_is_in_flight_and_all_keys_are() {
 
 #[test]
 fn behind_a_refused_message_its_key_is_blocked() {
-    let mut publication = Publication::new(&chunk("aaab"));
+    let mut publication = Publication::new(&batch("aaab"));
     started(&mut publication);
     let reports = answered(&mut publication, vec![Answer::Refused(0), confirmed(3)]);
     assert_eq!(reports, [(0, "no topic"), (1, "blocked"), (2, "blocked"), (3, "delivered")]);
@@ -86,7 +86,7 @@ fn behind_a_refused_message_its_key_is_blocked() {
 
 #[test]
 fn what_came_back_is_known_by_its_id_whenever_it_is_confirmed() {
-    let messages = chunk("abb");
+    let messages = batch("abb");
     let mut publication = Publication::new(&messages);
     started(&mut publication);
     assert_eq!(answered(&mut publication, vec![returned(&messages[1]), confirmed(0)]), [(0, "delivered")]);
@@ -96,7 +96,7 @@ fn what_came_back_is_known_by_its_id_whenever_it_is_confirmed() {
 /// One event for two topics is two messages with one id.
 #[test]
 fn of_two_messages_with_one_id_the_one_that_came_back_is_not_delivered() {
-    let mut messages = chunk("ab");
+    let mut messages = batch("ab");
     let mut copy = messages[1].message.clone();
     copy.id = messages[0].message.id;
     messages[1] = Arc::new(Stored::new(messages[1].position, Timestamp::now(), copy));
@@ -108,7 +108,7 @@ fn of_two_messages_with_one_id_the_one_that_came_back_is_not_delivered() {
 
 #[test]
 fn when_it_cannot_be_told_what_came_back_nothing_is_delivered() {
-    let (messages, others) = (chunk("aab"), chunk("a"));
+    let (messages, others) = (batch("aab"), batch("a"));
     for id in [Some(others[0].message.id), None] {
         let mut publication = Publication::new(&messages);
         started(&mut publication);
@@ -121,13 +121,13 @@ fn when_it_cannot_be_told_what_came_back_nothing_is_delivered() {
 
 #[test]
 fn only_a_message_alone_on_its_channel_is_rejected() {
-    let mut publication = Publication::new(&chunk("aab"));
+    let mut publication = Publication::new(&batch("aab"));
     started(&mut publication);
     assert_eq!(
         answered(&mut publication, vec![broken(406)]),
         [(0, "unknown"), (1, "blocked"), (2, "unknown")]
     );
-    let mut publication = Publication::new(&chunk("aab"));
+    let mut publication = Publication::new(&batch("aab"));
     started(&mut publication);
     let reports = answered(&mut publication, vec![confirmed(2), broken(406)]);
     assert_eq!(reports, [(2, "delivered"), (0, "rejected"), (1, "blocked")]);
@@ -135,7 +135,7 @@ fn only_a_message_alone_on_its_channel_is_rejected() {
 
 #[test]
 fn what_is_given_up_is_unknown_if_it_was_sent() {
-    let messages = chunk("aabb");
+    let messages = batch("aabb");
     let mut publication = Publication::new(&messages);
     publication.start();
     let fault = Fault::blocked("memory");
@@ -147,7 +147,7 @@ fn what_is_given_up_is_unknown_if_it_was_sent() {
 
 #[test]
 fn what_can_not_be_sent_is_reported_without_being_sent() {
-    let mut publication = Publication::new(&chunk("aa"));
+    let mut publication = Publication::new(&batch("aa"));
     let index = publication.start().unwrap();
     let rejected = Outcome::Rejected(Failure::new("message-too-large", ""));
     let reports = publication.unsendable(index, rejected);
@@ -166,7 +166,7 @@ proptest! {
         unroutable in proptest::collection::vec(any::<bool>(), 24),
         picks in proptest::collection::vec((any::<proptest::sample::Index>(), 1..5_usize), 64),
     ) {
-        let messages = chunk(&keys);
+        let messages = batch(&keys);
         let mut publication = Publication::new(&messages);
         let (mut in_flight, mut delivered) = (Vec::new(), Vec::new());
         for (pick, at_once) in picks.into_iter().cycle().take(10_000) {

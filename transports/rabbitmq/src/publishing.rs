@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use outbox_contract::backend::flow::Reports;
 use outbox_contract::backend::{Outcome, Outcomes, PublishBatch, Unavailable};
 use outbox_contract::{Rejection, Topic, TransportErrorKind};
 
@@ -10,7 +11,7 @@ use crate::config::Config;
 use crate::error::Fault;
 use crate::frames::Publish;
 use crate::gates::Pass;
-use crate::publication::{Answer, Publication, Reports};
+use crate::publication::{Answer, Publication};
 use crate::record;
 use crate::refusals::{Fullness, Refusals, look, refusal};
 
@@ -21,11 +22,11 @@ pub(crate) struct Publishing<'c> {
     config: &'c Config,
     refusals: &'c Refusals,
     channel: Channel,
-    chunk: &'c PublishBatch,
+    batch: &'c PublishBatch,
     outcomes: &'c Outcomes,
     /// The last refusal before it began.
     since: u64,
-    /// What is under way of topics of which something was refused.
+    /// Messages under way of topics of which something was refused.
     counted: HashSet<usize>,
     has_missed: bool,
 }
@@ -38,16 +39,16 @@ impl<'c> Publishing<'c> {
         config: &'c Config,
         refusals: &'c Refusals,
         channel: Channel,
-        chunk: &'c PublishBatch,
+        batch: &'c PublishBatch,
         outcomes: &'c Outcomes,
     ) -> Self {
         let since = refusals.last();
-        Self { config, refusals, channel, chunk, outcomes, since, counted: HashSet::new(), has_missed: false }
+        Self { config, refusals, channel, batch, outcomes, since, counted: HashSet::new(), has_missed: false }
     }
 
     /// Says whether something was missing: an exchange, a queue, or a binding.
     pub(crate) async fn run(mut self) -> bool {
-        let mut publication = Publication::new(&self.chunk.messages);
+        let mut publication = Publication::new(&self.batch.messages);
         let mut changes = self.refusals.changes();
         self.look_before(&mut publication).await;
         loop {
@@ -85,7 +86,7 @@ impl<'c> Publishing<'c> {
     /// Looks how full the queues are of topics that are to be tried again: what is known to be refused is not sent, as other queues would store it once more.
     async fn look_before(&self, publication: &mut Publication) {
         let mut topics = BTreeMap::<&Topic, BTreeSet<u32>>::new();
-        for stored in &self.chunk.messages {
+        for stored in &self.batch.messages {
             let partition = self.config.partitions.of(stored.bucket);
             topics.entry(&stored.message.topic).or_default().insert(partition);
         }
@@ -138,7 +139,7 @@ impl<'c> Publishing<'c> {
     }
 
     fn write(&self, bytes: &mut Vec<u8>, index: usize) -> Result<(), Rejection> {
-        let stored = &self.chunk.messages[index];
+        let stored = &self.batch.messages[index];
         self.config.validate(&stored.message)?;
         let partitions = self.config.partitions;
         let publish = Publish {
@@ -148,7 +149,7 @@ impl<'c> Publishing<'c> {
             payload: &stored.message.payload,
         };
         publish.write(bytes, self.channel.max_frame_bytes(), |bytes| {
-            record::encode(bytes, stored, &self.chunk.source)
+            record::encode(bytes, stored, &self.batch.source)
         })
     }
 
@@ -162,7 +163,7 @@ impl<'c> Publishing<'c> {
                 }
                 Answer::Refused(index) => {
                     let was_counted = self.counted.remove(&index);
-                    let (topic, partition) = (self.topic(index), self.chunk.messages[index].bucket);
+                    let (topic, partition) = (self.topic(index), self.batch.messages[index].bucket);
                     if self.refusals.refused(topic, was_counted) {
                         closed.insert(topic.clone(), BTreeSet::from([self.config.partitions.of(partition)]));
                     }
@@ -185,7 +186,7 @@ impl<'c> Publishing<'c> {
     }
 
     fn topic(&self, index: usize) -> &'c Topic {
-        &self.chunk.messages[index].message.topic
+        &self.batch.messages[index].message.topic
     }
 
     fn leave(&mut self, index: usize) {

@@ -78,7 +78,7 @@ pub(crate) fn position_of(properties: &BasicProperties) -> Option<Position> {
 ///
 /// # Errors
 ///
-/// What is not one of our messages, with its payload and its headers. A queue has no places: the id that its publisher gave it has to do, and what it
+/// A record that is not one of our messages, with its payload and its headers. A queue has no places: the id that its publisher gave it has to do, and what it
 /// contains.
 pub(crate) fn decode(
     properties: &BasicProperties,
@@ -160,7 +160,7 @@ mod tests {
         Topic::new("orders").unwrap()
     }
 
-    /// What another program sends: an event with these headers more.
+    /// Returns an event as another program sends it, with these headers more.
     fn foreign(more: impl IntoIterator<Item = (String, AMQPValue)>) -> BasicProperties {
         let all = [("specversion", "1.0"), ("id", "17"), ("source", "/legacy"), ("type", "x")];
         let all =

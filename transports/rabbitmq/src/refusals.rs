@@ -1,4 +1,4 @@
-//! What the batches of a transport share about topics of which the broker refuses messages: gates, and which queue is full.
+//! Refusals that the batches of a transport share: gates of topics of which the broker refuses messages, and which queue is full.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub(crate) struct Refusals {
     started: Instant,
 }
 
-/// What was found out about the queues of a topic.
+/// Result of a look at the queues of a topic.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fullness {
     /// A queue takes no more; which one, and how much is in it.
@@ -94,7 +94,7 @@ impl Refusals {
     }
 }
 
-/// What is said of a topic of which a message was refused.
+/// Failure of a topic of which a message was refused.
 pub(crate) fn refusal(topic: &Topic, waiting: Option<&str>) -> Failure {
     let waiting = waiting.map_or_else(
         || "name its consumers to the transport to learn which one".to_owned(),

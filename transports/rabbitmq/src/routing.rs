@@ -14,7 +14,7 @@ use outbox_contract::{Consumer, Topic};
 /// The most bytes that AMQP lets a name have.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 
-/// How many partitions a topic has, and what they are called.
+/// Partitions of a topic: their number and names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Partitions(pub(crate) u32);
 
@@ -35,7 +35,7 @@ impl Partitions {
     }
 }
 
-/// What is wrong with a consumer's name here, if something is: with a colon in it, the queues of two consumers could have one name.
+/// Returns what is wrong with a consumer's name here, if something is: with a colon in it, the queues of two consumers could have one name.
 pub(crate) fn problem_of(consumer: &Consumer) -> Option<String> {
     consumer.as_str().contains(':').then(|| {
         format!(

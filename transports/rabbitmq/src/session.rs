@@ -9,22 +9,22 @@ use lapin::message::Delivery as Raw;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Consumer as Handle};
-use outbox_contract::Message;
-use outbox_contract::backend::{Delivery, Subscription, Tag, Undecodable};
+use outbox_contract::backend::{Delivery, Origin, Subscription, Undecodable};
+use outbox_contract::{Message, Topic};
 use tokio::time::sleep;
 
 use crate::config::{Config, Topology};
 use crate::connection::Connection;
-use crate::consumption::Consumption;
+use crate::consumption::prefetch_of_queue;
 use crate::error::Fault;
-use crate::member::Shared;
+use crate::member::SharedMember;
 use crate::record;
 use crate::topology::{self, Queue, Queues};
 
-/// How often queues are looked at that can't be consumed.
+/// Interval of looks at queues that can't be consumed.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// How long a delivery may be in the hands of a member before the broker takes it back, in milliseconds: 24 days. By default it is half an hour. Taken back, it
+/// Time for which a delivery may be in the hands of a member before the broker takes it back, in milliseconds: 24 days. By default it is half an hour. Taken back, it
 /// may come to the next member behind newer ones; and a paused member would lose its connection again and again.
 const MAX_HELD_MS: i64 = i32::MAX as i64;
 
@@ -53,8 +53,7 @@ impl Session {
         let mut queues =
             topology::prepare_consuming(&*connection, config, &subscription.consumer, &subscription.topics)
                 .await?;
-        let share =
-            Consumption::new(subscription, queues.iter().map(|(queue, _)| queue.unit.clone())).share();
+        let share = prefetch_of_queue(subscription.prefetch, queues.len());
         let of_connection = &connection;
         let consuming: Vec<_> = queues
             .iter()
@@ -100,20 +99,16 @@ impl Session {
     }
 
     /// Carries deliveries into memory until the connection is over, and says why.
-    pub(crate) async fn carry(
-        &mut self,
-        shared: &Shared,
-        queues: &[(Queue, Option<Fault>)],
-        incarnation: u64,
-    ) -> Fault {
+    pub(crate) async fn carry(&mut self, shared: &SharedMember, queues: &[(Queue, Option<Fault>)]) -> Fault {
         while let Some((place, raw)) = self.incoming.next().await {
             let Some((queue, _)) = queues.get(place) else { continue };
             let name = queue.name.as_str();
             match raw {
                 Some(Ok(raw)) => {
-                    let tag = Tag { unit: queue.unit.clone(), incarnation, number: raw.delivery_tag };
-                    let (delivery, bytes) = read(tag, raw);
-                    shared.state().consumption.arrived(place, delivery, bytes);
+                    let number = raw.delivery_tag;
+                    let (message, origin) = read(raw, &queue.unit.topic);
+                    let make = |tag| Delivery::new(tag, message, origin);
+                    shared.state().consumption.arrived(place, number, make);
                     shared.wake.notify_one();
                 }
                 Some(Err(error)) => {
@@ -129,7 +124,7 @@ impl Session {
                 }
             }
         }
-        // Only with no queue at all, which a subscription without topics has: nothing ever comes.
+        // A queue says when it ends, and ends the loop.
         std::future::pending().await
     }
 
@@ -203,14 +198,10 @@ impl Drop for Session {
     }
 }
 
-fn read(tag: Tag, raw: Raw) -> (Delivery, usize) {
-    let size = raw.data.len();
-    match record::decode(&raw.properties, raw.data, &tag.unit.topic) {
-        Ok((message, origin)) => {
-            let bytes = Message::bytes(&message);
-            (Delivery::new(tag, Ok(message), origin), bytes)
-        }
-        Err(undecodable) => (Delivery::new(tag, Err(keep(undecodable)), None), size),
+fn read(raw: Raw, topic: &Topic) -> (Result<Message, Undecodable>, Option<Origin>) {
+    match record::decode(&raw.properties, raw.data, topic) {
+        Ok((message, origin)) => (Ok(message), origin),
+        Err(undecodable) => (Err(keep(undecodable)), None),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 ///
 /// # Errors
 ///
-/// What the last address said; that the name has none.
+/// The error of the last address; or that the name has none.
 pub(crate) async fn connect<S, F>(
     (host, port): (&str, u16),
     within: Duration,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// What is outstanding on a channel: messages are numbered from 1 as they are sent, and a confirmation names one number, or all up to it.
+/// Messages that are outstanding on a channel: they are numbered from 1 as they are sent, and a confirmation names one number, or all up to it.
 #[derive(Debug)]
 pub(crate) struct Tags {
     /// The number of the first place in `outstanding`.
@@ -27,7 +27,7 @@ impl Tags {
 
     /// Takes what a confirmation names, in the order in which it was sent. A number 0 with `several` is everything.
     ///
-    /// What is not outstanding is none of ours: no message is confirmed by it.
+    /// A number that is not outstanding is none of ours: no message is confirmed by it.
     pub(crate) fn take(&mut self, tag: u64, several: bool) -> Vec<usize> {
         let past =
             if several && tag == 0 { u64::MAX } else { tag }.saturating_add(1).saturating_sub(self.first);

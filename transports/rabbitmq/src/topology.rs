@@ -11,7 +11,7 @@ use crate::error::Fault;
 use crate::inequivalent::Inequivalent;
 use crate::routing::{MAX_NAME_BYTES, problem_of};
 
-/// How many queues are asked about at once. Each takes several round trips, and whoever waits for them, a relay's batch or an inbox, gives all of them a few
+/// Number of queues that are asked about at once. Each takes several round trips, and whoever waits for them, a relay's batch or an inbox, gives all of them a few
 /// seconds.
 pub(crate) const AT_ONCE: usize = 16;
 
@@ -161,14 +161,14 @@ async fn declare_queue(connection: &impl Declares, config: &Config, queue: &Queu
     connection.declare(format!("binding of {what}"), binding).await
 }
 
-/// Whether the queue is there.
+/// Returns true if the queue is there.
 async fn look_at(connection: &impl Declares, queue: &Queue) -> Result<(), Fault> {
     let what = format!("queue {:?}", queue.name.as_str());
     let (name, arguments) = (queue.name.clone(), FieldTable::default());
     connection.declare(what, Declaration::Queue { name, arguments, is_passive: true }).await
 }
 
-/// Whether the queue is one that keeps order and drops nothing in silence.
+/// Returns true if the queue is one that keeps order and drops nothing in silence.
 ///
 /// Declaring a queue that is there changes nothing: either it is the same, or the broker names the first difference. So the declaration is made alike, one
 /// difference after the other, and then is what the queue is.
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::RabbitMqTransport;
 
-    /// How long an answer is under way.
+    /// Time for which an answer is under way.
     const ROUND_TRIP: Duration = Duration::from_millis(150);
 
     /// A broker that takes everything, and is far away.

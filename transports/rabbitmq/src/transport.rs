@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Subscription};
-use outbox_contract::{Message, Rejection, Transport, TransportError};
+use outbox_contract::backend::flow::Window;
+use outbox_contract::backend::{Deliveries, Outcomes, PublishBatch, Subscription, Transport};
+use outbox_contract::{Message, Rejection, TransportError};
 use tokio::sync::watch;
 
 use crate::builder::RabbitMqTransportBuilder;
@@ -20,14 +21,14 @@ use crate::refusals::Refusals;
 /// Clones share everything. Nothing is connected before the first use. Dropped without [`close`](Transport::close), its connections are cut.
 #[derive(Clone)]
 pub struct RabbitMqTransport {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTransport>,
 }
 
-struct Shared {
+struct SharedTransport {
     config: Arc<Config>,
     pool: Pool,
     refusals: Refusals,
-    /// Whether it was closed: members watch it too.
+    /// True if it was closed: members watch it too.
     closed: watch::Sender<bool>,
 }
 
@@ -44,7 +45,7 @@ impl RabbitMqTransport {
         let (closed, _) = watch::channel(false);
         let pool = Pool::new(Arc::clone(&config), closed.subscribe());
         let refusals = Refusals::new(&config);
-        Self { shared: Arc::new(Shared { config, pool, refusals, closed }) }
+        Self { shared: Arc::new(SharedTransport { config, pool, refusals, closed }) }
     }
 }
 
@@ -69,11 +70,11 @@ impl Transport for RabbitMqTransport {
         self.shared.config.validate(message)
     }
 
-    async fn publish(&self, chunk: PublishBatch, outcomes: &Outcomes) {
-        let Shared { config, pool, refusals, .. } = &*self.shared;
+    async fn publish(&self, batch: PublishBatch, outcomes: &Outcomes) {
+        let SharedTransport { config, pool, refusals, .. } = &*self.shared;
         match pool.borrow().await {
             Ok(channel) => {
-                if Publishing::new(config, refusals, channel, &chunk, outcomes).run().await {
+                if Publishing::new(config, refusals, channel, &batch, outcomes).run().await {
                     pool.found_missing();
                 }
             }
@@ -83,7 +84,8 @@ impl Transport for RabbitMqTransport {
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Box<dyn Deliveries>, TransportError> {
         let (config, closed) = (Arc::clone(&self.shared.config), self.shared.closed.subscribe());
-        match RabbitMqDeliveries::join(config, subscription, closed).await {
+        let window = Window::new(&subscription)?;
+        match RabbitMqDeliveries::join(config, subscription, window, closed).await {
             Ok(deliveries) => Ok(Box::new(deliveries)),
             Err(fault) => Err(fault.to_error("subscribe")),
         }

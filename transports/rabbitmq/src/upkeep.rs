@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use crate::config::{Config, Topology};
 
-/// How often everything is declared again. Declaring what is there changes nothing.
+/// Interval at which everything is declared again. Declaring what is there changes nothing.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// With many queues it is done less often: so much time for each.
 const EVERY_FOR_EACH: Duration = Duration::from_millis(50);
 
-/// What was found missing again so soon after it was made is not to be had like that: no sooner than this is it tried again.
+/// Minimum interval of attempts for what was found missing again so soon after it was made.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// How often the topology of so many queues is declared again. None: somebody else makes it.
+/// Returns the interval at which the topology of so many queues is declared again. None: somebody else makes it.
 pub(crate) fn every(config: &Config, queues: usize) -> Option<Duration> {
     let queues = u32::try_from(queues).unwrap_or(u32::MAX);
     (config.topology == Topology::Declared).then(|| EVERY.max(EVERY_FOR_EACH.saturating_mul(queues)))
 }
 
-/// What is known of the topology that publishing needs.
+/// State of the topology that publishing needs.
 #[derive(Debug)]
 pub(crate) struct Upkeep {
     every: Option<Duration>,
@@ -29,7 +29,7 @@ pub(crate) struct Upkeep {
     is_running: bool,
 }
 
-/// What is to be done before a batch goes out.
+/// Step before a batch goes out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     Nothing,
@@ -52,7 +52,7 @@ impl Upkeep {
         self.is_missing = self.every.is_some();
     }
 
-    /// What is to be done now. Who is told to do something says [`over`](Self::over) when it is done.
+    /// Returns what is to be done now. Who is told to do something says [`over`](Self::over) when it is done.
     pub(crate) fn begin(&mut self, now: Duration) -> Due {
         let since = now.saturating_sub(self.declared_at);
         let Some(every) = self.every.filter(|_| !self.is_running) else { return Due::Nothing };

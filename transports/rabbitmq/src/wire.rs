@@ -23,19 +23,19 @@ use crate::config::Config;
 use crate::error::Fault;
 use crate::frames::Incoming;
 use crate::login::{self, Agreed, MAX_FRAME_BYTES, of_socket};
+use crate::multiplexer::{Multiplexer, Write};
 use crate::socket;
-use crate::switchboard::{Switchboard, Write};
 use crate::topology::{Declaration, Declares};
 
 /// So many channels may wait for the broker to confirm that they are closed. One more, and the connection is made anew.
 const MAX_CLOSING: usize = 64;
 
-/// How long the last word to a broker that ends the connection may take.
+/// Time limit for the last word to a broker that ends the connection.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// A connection that publishes. Dropped, it is cut.
 pub(crate) struct Wire {
-    board: Arc<Mutex<Switchboard>>,
+    board: Arc<Mutex<Multiplexer>>,
     task: JoinHandle<()>,
     pub(crate) max_frame_bytes: usize,
     timeout: Duration,
@@ -59,13 +59,13 @@ impl Wire {
             .await
             .map_err(|_| Fault::silent(&config.address, "connecting", config.timeout))?
             .map_err(|error| Fault::connecting(&config.address, error))?;
-        let board = Arc::new(Mutex::new(Switchboard::new(agreed.max_channels)));
+        let board = Arc::new(Mutex::new(Multiplexer::new(agreed.max_channels)));
         let task = tokio::spawn(carry(socket, incoming, End(Arc::clone(&board)), agreed));
         let max_frame_bytes = agreed.max_frame_bytes;
         Ok(Arc::new(Self { board, task, max_frame_bytes, timeout: config.timeout }))
     }
 
-    /// Whether batches may go over it.
+    /// Returns true if batches may go over it.
     pub(crate) fn is_usable(&self) -> bool {
         let board = self.board();
         board.over().is_none() && board.closing() <= MAX_CLOSING
@@ -81,7 +81,7 @@ impl Wire {
         Channel::open(Arc::clone(self)).await
     }
 
-    /// How many messages wait in a queue.
+    /// Returns the number of messages that wait in a queue.
     pub(crate) async fn waiting_in(self: &Arc<Self>, queue: &ShortString) -> Result<u32, Fault> {
         let what = format!("asking how full queue {:?} is", queue.as_str());
         let declare = queue::Declare { queue: queue.clone(), passive: true, ..queue::Declare::default() };
@@ -137,7 +137,7 @@ impl Wire {
         self.board().end(of_socket(std::io::ErrorKind::ConnectionAborted.into()));
     }
 
-    pub(crate) fn board(&self) -> MutexGuard<'_, Switchboard> {
+    pub(crate) fn board(&self) -> MutexGuard<'_, Multiplexer> {
         lock(&self.board)
     }
 }
@@ -228,8 +228,8 @@ async fn carry(
     }
 }
 
-/// However the task ends, be it before it began, nobody waits for it.
-struct End(Arc<Mutex<Switchboard>>);
+/// Wakes everybody who waits, however the task ends, be it before it began.
+struct End(Arc<Mutex<Multiplexer>>);
 
 impl Drop for End {
     fn drop(&mut self) {
@@ -241,7 +241,7 @@ impl Drop for End {
 async fn read(
     mut socket: impl AsyncRead + Unpin,
     mut incoming: Incoming,
-    board: &Mutex<Switchboard>,
+    board: &Mutex<Multiplexer>,
     heartbeat: Option<Duration>,
 ) -> Option<lapin::Error> {
     let mut bytes = vec![0; 16 * 1024];
@@ -279,7 +279,7 @@ async fn read(
 /// Writes what is queued, and now and then that we are there. None: all is written, and nothing more comes.
 async fn write(
     mut socket: impl AsyncWrite + Unpin,
-    board: &Mutex<Switchboard>,
+    board: &Mutex<Multiplexer>,
     heartbeat: Option<Duration>,
 ) -> Option<lapin::Error> {
     loop {
@@ -307,7 +307,7 @@ async fn write_all(socket: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std:
     socket.flush().await
 }
 
-fn lock(board: &Mutex<Switchboard>) -> MutexGuard<'_, Switchboard> {
+fn lock(board: &Mutex<Multiplexer>) -> MutexGuard<'_, Multiplexer> {
     // A change is made in one step, or panics before it: what is there is whole.
     board.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,7 +13,7 @@ use crate::frames::{self, HELLO};
 use crate::pool::Pool;
 use crate::transport::RabbitMqTransport;
 
-/// How long a test waits for what should come at once, on a machine that is busy.
+/// Time for which a test waits for what should come at once, on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The side of the broker.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lapin::types::AMQPValue;
-use outbox_contract::backend::{Received, Subscription};
-use outbox_contract::{MessageId, Transport, TransportErrorKind};
+use outbox_contract::backend::{Received, Subscription, Transport};
+use outbox_contract::{MessageId, TransportErrorKind};
 use outbox_servers::{OrSkip, Proxy, RabbitMq};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 

@@ -1,4 +1,4 @@
-//! What other programs publish: read as far as it goes, and noted where it is not as it was sent.
+//! Messages of other programs: read as far as it goes, and noted where it is not as it was sent.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};

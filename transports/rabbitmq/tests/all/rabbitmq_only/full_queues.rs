@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outbox_contract::backend::{Deliveries, Outcome, Received, Stored, Subscription};
-use outbox_contract::{Consumer, Transport};
+use outbox_contract::Consumer;
+use outbox_contract::backend::{Deliveries, Outcome, Received, Stored, Subscription, Transport};
 use outbox_transport_rabbitmq::{RabbitMqTransport, RabbitMqTransportBuilder, Topology};
 
 use crate::rabbitmq_only::support::{
@@ -14,7 +14,7 @@ use crate::rabbitmq_only::support::{
 };
 
 const KEYS: usize = 2_000;
-const CHUNK: usize = 250;
+const BATCH: usize = 250;
 const ROUNDS: usize = 20;
 
 fn away() -> Consumer {
@@ -26,14 +26,14 @@ fn two_consumers(url: &str) -> RabbitMqTransportBuilder {
     declared(url).max_waiting(10).consumer(topic("orders"), away())
 }
 
-fn chunks_of(left: &[Arc<Stored>]) -> Vec<Vec<Arc<Stored>>> {
-    left.chunks(CHUNK).map(<[_]>::to_vec).collect()
+fn batches_of(left: &[Arc<Stored>]) -> Vec<Vec<Arc<Stored>>> {
+    left.chunks(BATCH).map(<[_]>::to_vec).collect()
 }
 
 /// Publishes everything that is left, several batches at once, as a relay that tries a topic again. Says what was said of the messages.
 async fn attempt(transport: &RabbitMqTransport, left: &mut Vec<Arc<Stored>>) -> Vec<Option<Outcome>> {
-    let chunks = chunks_of(left);
-    let outcomes = join_all(chunks.iter().map(|chunk| publish(transport, chunk, PATIENCE))).await.concat();
+    let batches = batches_of(left);
+    let outcomes = join_all(batches.iter().map(|batch| publish(transport, batch, PATIENCE))).await.concat();
     let mut each = outcomes.iter();
     left.retain(|_| each.next() != Some(&Some(Outcome::Delivered)));
     outcomes

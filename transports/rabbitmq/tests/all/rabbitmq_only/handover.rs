@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lapin::options::{BasicConsumeOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
-use outbox_contract::Transport;
+use outbox_contract::backend::Transport;
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 
 use crate::rabbitmq_only::support::{subscription, vhost};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use lapin::options::BasicPublishOptions;
 use lapin::types::{AMQPValue, FieldTable};
-use outbox_contract::backend::{Outcome, Position, Stored};
-use outbox_contract::{Message, Timestamp, Transport};
+use outbox_contract::backend::{Outcome, Position, Stored, Transport};
+use outbox_contract::{Message, Timestamp};
 use outbox_servers::Proxy;
 
 use crate::rabbitmq_only::support::{

@@ -1,4 +1,4 @@
-//! What only RabbitMQ can do or break: on real servers, with networks that fail.
+//! Behavior that only RabbitMQ has: on real servers, with networks that fail.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outbox_contract::backend::{Outcome, Stored};
-use outbox_contract::{KeyId, MessageId, Transport};
+use outbox_contract::backend::{Outcome, Stored, Transport};
+use outbox_contract::{KeyId, MessageId};
 use outbox_servers::{OrSkip, Proxy, RabbitMq};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -43,9 +43,9 @@ async fn cut_connections_lose_nothing_and_keep_the_order() {
     let (seen, mut saw) = watch::channel(0);
     let mut in_the_middle = 0;
     let sending = async {
-        for (at, chunk) in sent.chunks(60).enumerate() {
+        for (at, batch) in sent.chunks(60).enumerate() {
             if at % 2 == 0 {
-                deliver(&publishing, chunk).await;
+                deliver(&publishing, batch).await;
                 continue;
             }
             let before = *saw.borrow();
@@ -54,16 +54,16 @@ async fn cut_connections_lose_nothing_and_keep_the_order() {
                 saw.wait_for(|seen| *seen >= some).await.expect("the receiver outlives the sender");
                 proxy.cut();
                 let came = *saw.borrow() - before;
-                in_the_middle += usize::from(0 < came && came < chunk.len());
+                in_the_middle += usize::from(0 < came && came < batch.len());
             };
             let cut = async { timeout(PATIENCE, cut).await.expect("what is sent arrives") };
-            tokio::join!(deliver(&publishing, chunk), cut);
+            tokio::join!(deliver(&publishing, batch), cut);
         }
     };
     let receiving = finish_telling(&*member, &sent, |count| seen.send_modify(|seen| *seen += count));
     let (came, ()) = tokio::join!(receiving, sending);
     assert_in_order(&sent, &came);
-    assert!(in_the_middle > 0, "no connection was cut in the middle of a chunk, so nothing was shown");
+    assert!(in_the_middle > 0, "no connection was cut in the middle of a batch, so nothing was shown");
 }
 
 /// A network that takes everything and gives nothing back: noticed by heartbeats, on both sides of the transport.
@@ -110,11 +110,11 @@ async fn one_connection_carries_on_while_another_can_not_be_made() {
         // As long as a relay waits.
         let sent = messages(&topic("orders"), &["a", "b"]);
         let outcomes = publish(&transport, &sent, Duration::from_secs(5)).await;
-        assert!(outcomes.iter().all(|it| *it == Some(Outcome::Delivered)), "chunk {at}: {outcomes:?}");
+        assert!(outcomes.iter().all(|it| *it == Some(Outcome::Delivered)), "batch {at}: {outcomes:?}");
     }
 }
 
-/// What is wrong with the network is found out once, and not by each queue.
+/// An error of the network is found out once, and not by each queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_of_many_queues_leaves_a_silent_network_in_the_time_of_one() {
     let Some((_server, url)) = vhost() else { return };
@@ -155,7 +155,7 @@ async fn a_confirmation_that_is_lost_leaves_the_message_unknown() {
     assert_in_order(&sent[..2], &came);
 }
 
-/// What the broker confirmed before it was killed is there when it comes back; nobody has to be started again.
+/// Messages that the broker confirmed before it was killed are there when it comes back; nobody has to be started again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_broker_that_comes_back_has_what_it_confirmed() {
     let Some(server) = RabbitMq::newest().start().or_skip() else { return };

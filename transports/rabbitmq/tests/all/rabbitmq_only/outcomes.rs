@@ -1,11 +1,11 @@
-//! What is said of messages that the broker does not take.
+//! Outcomes of messages that the broker does not take.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::types::AMQPValue;
-use outbox_contract::backend::{Outcome, Stored, Unavailable};
-use outbox_contract::{Transport, TransportErrorKind};
+use outbox_contract::TransportErrorKind;
+use outbox_contract::backend::{Outcome, Stored, Transport, Unavailable};
 use outbox_servers::{OrSkip, RabbitMq, RabbitMqServer};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 
@@ -22,13 +22,13 @@ async fn what_comes_back_is_told_from_what_stays() {
     let (good, nowhere) = (topic("orders"), topic("nowhere"));
     for _ in 0..20 {
         let keys: Vec<String> = (0..100).map(|key| format!("key-{key}")).collect();
-        let chunk: Vec<_> = keys
+        let batch: Vec<_> = keys
             .iter()
             .enumerate()
             .map(|(at, key)| message(if at % 2 == 0 { &good } else { &nowhere }, key, 2))
             .collect();
-        let outcomes = publish(&transport, &chunk, PATIENCE).await;
-        for (stored, outcome) in chunk.iter().zip(&outcomes) {
+        let outcomes = publish(&transport, &batch, PATIENCE).await;
+        for (stored, outcome) in batch.iter().zip(&outcomes) {
             let expected = if stored.message.topic == good { "delivered" } else { "unroutable" };
             assert_eq!(class(outcome), expected, "{outcome:?}");
         }
@@ -42,7 +42,7 @@ async fn a_copy_that_comes_back_is_told_from_the_one_that_stays() {
     let transport = declared(&url).build().unwrap();
     let (good, nowhere) = (topic("orders"), topic("nowhere"));
     for _ in 0..20 {
-        let chunk: Vec<_> = (0..50)
+        let batch: Vec<_> = (0..50)
             .flat_map(|key| {
                 let first = message(&good, &format!("key-{key}"), 2);
                 let mut copy = (*message(&nowhere, &format!("key-{key}"), 2)).clone();
@@ -50,8 +50,8 @@ async fn a_copy_that_comes_back_is_told_from_the_one_that_stays() {
                 [first, Arc::new(copy)]
             })
             .collect();
-        let outcomes = publish(&transport, &chunk, PATIENCE).await;
-        for (stored, outcome) in chunk.iter().zip(&outcomes) {
+        let outcomes = publish(&transport, &batch, PATIENCE).await;
+        for (stored, outcome) in batch.iter().zip(&outcomes) {
             let expected = if stored.message.topic == good { "delivered" } else { "unroutable" };
             assert_eq!(class(outcome), expected, "{outcome:?}");
         }
@@ -70,8 +70,8 @@ async fn a_full_queue_makes_its_topic_unavailable_and_no_other() {
     .await;
     assert!(matches!(refused, Some(Outcome::Unavailable(Unavailable::Topic, _))), "{refused:?}");
     assert_eq!(class(&refused), "refused");
-    let chunk = [message(&orders, "a", 2), message(&orders, "a", 2), message(&others, "a", 2)];
-    let outcomes = publish(&transport, &chunk, PATIENCE).await;
+    let batch = [message(&orders, "a", 2), message(&orders, "a", 2), message(&others, "a", 2)];
+    let outcomes = publish(&transport, &batch, PATIENCE).await;
     assert_eq!(outcomes.iter().map(class).collect::<Vec<_>>(), ["refused", "behind another", "delivered"]);
 }
 
@@ -85,9 +85,9 @@ async fn a_message_over_the_limit_of_the_broker_is_rejected_when_it_is_alone() {
     let (small, large, other) =
         (message(&orders, "a", 2), message(&orders, "b", 200_000), message(&orders, "c", 2));
     let behind = message(&orders, "b", 2);
-    let chunk = [small, Arc::clone(&large), behind, other];
+    let batch = [small, Arc::clone(&large), behind, other];
     for _ in 0..3 {
-        let outcomes = publish(&transport, &chunk, PATIENCE).await;
+        let outcomes = publish(&transport, &batch, PATIENCE).await;
         for (at, outcome) in outcomes.iter().enumerate() {
             assert!(!matches!(outcome, Some(Outcome::Rejected(_) | Outcome::Failed(_))), "{outcome:?}");
             assert!(
@@ -96,10 +96,10 @@ async fn a_message_over_the_limit_of_the_broker_is_rejected_when_it_is_alone() {
             );
         }
     }
-    let outcomes = publish(&transport, &[large, Arc::clone(&chunk[2])], PATIENCE).await;
+    let outcomes = publish(&transport, &[large, Arc::clone(&batch[2])], PATIENCE).await;
     assert!(matches!(outcomes[0], Some(Outcome::Rejected(_))), "{outcomes:?}");
     assert_eq!(outcomes[1], Some(Outcome::Blocked));
-    let rest: Vec<_> = [0, 2, 3].map(|at| Arc::clone(&chunk[at])).into();
+    let rest: Vec<_> = [0, 2, 3].map(|at| Arc::clone(&batch[at])).into();
     deliver(&transport, &rest).await;
 }
 
@@ -113,28 +113,28 @@ async fn headers_over_a_frame_are_rejected_before_they_are_sent_and_payloads_tak
     let orders = topic("orders");
     let mut heavy = (*message(&orders, "a", 2)).clone();
     heavy.message = heavy.message.with_header("long", "x".repeat(8_192)).unwrap();
-    let chunk = [Arc::new(heavy), message(&orders, "a", 2), message(&orders, "b", 100_000)];
-    let outcomes = publish(&transport, &chunk, PATIENCE).await;
+    let batch = [Arc::new(heavy), message(&orders, "a", 2), message(&orders, "b", 100_000)];
+    let outcomes = publish(&transport, &batch, PATIENCE).await;
     assert!(
         matches!(&outcomes[0], Some(Outcome::Rejected(failure)) if failure.class == "headers-too-large"),
         "{outcomes:?}"
     );
     assert_eq!(outcomes[1..], [Some(Outcome::Blocked), Some(Outcome::Delivered)]);
-    finish(&*member, &chunk[2..]).await;
+    finish(&*member, &batch[2..]).await;
 }
 
 /// A batch that was given up leaves a channel behind; the broker closes it, and its number is used again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chunks_that_were_given_up_take_no_channels_with_them() {
+async fn batches_that_were_given_up_take_no_channels_with_them() {
     let Some((_server, url)) = vhost() else { return };
     let transport = declared(&format!("{url}?channel_max=4")).connections(1).build().unwrap();
     let orders = topic("orders");
     deliver(&transport, &[message(&orders, "a", 2)]).await;
     for _ in 0..50 {
-        let chunk = messages(&orders, &["a", "b", "c"]);
-        let outcomes = publish(&transport, &chunk, Duration::from_micros(200)).await;
+        let batch = messages(&orders, &["a", "b", "c"]);
+        let outcomes = publish(&transport, &batch, Duration::from_micros(200)).await;
         assert!(!outcomes.iter().any(|it| matches!(it, Some(Outcome::Rejected(_) | Outcome::Failed(_)))));
-        deliver(&transport, &chunk).await;
+        deliver(&transport, &batch).await;
     }
 }
 
@@ -170,9 +170,9 @@ async fn an_alarm_makes_the_transport_unavailable_until_it_is_over() {
         ctl(&server, short).await;
         let mut sent = Vec::new();
         eventually("the broker is short of something", async || {
-            let chunk = messages(&topic("orders"), &["a", "b", "c"]);
-            sent.extend(chunk.iter().cloned());
-            let outcomes = publish(&transport, &chunk, Duration::from_secs(5)).await;
+            let batch = messages(&topic("orders"), &["a", "b", "c"]);
+            sent.extend(batch.iter().cloned());
+            let outcomes = publish(&transport, &batch, Duration::from_secs(5)).await;
             assert!(
                 !outcomes.iter().any(|it| matches!(it, Some(Outcome::Rejected(_) | Outcome::Failed(_)))),
                 "{outcomes:?}"

@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read as _};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use outbox_contract::backend::{Outcome, Unavailable};
-use outbox_contract::{Transport, TransportError, TransportErrorKind as Kind};
+use outbox_contract::backend::{Outcome, Transport, Unavailable};
+use outbox_contract::{TransportError, TransportErrorKind as Kind};
 use outbox_servers::{OrSkip, RabbitMq};
 use outbox_transport_rabbitmq::{RabbitMqTransport, Topology};
 

@@ -1,4 +1,4 @@
-//! What the tests share: a server, messages, and patience.
+//! Support of the tests: a server, messages, and patience.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,13 +9,14 @@ use lapin::options::{QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use outbox_contract::backend::{
     Deliveries, Delivery, Outcome, Outcomes, Position, PublishBatch, Received, RelayId, Stored, Subscription,
+    Transport,
 };
-use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, Topic, Transport};
+use outbox_contract::{Consumer, Message, MessageId, Route, Timestamp, Topic};
 use outbox_servers::{OrSkip, RabbitMq, RabbitMqServer};
 use outbox_transport_rabbitmq::{RabbitMqTransport, RabbitMqTransportBuilder, Topology};
 use tokio::time::{sleep, timeout};
 
-/// How long to wait for what must happen. Machines are slow, brokers slower.
+/// Time limit for what must happen. Machines are slow, brokers slower.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The server of all tests that do it no harm, with a virtual host of the test's own.
@@ -74,9 +75,9 @@ pub(crate) async fn publish(
     deadline: Duration,
 ) -> Vec<Option<Outcome>> {
     let outcomes = Outcomes::new(messages.len());
-    let chunk =
+    let batch =
         PublishBatch::new(Route::default(), RelayId::new(), "/test".into(), messages.to_vec(), deadline);
-    let _ = timeout(deadline, transport.publish(chunk, &outcomes)).await;
+    let _ = timeout(deadline, transport.publish(batch, &outcomes)).await;
     outcomes.take()
 }
 

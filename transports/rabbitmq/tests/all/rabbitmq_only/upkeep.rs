@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lapin::options::{ExchangeDeleteOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
-use outbox_contract::backend::{Deliveries, Outcome};
-use outbox_contract::{Consumer, Transport};
+use outbox_contract::Consumer;
+use outbox_contract::backend::{Deliveries, Outcome, Transport};
 use outbox_servers::RabbitMqServer;
 use outbox_transport_rabbitmq::{RabbitMqTransport, RabbitMqTransportBuilder, Topology};
 
@@ -52,7 +52,7 @@ async fn delete(url: &str, part: Part) {
     connection.close(200, "OK".into()).await.unwrap();
 }
 
-/// What is bound to what: nothing is that is not there.
+/// Bindings: nothing is bound that is not there.
 async fn topology(server: &RabbitMqServer, url: &str) -> String {
     let (server, vhost) = (server.clone(), vhost_of(url).to_owned());
     let ask = move || {

@@ -16,7 +16,7 @@ const CHANNEL_OPEN: Method = (20, 10);
 const BASIC_CONSUME: Method = (60, 20);
 const BASIC_CANCEL: Method = (60, 30);
 
-/// How long to wait for what must happen.
+/// Time limit for what must happen.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A port in front of a broker.
@@ -140,12 +140,12 @@ impl Wiretap {
         assert!(!waited.timed_out(), "{} of {connections} connections are over", heard.over);
     }
 
-    /// How often a queue began to be consumed.
+    /// Returns the number of times that a queue began to be consumed.
     pub(crate) fn consumed(&self) -> usize {
         self.count(BASIC_CONSUME)
     }
 
-    /// How often a consumer was cancelled.
+    /// Returns the number of times that a consumer was cancelled.
     pub(crate) fn cancelled(&self) -> usize {
         self.count(BASIC_CANCEL)
     }
@@ -177,7 +177,7 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, mut look: impl FnMut(&[u8]) ->
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// What is sent: by a client a greeting of 8 bytes, then frames.
+/// Bytes that are sent: by a client a greeting of 8 bytes, then frames.
 #[derive(Default)]
 struct Frames {
     bytes: Vec<u8>,

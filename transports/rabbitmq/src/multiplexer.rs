@@ -1,55 +1,30 @@
-//! What goes over a publishing connection: its channels, what is asked and confirmed on them, what waits to be written. Pure: it neither reads
+//! Multiplexer of a publishing connection: its channels, what is asked and confirmed on them, what waits to be written. Pure: it neither reads
 //! nor writes, and wakes who waits.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Context, Poll, Waker};
 
 use amq_protocol::frame::AMQPFrame;
-use amq_protocol::protocol::{AMQPClass, basic, channel, connection};
+use amq_protocol::protocol::{AMQPClass, channel, connection};
 use lapin::{ConnectionState, ErrorKind};
 
+use crate::channel_state::{ChannelState, News};
 use crate::error::said_by_broker;
 use crate::frames::{self, HEARTBEAT};
-use crate::publication::Returned;
-use crate::record;
 use crate::tags::Tags;
 
 /// So many bytes wait to be written at most, and one message.
 const MAX_QUEUED_BYTES: usize = 1024 * 1024;
 
-/// What there is to know for who publishes over a channel.
-#[derive(Debug)]
-pub(crate) enum News {
-    /// What the broker said of messages, in the order in which it said it.
-    Said(Vec<Said>),
-    /// The channel or the connection is over.
-    Over(lapin::Error),
-    /// The broker takes nothing for now, and why.
-    Blocked(String),
-    /// More can be sent.
-    Room,
-}
-
-/// What the broker says of messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// A message came back. Its confirmation comes later.
-    Returned(Returned),
-    /// It took the message of this number; with `several` all up to it.
-    Confirmed { tag: u64, several: bool },
-    /// It did not take them.
-    Refused { tag: u64, several: bool },
-}
-
-/// What the writer does next.
+/// Next step of the writer.
 pub(crate) enum Write {
     Bytes(Vec<u8>),
     /// Everything is written, and nothing more comes.
     End,
 }
 
-pub(crate) struct Switchboard {
-    lines: HashMap<u16, Line>,
+pub(crate) struct Multiplexer {
+    channels: HashMap<u16, ChannelState>,
     /// Channels on which everything is confirmed, ready for the next batch.
     idle: Vec<(u16, Tags)>,
     max_channels: u16,
@@ -64,30 +39,10 @@ pub(crate) struct Switchboard {
     closer: Option<Waker>,
 }
 
-/// A channel.
-#[derive(Default)]
-struct Line {
-    said: Vec<Said>,
-    is_asked: bool,
-    answer: Option<AMQPClass>,
-    over: Option<lapin::Error>,
-    waiting: Option<Waker>,
-    /// We closed it, and the broker has not yet confirmed that.
-    is_closing: bool,
-    returning: Option<Returning>,
-}
-
-/// A message that is coming back, in several frames.
-struct Returning {
-    returned: Returned,
-    /// How much of its payload is still to come; none before its properties came.
-    bytes_left: Option<u64>,
-}
-
-impl Switchboard {
+impl Multiplexer {
     pub(crate) fn new(max_channels: u16) -> Self {
         Self {
-            lines: HashMap::new(),
+            channels: HashMap::new(),
             idle: Vec::new(),
             max_channels,
             last: 0,
@@ -112,19 +67,20 @@ impl Switchboard {
         self.queued_bytes < MAX_QUEUED_BYTES
     }
 
-    /// Whether more may be sent on a channel.
+    /// Returns true if more may be sent on a channel.
     pub(crate) fn has_room_for(&self, id: u16) -> bool {
         self.has_room() && self.is_open(id)
     }
 
-    /// Whether neither side has closed it.
+    /// Returns true if neither side has closed it.
     fn is_open(&self, id: u16) -> bool {
-        self.over.is_none() && self.lines.get(&id).is_some_and(|line| line.over.is_none() && !line.is_closing)
+        self.over.is_none()
+            && self.channels.get(&id).is_some_and(|channel| channel.over.is_none() && !channel.is_closing)
     }
 
-    /// How many channels were closed without the broker having said so.
+    /// Returns the number of channels that were closed without the broker having said so.
     pub(crate) fn closing(&self) -> usize {
-        self.lines.values().filter(|line| line.is_closing).count()
+        self.channels.values().filter(|channel| channel.is_closing).count()
     }
 
     /// A channel on which everything is confirmed, if there is one.
@@ -133,11 +89,11 @@ impl Switchboard {
     }
 
     /// The number of a new channel, which is still to be opened. None: there are as many as the broker lets us have.
-    pub(crate) fn new_line(&mut self) -> Option<u16> {
+    pub(crate) fn new_channel(&mut self) -> Option<u16> {
         for _ in 0..self.max_channels {
             self.last = if self.last >= self.max_channels { 1 } else { self.last + 1 };
-            if let std::collections::hash_map::Entry::Vacant(vacant) = self.lines.entry(self.last) {
-                vacant.insert(Line::default());
+            if let std::collections::hash_map::Entry::Vacant(vacant) = self.channels.entry(self.last) {
+                vacant.insert(ChannelState::default());
                 return Some(self.last);
             }
         }
@@ -146,15 +102,15 @@ impl Switchboard {
 
     /// A channel is not needed any more: it is closed, or kept for the next batch, with the numbers of its messages.
     pub(crate) fn give_back(&mut self, id: u16, reusable: Option<Tags>) {
-        let Some(line) = self.lines.get_mut(&id) else { return };
-        line.waiting = None;
-        if line.over.is_some() || self.over.is_some() {
-            self.lines.remove(&id);
+        let Some(channel) = self.channels.get_mut(&id) else { return };
+        channel.waiting = None;
+        if channel.over.is_some() || self.over.is_some() {
+            self.channels.remove(&id);
         } else if let Some(tags) = reusable {
-            line.said.clear();
+            channel.said.clear();
             self.idle.push((id, tags));
         } else {
-            line.is_closing = true;
+            channel.is_closing = true;
             let close =
                 channel::Close { reply_code: 200, reply_text: "OK".into(), ..channel::Close::default() };
             self.queue_method(id, AMQPClass::Channel(channel::AMQPMethod::Close(close)));
@@ -164,9 +120,9 @@ impl Switchboard {
     /// Asks something on a channel, one thing at a time.
     pub(crate) fn ask(&mut self, id: u16, method: AMQPClass) {
         if self.is_open(id)
-            && let Some(line) = self.lines.get_mut(&id)
+            && let Some(channel) = self.channels.get_mut(&id)
         {
-            (line.is_asked, line.answer) = (true, None);
+            (channel.is_asked, channel.answer) = (true, None);
             self.queue_method(id, method);
         }
     }
@@ -176,25 +132,25 @@ impl Switchboard {
         id: u16,
         context: &mut Context<'_>,
     ) -> Poll<Result<AMQPClass, lapin::Error>> {
-        let Some(line) = self.lines.get_mut(&id) else { return Poll::Ready(Err(gone())) };
-        if let Some(answer) = line.answer.take() {
+        let Some(channel) = self.channels.get_mut(&id) else { return Poll::Ready(Err(gone())) };
+        if let Some(answer) = channel.answer.take() {
             return Poll::Ready(Ok(answer));
         }
-        if let Some(over) = line.over.as_ref().or(self.over.as_ref()) {
+        if let Some(over) = channel.over.as_ref().or(self.over.as_ref()) {
             return Poll::Ready(Err(over.clone()));
         }
-        line.waiting = Some(context.waker().clone());
+        channel.waiting = Some(context.waker().clone());
         Poll::Pending
     }
 
-    /// What the broker said goes before what became of the channel, and that before everything else.
+    /// Polls for news. What the broker said of messages goes before what became of the channel, and that before everything else.
     pub(crate) fn poll_news(&mut self, id: u16, wants_room: bool, context: &mut Context<'_>) -> Poll<News> {
         let has_room = self.has_room();
-        let Some(line) = self.lines.get_mut(&id) else { return Poll::Ready(News::Over(gone())) };
-        if !line.said.is_empty() {
-            return Poll::Ready(News::Said(std::mem::take(&mut line.said)));
+        let Some(channel) = self.channels.get_mut(&id) else { return Poll::Ready(News::Over(gone())) };
+        if !channel.said.is_empty() {
+            return Poll::Ready(News::Said(std::mem::take(&mut channel.said)));
         }
-        if let Some(over) = line.over.as_ref().or(self.over.as_ref()) {
+        if let Some(over) = channel.over.as_ref().or(self.over.as_ref()) {
             return Poll::Ready(News::Over(over.clone()));
         }
         if let Some(reason) = &self.blocked {
@@ -203,7 +159,7 @@ impl Switchboard {
         if wants_room && has_room {
             return Poll::Ready(News::Room);
         }
-        line.waiting = Some(context.waker().clone());
+        channel.waiting = Some(context.waker().clone());
         Poll::Pending
     }
 
@@ -281,7 +237,7 @@ impl Switchboard {
     }
 
     fn wake_all(&mut self) {
-        self.lines.values_mut().for_each(|line| wake(&mut line.waiting));
+        self.channels.values_mut().for_each(|channel| wake(&mut channel.waiting));
     }
 
     /// Takes in what the broker sent.
@@ -294,51 +250,21 @@ impl Switchboard {
                 self.idle.retain(|(idle, _)| {
                     let stays = *idle != id;
                     if !stays {
-                        self.lines.remove(&id);
+                        self.channels.remove(&id);
                     }
                     stays
                 });
                 // A channel that we are closing ourselves is over when the broker has confirmed that.
-                self.tell(id, |line| line.over = Some(error));
+                self.tell(id, |channel| channel.over = Some(error));
             }
             AMQPFrame::Method(id, AMQPClass::Channel(channel::AMQPMethod::CloseOk(_))) => {
-                if self.lines.get(&id).is_some_and(|line| line.is_closing) {
-                    self.lines.remove(&id);
+                if self.channels.get(&id).is_some_and(|channel| channel.is_closing) {
+                    self.channels.remove(&id);
                 }
             }
-            AMQPFrame::Method(id, AMQPClass::Basic(basic::AMQPMethod::Ack(ack))) => {
-                let said = Said::Confirmed { tag: ack.delivery_tag, several: ack.multiple };
-                self.tell(id, |line| line.said.push(said));
-            }
-            AMQPFrame::Method(id, AMQPClass::Basic(basic::AMQPMethod::Nack(nack))) => {
-                let said = Said::Refused { tag: nack.delivery_tag, several: nack.multiple };
-                self.tell(id, |line| line.said.push(said));
-            }
-            AMQPFrame::Method(id, AMQPClass::Basic(basic::AMQPMethod::Return(returned))) => {
-                let reason = format!("{} {}", returned.reply_code, returned.reply_text);
-                let returned = Returned { id: None, position: None, reason };
-                self.tell(id, |line| line.returning = Some(Returning { returned, bytes_left: None }));
-            }
-            AMQPFrame::Method(id, method) => self.tell(id, |line| {
-                if line.is_asked {
-                    (line.is_asked, line.answer) = (false, Some(method));
-                }
-            }),
-            AMQPFrame::Header(id, header) => self.tell(id, |line| {
-                if let Some(returning) = &mut line.returning {
-                    let properties = &header.properties;
-                    returning.returned.id = record::id_of(properties);
-                    returning.returned.position = record::position_of(properties);
-                    returning.bytes_left = Some(header.body_size);
-                }
-                line.came_back();
-            }),
-            AMQPFrame::Body(id, bytes) => self.tell(id, |line| {
-                if let Some(Returning { bytes_left: Some(left), .. }) = &mut line.returning {
-                    *left = left.saturating_sub(bytes.len() as u64);
-                }
-                line.came_back();
-            }),
+            AMQPFrame::Method(id, method) => self.tell(id, |channel| channel.take(method)),
+            AMQPFrame::Header(id, header) => self.tell(id, |channel| channel.take_header(&header)),
+            AMQPFrame::Body(id, bytes) => self.tell(id, |channel| channel.take_body(bytes.len())),
             AMQPFrame::ProtocolHeader(version) => {
                 self.end(other(format!("the broker speaks another version of AMQP: {version}")));
             }
@@ -370,21 +296,10 @@ impl Switchboard {
     }
 
     /// Changes a channel and wakes who waits for it. Of one that is being closed nobody wants to know.
-    fn tell(&mut self, id: u16, change: impl FnOnce(&mut Line)) {
-        if let Some(line) = self.lines.get_mut(&id).filter(|line| !line.is_closing) {
-            change(line);
-            wake(&mut line.waiting);
-        }
-    }
-}
-
-impl Line {
-    /// A message has come back once all of it is there.
-    fn came_back(&mut self) {
-        if let Some(Returning { returned, .. }) =
-            self.returning.take_if(|returning| returning.bytes_left == Some(0))
-        {
-            self.said.push(Said::Returned(returned));
+    fn tell(&mut self, id: u16, change: impl FnOnce(&mut ChannelState)) {
+        if let Some(channel) = self.channels.get_mut(&id).filter(|channel| !channel.is_closing) {
+            change(channel);
+            wake(&mut channel.waiting);
         }
     }
 }
@@ -405,5 +320,5 @@ pub(crate) fn other(words: String) -> lapin::Error {
 }
 
 #[cfg(test)]
-#[path = "switchboard_tests.rs"]
+#[path = "multiplexer_tests.rs"]
 mod tests;

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
+use amq_protocol::protocol::basic;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
@@ -11,7 +12,9 @@ use outbox_contract::MessageId;
 use outbox_contract::backend::Position;
 
 use super::*;
+use crate::channel_state::Said;
 use crate::frames::Incoming;
+use crate::publication::Returned;
 
 /// Counts how often somebody was woken.
 #[derive(Default)]
@@ -25,19 +28,19 @@ impl Wake for Woken {
 
 /// A switchboard, with one who waits and a look at what is written.
 struct Test {
-    board: Switchboard,
+    board: Multiplexer,
     woken: Arc<Woken>,
 }
 
 impl Test {
     fn new(max_channels: u16) -> Self {
-        Self { board: Switchboard::new(max_channels), woken: Arc::default() }
+        Self { board: Multiplexer::new(max_channels), woken: Arc::default() }
     }
 
     /// One with a channel on which something is on its way.
     fn with_channel() -> (Self, u16) {
         let mut test = Self::new(10);
-        let id = test.board.new_line().unwrap();
+        let id = test.board.new_channel().unwrap();
         (test, id)
     }
 
@@ -57,7 +60,7 @@ impl Test {
         }
     }
 
-    /// What is written next, as frames; none: the end.
+    /// Returns what is written next, as frames; none: the end.
     fn written(&mut self) -> Option<Vec<AMQPFrame>> {
         let mut incoming = Incoming::new(usize::MAX);
         let mut all = Vec::new();
@@ -129,7 +132,7 @@ fn comes_back(channel: u16, id: &str, pieces: &[&str]) -> Vec<AMQPFrame> {
 #[test]
 fn what_the_broker_says_comes_in_its_order_to_the_channel_that_it_is_about() {
     let (mut test, first) = Test::with_channel();
-    let second = test.board.new_line().unwrap();
+    let second = test.board.new_channel().unwrap();
     assert!(test.news(first, false).is_none());
     test.board.take(ack(first, 1, false));
     test.board.take(ack(second, 9, true));
@@ -187,8 +190,8 @@ fn what_was_said_is_heard_before_the_end() {
 #[test]
 fn a_channel_on_which_something_is_open_is_closed_and_its_number_waits_for_the_broker() {
     let mut test = Test::new(1);
-    let id = test.board.new_line().unwrap();
-    assert_eq!(test.board.new_line(), None, "no more than the broker lets us have");
+    let id = test.board.new_channel().unwrap();
+    assert_eq!(test.board.new_channel(), None, "no more than the broker lets us have");
     test.board.give_back(id, None);
     assert!(matches!(
         test.written().unwrap()[..],
@@ -197,9 +200,9 @@ fn a_channel_on_which_something_is_open_is_closed_and_its_number_waits_for_the_b
     // The broker may close it at the same time, and that is answered too.
     test.board.take(close(id, 406));
     assert_eq!(test.written().unwrap().len(), 1);
-    assert_eq!((test.board.closing(), test.board.new_line()), (1, None));
+    assert_eq!((test.board.closing(), test.board.new_channel()), (1, None));
     test.board.take(of_channel(id, channel::AMQPMethod::CloseOk(channel::CloseOk {})));
-    assert_eq!((test.board.closing(), test.board.new_line()), (0, Some(1)));
+    assert_eq!((test.board.closing(), test.board.new_channel()), (0, Some(1)));
     assert_eq!(test.said(id), [], "nothing of the one before");
 }
 
@@ -312,7 +315,7 @@ fn the_first_end_is_the_one_that_is_told() {
 }
 
 proptest::proptest! {
-    /// Whatever the broker says, and whenever: no panic, and a number has one channel at a time.
+    /// Frames in any order and number: no panic, and a number has one channel at a time.
     #[test]
     fn a_broker_may_say_anything(steps in proptest::collection::vec((0..12_u8, 0..4_u16, 0..5_u64), 0..80)) {
         let mut test = Test::new(3);
@@ -320,7 +323,7 @@ proptest::proptest! {
         for (step, id, tag) in steps {
             match step {
                 0 => {
-                    let new = test.board.new_line().or_else(|| test.board.take_idle().map(|(id, _)| id));
+                    let new = test.board.new_channel().or_else(|| test.board.take_idle().map(|(id, _)| id));
                     if let Some(new) = new {
                         proptest::prop_assert!(new != 0 && held.insert(new), "channel {} twice", new);
                     }
